@@ -1,0 +1,63 @@
+// The C interface over the C++ parts: no exception leaves this file.
+
+#include <cstring>
+#include <new>
+
+#include "lifetimes.h"
+#include "snapshot.h"
+
+struct vl_snapshot {
+    vl::Snapshot data;
+};
+struct vl_lifetimes {
+    vl::Lifetimes data;
+};
+
+extern "C" {
+
+int32_t vl_interface(void) { return VL_INTERFACE; }
+
+vl_snapshot* vl_snapshot_read(vl_read_function read, void* context) {
+    auto* snapshot = new (std::nothrow) vl_snapshot;
+    if (snapshot != nullptr) vl::read_pickle(snapshot->data, read, context);
+    return snapshot;
+}
+
+void vl_snapshot_status(const vl_snapshot* snapshot, vl_status* out) { *out = snapshot->data.status; }
+
+int32_t vl_snapshot_column(vl_snapshot* snapshot, const char* name, vl_column* out) {
+    try {
+        return vl::find_column(snapshot->data, name, out);
+    } catch (const std::bad_alloc&) {
+        return 0;
+    }
+}
+
+int64_t vl_snapshot_json(vl_snapshot* snapshot, uint64_t value, char* buffer, int64_t capacity) {
+    try {
+        std::string out;
+        if (!vl::write_json(snapshot->data, vl::Value{value}, static_cast<size_t>(capacity), out)) return -1;
+        std::memcpy(buffer, out.data(), out.size());
+        return static_cast<int64_t>(out.size());
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+void vl_snapshot_free(vl_snapshot* snapshot) { delete snapshot; }
+
+vl_lifetimes* vl_lifetimes_make(const vl_device* device) {
+    try {
+        return new vl_lifetimes{vl::lifetimes_of(*device)};
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+
+int32_t vl_lifetimes_column(vl_lifetimes* lifetimes, const char* name, vl_column* out) {
+    return vl::find_column(lifetimes->data, name, out);
+}
+
+void vl_lifetimes_free(vl_lifetimes* lifetimes) { delete lifetimes; }
+
+}  // extern "C"

@@ -1,0 +1,72 @@
+// Interning: equal strings, and equal runs of 32-bit ids, get one number each.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+namespace vl {
+
+inline uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ hash >> 29;
+}
+
+inline uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
+    uint64_t hash = mix(0, count), word = 0;
+    for (; count >= 8; bytes += 8, count -= 8) {
+        std::memcpy(&word, bytes, 8);
+        hash = mix(hash, word);
+    }
+    word = 0;
+    std::memcpy(&word, bytes, count);
+    return mix(hash, word);
+}
+
+// Runs of T stored one after the other in `items`; run i is items[starts[i]] .. items[starts[i + 1]].
+template <typename T>
+class Interner {
+  public:
+    std::vector<T> items;
+    std::vector<uint64_t> starts{0};
+
+    size_t size() const { return starts.size() - 1; }
+
+    uint32_t id_of(const T* run, size_t count) {
+        if (2 * (size() + 1) > slots_.size()) grow();
+        const uint64_t hash = hash_of(run, count);
+        size_t slot = hash & (slots_.size() - 1);
+        for (; slots_[slot] != kEmpty; slot = (slot + 1) & (slots_.size() - 1)) {
+            if (equals(slots_[slot], run, count)) return slots_[slot];
+        }
+        const auto id = static_cast<uint32_t>(size());
+        items.insert(items.end(), run, run + count);
+        starts.push_back(items.size());
+        slots_[slot] = id;
+        return id;
+    }
+
+  private:
+    static constexpr uint32_t kEmpty = UINT32_MAX;
+    std::vector<uint32_t> slots_;
+
+    static uint64_t hash_of(const T* run, size_t count) {
+        return hash_bytes(reinterpret_cast<const uint8_t*>(run), count * sizeof(T));
+    }
+    bool equals(uint32_t id, const T* run, size_t count) const {
+        return starts[id + 1] - starts[id] == count &&
+               (count == 0 || std::memcmp(items.data() + starts[id], run, count * sizeof(T)) == 0);
+    }
+    void grow() {
+        std::vector<uint32_t> larger(slots_.empty() ? 64 : 2 * slots_.size(), kEmpty);
+        for (uint32_t id = 0; id < size(); ++id) {
+            size_t slot = hash_of(items.data() + starts[id], starts[id + 1] - starts[id]) & (larger.size() - 1);
+            while (larger[slot] != kEmpty) slot = (slot + 1) & (larger.size() - 1);
+            larger[slot] = id;
+        }
+        slots_.swap(larger);
+    }
+};
+
+}  // namespace vl

@@ -1,0 +1,192 @@
+"""The one door to the native core: loads it, and hands out its columns as NumPy arrays without copying them.
+
+Interface: native/vramlens.h. Calls release the interpreter lock, as ctypes does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vramlens
+from vramlens.errors import InputError, NotARecording, UnsafeInput, VramlensError
+
+Column = NDArray[Any]
+
+_INTERFACE = 1
+_TYPES = (np.uint8, np.int32, np.uint32, np.int64, np.uint64)
+_WHOLE, _TRUNCATED, _UNSAFE, _LIMIT, _MALFORMED, _READ_FAILED, _NO_MEMORY = range(7)
+
+
+class _Column(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("count", ctypes.c_int64), ("type", ctypes.c_int32)]
+
+
+class _Status(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int32), ("offset", ctypes.c_int64), ("message", ctypes.c_char * 160)]
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [
+        ("events", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("action", "address", "size", "stream", "stack")),
+        ("segments", ctypes.c_int64),
+        *((f"segment_{name}", ctypes.c_void_p) for name in ("address", "size", "stream", "expandable")),
+        ("blocks", ctypes.c_int64),
+        *(
+            (f"block_{name}", ctypes.c_void_p)
+            for name in ("address", "size", "requested", "stream", "stack", "pending")
+        ),
+        ("has_final_state", ctypes.c_int32),
+        ("max_split_size", ctypes.c_uint64),
+        ("roundup_divisions", ctypes.c_void_p),
+    ]
+
+
+_ReadFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+def _load() -> ctypes.CDLL:
+    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+    found = [path for place in vramlens.__path__ if (path := Path(place, "libvramlens" + suffix)).exists()]
+    if not found:
+        raise VramlensError("the native core of vramlens is missing: install the package with `pip install .`")
+    library = ctypes.CDLL(str(found[0]))
+    if library.vl_interface() != _INTERFACE:
+        raise VramlensError(f"{found[0]} is of another version: install vramlens again")
+    for kind in ("snapshot", "lifetimes"):
+        column = getattr(library, f"vl_{kind}_column")
+        column.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Column)]
+        free = getattr(library, f"vl_{kind}_free")
+        free.argtypes, free.restype = [ctypes.c_void_p], None
+    library.vl_snapshot_read.argtypes = [_ReadFunction, ctypes.c_void_p]
+    library.vl_snapshot_read.restype = ctypes.c_void_p
+    library.vl_snapshot_status.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Status)]
+    library.vl_snapshot_status.restype = None
+    library.vl_snapshot_json.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64]
+    library.vl_snapshot_json.restype = ctypes.c_int64
+    library.vl_lifetimes_make.argtypes = [ctypes.POINTER(_Device)]
+    library.vl_lifetimes_make.restype = ctypes.c_void_p
+    return library
+
+
+_library: ctypes.CDLL | None = None
+
+
+def _core() -> ctypes.CDLL:
+    global _library
+    if _library is None:
+        _library = _load()
+    return _library
+
+
+class _Columns:
+    """A native object and its columns; every array keeps the object alive."""
+
+    def __init__(self, handle: int | None, kind: str) -> None:
+        if handle is None:
+            raise InputError("not enough memory to read it")
+        self._handle = handle
+        self._find = getattr(_core(), f"vl_{kind}_column")
+        self._free = getattr(_core(), f"vl_{kind}_free")
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._free(handle)
+
+    def __getitem__(self, name: str) -> Column:
+        found = _Column()
+        if not self._find(self._handle, name.encode(), ctypes.byref(found)):
+            raise KeyError(name)
+        dtype = np.dtype(_TYPES[found.type])
+        if found.count == 0:
+            return np.empty(0, dtype)
+        memory = (ctypes.c_char * (found.count * dtype.itemsize)).from_address(found.data)
+        memory.owner = self  # type: ignore[attr-defined]
+        column = np.frombuffer(memory, dtype)
+        column.flags.writeable = False
+        return column
+
+
+class Snapshot(_Columns):
+    """The tables of one memory snapshot.
+
+    Attributes:
+        truncated_at: the byte at which the stream ended early, or None when it is whole.
+    """
+
+    def __init__(self, stream: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
+        """Reads a pickle from a stream; ``progress`` gets the number of bytes read so far.
+
+        Raises:
+            UnsafeInput: it would run code, or claims more than its size justifies.
+            NotARecording: it is no pickle, or an inconsistent one.
+            InputError: the stream cannot be read.
+        """
+        failure: list[BaseException] = []
+        done = 0
+
+        def fill(_context: int | None, buffer: int, capacity: int) -> int:
+            nonlocal done
+            try:
+                into = memoryview((ctypes.c_char * capacity).from_address(buffer)).cast("B")
+                got = cast(Any, stream).readinto(into) or 0
+                done += got
+                if progress is not None:
+                    progress(done)
+                return int(got)
+            except BaseException as error:  # raised again below: a C frame lies between
+                failure.append(error)
+                return -1
+
+        super().__init__(_core().vl_snapshot_read(_ReadFunction(fill), None), "snapshot")
+        if failure:
+            raise failure[0]
+        status = _Status()
+        _core().vl_snapshot_status(self._handle, ctypes.byref(status))
+        message = status.message.decode()
+        if status.code in (_UNSAFE, _LIMIT):
+            raise UnsafeInput(f"refused at byte {status.offset}: {message}")
+        if status.code in (_MALFORMED, _READ_FAILED, _NO_MEMORY):
+            kind = NotARecording if status.code == _MALFORMED else InputError
+            raise kind(f"not readable at byte {status.offset}: {message}")
+        self.truncated_at = int(status.offset) if status.code == _TRUNCATED else None
+
+    def json(self, value: int, capacity: int = 1 << 20) -> Any:
+        """The Python value that a value cell stands for; None where it is larger than ``capacity`` characters."""
+        buffer = ctypes.create_string_buffer(2 * capacity)
+        length = _core().vl_snapshot_json(self._handle, value, buffer, capacity)
+        return None if length < 0 else json.loads(buffer.raw[:length].decode(errors="replace"))
+
+
+class Lifetimes(_Columns):
+    """What became of every allocation and segment of one device: the columns of native/lifetimes.h."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        *,
+        has_final_state: bool,
+        max_split_size: int,
+        roundup_divisions: Column | None,
+    ) -> None:
+        """Pairs the events in ``columns`` (the fields of vl_device by name, contiguous, of its types)."""
+        device = _Device(
+            events=len(columns["action"]),
+            segments=len(columns["segment_address"]),
+            blocks=len(columns["block_address"]),
+            has_final_state=has_final_state,
+            max_split_size=max_split_size,
+            roundup_divisions=None if roundup_divisions is None else roundup_divisions.ctypes.data,
+        )
+        for name, column in columns.items():
+            assert column.flags.c_contiguous
+            setattr(device, name, column.ctypes.data)
+        super().__init__(_core().vl_lifetimes_make(ctypes.byref(device)), "lifetimes")

@@ -1,0 +1,42 @@
+"""A finding: one claim about memory, with its verdict, bytes, place, evidence and fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VERDICTS = ("proven", "likely", "possible", "not a problem")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's program: the file as the recording names it, the line (from 1) and the function."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One claim.
+
+    Attributes:
+        id: a stable slug, listed in docs/findings.md.
+        verdict: one of VERDICTS.
+        title: the claim in one sentence, with its numbers.
+        bytes: what it is about, in bytes; None where the input cannot tell.
+        place: the line that it points at; None where there is none.
+        evidence: what the claim rests on, one sentence each.
+        fix: one edit or command, with the bytes to expect from it; None where nothing needs doing.
+    """
+
+    id: str
+    verdict: str
+    title: str
+    bytes: int | None = None
+    place: Place | None = None
+    evidence: tuple[str, ...] = ()
+    fix: str | None = None

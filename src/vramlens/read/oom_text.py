@@ -1,0 +1,380 @@
+"""Out-of-memory errors found in a text of any length: who failed, and every figure that was printed.
+
+The wordings are those of PyTorch 1.0 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp``,
+``c10/cuda/CUDAMallocAsyncAllocator.cpp``, ``c10/xpu/XPUCachingAllocator.cpp``,
+``aten/src/ATen/mps/MPSAllocator.mm``, ``c10/core/impl/alloc_cpu.cpp``), of NCCL (``src/include/alloc.h``), of the
+CUDA libraries, of the Linux kernel, and of a few programs that are seen beside them.
+
+A log is read as a stream: memory stays below a few MiB and time grows linearly, whatever the log holds.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
+
+KEPT = 1000  # distinct messages that are kept: the last ones
+_BLOCK = 1 << 18
+_WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
+_CONTEXT = 1 << 12  # what is looked at before a message: its line's prefix, and whether pinning was under way
+_GAP = 160  # characters that may stand between two clauses of one message (new wordings, wrapped prefixes)
+_LINE = 600  # characters kept of a message that is one line
+_NOT_AVAILABLE = 1 << 62  # NVML's and the allocator's "no such number" is 2**64 - 1, printed as 17179869184.00 GiB
+
+# A block of the log that holds none of these cannot hold a message; ``in`` is far faster than a regex.
+_HINTS = (
+    b"ut of memory", b"OUT_OF_", b"ut Of Memory", b"exceed allowed", b"_ALLOC_FAILED", b"_NOT_INIT",
+    b"ALLOCATION_FAILED", b"INSUFFICIENT_RES", b"CUDA calloc", b"CUDA host alloc", b"CPUAllocator: ", b"to mmap ",
+    b"DataLoader worker", b"shared memory", b"oom_kill", b"oom-kill", b"Errno 12", b"bad_alloc", b"Unable to allocate",
+    b"error 1455", b"SIGKILL", b"Killed", b"low on memory", b"OOM when", b"No available memory", b"status_memory_error",
+    b"out of resource", b"memory trying to",
+)  # fmt: skip
+
+# Each alternative is one kind of message. Every repetition is bounded, so a search is linear in the text.
+_START = re.compile(
+    rb"(?P<alloc>(?:\b(?P<maker>CUDA|HIP|XPU|NPU|MUSA|MLU|GCU) o|\bO)ut of memory\.[\s#>|*]{1,8}Tried to allocate)"
+    rb"|(?P<async>Allocation on device ?(?P<place>[^ \n]{0,4}) would exceed allowed memory\. \(out of memory\))"
+    rb"|(?P<mps>MPS backend out of memory)"
+    rb"|(?P<bare>\b(?P<maker2>CUDA|HIP|XPU|NPU) out of memory)"
+    rb"|(?P<nccl>(?:Cuda|HIP) failure:? (?:\d{1,4} )?'out of memory'"
+    rb"|Failed to CUDA (?:calloc|malloc|host alloc)(?: async)?(?: \d{1,20} bytes)?)"
+    rb"|(?P<driver>\b(?:CUDA|HIP)(?: driver)? error: out of memory|cuda runtime error \(2\) ?: out of memory"
+    rb"|CUDA failed with error out of memory|\bCUDA_ERROR_OUT_OF_MEMORY(?:: out of memory)?"
+    rb"|\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory): out of memory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"
+    rb"|(?P<cublas>\b(?:CUBLAS|HIPBLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|rocblas_status_memory_error)"
+    rb"|(?P<cudnn>\bCUDNN_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED|INTERNAL_ERROR_(?:HOST|DEVICE)_ALLOCATION_FAILED))"
+    rb"|(?P<cufft>\b(?:CUFFT|HIPFFT)_ALLOC_FAILED)"
+    rb"|(?P<cusolver>\bCUSOLVER_STATUS_ALLOC_FAILED)"
+    rb"|(?P<cusparse>\bCUSPARSE_STATUS_(?:ALLOC_FAILED|INSUFFICIENT_RESOURCES))"
+    rb"|(?P<triton>out of resource: [a-z ]{1,40}(?:, Required: \d{1,20})?)"
+    rb"|(?P<jax>\bOut of memory (?:while )?trying to allocate (?=\d))"
+    rb"|(?P<tensorflow>\bOOM when allocating tensor with shape)"
+    rb"|(?P<vllm>No available memory for the cache blocks)"
+    rb"|(?P<host>DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|\bunable to mmap \d{1,20} bytes"
+    rb"|DataLoader worker \(pid(?:\(s\))? [\d, ]{1,200}\) is killed by signal: (?:Bus error|Killed)"
+    rb"|unable to (?:open|allocate|resize) shared memory"
+    rb"|\b(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process \d{1,10}|\boom[-_]kill event|\btask \d{1,7}: Out Of Memory"
+    rb"|\[Errno 12\] Cannot allocate memory|\bstd::bad_alloc\b|\bUnable to allocate (?=[\d.]{1,20} [KMGT]iB for an array)"
+    rb"|\(?os error 1455\)?|\bUR_RESULT_ERROR_OUT_OF_HOST_MEMORY|\bnode running low on memory"
+    rb"|\bSignal 9 \(SIGKILL\) received|^Killed[ \t\r]{0,8}$)",
+    re.MULTILINE,
+)
+# What these say has other causes too, so a reader must not be told that memory was certainly the reason.
+_ONLY_POSSIBLE = re.compile(
+    r"NOT_INITIALIZED|unable to open shared|INSUFFICIENT_RESOURCES|^Killed|SIGKILL|is killed by signal: Killed"
+)
+_ANSI = re.compile(rb"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
+_LINE_PREFIX = re.compile(
+    r"[ \t]*(?:\[(?:rank|default)\d{1,7}\]:?[ \t]?|\d{1,7}: |[#>|*]{1,4}(?:[ \t]|$)"
+    r"|\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?[ \t]{1,4}(?:\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?[ \t:-]{1,4})?){0,4}"
+)
+_RANK = re.compile(rb"\[rank[ :]?(\d{1,7})\]|\brank[ =:]{1,2}(\d{1,7})\b")
+_NCCL_DEVICE = re.compile(rb":\d{1,10}:\d{1,10} \[(\d{1,3})\]")
+
+_SIZE = r"(\d{1,20})(?:\.(\d{1,6}))? ?(bytes?|[KMGT]i?B)\b"
+# What may follow a start, by the style of the message: the figure's name and its words; "" only lengthens the text.
+_CLAUSES = {
+    "alloc": (
+        ("tried_bytes", rf"Tried to allocate {_SIZE}"),
+        # 2.1 to 2.3 print the device's number as a raw byte: GPU 0 is "GPU \0", which terminals swallow.
+        ("device", r"\bGPU ([\x00-\x08]|\d{1,4})? ?(?=has a total capac)"),
+        ("device", r"\([A-Z]{3,4} (\d{1,4}); "),
+        ("total_bytes", rf"has a total capaci?ty of {_SIZE}"),
+        ("total_bytes", rf"{_SIZE} total capacity"),
+        ("free_bytes", rf"of which {_SIZE} is free"),
+        ("free_bytes", rf"{_SIZE} free[;)]"),
+        ("other_processes", rf"Process (\d{{1,10}}) has {_SIZE} memory in use"),
+        ("process_bytes", rf"this process has {_SIZE} memory in use"),
+        ("allowed_bytes", rf"{_SIZE} allowed;"),
+        ("allocated_bytes", rf"Of the allocated memory {_SIZE} is allocated by PyTorch"),
+        ("allocated_bytes", rf"{_SIZE} already allocated"),
+        ("private_pool_bytes", rf"with {_SIZE} allocated in private pools"),
+        ("unallocated_bytes", rf"and {_SIZE} is reserved by PyTorch but unallocated"),
+        ("unallocated_bytes", rf"{_SIZE} cached\)"),
+        ("reserved_bytes", rf"{_SIZE} reserved in total by PyTorch"),
+        ("", r"expandable_segments:True to avoid fragmentation|max_split_size_mb to avoid fragmentation"),
+        ("", r"See documentation for Memory Management(?: and [A-Z_]{1,40}| {1,2}\(https?://[^ )]{1,200}\))?"),
+        ("", r"more than 1EB memory|release all unoccupied cached memory"),
+    ),
+    "async": (
+        ("allocated_bytes", rf"Currently allocated\s{{0,8}}: {_SIZE}"),
+        ("tried_bytes", rf"Requested\s{{0,20}}: {_SIZE}"),
+        ("total_bytes", rf"Device limit\s{{0,20}}: {_SIZE}"),
+        ("free_bytes", rf"Free \(according to CUDA\): {_SIZE}"),
+        ("allowed_bytes", rf"PyTorch limit \(set by user-supplied memory fraction\)\s{{0,40}}: {_SIZE}"),
+    ),
+    "mps": (
+        ("allocated_bytes", rf"MPS allocated: {_SIZE}"),
+        ("other_allocations", rf"other allocations: {_SIZE}"),
+        ("allowed_bytes", rf"max allowed: {_SIZE}"),
+        ("tried_bytes", rf"Tried to allocate {_SIZE}"),
+        ("", r"PYTORCH_MPS_HIGH_WATERMARK_RATIO"),
+    ),
+    "line": (
+        ("tried_bytes", rf"(?:tried to allocate|calloc|malloc|host alloc|async|mmap|trying to allocate) {_SIZE}"),
+        ("tried_bytes", rf"Unable to allocate {_SIZE}"),
+    ),
+}
+_PATTERNS = {
+    style: re.compile("|".join(f"(?P<c{i}>{pattern})" for i, (_, pattern) in enumerate(clauses)))
+    for style, clauses in _CLAUSES.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OomMessage:
+    """One out-of-memory error as it was printed; what it did not print is None.
+
+    Attributes:
+        kind: whose request failed: cuda, hip, xpu, npu, … (a caching allocator), device (an allocator that does not
+            say which), mps, driver (the CUDA or HIP runtime itself), nccl, cublas, cudnn, cufft, cusolver, cusparse,
+            jax, tensorflow, vllm, host (not the GPU's memory), triton (no memory was missing: a kernel's tile is too big).
+        text: the message, on one line.
+        line_number: of its last occurrence, from 1.
+        verdict: ``proven``; ``possible`` where the same words have other causes; ``not a problem`` of memory.
+        device, rank: as the message and its line's prefix tell.
+        tried_bytes: what was asked of the driver (a whole segment, not the tensor).
+        total_bytes, free_bytes: the device's, as the driver gave them after the failure.
+        process_bytes: this process on the device, with what lies outside PyTorch's allocator.
+        other_processes: (pid, bytes) each. In a container this process may be among them, under its outer pid.
+        hidden_processes: how many processes had a size that the driver would not tell (WSL, Windows, MIG).
+        allowed_bytes: the process's own limit (``set_per_process_memory_fraction``, MPS's high watermark).
+        allocated_bytes: as printed. It counts ``private_pool_bytes`` in, though those are free: see ``live_bytes``.
+        unallocated_bytes: reserved by PyTorch, in no live block.
+        reserved_bytes: printed by 1.4 to 2.0, else the sum of the two above.
+        private_pool_bytes: printed as "allocated in private pools"; really the free blocks inside them.
+        hint_expandable, hint_max_split: what the message advises. PyTorch prints it whatever the settings are.
+        while_pinning: the lines before speak of pinned host memory, which fails with the same words.
+        count: how often the same text was seen (for the same rank).
+        roundings: (field, the most by which the printed number may be off) for those that are not exact.
+    """
+
+    kind: str
+    text: str
+    line_number: int
+    verdict: str = "proven"
+    device: int | None = None
+    rank: int | None = None
+    tried_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    process_bytes: int | None = None
+    other_processes: tuple[tuple[int, int], ...] = ()
+    hidden_processes: int = 0
+    allowed_bytes: int | None = None
+    allocated_bytes: int | None = None
+    unallocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    private_pool_bytes: int | None = None
+    hint_expandable: bool = False
+    hint_max_split: bool = False
+    while_pinning: bool = False
+    count: int = 1
+    roundings: tuple[tuple[str, int], ...] = ()
+
+    def slack(self, *fields: str) -> int:
+        """The most bytes by which the sum (or difference) of these printed fields may be off; 0 is exact."""
+        return sum(most for field, most in self.roundings if field in fields)
+
+    @property
+    def live_bytes(self) -> int | None:
+        """Bytes in live blocks: the printed figure less the free blocks of private pools that it counts in.
+
+        The allocator adds ``pool.blocks`` (free blocks) of every graph pool to what it prints as allocated; in the
+        recordings the difference equals ``allocated_bytes.all`` to the printed digit.
+        """
+        if self.allocated_bytes is None:
+            return None
+        return max(0, self.allocated_bytes - (self.private_pool_bytes or 0))
+
+
+class OomMessages(list[OomMessage]):
+    """The messages in order of their last occurrence; ``total`` counts all, also those no longer kept."""
+
+    total: int = 0
+
+
+def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
+    """The out-of-memory errors in a text: the last ``KEPT`` distinct ones, equal ones counted in one.
+
+    Args:
+        stream: opened in binary mode, or the text itself. Bytes that are not UTF-8 do no harm.
+    """
+    kept: OrderedDict[tuple[str, str, int | None], OomMessage] = OrderedDict()
+    found = OomMessages()
+    for message in _scan(io.BytesIO(stream) if isinstance(stream, bytes) else stream):
+        found.total += 1
+        key = (message.kind, message.text, message.rank)
+        earlier = kept.pop(key, None)
+        kept[key] = replace(message, count=earlier.count + 1) if earlier else message
+        if len(kept) > KEPT:
+            kept.popitem(last=False)
+    found.extend(kept.values())
+    return found
+
+
+def _scan(stream: BinaryIO) -> Iterator[OomMessage]:
+    """Every message of a stream, from blocks that overlap by one window."""
+    buffer, line, start, ended = b"", 1, 0, False
+    while not ended:
+        # A pipe hands out small pieces; looking at each would search the overlap again and again.
+        while not ended and len(buffer) < start + _BLOCK + _WINDOW:
+            block = stream.read(_BLOCK)
+            ended = not block
+            buffer += block
+        limit = len(buffer) if ended else len(buffer) - _WINDOW
+        counted = 0
+        for match, end in _starts(buffer, start, limit):
+            line += buffer.count(b"\n", counted, match.start())
+            counted = match.start()
+            start = match.end()
+            message = _message(buffer, match, end, line)
+            if message is not None:
+                yield message
+        start = max(start, limit)
+        dropped = max(counted, start - _CONTEXT)
+        line += buffer.count(b"\n", counted, dropped)
+        buffer, start = buffer[dropped:], start - dropped
+
+
+def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[bytes], int]]:
+    """Each place below limit where a message begins, and where it ends at the latest: one never holds another."""
+    fresh = buffer[start:]
+    if not any(hint in fresh for hint in _HINTS):
+        return
+    previous: re.Match[bytes] | None = None
+    for match in _START.finditer(buffer, start):
+        if previous is not None:
+            yield previous, min(match.start(), previous.start() + _WINDOW)
+        previous = match if match.start() < limit else None
+        if previous is None:
+            return
+    if previous is not None:
+        yield previous, previous.start() + _WINDOW
+
+
+def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomMessage | None:
+    """The message that begins at a match; None for words that only quote one (``if "CUDA out of memory" in …``)."""
+    begin = match.start()
+    before = buffer[max(buffer.rfind(b"\n", max(0, begin - 400), begin) + 1, begin - 400, 0) : begin]
+    if match["bare"] and before[-1:] in (b'"', b"'", b"`"):
+        return None
+    group = match.lastgroup or ""
+    maker = match["maker"] or match["maker2"] or (b"CUDA" if match["async"] else b"device")
+    kind = maker.decode("ascii").lower() if group in ("alloc", "bare", "async") else group
+    style = {"bare": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}.get(group, "line")
+    figures = _parse(style, buffer[begin:end], binary_units=kind == "mps")
+    sizes = {name: size for name, size in figures.sizes.items() if size < _NOT_AVAILABLE}
+    if "reserved_bytes" not in sizes and {"allocated_bytes", "unallocated_bytes"} <= sizes.keys():
+        sizes["reserved_bytes"] = sizes["allocated_bytes"] + sizes["unallocated_bytes"]
+        figures.rounded["reserved_bytes"] = figures.rounded["allocated_bytes"] + figures.rounded["unallocated_bytes"]
+    device = figures.device
+    if match["async"]:
+        device = _device_number(match["place"].decode("latin-1"))
+    elif kind == "nccl" and (named := _NCCL_DEVICE.search(before)):
+        device = int(named[1])
+    rank = _RANK.search(before)
+    possible = _ONLY_POSSIBLE.search(figures.text)
+    return OomMessage(
+        kind=kind,
+        text=figures.text,
+        line_number=line,
+        verdict="not a problem" if kind == "triton" else "possible" if possible else "proven",
+        device=device,
+        rank=int(rank[1] or rank[2]) if rank else None,
+        other_processes=tuple(other for other in figures.others if other[1] < _NOT_AVAILABLE),
+        hidden_processes=sum(size >= _NOT_AVAILABLE for _, size in figures.others)
+        + (figures.sizes.get("process_bytes", 0) >= _NOT_AVAILABLE),
+        hint_expandable="expandable_segments" in figures.text,
+        hint_max_split="max_split_size_mb" in figures.text,
+        while_pinning=kind == "driver" and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
+        roundings=tuple(sorted((name, most) for name, most in figures.rounded.items() if most)),
+        **sizes,
+    )
+
+
+@dataclass(slots=True)
+class _Figures:
+    """What the clauses of one message said, the first of each name."""
+
+    text: str = ""
+    device: int | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    rounded: dict[str, int] = field(default_factory=dict)
+    others: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, name: str, groups: tuple[str, ...], binary_units: bool) -> None:
+        """Keep one clause's groups under its name."""
+        if name == "device":
+            self.device = _device_number(groups[0]) if self.device is None else self.device
+            return
+        pid = int(groups[0]) if name == "other_processes" else None
+        size, slack = _size(*groups[-3:], binary_units)
+        if pid is not None:
+            self.others.append((pid, size))
+            self.rounded[name] = self.rounded.get(name, 0) + (slack if size < _NOT_AVAILABLE else 0)
+        elif name not in self.sizes:
+            self.sizes[name], self.rounded[name] = size, slack
+
+
+def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
+    """The figures in a window of the log that begins with a message, and the message's own text."""
+    text = _one_line(window, only_first=style == "line")
+    figures, position = _Figures(), 0
+    pattern, clauses = _PATTERNS[style], _CLAUSES[style]
+    # The start's own words are no clause, so the first clause may stand as far away as they are long.
+    while match := pattern.search(text, position, position + 2 * _GAP):
+        if match.start() > position + _GAP:
+            break
+        position = match.end()
+        index = int((match.lastgroup or "c0")[1:])
+        name, first = clauses[index][0], pattern.groupindex[f"c{index}"]
+        if name:
+            ends = pattern.groupindex.get(f"c{index + 1}", pattern.groups + 1)
+            figures.add(name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units)
+    figures.text = text if style == "line" else text[: max(position, text.find(".") + 1 or len(text[:_GAP]))].strip()
+    _mps_total(figures)
+    return figures
+
+
+def _mps_total(figures: _Figures) -> None:
+    """MPS prints what lies outside PyTorch's allocator by itself: together they are the process."""
+    other = figures.sizes.pop("other_allocations", None)
+    slack = figures.rounded.pop("other_allocations", 0)
+    if other is not None and "allocated_bytes" in figures.sizes:
+        figures.sizes["process_bytes"] = figures.sizes["allocated_bytes"] + other
+        figures.rounded["process_bytes"] = figures.rounded["allocated_bytes"] + slack
+
+
+def _one_line(window: bytes, only_first: bool) -> str:
+    """The window as one line of text: no colours, no log prefixes, single spaces."""
+    lines = _ANSI.sub(b"", window).decode("utf-8", "replace").splitlines() or [""]
+    if only_first:
+        return " ".join(lines[0][:_LINE].split())
+    bodies = [lines[0], *(line[_prefix_length(line) :] for line in lines[1:])]
+    return " ".join(" ".join(bodies).split())
+
+
+def _prefix_length(line: str) -> int:
+    match = _LINE_PREFIX.match(line)
+    return match.end() if match else 0
+
+
+def _device_number(text: str) -> int | None:
+    """The device that a message names with digits, or with a raw byte."""
+    if text.isdecimal():
+        return int(text)
+    return ord(text) if len(text) == 1 and ord(text) < 9 else None
+
+
+def _size(whole: str, fraction: str, unit: str, binary_units: bool) -> tuple[int, int]:
+    """A printed size in bytes, and the most by which rounding may have moved it."""
+    if unit[0] in "bB":
+        return int(whole), 0
+    base = 1024 if "i" in unit or binary_units else 1000
+    factor, scale = base ** ("KMGT".index(unit[0]) + 1), 10 ** len(fraction)
+    return round(int(whole + fraction) * factor / scale), -(-factor // (2 * scale))

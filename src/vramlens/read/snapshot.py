@@ -1,0 +1,383 @@
+"""A memory snapshot (``torch.cuda.memory._dump_snapshot``) as a Trace.
+
+The native core knows the value opcodes only and fills tables; here they become the columns of a Trace.
+Sources: torch/csrc/cuda/memory_snapshot.cpp and torch/cuda/memory.py (what a snapshot holds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from vramlens._native import Column, Lifetimes, Snapshot
+from vramlens.errors import InputError, NotARecording
+from vramlens.trace import (
+    NO_TEXT,
+    Action,
+    Allocations,
+    Annotations,
+    Counter,
+    DeviceTrace,
+    Events,
+    OutOfMemory,
+    Segments,
+    SideColumn,
+    Stacks,
+    Strings,
+    Trace,
+)
+from vramlens.units import format_size
+
+HOST = -1
+_UNLIMITED = 2**64 - 1
+# What a block is called while a stream still uses it: the documentation has one name, the writer another.
+_PENDING_STATES = ("active_pending_free", "active_awaiting_free")
+_COUNTERS = ("requested", "allocated", "active", "reserved")
+_SECTIONS = {"segments", "device_traces", "host_segments", "host_traces", "external_annotations"}
+
+
+def read_snapshot(
+    stream: BinaryIO, source: str, *, progress: Callable[[int], None] | None = None, meta: Mapping[str, Any] | None = None
+) -> Trace:
+    """The Trace of a snapshot; whatever is whole in it, with what is missing said in ``Trace.missing``.
+
+    Args:
+        stream: the pickle's bytes.
+        source: what to call the file in messages.
+        progress: called with the number of bytes read so far.
+        meta: what the recording says beside the snapshot (``meta.json`` of a ``.vram`` file).
+
+    Raises:
+        UnsafeInput: it would run code or use memory without bound.
+        NotARecording: a pickle of something else.
+        InputError: nothing in it is whole.
+    """
+    snapshot = Snapshot(stream, progress)
+    strings = Strings(snapshot["strings.bytes"], snapshot["strings.starts"])
+    top = {strings[int(key)]: int(value) for key, value in zip(snapshot["top.keys"], snapshot["top.values"], strict=True)}
+    _refuse_other_pickles(snapshot, top)
+    settings = _settings(snapshot, top)
+    build = _Builder(snapshot, strings, settings)
+    devices = build.devices()
+    host = build.host()
+    trace_meta = meta or {}
+    return Trace(
+        source=source,
+        stacks=Stacks(
+            strings=strings,
+            frame_file=snapshot["frames.file"],
+            frame_function=snapshot["frames.name"],
+            frame_line=snapshot["frames.line"],
+            frames=snapshot["stacks.frames"],
+            starts=snapshot["stacks.starts"].astype(np.int64),
+        ),
+        devices=devices,
+        host=host,
+        annotations=_annotations(snapshot, strings),
+        pools=snapshot["pools.ids"].reshape(-1, 2),
+        settings=settings,
+        missing=tuple(_missing(snapshot, devices, settings, top)),
+        side_columns=tuple(_side_columns(snapshot, strings, top)),
+        torch_version=_text_or_none(trace_meta.get("torch")),
+        device_name=_text_or_none(trace_meta.get("device_name")),
+        total_bytes=_totals(trace_meta.get("total_bytes")),
+    )
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _totals(value: object) -> dict[int, int]:
+    if not isinstance(value, dict):
+        return {}
+    return {int(key): total for key, total in value.items() if str(key).isdigit() and isinstance(total, int)}
+
+
+def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
+    if len(snapshot["final.rows"]) or len(snapshot["traces.count"]) or len(snapshot["host_traces.count"]):
+        return
+    if {"segments", "device_traces"} & set(top):  # a snapshot, but of nothing
+        if snapshot.truncated_at is not None:
+            raise InputError(f"ends at byte {snapshot.truncated_at}, before the first whole segment or event")
+        return
+    if {"entries", "pg_config"} <= set(top):
+        raise NotARecording("this is an NCCL flight record, not a memory snapshot")
+    if snapshot.truncated_at is not None:
+        raise InputError(f"ends at byte {snapshot.truncated_at}, before the first whole segment or event")
+    raise NotARecording("a pickle, but not a PyTorch memory snapshot (no segments, no device_traces)")
+
+
+def _settings(snapshot: Snapshot, top: Mapping[str, int]) -> dict[str, Any]:
+    value = snapshot.json(top["allocator_settings"]) if "allocator_settings" in top else None
+    return value if isinstance(value, dict) else {}
+
+
+def _max_split_size(settings: Mapping[str, Any]) -> int:
+    size = settings.get("max_split_size")
+    return size if isinstance(size, int) and size > 0 else _UNLIMITED
+
+
+def _roundup_divisions(settings: Mapping[str, Any]) -> Column | None:
+    """Divisions for sizes from 1 MiB, 2 MiB, ... 32 GiB on; None where nothing is set."""
+    table = settings.get("roundup_power2_divisions")
+    if not isinstance(table, dict):
+        return None
+    values = [table.get(str(1 << slot)) for slot in range(16)]
+    divisions = np.array([v if isinstance(v, int) and v > 0 else 0 for v in values], np.uint64)
+    return divisions if divisions.any() else None
+
+
+class _Builder:
+    """Makes a DeviceTrace of each list of events and the segments that belong to it."""
+
+    def __init__(self, snapshot: Snapshot, strings: Strings, settings: Mapping[str, Any]) -> None:
+        self._snapshot, self._strings, self._settings = snapshot, strings, settings
+        table = np.array([strings[i] in _PENDING_STATES for i in range(len(strings))], np.bool_)
+        live = table | np.array([strings[i] == "active_allocated" for i in range(len(strings))], np.bool_)
+        state = snapshot["blocks.state"]
+        known = state != NO_TEXT
+        self._block_live = np.zeros(len(state), np.bool_)
+        self._block_pending = np.zeros(len(state), np.uint8)
+        self._block_live[known] = live[state[known]]
+        self._block_pending[known] = table[state[known]]
+
+    def devices(self) -> dict[int, DeviceTrace]:
+        lists = len(self._snapshot["traces.count"])
+        segment_device = self._snapshot["segments.device"][self._snapshot["final.rows"]]
+        found = {int(device) for device in np.unique(segment_device) if device >= 0}
+        found |= {index for index in range(lists) if self._snapshot["traces.count"][index]}
+        return {
+            device: self._device(device, "traces", "final", device if device < lists else None, segment_device == device)
+            for device in sorted(found)
+        }
+
+    def host(self) -> tuple[DeviceTrace, ...]:
+        lists = len(self._snapshot["host_traces.count"])
+        all_of_them = np.ones(len(self._snapshot["host.rows"]), np.bool_)
+        return tuple(
+            self._device(HOST, "host_traces", "host", index, all_of_them if index == 0 else ~all_of_them)
+            for index in range(lists)
+            if self._snapshot["host_traces.count"][index]
+        )
+
+    def _rows(self, table: str, index: int | None) -> slice | Column:
+        if index is None:
+            return slice(0, 0)
+        first, count = int(self._snapshot[f"{table}.first"][index]), int(self._snapshot[f"{table}.count"][index])
+        if first >= 0:
+            return slice(first, first + count)
+        starts = self._snapshot[f"{table}.starts"]
+        return self._snapshot[f"{table}.rows"][starts[index] : starts[index + 1]]
+
+    def _events(self, rows: slice | Column) -> Events:
+        total = len(self._snapshot["events.action"])
+
+        def column(name: str) -> Column:
+            values = self._snapshot[f"events.{name}"]
+            if len(values) == 1 and total != 1:  # all rows are equal
+                values = np.broadcast_to(values, total)
+            return values[rows]
+
+        names = ("action", "address", "size", "stream", "time_us", "stack")
+        texts = ("compile_context", "user_metadata", "other_action", "pool")
+        return Events(**{name: column(name) for name in names + texts})
+
+    def _device(self, device: int, table: str, final: str, index: int | None, mine: Column) -> DeviceTrace:
+        snapshot = self._snapshot
+        rows = self._rows(table, index)
+        events = self._events(rows)
+        whole = index is None or bool(snapshot[f"{table}.whole"][index])
+        segment_places = np.flatnonzero(mine)
+        segments = snapshot[f"{final}.rows"][segment_places]
+        blocks, block_segment = self._blocks(final, segment_places)
+        columns = {
+            "action": events.action,
+            "address": events.address,
+            "size": events.size,
+            "stream": events.stream,
+            "stack": events.stack,
+            "segment_address": snapshot["segments.address"][segments],
+            "segment_size": snapshot["segments.total_size"][segments],
+            "segment_stream": snapshot["segments.stream"][segments],
+            "segment_expandable": snapshot["segments.is_expandable"][segments],
+            "block_address": blocks["address"],
+            "block_size": blocks["size"],
+            "block_requested": blocks["requested"],
+            "block_stream": snapshot["segments.stream"][segments][block_segment],
+            "block_stack": blocks["stack"],
+            "block_pending": blocks["pending"],
+        }
+        life = Lifetimes(
+            {name: np.ascontiguousarray(column) for name, column in columns.items()},
+            has_final_state=whole and bool(np.all(snapshot[f"{final}.whole"] == 1)),
+            max_split_size=_max_split_size(self._settings),
+            roundup_divisions=_roundup_divisions(self._settings),
+        )
+        pool_of = dict(zip(columns["segment_address"].tolist(), snapshot["segments.pool"][segments].tolist(), strict=True))
+        return _device_trace(device, events, life, whole, self._failures(rows, events), pool_of)
+
+    def _blocks(self, final: str, segment_places: Column) -> tuple[dict[str, Column], Column]:
+        """The live blocks of some final segments, and which of those segments each lies in."""
+        snapshot = self._snapshot
+        starts, all_rows = snapshot[f"{final}.block_starts"], snapshot[f"{final}.block_rows"]
+        counts = (starts[1:] - starts[:-1])[segment_places] if len(starts) > 1 else np.zeros(0, np.int64)
+        owner = np.repeat(np.arange(len(segment_places)), counts)
+        offset = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = all_rows[starts[:-1][segment_places][owner] + offset] if len(owner) else all_rows[:0]
+        size = snapshot["blocks.size"][rows]
+        address = snapshot["blocks.address"][rows]
+        if len(rows) and not address.all():  # before PyTorch 2.1: blocks follow one another from the segment's start
+            ends = np.cumsum(size)
+            firsts = np.repeat((ends - size)[np.cumsum(counts) - counts] if len(counts) else ends[:0], counts)
+            base = snapshot["segments.address"][snapshot[f"{final}.rows"][segment_places]][owner]
+            address = np.where(address == 0, base + (ends - size) - firsts, address)
+        live = self._block_live[rows]
+        rows, owner = rows[live], owner[live]
+        requested = snapshot["blocks.requested_size"][rows]
+        return {
+            "address": address[live],
+            "size": size[live],
+            "requested": np.where(requested == 0, size[live], requested),
+            "stack": snapshot["blocks.stack"][rows],
+            "pending": self._block_pending[rows],
+        }, owner
+
+    def _failures(self, rows: slice | Column, events: Events) -> tuple[OutOfMemory, ...]:
+        snapshot = self._snapshot
+        free = dict(zip(snapshot["events.oom_row"].tolist(), snapshot["events.oom_device_free"].tolist(), strict=True))
+        failed = np.flatnonzero(events.action == Action.OOM)
+        row_of = np.arange(rows.start, rows.stop)[failed] if isinstance(rows, slice) else rows[failed]
+        return tuple(
+            OutOfMemory(
+                event=int(event),
+                size_bytes=int(events.size[event]),
+                device_free_bytes=free.get(int(row)),
+                stream=int(events.stream[event]),
+                stack=int(events.stack[event]),
+            )
+            for event, row in zip(failed, row_of, strict=True)
+        )
+
+
+def _device_trace(
+    device: int,
+    events: Events,
+    life: Lifetimes,
+    whole: bool,
+    failures: tuple[OutOfMemory, ...],
+    pool_of_segment: Mapping[int, int],
+) -> DeviceTrace:
+    summary = life["summary"].tolist()
+    base, peak, peak_event = summary[0:4], summary[4:8], summary[8:12]
+    counters = {
+        name: Counter(base[i], peak[i], peak_event[i]) for i, name in enumerate(_COUNTERS)
+    }
+    born = life["allocations.born"]
+    segment = life["allocations.segment"]
+    segment_address, segment_born = life["segments.address"], life["segments.born"]
+    survives = life["segments.died"] == len(events)
+    segment_pool = np.full(len(segment_address), NO_TEXT, np.uint32)
+    ranges = np.array(sorted(pool_of_segment), np.uint64)
+    if len(ranges):  # mapped ranges lie inside the expandable segment that the final state shows as one
+        place = np.maximum(np.searchsorted(ranges, segment_address, side="right") - 1, 0)
+        pools = np.array([pool_of_segment[int(address)] for address in ranges], np.uint32)
+        segment_pool = np.where(survives, pools[place], NO_TEXT).astype(np.uint32)
+    if events.has_pools and len(segment_born):
+        made = segment_born >= 0
+        segment_pool[made] = events.pool[segment_born[made]]
+    pool = np.full(len(born), NO_TEXT, np.uint32)
+    inside = segment != NO_TEXT
+    pool[inside] = segment_pool[segment[inside]]
+    if events.has_pools:
+        recorded = born >= 0
+        pool[recorded] = events.pool[born[recorded]]
+    return DeviceTrace(
+        device=device,
+        events=events,
+        allocations=Allocations(
+            born=born,
+            free_requested=life["allocations.free_requested"],
+            died=life["allocations.died"],
+            address=life["allocations.address"],
+            requested_bytes=life["allocations.requested"].view(np.int64),
+            taken_bytes=life["allocations.taken"].view(np.int64),
+            stream=life["allocations.stream"],
+            stack=life["allocations.stack"],
+            segment=segment,
+            pool=pool,
+        ),
+        segments=Segments(
+            born=segment_born,
+            died=life["segments.died"],
+            address=segment_address,
+            size_bytes=life["segments.size"].view(np.int64),
+            stream=life["segments.stream"],
+            expandable=life["segments.mapped"],
+            pool=segment_pool,
+        ),
+        allocation_of_event=life["allocation_of_event"],
+        whole=whole,
+        orphan_events=summary[12],
+        missized=summary[13],
+        out_of_memory=failures,
+        **counters,
+    )
+
+
+def _annotations(snapshot: Snapshot, strings: Strings) -> Annotations:
+    rows = snapshot["annotations.rows"]
+    stage = snapshot["annotations.stage"][rows]
+    begins = {i for i in np.unique(stage).tolist() if strings[i] == "START"}
+    return Annotations(
+        name=snapshot["annotations.name"][rows],
+        starts=np.isin(stage, list(begins)) if begins else np.zeros(len(rows), np.bool_),
+        device=snapshot["annotations.device"][rows],
+        time_us=snapshot["annotations.time_us"][rows],
+    )
+
+
+def _missing(
+    snapshot: Snapshot, devices: Mapping[int, DeviceTrace], settings: Mapping[str, Any], top: Mapping[str, int]
+) -> list[str]:
+    """What a whole recording would hold and this one does not, one sentence each."""
+    said = []
+    if snapshot.truncated_at is not None:
+        said.append(f"the file ends early, at byte {snapshot.truncated_at}: what came after it is lost")
+        for device, trace in devices.items():
+            if not trace.whole:
+                said.append(f"device {device}: events after the first {len(trace.events):,}")
+    if not len(snapshot["final.rows"]) and "segments" not in top and len(snapshot["traces.count"]):
+        said.append("the final state (segments): memory from before the recording cannot be known")
+    overwritten = settings.get("trace_alloc_overflowed") is True
+    for device, trace in devices.items():
+        held = trace.requested.base_bytes
+        blocks = int((trace.allocations.born < 0).sum())
+        if not len(trace.events):
+            said.append(f"device {device}: events (nothing was recorded there, only the state at the end)")
+        elif held or trace.reserved.base_bytes:
+            why = "overwritten by later ones" if overwritten else "before recording began or overwritten by later ones"
+            said.append(
+                f"device {device}: the earliest events ({why}): {format_size(held)} in {blocks:,} blocks were already there"
+            )
+        if trace.orphan_events and trace.whole:
+            said.append(f"device {device}: {trace.orphan_events:,} events contradict the rest; figures are estimates")
+    return said
+
+
+def _side_columns(snapshot: Snapshot, strings: Strings, top: Mapping[str, int]) -> list[SideColumn]:
+    found = []
+    for table in ("events", "segments", "blocks", "frames", "annotations"):
+        keys = snapshot[f"{table}.extra_key"]
+        for key in np.unique(keys).tolist():
+            here = keys == key
+            values = snapshot[f"{table}.extra_value"][here].tolist()
+            shown = {value: snapshot.json(value) for value in set(values)}
+            rows = snapshot[f"{table}.extra_row"][here]
+            found.append(SideColumn(table, strings[key], rows, tuple(shown[value] for value in values)))
+    for name, value in top.items():
+        if name not in _SECTIONS and name != "allocator_settings":
+            found.append(SideColumn("top", name, np.zeros(1, np.int64), (snapshot.json(value),)))
+    return found

@@ -1,0 +1,155 @@
+"""Opening what a person names: a file or standard input, compressed or not, and telling what is inside."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, cast
+
+from vramlens.errors import InputError, NotARecording, UnsafeInput
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+# What decompression may produce: real snapshots shrink 10 to 30 times, bombs 1,000 times and more.
+_LARGEST_RATIO = 400
+_ALWAYS_ALLOWED_BYTES = 256 * 1024**2
+
+_DAMAGED = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstd.ZstdError, zipfile.BadZipFile)
+
+
+class _Bounded(io.RawIOBase):
+    """A decompressing stream that stops at damage (noting it) and refuses to grow out of proportion."""
+
+    def __init__(self, stream: BinaryIO, name: str, limit_bytes: int) -> None:
+        self._stream, self._name, self._left = stream, name, limit_bytes
+        self.damaged = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        try:
+            got = cast(int, cast(Any, self._stream).readinto(view))
+        except _DAMAGED:
+            self.damaged = True
+            return 0
+        self._left -= got
+        if self._left < 0:
+            raise UnsafeInput(
+                f"{self._name}: expands more than {_LARGEST_RATIO} times; if you trust it, decompress it yourself first"
+            )
+        return got
+
+
+@dataclass(slots=True)
+class Source:
+    """An opened input.
+
+    Attributes:
+        name: as the person gave it.
+        kind: "pickle", "json" or "text".
+        stream: its bytes, decompressed, from the first on.
+        size_bytes: of the file; None for standard input. Of a compressed file, the compressed size.
+        position: how far the file itself has been read, for a progress bar.
+        meta: the recording's own ``meta.json``; empty for anything but a ``.vram`` file.
+    """
+
+    name: str
+    kind: str
+    stream: io.BufferedReader
+    size_bytes: int | None
+    _file: BinaryIO
+    _bounded: _Bounded | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def position(self) -> int:
+        return self._file.tell()
+
+    @property
+    def damaged(self) -> bool:
+        """Whether compressed data ended early or made no sense; true only once that has been met."""
+        return self._bounded is not None and self._bounded.damaged
+
+
+@contextmanager
+def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
+    """Opens a file, or standard input for ``-``.
+
+    Raises:
+        InputError: it is missing, empty, a directory, or may not be read.
+        UnsafeInput: it expands out of proportion.
+    """
+    name = os.fspath(path)
+    try:
+        file = sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115  (closed below)
+    except IsADirectoryError:
+        raise InputError(f"{name}: is a directory; name one recording in it") from None
+    except OSError as error:
+        raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+    try:
+        yield _look_inside(name, cast(io.BufferedReader, file))
+    except OSError as error:  # a disk that fails under us, a directory on systems that let one be opened
+        raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        if name != "-":
+            file.close()
+
+
+def _look_inside(name: str, file: io.BufferedReader) -> Source:
+    size = None if name == "-" else os.fstat(file.fileno()).st_size
+    head = file.peek(8)
+    if not head:
+        raise InputError(f"{name}: is empty")
+    meta: dict[str, Any] = {}
+    if head.startswith(b"PK\x03\x04"):
+        inner, meta = _open_recording(name, file)
+    elif head.startswith(b"\xfd7zXZ\x00"):
+        inner = cast(BinaryIO, lzma.LZMAFile(file))
+    elif head.startswith(b"\x1f\x8b"):
+        inner = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+    elif head.startswith(b"\x28\xb5\x2f\xfd"):
+        inner = cast(BinaryIO, zstd.ZstdFile(file))
+    else:
+        return Source(name, _kind(head), file, size, file)
+    limit = max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * (size or 0))
+    bounded = _Bounded(inner, name, limit)
+    stream = io.BufferedReader(bounded, 1 << 20)
+    head = stream.peek(8)
+    if not head:
+        raise InputError(f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing"))
+    return Source(name, _kind(head), stream, size, file, bounded, meta)
+
+
+def _open_recording(name: str, file: io.BufferedReader) -> tuple[BinaryIO, dict[str, Any]]:
+    """The snapshot inside a ``.vram`` file, and the file's ``meta.json``."""
+    import json
+
+    if not file.seekable():
+        raise InputError(f"{name}: a .vram file cannot be read from a pipe; name the file")
+    try:
+        archive = zipfile.ZipFile(file)
+        members = set(archive.namelist())
+        if "snapshot.pickle" not in members:
+            raise NotARecording(f"{name}: a zip file, but no vramlens recording")
+        meta = json.loads(archive.open("meta.json").read(1 << 20)) if "meta.json" in members else {}
+        return cast(BinaryIO, archive.open("snapshot.pickle")), meta if isinstance(meta, dict) else {}
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+        raise InputError(f"{name}: a damaged .vram file ({error})") from None
+
+
+def _kind(head: bytes) -> str:
+    if head[0] == 0x80 and len(head) > 1 and 2 <= head[1] <= 5:
+        return "pickle"
+    return "json" if head.lstrip()[:1] in (b"{", b"[") else "text"

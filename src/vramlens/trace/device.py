@@ -1,0 +1,136 @@
+"""One device's part of a recording: its events, and what became of each allocation and segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.trace.events import Action, Events, OutOfMemory
+
+BEFORE = -1
+"""In an event's place: before the first recorded event. "Never" is the number of events."""
+
+
+@dataclass(frozen=True, eq=False)
+class Allocations:
+    """One row an allocation: a lifetime of a block. Those from before the recording come first.
+
+    Attributes:
+        born: the event that made it; BEFORE if it is older than the recording.
+        free_requested: the event at which the program gave it up; the number of events if never.
+        died: the event at which its memory was free again; the number of events if never.
+        address: bytes.
+        requested_bytes: what the program asked for.
+        taken_bytes: what the allocator handed out (rounded, and what could not be split off).
+        stream: of the allocation.
+        stack: id of the stack that asked for it, NO_STACK if none.
+        segment: row of ``DeviceTrace.segments`` that holds it, 0xFFFFFFFF if unknown.
+        pool: row of ``Trace.pools``; NO_TEXT where unknown.
+    """
+
+    born: NDArray[np.int64]
+    free_requested: NDArray[np.int64]
+    died: NDArray[np.int64]
+    address: NDArray[np.uint64]
+    requested_bytes: NDArray[np.int64]
+    taken_bytes: NDArray[np.int64]
+    stream: NDArray[np.uint64]
+    stack: NDArray[np.uint32]
+    segment: NDArray[np.uint32]
+    pool: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+    def alive_after(self, event: int) -> NDArray[np.int64]:
+        """Rows of the allocations that hold memory right after an event (pending frees included)."""
+        return np.flatnonzero((self.born <= event) & (self.died > event))
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """One row a segment, or a mapped range of an expandable segment.
+
+    Attributes:
+        born, died: events, as for allocations.
+        address, size_bytes, stream: of the segment.
+        expandable: whether it is a mapped range of an expandable segment.
+        pool: row of ``Trace.pools``; NO_TEXT where unknown.
+    """
+
+    born: NDArray[np.int64]
+    died: NDArray[np.int64]
+    address: NDArray[np.uint64]
+    size_bytes: NDArray[np.int64]
+    stream: NDArray[np.uint64]
+    expandable: NDArray[np.uint8]
+    pool: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+    def alive_after(self, event: int) -> NDArray[np.int64]:
+        """Rows of the segments that are reserved right after an event."""
+        return np.flatnonzero((self.born <= event) & (self.died > event))
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One of the allocator's byte counters over the run: before the first event, its maximum, the first event there."""
+
+    base_bytes: int
+    peak_bytes: int
+    peak_event: int
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTrace:
+    """What one device's allocator did.
+
+    Attributes:
+        device: its index as the program saw it; -1 for pinned host memory.
+        events, allocations, segments: the columns.
+        requested, allocated, active, reserved: the allocator's counters (``torch.cuda.memory_stats``).
+        allocation_of_event: row of the allocation that an event is about; -1 for events about none.
+        whole: whether its list of events was read to the end.
+        orphan_events: events about something that the state before them does not hold; 0 when all is explained.
+        missized: allocations whose taken_bytes the free space or the final state contradicts; 0 when none.
+        out_of_memory: every failed request.
+    """
+
+    device: int
+    events: Events
+    allocations: Allocations
+    segments: Segments
+    requested: Counter
+    allocated: Counter
+    active: Counter
+    reserved: Counter
+    allocation_of_event: NDArray[np.int32]
+    whole: bool
+    orphan_events: int
+    missized: int
+    out_of_memory: tuple[OutOfMemory, ...]
+
+    @cached_property
+    def requested_curve(self) -> NDArray[np.int64]:
+        """Requested bytes right after each event."""
+        events = self.events
+        return self._running(self.requested, events.size, Action.ALLOC, Action.FREE_COMPLETED)
+
+    @cached_property
+    def reserved_curve(self) -> NDArray[np.int64]:
+        """Reserved bytes right after each event."""
+        plus = np.isin(self.events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+        minus = np.isin(self.events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+        sizes = self.events.size.astype(np.int64)
+        return self.reserved.base_bytes + np.cumsum(np.where(plus, sizes, 0) - np.where(minus, sizes, 0))
+
+    def _running(self, counter: Counter, sizes: NDArray[np.uint64], up: Action, down: Action) -> NDArray[np.int64]:
+        action, signed = self.events.action, sizes.astype(np.int64)
+        signed[action == down] *= -1
+        signed[(action != down) & (action != up)] = 0
+        return counter.base_bytes + np.cumsum(signed)

@@ -1,0 +1,127 @@
+"""Stacks: runs of frames, innermost first, each stored once; and which line of each is the user's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.trace.strings import Strings
+
+NO_STACK = 0xFFFFFFFF
+
+# Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard library, torch
+# from its source tree, code that torch.compile wrote, and C++.
+_NOT_THE_USERS = re.compile(
+    r"^<(?!ipython-input)"
+    r"|^$|^\?\?"
+    r"|[/\\](?:site|dist)-packages[/\\]"
+    r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\]"
+    r"|[/\\]Python3\d*[/\\][Ll]ib[/\\]"
+    r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|distributed|_dynamo|_inductor|_functorch|_ops|amp|fx|func|fft"
+    r"|linalg|library|serialization|storage|functional|_tensor|_refs|_prims|_decomp|export|ao|profiler|testing"
+    r"|random|backends|accelerator|nested|sparse|special|masked|jit|multiprocessing|_C)(?:[/\\]|\.py)"
+    r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|<eval_with_key>"
+    r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
+)
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file is the user's own: not torch, an installed package, the standard library or synthetic."""
+    return _NOT_THE_USERS.search(file) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack: the file as the recording names it, the line (from 1) and the function."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, eq=False)
+class Stacks:
+    """All distinct stacks of a recording.
+
+    Attributes:
+        strings: the texts that the frame columns refer to.
+        frame_file, frame_function: text ids, one row a frame.
+        frame_line: line numbers, from 1; 0 where unknown.
+        frames: frame ids of all stacks, one stack after the other, innermost frame first.
+        starts: where each stack begins in ``frames``; one element more than there are stacks.
+    """
+
+    strings: Strings
+    frame_file: NDArray[np.uint32]
+    frame_function: NDArray[np.uint32]
+    frame_line: NDArray[np.int64]
+    frames: NDArray[np.uint32]
+    starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def frame(self, frame: int) -> Frame:
+        """The frame of an id."""
+        return Frame(
+            self.strings[int(self.frame_file[frame])],
+            int(self.frame_line[frame]),
+            self.strings[int(self.frame_function[frame])],
+        )
+
+    def of(self, stack: int) -> list[Frame]:
+        """The frames of a stack, innermost first; empty for NO_STACK."""
+        if stack == NO_STACK:
+            return []
+        return [self.frame(int(frame)) for frame in self.frames[self.starts[stack] : self.starts[stack + 1]]]
+
+    def mark_frames(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        """One flag a frame: whether ``file:function`` matches the pattern."""
+        texts = self.strings
+        flags = np.zeros(len(self.frame_file), np.bool_)
+        pairs = np.stack((self.frame_file, self.frame_function), axis=1).astype(np.int64)
+        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
+        hits = [pattern.search(f"{texts[int(a)]}:{texts[int(b)]}") is not None for a, b in distinct]
+        if hits:
+            flags[:] = np.array(hits, np.bool_)[where.reshape(-1)]
+        return flags
+
+    def any_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """One flag a stack: whether any of its frames is marked."""
+        return self.first_frame(flags) >= 0
+
+    def first_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The innermost marked frame of each stack, as a frame id; -1 where none is marked."""
+        return self._pick(flags, innermost=True)
+
+    def last_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The outermost marked frame of each stack, as a frame id; -1 where none is marked."""
+        return self._pick(flags, innermost=False)
+
+    def _pick(self, flags: NDArray[np.bool_], *, innermost: bool) -> NDArray[np.int64]:
+        places = np.flatnonzero(flags[self.frames])
+        stacks = np.searchsorted(self.starts, places, side="right") - 1
+        if innermost:
+            places, stacks = places[::-1], stacks[::-1]
+        picked = np.full(len(self), -1, np.int64)
+        picked[stacks] = self.frames[places]  # of several assignments to one stack, the last stays
+        return picked
+
+    @cached_property
+    def user_frames(self) -> NDArray[np.bool_]:
+        """One flag a frame: whether it is the user's own code."""
+        files, where = np.unique(self.frame_file, return_inverse=True)
+        mine = np.array([is_user_file(self.strings[int(file)]) for file in files], np.bool_)
+        return mine[where] if len(files) else np.zeros(0, np.bool_)
+
+    @cached_property
+    def user_frame(self) -> NDArray[np.int64]:
+        """The user line of each stack: its innermost user frame, as a frame id; -1 where it has none."""
+        return self.first_frame(self.user_frames)

@@ -1,0 +1,30 @@
+"""Interned text: a recording names each file, function and region once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_TEXT = 0xFFFFFFFF
+
+
+class Strings:
+    """Texts by id, decoded when asked for; bytes that are no UTF-8 are replaced."""
+
+    def __init__(self, characters: NDArray[np.uint8], starts: NDArray[np.uint64]) -> None:
+        self._characters = characters
+        self._starts = starts
+        self._decoded: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, text: int) -> str:
+        """The text of an id; the empty text for NO_TEXT."""
+        if text == NO_TEXT:
+            return ""
+        known = self._decoded.get(text)
+        if known is None:
+            first, end = int(self._starts[text]), int(self._starts[text + 1])
+            known = self._decoded[text] = self._characters[first:end].tobytes().decode(errors="replace")
+        return known

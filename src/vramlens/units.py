@@ -1,0 +1,42 @@
+"""Sizes in and out: KiB, MiB, GiB are powers of 1024; KB, MB, GB of 1000; a bare number is bytes."""
+
+from __future__ import annotations
+
+import re
+
+from vramlens.errors import UsageError
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_FACTORS = {
+    "": 1, "B": 1, "BYTE": 1, "BYTES": 1,
+    "KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": 1024**4,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Bytes meant by ``24GiB``, ``512 MB`` or ``1048576``.
+
+    Raises:
+        UsageError: the text is not a size.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match[2].upper()) if match else None
+    if match is None or factor is None:
+        raise UsageError(f"{text!r} is not a size: write 24GiB, 512MiB, 80GB or a number of bytes")
+    return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+
+
+def format_size(size_bytes: int | float) -> str:
+    """A size as PyTorch prints it (``512 bytes``, ``1.50 KiB``, ``57.00 MiB``, ``3.71 GiB``), sign kept."""
+    sign, size = ("-", -size_bytes) if size_bytes < 0 else ("", size_bytes)
+    if size < KIB:
+        return f"{sign}{size:.0f} bytes" if size != 1 else f"{sign}1 byte"
+    for unit, factor in (("KiB", KIB), ("MiB", MIB)):
+        if size < factor * 1024:
+            return f"{sign}{size / factor:.2f} {unit}"
+    return f"{sign}{size / GIB:.2f} GiB"
