@@ -2,8 +2,8 @@
 
     python benchmarks/api.py FILE.pickle[.xz] [--events N ...] [--setup CODE] [--statement CODE] [--runs 5]
 
-For each N, `grow.py` makes a recording of about N events. Then, alternating: one run of `opcode_walk.c` and one
-fresh Python process that runs `--setup` untimed and `--statement` timed, with `path` bound to the file.
+For each N, `grow.py` makes a recording of about N events. Then, alternating: one run of `opcode_walk.c` and
+one fresh Python process that runs `--setup` untimed and `--statement` timed, with `path` bound to the file.
 """
 
 from __future__ import annotations

@@ -2,15 +2,16 @@
 
     python benchmarks/grow.py IN.pickle[.xz] OUT.pickle --events N
 
-Step boundaries are the ends of the optimizer's annotations at which the allocator is in one and the same state
-(same live allocations, pending frees and segments). Between two of them lies a *step* that can be dropped or
-repeated at will: whatever comes next finds every address as it was. The result is the recording's start, as many
-whole steps as come closest to N events, and its end; ``time_us`` runs on, each step's annotations go with it, and
-the final segments are the recording's own.
+Step boundaries are the ends of the optimizer's annotations at which the allocator is in one and the same
+state (same live allocations, pending frees and segments). Between two of them lies a *step* that can be
+dropped or repeated at will: whatever comes next finds every address as it was. The result is the recording's
+start, as many whole steps as come closest to N events, and its end; ``time_us`` runs on, each step's
+annotations go with it, and the final segments are the recording's own.
 
-A repeated step is written the way PyTorch would have written another real one: fresh event dicts, a fresh frame
-list wherever the original step had its own, frame dicts shared with the whole file. Its bytes are those of the
-original step with the times and the memo indices of its own objects moved, so memory use does not grow with N.
+A repeated step is written the way PyTorch would have written another real one: fresh event dicts, a fresh
+frame list wherever the original step had its own, frame dicts shared with the whole file. Its bytes are those
+of the original step with the times and the memo indices of its own objects moved, so memory use does not grow
+with N.
 """
 
 from __future__ import annotations
@@ -85,13 +86,15 @@ def states_at_marks(events: list[Item], marks: list[Item]) -> list[tuple[int, in
 def find_steps(events: list[Item], marks: list[Item]) -> list[Step]:
     """The recording's interchangeable steps, in order and without a gap."""
     states = states_at_marks(events, marks)
-    common = Counter(state for _, _, state in states).most_common(1)
-    if not common or common[0][1] < 3:
+    by_event = {at: (mark, state) for at, mark, state in states}  # of marks with no event between, the last
+    times = Counter(state for _, state in by_event.values())
+    common = max(times, key=times.__getitem__, default=0)
+    cuts = {at: mark for at, (mark, state) in by_event.items() if state == common}
+    if len(cuts) < 3:
         raise SystemExit("grow: no two steps that start and end with the allocator in the same state")
-    cuts = [(at, mark) for at, mark, state in states if state == common[0][0]]
     return [
         Step(a, b, m, n, marks[m - 1]["time_us"], marks[n - 1]["time_us"])
-        for (a, m), (b, n) in pairwise(cuts)
+        for (a, m), (b, n) in pairwise(cuts.items())
     ]
 
 

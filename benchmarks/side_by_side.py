@@ -2,9 +2,9 @@
 
     python benchmarks/side_by_side.py FILE.pickle[.xz] [--mosaic CHECKOUT] [--ours COMMAND] [--runs 5]
 
-Every tool runs as a fresh process on the same uncompressed file with a warm cache, one after the other, `--runs`
-rounds of that; a first round is not counted and yields what each says the peak is. A tool that is missing or
-fails is named below the table. README.md says what each row means.
+Every tool runs as a fresh process on the same uncompressed file with a warm cache, one after the other,
+`--runs` rounds of that; a first round is not counted and yields what each says the peak is. A tool that is
+missing or fails is named below the table. README.md says what each row means.
 """
 
 from __future__ import annotations

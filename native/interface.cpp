@@ -1,6 +1,7 @@
 // The C interface over the C++ parts: no exception leaves this file.
 
 #include <cstring>
+#include <memory>
 #include <new>
 
 #include "lifetimes.h"
@@ -18,9 +19,13 @@ extern "C" {
 int32_t vl_interface(void) { return VL_INTERFACE; }
 
 vl_snapshot* vl_snapshot_read(vl_read_function read, void* context) {
-    auto* snapshot = new (std::nothrow) vl_snapshot;
-    if (snapshot != nullptr) vl::read_pickle(snapshot->data, read, context);
-    return snapshot;
+    try {
+        auto snapshot = std::make_unique<vl_snapshot>();
+        vl::read_pickle(snapshot->data, read, context);
+        return snapshot.release();
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
 }
 
 void vl_snapshot_status(const vl_snapshot* snapshot, vl_status* out) { *out = snapshot->data.status; }

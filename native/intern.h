@@ -3,18 +3,37 @@
 
 #include <cstdint>
 #include <cstring>
-#include <string_view>
 #include <vector>
+
+#if !defined(__SIZEOF_INT128__)
+#include <intrin.h>
+#endif
 
 namespace vl {
 
+uint64_t draw_seed();
+
+// An odd number, drawn once a process: whoever writes a file cannot choose keys that all meet in one slot.
+inline const uint64_t kHashSeed = draw_seed() | 1;
+
+// Both halves of a 128-bit product, as in wyhash (github.com/wangyi-fudan/wyhash).
 inline uint64_t mix(uint64_t hash, uint64_t word) {
-    hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
-    return hash ^ hash >> 29;
+#if defined(__SIZEOF_INT128__)
+    __extension__ const auto product = static_cast<unsigned __int128>(hash ^ word) * kHashSeed;
+    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+#else
+    uint64_t high = 0;
+    const uint64_t low = _umul128(hash ^ word, kHashSeed, &high);
+    return low ^ high;
+#endif
 }
 
+struct Scatter {  // a hash for the tables of the standard library
+    size_t operator()(uint64_t word) const { return static_cast<size_t>(mix(mix(1, 8), word)); }
+};
+
 inline uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
-    uint64_t hash = mix(0, count), word = 0;
+    uint64_t hash = mix(1, count), word = 0;
     for (; count >= 8; bytes += 8, count -= 8) {
         std::memcpy(&word, bytes, 8);
         hash = mix(hash, word);

@@ -74,6 +74,7 @@ class Forward {
     std::pmr::map<uint64_t, uint32_t> live_{&pool_};      // address -> allocation
     std::pmr::map<uint64_t, uint32_t> segments_{&pool_};  // address -> segment
     uint64_t now_[4] = {0, 0, 0, 0};                      // requested, allocated, active, reserved
+    int64_t hops_left_ = 0;                               // from mapped range to mapped range
 
     int64_t& summary(int which) { return out.summary[static_cast<size_t>(which)]; }
     int64_t summary(int which) const { return out.summary[static_cast<size_t>(which)]; }
@@ -88,7 +89,7 @@ class Forward {
     void free_completed(int64_t event);
     void unmap(int64_t event);
     uint32_t segment_of(uint64_t address) const;
-    uint64_t extent_end(uint32_t segment, uint64_t enough) const;
+    uint64_t extent_end(uint32_t segment, uint64_t enough);
     uint64_t taken(uint64_t address, uint64_t requested, uint32_t segment,
                    std::pmr::map<uint64_t, uint32_t>::iterator next);
     void note_peaks(int64_t event) {
@@ -127,7 +128,13 @@ uint32_t Forward::add_segment(int64_t born, const Range& range) {
     out.segment_size.push_back(range.size);
     out.segment_stream.push_back(range.stream);
     out.segment_mapped.push_back(range.mapped);
-    if (!segments_.emplace(range.address, row).second) ++summary(kOrphans);
+    const auto [at, fresh] = segments_.try_emplace(range.address, row);
+    if (!fresh) {  // its end was not recorded: as for allocations
+        ++summary(kOrphans);
+        out.segment_died[at->second] = born;
+        now_[3] -= out.segment_size[at->second];
+        at->second = row;
+    }
     now_[3] += range.size;
     return row;
 }
@@ -146,10 +153,10 @@ uint32_t Forward::segment_of(uint64_t address) const {
 }
 
 // Where the memory around a segment ends, or at least `enough`: mapped ranges that touch are one piece.
-uint64_t Forward::extent_end(uint32_t segment, uint64_t enough) const {
+uint64_t Forward::extent_end(uint32_t segment, uint64_t enough) {
     uint64_t end = out.segment_address[segment] + out.segment_size[segment];
     if (!out.segment_mapped[segment]) return end;
-    while (end < enough) {
+    while (end < enough && hops_left_-- > 0) {
         const auto next = segments_.find(end);
         if (next == segments_.end() || !out.segment_mapped[next->second]) break;
         if (out.segment_stream[next->second] != out.segment_stream[segment]) break;
@@ -164,7 +171,9 @@ uint64_t Forward::taken(uint64_t address, uint64_t requested, uint32_t segment,
                         std::pmr::map<uint64_t, uint32_t>::iterator next) {
     const uint64_t size = rounded(requested, d_.roundup_divisions);
     if (segment == kNone) return size;
-    uint64_t end = extent_end(segment, address + size + kMinBlock);
+    uint64_t enough = address + size + kMinBlock;
+    if (next != live_.end()) enough = std::min(enough, next->first);
+    uint64_t end = extent_end(segment, enough);
     if (next != live_.end()) end = std::min(end, next->first);
     if (end - address < size) {
         ++summary(kMissized);
@@ -234,16 +243,16 @@ void Forward::unmap(int64_t event) {
     const uint64_t from = d_.address[event], to = from + d_.size[event];
     uint64_t found = 0;
     auto at = segments_.upper_bound(from);
-    if (at != segments_.begin()) --at;
-    while (at != segments_.end() && at->first < to) {
+    if (at != segments_.begin() && segment_of(from) != kNone) --at;
+    while (at != segments_.end() && at->first < to && out.segment_mapped[at->second]) {
         const uint32_t row = at->second;
         const uint64_t begin = at->first, end = begin + out.segment_size[row];
-        if (end <= from || !out.segment_mapped[row]) {
-            ++at;
-            continue;
-        }
         const uint64_t stream = out.segment_stream[row];
         end_segment(at, event);
+        if (end < begin) {  // no range reaches past the last address
+            at = segments_.upper_bound(begin);
+            continue;
+        }
         if (begin < from) add_segment(event, {begin, from - begin, stream, true});
         if (end > to) add_segment(event, {to, end - to, stream, true});
         found += std::min(end, to) - std::max(begin, from);
@@ -257,6 +266,7 @@ void Forward::unmap(int64_t event) {
 
 void Forward::start() {
     out.summary.assign(kSummaryCount, 0);
+    hops_left_ = 64 * (d_.events + 1024);  // real ones need a few an allocation
     for (int i = 0; i < 4; ++i) summary(kPeakRequestedEvent + i) = kBefore;
     out.allocation_of_event.assign(static_cast<size_t>(d_.events), -1);
     const auto births = static_cast<size_t>(std::count(d_.action, d_.action + d_.events, kAlloc));
@@ -323,7 +333,7 @@ void Forward::finish() {
 // Undoes every event, the last first, from the final state.
 Base undo(const vl_device& d) {
     Base base;
-    std::unordered_map<uint64_t, Held> live;
+    std::unordered_map<uint64_t, Held, Scatter> live;
     for (int64_t i = 0; i < d.blocks; ++i) {
         live[d.block_address[i]] = {d.block_address[i], d.block_requested[i], d.block_size[i], d.block_stream[i],
                                     d.block_stack[i], d.block_pending[i] != 0};
@@ -350,15 +360,12 @@ Base undo(const vl_device& d) {
             case kSegmentUnmap: ranges[address] = {address, size, d.stream[e], true}; break;
             case kSegmentMap: {
                 auto at = ranges.upper_bound(address);
-                if (at != ranges.begin()) --at;
-                while (at != ranges.end() && at->first < address + size) {
+                if (at != ranges.begin() && address - std::prev(at)->first < std::prev(at)->second.size) --at;
+                while (at != ranges.end() && at->first < address + size && at->second.mapped) {
                     const Range range = at->second;
                     const uint64_t end = range.address + range.size;
-                    if (end <= address || !range.mapped) {
-                        ++at;
-                        continue;
-                    }
-                    ranges.erase(at);
+                    at = ranges.erase(at);
+                    if (end < range.address) continue;  // no range reaches past the last address
                     if (range.address < address) {
                         ranges[range.address] = {range.address, address - range.address, range.stream, true};
                     }

@@ -2,7 +2,7 @@
 //
 // It knows no opcode that imports, calls or builds; meeting one ends the reading. Memory stays within a
 // small multiple of the bytes read so far, whatever the bytes claim: a memo index may not exceed the number of
-// opcodes seen, a string is read before room for it is made, an empty container owns nothing.
+// opcodes seen, a string is read before room for it is made, containers and waiting values are counted.
 // Opcode values: CPython, Lib/pickletools.py.
 
 #include <algorithm>
@@ -18,13 +18,11 @@ namespace vl {
 namespace {
 
 constexpr size_t kLongestFixedOpcode = 16;   // bytes that every opcode with fixed arguments fits in
-constexpr size_t kChunk = size_t{1} << 20;
+constexpr size_t kChunk = size_t{1} << 16;
 constexpr size_t kOpenMarks = 1000;          // snapshots nest 7 deep
-
-struct Stop {
-    int32_t code;
-    const char* message;
-};
+constexpr size_t kBytesPerContainer = 8;     // at least; real snapshots: 23 to 50, and as many for a value that waits
+constexpr size_t kMostKeys = 64;             // of a dict that is looked at again: rows have 6 to 13
+constexpr size_t kContainersAtLeast = size_t{1} << 18;
 
 class Stream {
   public:
@@ -166,6 +164,7 @@ class Machine {
     void memoize(uint64_t index, uint64_t opcodes);
     void recall(uint64_t index);
     void recover();
+    void check_proportions() const;
 
     Shape shape_of(const Value* pairs, size_t count) const;
     void set_field(Object row, Value key, Value value);
@@ -175,6 +174,7 @@ class Machine {
     void set_annotation(uint32_t row, uint32_t field, Value value);
     uint32_t new_row(Shape shape);
     uint32_t frame(const Value* pairs, size_t count);
+    bool is_frame(Value value);
     bool intern_stack(Value value, uint32_t& stack);
     bool pool(Value value, uint32_t& pool) const;
     uint8_t action_of(uint32_t name) const;
@@ -199,27 +199,28 @@ void Machine::run() {
     if (in_.at[0] != 0x80) throw Stop{VL_MALFORMED, "not a pickle of protocol 2 to 5"};
     uint64_t opcodes = 0;
     for (;; ++opcodes) {
-        if (static_cast<size_t>(in_.end - in_.at) < kLongestFixedOpcode) in_.have(kLongestFixedOpcode);
+        if (static_cast<size_t>(in_.end - in_.at) < kLongestFixedOpcode) {
+            check_proportions();
+            in_.have(kLongestFixedOpcode);
+        }
         const uint8_t* at = in_.at;
         if (at >= in_.end) truncated();
         const size_t length = kLengths.of[*at];
         if (at + length > in_.end) truncated();
         switch (*at) {
             case 0x80:  // PROTO
-                
                 if (at[1] < 2 || at[1] > 5) malformed("not a pickle of protocol 2 to 5");
                 break;
             case 0x95: break;                                                      // FRAME
             case 'N': push(Value::of(Kind::None, 0)); break;                       // NONE
             case 0x88: push(Value::of(Kind::Bool, 1)); break;                      // NEWTRUE
             case 0x89: push(Value::of(Kind::Bool, 0)); break;                      // NEWFALSE
-            case 'K': push(Value::integer(at[1])); break;              // BININT1
-            case 'M': push(Value::integer(load<uint16_t>(at + 1))); break;  // BININT2
-            case 'J': push(Value::integer(load<int32_t>(at + 1))); break;   // BININT
+            case 'K': push(Value::integer(at[1])); break;                          // BININT1
+            case 'M': push(Value::integer(load<uint16_t>(at + 1))); break;         // BININT2
+            case 'J': push(Value::integer(load<int32_t>(at + 1))); break;          // BININT
             case 0x8a: long_integer(2, at[1]); continue;                           // LONG1
             case 0x8b: long_integer(5, load<uint32_t>(at + 1)); continue;          // LONG4
             case 'G': {                                                            // BINFLOAT, big-endian
-                
                 uint64_t bits = 0;
                 for (int i = 1; i <= 8; ++i) bits = bits << 8 | at[i];
                 double number;
@@ -281,10 +282,10 @@ void Machine::run() {
                 break;
             }
             case 0x94: memoize(memo_.size(), opcodes); break;                      // MEMOIZE
-            case 'q': memoize(at[1], opcodes); break;                  // BINPUT
-            case 'r': memoize(load<uint32_t>(at + 1), opcodes); break; // LONG_BINPUT
-            case 'h': recall(at[1]); break;                    // BINGET
-            case 'j': recall(load<uint32_t>(at + 1)); break;   // LONG_BINGET
+            case 'q': memoize(at[1], opcodes); break;                              // BINPUT
+            case 'r': memoize(load<uint32_t>(at + 1), opcodes); break;             // LONG_BINPUT
+            case 'h': recall(at[1]); break;                                        // BINGET
+            case 'j': recall(load<uint32_t>(at + 1)); break;                       // LONG_BINGET
             case '.':                                                              // STOP
                 if (stack_.size() != 1 || !marks_.empty()) malformed("the file stops inside a container");
                 return;
@@ -328,10 +329,9 @@ void Machine::long_integer(size_t header, uint64_t length) {
         push(Value::of(Kind::WideUint, s_.wide.size() - 1));
     } else {  // wider than any size or address: kept as text, so that an unknown field is not lost
         std::string hex = "0x";
-        char digits[3];
         for (size_t i = length; i-- > 0;) {
-            std::snprintf(digits, sizeof digits, "%02x", bytes[i]);
-            hex += digits;
+            hex += "0123456789abcdef"[bytes[i] >> 4];
+            hex += "0123456789abcdef"[bytes[i] & 15];
         }
         push(Value::of(Kind::Text, s_.strings.id_of(hex.data(), hex.size())));
     }
@@ -381,8 +381,16 @@ void Machine::recall(uint64_t index) {
     push(memo_[index]);
 }
 
+// A byte or two make a container or a waiting value of many: no more of them than a real snapshot could have.
+void Machine::check_proportions() const {
+    const size_t most = kContainersAtLeast + static_cast<size_t>(in_.offset(in_.at)) / kBytesPerContainer;
+    if (s_.objects.size() > most) throw Stop{VL_LIMIT, "more containers than a file of this size justifies"};
+    if (stack_.size() > most) throw Stop{VL_LIMIT, "more open values than a file of this size justifies"};
+}
+
 // What kind of row a dict is, from the one key that only this kind has.
 Shape Machine::shape_of(const Value* pairs, size_t count) const {
+    bool has_state = false, has_size = false;
     for (size_t i = 0; i < count; i += 2) {
         if (pairs[i].kind() != Kind::Text) continue;
         switch (pairs[i].payload()) {
@@ -390,39 +398,45 @@ Shape Machine::shape_of(const Value* pairs, size_t count) const {
             case kFilename: return Shape::Frame;
             case kTotalSize: return Shape::Segment;
             case kStage: return Shape::Annotation;
-            case kState:  // NCCL flight records have a state too, but no size
-                for (size_t k = 0; k < count; k += 2) {
-                    if (pairs[k].bits == Value::of(Kind::Text, kSize).bits) return Shape::Block;
-                }
-                break;
+            case kState: has_state = true; break;  // NCCL flight records have a state too, but no size
+            case kSize: has_size = true; break;
             default: break;
         }
     }
-    return Shape::Dict;
+    return has_state && has_size ? Shape::Block : Shape::Dict;
 }
 
 void Machine::set_items(Value dict, const Value* pairs, size_t count) {
     Object& target = object(dict);
+    const bool is_top = dict.bits == stack_.front().bits;
+    if (count == 0 && target.shape != Shape::Frame) return;
     switch (target.shape) {
         case Shape::EmptyDict: {
-            if (count == 0) return;
-            const Shape shape = shape_of(pairs, count);
+            Shape shape = is_top ? Shape::Dict : shape_of(pairs, count);
             if (shape == Shape::Frame) {
-                target = {Shape::Frame, frame(pairs, count)};
-                return;
+                if (count > 2) {
+                    target = {Shape::Frame, frame(pairs, count)};
+                    return;
+                }
+                shape = Shape::Dict;  // more keys may come: it becomes a frame when a stack takes it
             }
             target = {shape, new_row(shape)};
             break;
         }
         case Shape::Dict: {
             auto& held = s_.dicts[target.index];
-            if (held.size() > 64 || shape_of(pairs, count) == Shape::Dict) break;
-            // Written one key at a time: now that the telling key has come, it becomes a row.
+            if (is_top || held.size() > kMostKeys) break;
+            // Written one key at a time: once the telling key has come, it becomes a row.
             std::vector<Value> all;
             for (const auto& [key, value] : held) all.push_back(key), all.push_back(value);
             all.insert(all.end(), pairs, pairs + count);
-            target = {Shape::EmptyDict, 0};
-            return set_items(dict, all.data(), all.size());
+            const Shape shape = shape_of(all.data(), all.size());
+            if (shape == Shape::Dict || shape == Shape::Frame) break;
+            held.clear();
+            target = {shape, new_row(shape)};
+            const Object row = target;
+            for (size_t i = 0; i < all.size(); i += 2) set_field(row, all[i], all[i + 1]);
+            return;
         }
         case Shape::Event: case Shape::Segment: case Shape::Block: case Shape::Annotation: break;
         default: malformed("pairs are added to something that is no dict, or to a frame in use");
@@ -550,7 +564,8 @@ void Machine::set_block(uint32_t row, uint32_t field, Value value) {
             if (list.shape != Shape::List || s_.lists[list.index].empty()) break;
             const Value first = s_.lists[list.index].front();
             if (first.kind() != Kind::Object || s_.objects[first.payload()].shape != Shape::Dict) break;
-            const auto entry = s_.dicts[s_.objects[first.payload()].index];
+            const auto& entry = s_.dicts[s_.objects[first.payload()].index];
+            if (entry.size() > kMostKeys) break;
             for (const auto& [key, held] : entry) {
                 if (key.kind() != Kind::Text) continue;
                 if (key.payload() == kRealSize) number(held, t.requested_size[row]);
@@ -602,6 +617,22 @@ uint32_t Machine::frame(const Value* pairs, size_t count) {
     return row;
 }
 
+// Whether it is a frame; a dict that was written one key at a time becomes one now.
+bool Machine::is_frame(Value value) {
+    if (value.kind() != Kind::Object) return false;
+    Object& object = s_.objects[value.payload()];
+    if (object.shape != Shape::Dict) return object.shape == Shape::Frame;
+    auto& held = s_.dicts[object.index];
+    std::vector<Value> pairs;
+    if (held.size() <= kMostKeys) {
+        for (const auto& [key, item] : held) pairs.push_back(key), pairs.push_back(item);
+    }
+    if (shape_of(pairs.data(), pairs.size()) != Shape::Frame) return false;
+    object = {Shape::Frame, frame(pairs.data(), pairs.size())};
+    held.clear();
+    return true;
+}
+
 // The id of a list of frames. The list's own storage is given back: equal stacks are stored once.
 bool Machine::intern_stack(Value value, uint32_t& stack) {
     if (value.kind() != Kind::Object) return false;
@@ -612,9 +643,12 @@ bool Machine::intern_stack(Value value, uint32_t& stack) {
         return true;
     }
     run_.clear();
-    if (list.shape == Shape::List) {
+    if (list.shape == Shape::List && !list.is_no_stack) {
         for (const Value item : s_.lists[list.index]) {
-            if (item.kind() != Kind::Object || s_.objects[item.payload()].shape != Shape::Frame) return false;
+            if (!is_frame(item)) {
+                s_.objects[id].is_no_stack = true;  // not looked through again for every event that names it
+                return false;
+            }
             run_.push_back(s_.objects[item.payload()].index);
         }
         s_.lists[list.index].clear();
@@ -659,6 +693,7 @@ void Machine::recover() {
     const auto is_blank = [this](Value value) {
         return value.kind() == Kind::Object && s_.objects[value.payload()].shape == Shape::EmptyDict;
     };
+    if (!stack_.empty()) open(stack_.back());  // more items may have been about to come
     for (;;) {
         const size_t mark = floor();
         const bool bottom = marks_.empty();

@@ -3,9 +3,19 @@
 #include "snapshot.h"
 
 #include <algorithm>
-#include <cstring>
+#include <chrono>
+#include <random>
 
 namespace vl {
+
+uint64_t draw_seed() {
+    try {
+        std::random_device source;
+        return uint64_t{source()} << 32 | source();
+    } catch (...) {  // no source of randomness here
+        return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 20 ^ 0x9E3779B9;
+    }
+}
 
 Snapshot::Snapshot() {
     static constexpr std::string_view kNames[kFieldCount] = {
@@ -49,7 +59,9 @@ class Resolver {
             if (shape(item) != Shape::Segment) continue;
             const uint32_t row = index(item);
             out.rows.push_back(row);
+            allow(out.rows.size(), s_.segments.device.size());
             if (const auto* blocks = items(Value{s_.segments.blocks[row]})) {
+                allow(out.block_rows.size() + blocks->size(), s_.blocks.size.size());
                 for (const Value block : *blocks) {
                     if (shape(block) == Shape::Block) out.block_rows.push_back(index(block));
                 }
@@ -63,6 +75,7 @@ class Resolver {
         if (list == nullptr) return;
         for (const Value item : *list) {
             if (shape(item) == Shape::Annotation) s_.annotation_rows.push_back(index(item));
+            allow(s_.annotation_rows.size(), s_.annotations.stage.size());
         }
     }
 
@@ -76,7 +89,12 @@ class Resolver {
 
   private:
     Snapshot& s_;
+    int64_t listed_events_ = 0;
 
+    // One row can be listed many times in two bytes each, or a list of a million rows by a million segments.
+    static void allow(size_t listed, size_t rows) {
+        if (listed > 2 * rows + 1000) throw Stop{VL_LIMIT, "the same rows are listed again and again"};
+    }
     bool whole(Value value) const {
         if (value.kind() != Kind::Object) return false;
         return !std::binary_search(s_.unfinished.begin(), s_.unfinished.end(), static_cast<uint32_t>(value.payload()));
@@ -100,6 +118,8 @@ class Resolver {
                 }
             }
         }
+        listed_events_ += count;
+        allow(static_cast<size_t>(listed_events_), s_.events.action.size());
         out.first.push_back(listed != 0 ? -1 : first);
         out.count.push_back(count);
         out.starts.push_back(static_cast<int64_t>(out.rows.size()));
@@ -139,6 +159,7 @@ template <> constexpr int32_t type_of<int32_t>() { return VL_I32; }
 template <> constexpr int32_t type_of<uint32_t>() { return VL_U32; }
 template <> constexpr int32_t type_of<int64_t>() { return VL_I64; }
 template <> constexpr int32_t type_of<uint64_t>() { return VL_U64; }
+template <> constexpr int32_t type_of<double>() { return VL_U64; }  // its bits
 
 // Compares one wanted name with the names of the columns, "table.column".
 struct Finder {
@@ -189,7 +210,7 @@ bool find_column(Snapshot& s, std::string_view name, vl_column* out) {
     const size_t n = e.action.size();
     return is("strings.bytes", s.strings.items) || is("strings.starts", s.strings.starts) ||
            is("stacks.frames", s.stacks.items) || is("stacks.starts", s.stacks.starts) ||
-           is("pools.ids", s.pools.items) ||
+           is("pools.ids", s.pools.items) || is("values.wide", s.wide) || is("values.floats", s.floats) ||
            is("frames.file", f.file) || is("frames.name", f.name) || is("frames.line", f.line) ||
            is("events.action", e.action) || is("events.address", e.address) || is("events.size", e.size) ||
            is("events.stream", e.stream) || is("events.time_us", e.time_us) || is("events.stack", e.stack) ||

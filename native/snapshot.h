@@ -57,7 +57,7 @@ class LazyColumn {
 
     void extend(size_t count) {
         if (rows_.empty()) rows_.assign(filled_, constant_);
-        rows_.resize(count, kNone);
+        if (rows_.size() < count) rows_.resize(count, kNone);
     }
 };
 
@@ -121,7 +121,8 @@ enum class Shape : uint8_t {
 
 struct Object {
     Shape shape;
-    uint32_t index;  // row, or position in the store of that shape
+    uint32_t index;            // row, or position in the store of that shape
+    bool is_no_stack = false;  // a list that was found to be no stack
 };
 
 // The lists of events of the top level, one a device: rows of `events`.
@@ -170,6 +171,11 @@ struct Snapshot {
         return {strings.items.data() + strings.starts[id], strings.starts[id + 1] - strings.starts[id]};
     }
     bool as_integer(Value value, int64_t& number) const;
+};
+
+struct Stop {  // thrown to end the reading
+    int32_t code;
+    const char* message;
 };
 
 // The column "table.column"; false where there is none.

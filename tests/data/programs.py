@@ -6,19 +6,21 @@
 
 A run leaves OUTDIR/NAME.pickle (what torch.cuda.memory._dump_snapshot writes) and OUTDIR/NAME.json (the truth: what
 the allocator itself said). Copy this file to train/ and start it from the folder above, so that frames read
-train/programs.py. Where a program has a better twin, `run.variant` is true in a second, unrecorded process of
+train/programs.py. Where a program has a better twin, `run.variant` is true in a second process of
 the same program that runs first: the bytes that the change frees are measured, never computed.
 
 Truth (bytes unless named otherwise):
-    stats         memory_stats() when the snapshot was written (after a failure: when the program was over); peaks are of
-                  the whole recorded span
+    stats         memory_stats() when the snapshot was written (after a failure: when the program was over); peaks are
+                  of the whole recorded span
     stats_at_oom  the same inside the out-of-memory observer, as are mem_get_info_at_oom and nvml_at_oom; `oom` is what
                   the observer was given, `oom_message` the error's text
-    steps         memory_stats()'s peaks of each step, in order; the peak is reset between steps
+    steps         memory_stats()'s peaks of each step, in order: one list a counter; the peak is reset between steps
     facts         what only this program knows (bytes of parameters, of a checkpoint, ...)
-    variant       {what, stats, steps, facts, peak_requested_less}: the twin; the last is this run's peak minus the twin's
-    mem_get_info  free and total bytes of the device; programs that run side by side see each other here, `nvml` does not:
-                  this process's own bytes on the device as the driver counts them (null where it would not say)
+    variant       {what, conf, failed, stats, steps, facts, peak_requested_less}: the twin; the last is this run's peak minus
+                  the twin's. Where the twin is a fix, it is recorded too, as NAME_fixed: NAME's finding must not be
+                  made there
+    mem_get_info  free and total bytes of the device (nothing else ran on it); `nvml`: this process's own bytes on the
+                  device as the driver counts them (null where it would not say)
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ MIB, GIB = 1 << 20, 1 << 30
 
 def pack(source: Path, target: Path) -> None:
     """Writes TARGET/NAME.pickle.xz and NAME.json: the same objects, still shared, with neutral file names."""
+    path = r"/[^\s\"']*"  # also inside the source text that fx frames carry
     rules = [
-        (re.compile(r"^.*?/lib/python3\.\d+/(?:site|dist)-packages/"), "/opt/venv/lib/python3.12/site-packages/"),
-        (re.compile(r"^.*?/lib/python3\.(\d+)/"), r"/usr/lib/python3.\1/"),
-        (re.compile(r"^.*/train/programs\.py$"), "train/programs.py"),
-        (re.compile(r"/torchinductor_[^/]+/"), "/torchinductor_user/"),
+        (re.compile(path + r"/lib/python3\.\d+/(?:site|dist)-packages/"), "/opt/venv/lib/python3.12/site-packages/"),
+        (re.compile(path + r"/lib/(python3\.\d+)/(?!site-packages|dist-packages)"), r"/usr/lib/\1/"),
+        (re.compile(path + r"/train/programs\.py"), "train/programs.py"),
+        (re.compile(path + r"/torchinductor_[^/]+/"), "/tmp/torchinductor_user/"),
     ]
     strings: dict[str, str] = {}
     seen: set[int] = set()
@@ -52,9 +55,7 @@ def pack(source: Path, target: Path) -> None:
         if value not in strings:
             new = value
             for pattern, replacement in rules:
-                if pattern.search(new):
-                    new = pattern.sub(replacement, new)
-                    break
+                new = pattern.sub(replacement, new)
             strings[value] = new
         return strings[value]
 
@@ -76,15 +77,18 @@ def pack(source: Path, target: Path) -> None:
         data = lzma.compress(pickle.dumps(snapshot, protocol=4), preset=9 | lzma.PRESET_EXTREME)
         (target / f"{path.name}.xz").write_bytes(data)
         truth = json.loads(path.with_suffix(".json").read_text())
-        (target / f"{path.stem}.json").write_text(json.dumps(truth, indent=1) + "\n")
+        numbers = re.compile(r"\[\s+(-?\d[-\d,\s]*?)\s+\]")
+        lines = numbers.sub(lambda m: f"[{' '.join(m[1].split())}]", json.dumps(truth, indent=1))
+        (target / f"{path.stem}.json").write_text(lines + "\n")
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["--pack"]:
     pack(Path(sys.argv[2]), Path(sys.argv[3]))
     sys.exit()
 
-CONF = {"oom_expandable": "expandable_segments:True"}.get(sys.argv[1] if sys.argv[1:] else "", "")
-if CONF:
+CONF = ""
+if sys.argv[1:2] == ["oom_expandable"] or (sys.argv[1:2] == ["oom_holes"] and "--variant" in sys.argv):
+    CONF = "expandable_segments:True"
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = CONF
 if sys.argv[1:2] == ["compiled_fx"]:
     os.environ["TORCH_ENRICH_RPOFILER_STACK_TRACE"] = "1"  # PyTorch's own spelling
@@ -93,18 +97,19 @@ import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-STATS = [f"{k}.all.{w}" for k in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes", "inactive_split_bytes")
-         for w in ("peak", "current")]
+STATS = [f"{kind}_bytes.all.{when}" for kind in ("requested", "allocated", "active", "reserved", "inactive_split")
+         for when in ("peak", "current")]
 COUNTS = ["num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "allocation.all.allocated",
           "allocation.all.current", "segment.all.current"]
 PROGRAMS: dict[str, dict] = {}
 
 
-def program(*, variant: str = "", late: bool = False, oom: bool = False, fx: bool = False, **record):
-    """Registers a program: `variant` says what its twin does, `oom` that it dies of it, `record` goes to the recorder."""
+def program(*, fixed: str = "", variant: str = "", late: bool = False, oom: bool = False, fx: bool = False, **record):
+    """Registers a program: `fixed` or `variant` says what its twin does, `record` goes to the recorder."""
 
     def add(function):
-        PROGRAMS[function.__name__] = dict(function=function, variant=variant, late=late, oom=oom, fx=fx, record=record)
+        PROGRAMS[function.__name__] = dict(function=function, fixed=fixed, variant=fixed or variant, late=late, oom=oom,
+                                           fx=fx, record=record)
         return function
 
     return add
@@ -116,10 +121,14 @@ class Run:
     def __init__(self, name: str, out: Path, variant: bool) -> None:
         self.name, self.out, self.variant = name, out, variant
         self.spec = PROGRAMS[name]
+        self.tag = f"{name}_fixed" if variant else name
+        self.recorded = bool(self.spec["fixed"]) or not variant
         self.peaks: dict[str, int] = {}
         self.twin: dict = {}
-        self.truth: dict = {"workload": name, "what": self.spec["function"].__doc__.strip().split("\n")[0], "conf": CONF,
-                            "stacks": "python", "torch": torch.__version__, "steps": [], "facts": {}}
+        self.truth: dict = {"workload": name, "what": self.spec["function"].__doc__, "conf": CONF, "stacks": "python",
+                            "torch": torch.__version__, "steps": {}, "facts": {}}
+        if variant:
+            self.truth["fixed"] = self.spec["variant"]
 
     @property
     def facts(self) -> dict:
@@ -140,7 +149,7 @@ class Run:
         torch.cuda.reset_peak_memory_stats()
         self.peaks.clear()
         self.truth["steps"].clear()
-        if not self.variant:
+        if self.recorded:
             settings = {"stacks": "python", "max_entries": 1_000_000} | self.spec["record"]
             self.truth.update(stacks=settings["stacks"], max_entries=settings["max_entries"])
             torch.cuda.memory._record_memory_history(**settings)
@@ -149,8 +158,12 @@ class Run:
 
     def step(self) -> None:
         """Ends a step: its peaks are kept and reset."""
+        if "stats" in self.truth:  # what comes after the recording
+            return
         now = torch.cuda.memory_stats()
-        self.truth["steps"].append({k.split(".")[0]: now.get(k, 0) for k in STATS if k.endswith("peak")})
+        for key in STATS:
+            if key.endswith("peak"):
+                self.truth["steps"].setdefault(key.split(".")[0], []).append(now.get(key, 0))
         self.stats()
         torch.cuda.reset_peak_memory_stats()
 
@@ -163,21 +176,23 @@ class Run:
         self.facts["optimizer_bytes"] = sum(t.nbytes for o in optimizers for s in o.state.values() for t in s.values()
                                             if isinstance(t, torch.Tensor) and t.is_cuda)
 
-    def cap(self, size_bytes: int) -> None:
-        """Lets the process reserve no more than so many bytes (whole MiB); the twin has no such limit."""
+    def cap(self, size_bytes: int, twin: bool = False) -> None:
+        """Lets the process reserve no more than so many bytes (whole MiB); the twin has no such limit, unless told."""
         size_bytes = size_bytes // MIB * MIB
-        if not self.variant:
+        if twin or not self.variant:
             self.truth["cap_bytes"] = size_bytes
             torch.cuda.set_per_process_memory_fraction(size_bytes / torch.cuda.get_device_properties(0).total_memory)
 
     def failed(self, device: int, requested: int, device_allocated: int, device_free: int) -> None:
         """The observer: the snapshot of the moment of failure (of several, the last)."""
-        self.truth["oom"] = dict(device=device, requested=requested, device_allocated=device_allocated, device_free=device_free)
-        self.truth.update(stats_at_oom=self.stats(), mem_get_info_at_oom=torch.cuda.mem_get_info(), nvml_at_oom=own_bytes())
+        self.truth["oom"] = {"device": device, "requested": requested, "device_allocated": device_allocated,
+                             "device_free": device_free}
+        self.truth.update(stats_at_oom=self.stats(), mem_get_info_at_oom=torch.cuda.mem_get_info(),
+                          nvml_at_oom=own_bytes())
         self.snapshot()
 
     def snapshot(self) -> None:
-        torch.cuda.memory._dump_snapshot(str(self.out / f"{self.name}.pickle"), augment_with_fx_traces=self.spec["fx"])
+        torch.cuda.memory._dump_snapshot(str(self.out / f"{self.tag}.pickle"), augment_with_fx_traces=self.spec["fx"])
 
     def finish(self) -> None:
         """Takes the figures and writes the snapshot; the program may go on to measure what comes next."""
@@ -187,7 +202,7 @@ class Run:
         self.truth["stats"] = self.stats()
         self.truth["mem_get_info"] = torch.cuda.mem_get_info()
         self.truth["nvml"] = own_bytes()
-        if not self.variant:
+        if self.recorded:
             if not self.truth.get("oom"):
                 self.snapshot()
             torch.cuda.memory._record_memory_history(None)
@@ -195,9 +210,10 @@ class Run:
     def main(self) -> None:
         if self.spec["variant"] and not self.variant:
             subprocess.run([sys.executable, sys.argv[0], self.name, str(self.out), "--variant"], check=True)
-            path = self.out / f"{self.name}.variant.json"
+            path = self.out / f"{self.name}_fixed.json"
             self.twin = json.loads(path.read_text())
-            path.unlink()
+            if not self.spec["fixed"]:
+                path.unlink()
         torch.manual_seed(0)
         random.seed(0)
         torch.cuda.init()
@@ -213,13 +229,14 @@ class Run:
         self.finish()
         if self.twin:
             less = self.truth["stats"]["requested_bytes.all.peak"] - self.twin["stats"]["requested_bytes.all.peak"]
-            self.truth["variant"] = {"what": self.spec["variant"], "peak_requested_less": less} | {
-                k: self.twin[k] for k in ("stats", "steps", "facts")}
-        name = f"{self.name}.variant.json" if self.variant else f"{self.name}.json"
-        (self.out / name).write_text(json.dumps(self.truth, indent=1))
+            self.truth["variant"] = {
+                "what": self.spec["variant"], "failed": "oom_message" in self.twin, "peak_requested_less": less} | {
+                k: self.twin[k] for k in ("conf", "stats", "steps", "facts")}
+        (self.out / f"{self.tag}.json").write_text(json.dumps(self.truth, indent=1))
         stats = self.truth["stats"]
-        print(self.name, "variant" if self.variant else "", "requested", stats["requested_bytes.all.peak"], "reserved",
-              stats["reserved_bytes.all.peak"], "ooms", stats["num_ooms"], self.facts, self.truth.get("oom_message", "")[:70])
+        print(self.tag, "requested", stats["requested_bytes.all.peak"], "reserved",
+              stats["reserved_bytes.all.peak"], "ooms", stats["num_ooms"], self.facts,
+              self.truth.get("oom_message", "")[:70])
 
 
 def own_bytes() -> int | None:
@@ -288,7 +305,7 @@ def train_step(model, opt, b: int, t: int) -> None:
     opt.zero_grad(set_to_none=True)
 
 
-@program(variant="zero_grad(set_to_none=True) before the forward pass")
+@program(fixed="zero_grad(set_to_none=True) before the forward pass")
 def grads_kept(run):
     """The last step's gradients stay alive through the next forward pass."""
     model = GPT(d=512, layers=3).cuda()
@@ -306,7 +323,21 @@ def grads_kept(run):
     run.owns(model, opt)
 
 
-@program(variant="validate() under torch.no_grad()")
+@program(variant="zero_grad(set_to_none=True)")
+def grads_zeroed(run):
+    """zero_grad(set_to_none=False) after every step: gradients are never freed, through the next forward pass."""
+    model = GPT(d=512, layers=3).cuda()
+    opt = torch.optim.AdamW(model.parameters())
+    for _ in range(4):
+        loss = loss_of(model, batch_of(8, 256))
+        loss.backward()
+        opt.step()
+        opt.zero_grad(set_to_none=run.variant)
+        run.step()
+    run.owns(model, opt)
+
+
+@program(fixed="validate() under torch.no_grad()")
 def eval_graph(run):
     """Validation without no_grad: every batch builds a graph that nothing uses, the last one still held."""
     model = GPT(layers=3).cuda()
@@ -365,7 +396,7 @@ def saved_checkpoint(model, opt=None) -> str:
     return path
 
 
-@program(variant="torch.load(path, map_location='cpu')")
+@program(fixed="torch.load(path, map_location='cpu')")
 def double_load(run):
     """The checkpoint is loaded to the GPU beside the model and kept: the weights are there twice."""
     path = saved_checkpoint(GPT(d=512, layers=3))
@@ -381,6 +412,22 @@ def double_load(run):
 
 
 @program(variant="torch.load(path, map_location='cpu')")
+def load_dropped(run):
+    """The checkpoint goes to the GPU but is dropped once loaded: no problem, training's peak is higher anyway."""
+    path = saved_checkpoint(GPT(d=512, layers=3))
+    model = GPT(d=512, layers=3).cuda()
+    state = torch.load(path, map_location="cpu" if run.variant else "cuda")
+    model.load_state_dict(state)
+    run.facts["doubled_while_loading_bytes"] = held_twice(state, model.state_dict())
+    del state
+    opt = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        train_step(model, opt, 4, 256)
+        run.step()
+    run.owns(model, opt)
+
+
+@program(fixed="torch.load(path, map_location='cpu')")
 def resume_optimizer(run):
     """Weights and optimizer state are loaded to the GPU and the checkpoint is kept: weights twice, state shared."""
     first = GPT(d=512, layers=3)
@@ -411,8 +458,8 @@ def first_step(run, b: int, t: int) -> None:
     before = torch.cuda.memory_stats()
     opt.step()
     after = torch.cuda.memory_stats()
-    for kind in ("requested", "allocated"):
-        run.facts[f"first_step_keeps_{kind}_bytes"] = after[f"{kind}_bytes.all.current"] - before[f"{kind}_bytes.all.current"]
+    for kind in ("requested_bytes", "allocated_bytes"):
+        run.facts[f"first_step_keeps_{kind}"] = after[f"{kind}.all.current"] - before[f"{kind}.all.current"]
     run.facts["first_step_peak_requested_bytes"] = after["requested_bytes.all.peak"]
     run.facts["first_step_peak_reserved_bytes"] = after["reserved_bytes.all.peak"]
     run.step()
@@ -420,7 +467,7 @@ def first_step(run, b: int, t: int) -> None:
 
 @program()
 def first_step_to_come(run):
-    """Forward and backward only: the recording ends before AdamW makes its state; the run then goes on and measures it."""
+    """Forward and backward only: the recording ends before AdamW makes its state; the run goes on and measures it."""
     first_step(run, 4, 256)
 
 
@@ -428,7 +475,7 @@ def first_step_to_come(run):
 def first_step_oom(run):
     """Fails in the backward pass of step 0: the optimizer's first step, still to come, would need more yet."""
     if run.twin:
-        run.cap(int(run.twin["steps"][0]["reserved_bytes"] * 0.8))
+        run.cap(int(run.twin["steps"]["reserved_bytes"][0] * 0.8))
     first_step(run, 4, 256)
 
 
@@ -436,7 +483,7 @@ def first_step_oom(run):
 def optimizer_oom(run):
     """Fails inside the first optimizer.step(): forward and backward fit, the state does not."""
     if run.twin:
-        run.cap(run.twin["steps"][0]["reserved_bytes"] + run.twin["facts"]["first_step_keeps_allocated_bytes"] // 2)
+        run.cap(run.twin["steps"]["reserved_bytes"][0] + run.twin["facts"]["first_step_keeps_allocated_bytes"] // 2)
     first_step(run, 1, 64)
 
 
@@ -461,7 +508,7 @@ def conv_steps(run, count: int, size: int) -> None:
     run.owns(model, opt)
 
 
-@program(variant="cudnn.benchmark = False")
+@program(fixed="cudnn.benchmark = False")
 def conv_workspace(run):
     """cudnn.benchmark tries algorithms in step 0: big workspaces that live for one call; reserved stays high."""
     conv_steps(run, 4, 160)
@@ -494,7 +541,7 @@ def amp_casts(run):
     run.owns(model, opt)
 
 
-@program(variant="the prefetch on the default stream")
+@program(fixed="the prefetch on the default stream")
 def stranded_stream(run):
     """A side stream prefetches 2 GiB in step 0 and is never used again: its cache serves nobody."""
     model = GPT(layers=3).cuda()
@@ -662,6 +709,7 @@ def metadata(run):
 @program(global_record_annotations=True)
 def grad_accumulation(run):
     """Four micro-batches a step; the optimizer's marks are in the annotations."""
+    run.facts["micro_batches"] = 4
     model = GPT().cuda()
     opt = torch.optim.AdamW(model.parameters())
     for _ in range(3):
@@ -685,7 +733,7 @@ def checkpointing(run):
     run.owns(model, opt)
 
 
-@program(variant="keys and values written into a cache made once")
+@program(fixed="keys and values written into a cache made once")
 def inference_kv(run):
     """Decoding with a key-value cache that torch.cat makes anew for every token."""
     layers, b, h, d, prompt, tokens = 3, 8, 8, 64, 1024, 60
@@ -737,7 +785,7 @@ def gan(run):
 def spike_oom(run):
     """Five flat steps, then one batch four times as long fails: not the model, the batch."""
     if run.twin:
-        run.cap(int(2.5 * max(s["reserved_bytes"] for s in run.twin["steps"][:5])))
+        run.cap(int(2.5 * max(run.twin["steps"]["reserved_bytes"][:5])))
     model = GPT().cuda()
     opt = torch.optim.AdamW(model.parameters())
     for t in (256, 256, 256, 256, 256, 1024):
@@ -822,6 +870,23 @@ def oom_expandable(run):
     """Fails although expandable_segments:True is in effect: it is not fragmentation."""
     run.cap(1024 * MIB)
     growing(run)
+
+
+@program(oom=True, variant="expandable_segments:True under the same limit")
+def oom_holes(run):
+    """Fails for want of one piece: kept buffers lie in every segment; under expandable_segments the same run lives."""
+    run.cap(2048 * MIB, twin=True)
+
+    def buffer(mib: int):
+        return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+    large = [buffer(256) for _ in range(7)]
+    del large
+    parts = [buffer(64) for _ in range(28)]
+    kept = parts[::4]
+    del parts
+    run.facts["kept_bytes"] = sum(k.nbytes for k in kept)
+    buffer(600)
 
 
 def main() -> None:

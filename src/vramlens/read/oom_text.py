@@ -15,6 +15,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import BinaryIO
 
 KEPT = 1000  # distinct messages that are kept: the last ones
@@ -23,18 +24,25 @@ _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process 
 _CONTEXT = 1 << 12  # what is looked at before a message: its line's prefix, and whether pinning was under way
 _GAP = 160  # characters that may stand between two clauses of one message (new wordings, wrapped prefixes)
 _LINE = 600  # characters kept of a message that is one line
-_NOT_AVAILABLE = 1 << 62  # NVML's and the allocator's "no such number" is 2**64 - 1, printed as 17179869184.00 GiB
+_NOT_AVAILABLE = 1 << 62  # 2**64 - 1 stands for "not known" and is printed as 17179869184.00 GiB
 
-# A block of the log that holds none of these cannot hold a message; ``in`` is far faster than a regex.
-_HINTS = (
-    b"ut of memory", b"OUT_OF_", b"ut Of Memory", b"exceed allowed", b"_ALLOC_FAILED", b"_NOT_INIT",
-    b"ALLOCATION_FAILED", b"INSUFFICIENT_RES", b"CUDA calloc", b"CUDA host alloc", b"CPUAllocator: ", b"to mmap ",
-    b"DataLoader worker", b"shared memory", b"oom_kill", b"oom-kill", b"Errno 12", b"bad_alloc", b"Unable to allocate",
-    b"error 1455", b"SIGKILL", b"Killed", b"low on memory", b"OOM when", b"No available memory", b"status_memory_error",
-    b"out of resource", b"memory trying to",
+# A block of the log without any of these holds no message; ``in`` is several times faster than a pattern.
+_WORDS = (
+    b"emory", b"MEMORY", b"STATUS_", b"_ALLOC", b"Failed to CUDA", b"to mmap", b"DataLoader worker", b"oom", b"OOM when",
+    b"Errno 12", b"bad_alloc", b"Unable to allocate", b"error 1455", b"Signal 9", b"Killed", b"out of resource",
 )  # fmt: skip
-
-# Each alternative is one kind of message. Every repetition is bounded, so a search is linear in the text.
+# The first words of every message: the grammar below is only tried where one of them stands.
+_HEADS = re.compile(
+    rb"CUDA out of memory|HIP out of memory|XPU out of memory|NPU out of memory|M(?:USA|LU) out of memory|GCU out of memory"
+    rb"|Out of memory|Allocation on device|MPS backend out of|Cuda failure|HIP failure|Failed to CUDA|CUDA error: out"
+    rb"|CUDA driver error|HIP error: out|HIP driver error|cuda runtime error|CUDA failed with|CUDA_ERROR_OUT_OF_MEMORY"
+    rb"|cudaErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF|CUBLAS_STATUS_|HIPBLAS_STATUS_"
+    rb"|rocblas_status_memory|CUDNN_STATUS_|CUFFT_ALLOC|HIPFFT_ALLOC|CUSOLVER_STATUS_|CUSPARSE_STATUS_"
+    rb"|out of resource: |OOM when allocating|No available memory|DefaultCPUAllocator|unable to (?:mmap|open|allocate|resize)"
+    rb"|DataLoader worker|Memory cgroup out|oom[-_]kill|task \d{1,7}: Out Of Memory|\[Errno 12\]|std::bad_alloc"
+    rb"|Unable to allocate|os error 1455|node running low|Signal 9 |Killed"
+)
+# Each alternative is one kind of message. Every repetition is bounded, so trying one costs a constant.
 _START = re.compile(
     rb"(?P<alloc>(?:\b(?P<maker>CUDA|HIP|XPU|NPU|MUSA|MLU|GCU) o|\bO)ut of memory\.[\s#>|*]{1,8}Tried to allocate)"
     rb"|(?P<async>Allocation on device ?(?P<place>[^ \n]{0,4}) would exceed allowed memory\. \(out of memory\))"
@@ -59,8 +67,8 @@ _START = re.compile(
     rb"|unable to (?:open|allocate|resize) shared memory"
     rb"|\b(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process \d{1,10}|\boom[-_]kill event|\btask \d{1,7}: Out Of Memory"
     rb"|\[Errno 12\] Cannot allocate memory|\bstd::bad_alloc\b|\bUnable to allocate (?=[\d.]{1,20} [KMGT]iB for an array)"
-    rb"|\(?os error 1455\)?|\bUR_RESULT_ERROR_OUT_OF_HOST_MEMORY|\bnode running low on memory"
-    rb"|\bSignal 9 \(SIGKILL\) received|^Killed[ \t\r]{0,8}$)",
+    rb"|os error 1455|\bUR_RESULT_ERROR_OUT_OF_HOST_MEMORY|\bnode running low on memory"
+    rb"|\bSignal 9 \(SIGKILL\) received|^Killed[ \t\r]{0,8}$|\bKilled {2,80}(?=[a-z./]))",
     re.MULTILINE,
 )
 # What these say has other causes too, so a reader must not be told that memory was certainly the reason.
@@ -97,7 +105,10 @@ _CLAUSES = {
         ("unallocated_bytes", rf"{_SIZE} cached\)"),
         ("reserved_bytes", rf"{_SIZE} reserved in total by PyTorch"),
         ("", r"expandable_segments:True to avoid fragmentation|max_split_size_mb to avoid fragmentation"),
-        ("", r"See documentation for Memory Management(?: and [A-Z_]{1,40}| {1,2}\(https?://[^ )]{1,200}\))?"),
+        (
+            "",
+            r"See documentation for Memory Management(?: and [A-Z_]{1,40}| {1,2}\(https?://[^ )]{1,200}\))?",
+        ),
         ("", r"more than 1EB memory|release all unoccupied cached memory"),
     ),
     "async": (
@@ -112,10 +123,13 @@ _CLAUSES = {
         ("other_allocations", rf"other allocations: {_SIZE}"),
         ("allowed_bytes", rf"max allowed: {_SIZE}"),
         ("tried_bytes", rf"Tried to allocate {_SIZE}"),
-        ("", r"PYTORCH_MPS_HIGH_WATERMARK_RATIO"),
+        ("", r"PYTORCH_MPS_HIGH_WATERMARK_RATIO=0\.0 to disable upper limit for memory allocations"),
     ),
     "line": (
-        ("tried_bytes", rf"(?:tried to allocate|calloc|malloc|host alloc|async|mmap|trying to allocate) {_SIZE}"),
+        (
+            "tried_bytes",
+            rf"(?:tried to allocate|calloc|malloc|host alloc|async|mmap|trying to allocate) {_SIZE}",
+        ),
         ("tried_bytes", rf"Unable to allocate {_SIZE}"),
     ),
 }
@@ -204,16 +218,16 @@ def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
     Args:
         stream: opened in binary mode, or the text itself. Bytes that are not UTF-8 do no harm.
     """
-    kept: OrderedDict[tuple[str, str, int | None], OomMessage] = OrderedDict()
+    kept: OrderedDict[tuple[str, str, int | None], tuple[OomMessage, int]] = OrderedDict()
     found = OomMessages()
     for message in _scan(io.BytesIO(stream) if isinstance(stream, bytes) else stream):
         found.total += 1
         key = (message.kind, message.text, message.rank)
-        earlier = kept.pop(key, None)
-        kept[key] = replace(message, count=earlier.count + 1) if earlier else message
+        _, count = kept.pop(key, (message, 0))
+        kept[key] = (message, count + 1)
         if len(kept) > KEPT:
             kept.popitem(last=False)
-    found.extend(kept.values())
+    found.extend(replace(message, count=count) for message, count in kept.values())
     return found
 
 
@@ -244,15 +258,19 @@ def _scan(stream: BinaryIO) -> Iterator[OomMessage]:
 def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[bytes], int]]:
     """Each place below limit where a message begins, and where it ends at the latest: one never holds another."""
     fresh = buffer[start:]
-    if not any(hint in fresh for hint in _HINTS):
+    if not any(word in fresh for word in _WORDS):
         return
     previous: re.Match[bytes] | None = None
-    for match in _START.finditer(buffer, start):
+    while head := _HEADS.search(buffer, start):
+        match = _START.match(buffer, head.start())
+        start = match.end() if match else head.start() + 1
+        if match is None:
+            continue
         if previous is not None:
             yield previous, min(match.start(), previous.start() + _WINDOW)
-        previous = match if match.start() < limit else None
-        if previous is None:
+        if match.start() >= limit:
             return
+        previous = match
     if previous is not None:
         yield previous, previous.start() + _WINDOW
 
@@ -269,9 +287,7 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
     style = {"bare": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}.get(group, "line")
     figures = _parse(style, buffer[begin:end], binary_units=kind == "mps")
     sizes = {name: size for name, size in figures.sizes.items() if size < _NOT_AVAILABLE}
-    if "reserved_bytes" not in sizes and {"allocated_bytes", "unallocated_bytes"} <= sizes.keys():
-        sizes["reserved_bytes"] = sizes["allocated_bytes"] + sizes["unallocated_bytes"]
-        figures.rounded["reserved_bytes"] = figures.rounded["allocated_bytes"] + figures.rounded["unallocated_bytes"]
+    unknown = figures.sizes.keys() - sizes.keys()
     device = figures.device
     if match["async"]:
         device = _device_number(match["place"].decode("latin-1"))
@@ -292,7 +308,9 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
         hint_expandable="expandable_segments" in figures.text,
         hint_max_split="max_split_size_mb" in figures.text,
         while_pinning=kind == "driver" and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
-        roundings=tuple(sorted((name, most) for name, most in figures.rounded.items() if most)),
+        roundings=tuple(
+            (name, most) for name, most in figures.rounded.items() if most and name not in unknown
+        ),
         **sizes,
     )
 
@@ -313,14 +331,22 @@ class _Figures:
             self.device = _device_number(groups[0]) if self.device is None else self.device
             return
         pid = int(groups[0]) if name == "other_processes" else None
-        size, slack = _size(*groups[-3:], binary_units)
+        whole, fraction, unit = groups[-3:]
+        size, slack = _size(whole, fraction, unit, binary_units)
         if pid is not None:
             self.others.append((pid, size))
             self.rounded[name] = self.rounded.get(name, 0) + (slack if size < _NOT_AVAILABLE else 0)
         elif name not in self.sizes:
             self.sizes[name], self.rounded[name] = size, slack
 
+    def sum_up(self, name: str, first: str, second: str) -> None:
+        """Fill a figure that was not printed with the sum of two that were."""
+        if name not in self.sizes and {first, second} <= self.sizes.keys():
+            self.sizes[name] = self.sizes[first] + self.sizes[second]
+            self.rounded[name] = self.rounded[first] + self.rounded[second]
 
+
+@lru_cache(maxsize=64)  # a loop that retries prints the same text again and again
 def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
     """The figures in a window of the log that begins with a message, and the message's own text."""
     text = _one_line(window, only_first=style == "line")
@@ -336,18 +362,14 @@ def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
         if name:
             ends = pattern.groupindex.get(f"c{index + 1}", pattern.groups + 1)
             figures.add(name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units)
-    figures.text = text if style == "line" else text[: max(position, text.find(".") + 1 or len(text[:_GAP]))].strip()
-    _mps_total(figures)
+    figures.text = (
+        text if style == "line" else text[: max(position, text.find(".") + 1 or len(text[:_GAP]))].strip()
+    )
+    figures.sum_up("reserved_bytes", "allocated_bytes", "unallocated_bytes")
+    figures.sum_up("process_bytes", "allocated_bytes", "other_allocations")  # MPS prints the two apart
+    figures.sizes.pop("other_allocations", None)
+    figures.rounded.pop("other_allocations", None)
     return figures
-
-
-def _mps_total(figures: _Figures) -> None:
-    """MPS prints what lies outside PyTorch's allocator by itself: together they are the process."""
-    other = figures.sizes.pop("other_allocations", None)
-    slack = figures.rounded.pop("other_allocations", 0)
-    if other is not None and "allocated_bytes" in figures.sizes:
-        figures.sizes["process_bytes"] = figures.sizes["allocated_bytes"] + other
-        figures.rounded["process_bytes"] = figures.rounded["allocated_bytes"] + slack
 
 
 def _one_line(window: bytes, only_first: bool) -> str:

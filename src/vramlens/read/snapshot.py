@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from vramlens._native import Column, Lifetimes, Snapshot
-from vramlens.errors import InputError, NotARecording
+from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.trace import (
     NO_TEXT,
     Action,
@@ -35,6 +35,10 @@ _UNLIMITED = 2**64 - 1
 # What a block is called while a stream still uses it: the documentation has one name, the writer another.
 _PENDING_STATES = ("active_pending_free", "active_awaiting_free")
 _COUNTERS = ("requested", "allocated", "active", "reserved")
+# Unknown fields are kept within bounds: a small file can name one large value a million times.
+_MOST_SIDE_COLUMNS = 1000
+_SIDE_CHARACTERS = 16 * 1024**2
+_INT, _WIDE_INT, _WIDE_UINT, _FLOAT, _TEXT, _BYTES, _OBJECT = range(2, 9)  # kinds of cells: native/value.h
 _SECTIONS = {"segments", "device_traces", "host_segments", "host_traces", "external_annotations"}
 
 
@@ -135,14 +139,11 @@ class _Builder:
 
     def __init__(self, snapshot: Snapshot, strings: Strings, settings: Mapping[str, Any]) -> None:
         self._snapshot, self._strings, self._settings = snapshot, strings, settings
-        table = np.array([strings[i] in _PENDING_STATES for i in range(len(strings))], np.bool_)
-        live = table | np.array([strings[i] == "active_allocated" for i in range(len(strings))], np.bool_)
         state = snapshot["blocks.state"]
-        known = state != NO_TEXT
-        self._block_live = np.zeros(len(state), np.bool_)
-        self._block_pending = np.zeros(len(state), np.uint8)
-        self._block_live[known] = live[state[known]]
-        self._block_pending[known] = table[state[known]]
+        named = {strings[text]: text for text in np.unique(state).tolist()}
+        pending = [named[name] for name in _PENDING_STATES if name in named]
+        self._block_pending = np.isin(state, pending).astype(np.uint8)
+        self._block_live = np.isin(state, [*pending, named.get("active_allocated", NO_TEXT - 1)])
 
     def devices(self) -> dict[int, DeviceTrace]:
         lists = len(self._snapshot["traces.count"])
@@ -212,7 +213,7 @@ class _Builder:
         }
         life = Lifetimes(
             {name: np.ascontiguousarray(column) for name, column in columns.items()},
-            has_final_state=whole and bool(np.all(snapshot[f"{final}.whole"] == 1)),
+            has_final_state=whole and snapshot[f"{final}.whole"].tolist() == [1],
             max_split_size=_max_split_size(self._settings),
             roundup_divisions=_roundup_divisions(self._settings),
         )
@@ -231,7 +232,8 @@ class _Builder:
         address = snapshot["blocks.address"][rows]
         if len(rows) and not address.all():  # before PyTorch 2.1: blocks follow one another from the segment's start
             ends = np.cumsum(size)
-            firsts = np.repeat((ends - size)[np.cumsum(counts) - counts] if len(counts) else ends[:0], counts)
+            some = counts[counts > 0]
+            firsts = np.repeat((ends - size)[np.cumsum(some) - some], some)
             base = snapshot["segments.address"][snapshot[f"{final}.rows"][segment_places]][owner]
             address = np.where(address == 0, base + (ends - size) - firsts, address)
         live = self._block_live[rows]
@@ -369,15 +371,49 @@ def _missing(
 
 def _side_columns(snapshot: Snapshot, strings: Strings, top: Mapping[str, int]) -> list[SideColumn]:
     found = []
+    room = _SIDE_CHARACTERS
     for table in ("events", "segments", "blocks", "frames", "annotations"):
         keys = snapshot[f"{table}.extra_key"]
-        for key in np.unique(keys).tolist():
-            here = keys == key
-            values = snapshot[f"{table}.extra_value"][here].tolist()
-            shown = {value: snapshot.json(value) for value in set(values)}
-            rows = snapshot[f"{table}.extra_row"][here]
-            found.append(SideColumn(table, strings[key], rows, tuple(shown[value] for value in values)))
-    for name, value in top.items():
-        if name not in _SECTIONS and name != "allocator_settings":
-            found.append(SideColumn("top", name, np.zeros(1, np.int64), (snapshot.json(value),)))
+        order = np.argsort(keys, kind="stable")
+        names, firsts = np.unique(keys[order], return_index=True)
+        _refuse_many_fields(len(names), table)
+        for key, here in zip(names.tolist(), np.split(order, firsts[1:]), strict=False):
+            values, used = _values(snapshot, strings, snapshot[f"{table}.extra_value"][here], room)
+            room -= used
+            found.append(SideColumn(table, strings[key], snapshot[f"{table}.extra_row"][here], tuple(values)))
+    others = {name: value for name, value in top.items() if name not in _SECTIONS and name != "allocator_settings"}
+    _refuse_many_fields(len(others), "the top level")
+    for name, value in others.items():
+        values, used = _values(snapshot, strings, np.array([value], np.uint64), room)
+        room -= used
+        found.append(SideColumn("top", name, np.zeros(1, np.int64), tuple(values)))
     return found
+
+
+def _values(snapshot: Snapshot, strings: Strings, cells: Column, room: int) -> tuple[tuple[Any, ...], int]:
+    """The Python values of some cells (native/value.h), and how many characters of ``room`` the nested ones used."""
+    wide, floats = snapshot["values.wide"], snapshot["values.floats"].view(np.float64)
+    shown: dict[int, Any] = {}
+    used = 0
+    for cell in np.unique(cells).tolist():
+        kind, payload = cell & 15, cell >> 4
+        if kind == _INT:
+            shown[cell] = payload - (payload >> 59 << 60)
+        elif kind in (_WIDE_INT, _WIDE_UINT):
+            shown[cell] = int(wide[payload]) % 2**64 if kind == _WIDE_UINT else int(wide[payload])
+        elif kind == _FLOAT:
+            shown[cell] = float(floats[payload]) if np.isfinite(floats[payload]) else None
+        elif kind in (_TEXT, _BYTES):
+            shown[cell] = strings[payload]
+        else:
+            shown[cell] = value = snapshot.json(cell, min(1 << 10, room - used))
+            if value is None and kind == _OBJECT:  # few are longer
+                shown[cell] = value = snapshot.json(cell, min(1 << 20, room - used))
+            used += min(1 << 20, room - used) if value is None and kind == _OBJECT else len(repr(value))
+            used = min(used, room)
+    return tuple(map(shown.__getitem__, cells.tolist())), used
+
+
+def _refuse_many_fields(count: int, table: str) -> None:
+    if count > _MOST_SIDE_COLUMNS:
+        raise UnsafeInput(f"{table} has {count:,} unknown fields: no snapshot has")

@@ -22,8 +22,8 @@ else:
     from backports import zstd
 
 # What decompression may produce: real snapshots shrink 10 to 30 times, bombs 1,000 times and more.
-_LARGEST_RATIO = 400
-_ALWAYS_ALLOWED_BYTES = 256 * 1024**2
+_LARGEST_RATIO = 200
+_ALWAYS_ALLOWED_BYTES = 64 * 1024**2
 
 _DAMAGED = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstd.ZstdError, zipfile.BadZipFile)
 
@@ -45,6 +45,8 @@ class _Bounded(io.RawIOBase):
         except _DAMAGED:
             self.damaged = True
             return 0
+        except MemoryError:  # its header asks for a window larger than there is memory
+            raise InputError(f"{self._name}: not enough memory to decompress it") from None
         self._left -= got
         if self._left < 0:
             raise UnsafeInput(
@@ -145,7 +147,7 @@ def _open_recording(name: str, file: io.BufferedReader) -> tuple[BinaryIO, dict[
             raise NotARecording(f"{name}: a zip file, but no vramlens recording")
         meta = json.loads(archive.open("meta.json").read(1 << 20)) if "meta.json" in members else {}
         return cast(BinaryIO, archive.open("snapshot.pickle")), meta if isinstance(meta, dict) else {}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
+    except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
         raise InputError(f"{name}: a damaged .vram file ({error})") from None
 
 

@@ -1,0 +1,133 @@
+"""An explanation: all that vramlens has to say about one recording or one error text, ready to be reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.fragmentation import Fragmentation
+from vramlens.analyses.growth import Leak
+from vramlens.analyses.heap import Heap
+from vramlens.analyses.ledger import LedgerRow
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingFacts:
+    """What was read.
+
+    Attributes:
+        source: the file's name as given.
+        torch, device: version and name of the GPU, where the recording says so.
+        events, allocations: how many, over all devices.
+        complete, missing: whether something is missing, and what.
+        settings: of the allocator, as recorded.
+    """
+
+    source: str
+    torch: str | None
+    device: str | None
+    events: int
+    allocations: int
+    complete: bool
+    missing: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The counters' maxima on one device, and the heap at the first event where requested bytes are highest.
+
+    Attributes:
+        device: the device.
+        requested_bytes, allocated_bytes, active_bytes, reserved_bytes: each counter's own maximum.
+        exact: the names of those that are proven exact.
+        heap: who held the requested bytes at that maximum.
+        shape: one sentence on how the run gets there; None where steps are unknown.
+    """
+
+    device: int
+    requested_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    exact: tuple[str, ...]
+    heap: Heap
+    shape: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OomVerdict:
+    """The last request that failed on a device: what it hit (wall) and why (cause), as docs/design.md defines them.
+
+    Attributes:
+        event: its index; None from an error text.
+        device: the device; None where a text does not say.
+        count: failed requests in all.
+        requested_bytes: the block that failed, rounded; None from a text.
+        tried_bytes: the segment asked of the driver.
+        allocated_bytes, reserved_bytes, free_bytes: at that event; free is the device's, as the driver said.
+        largest_free_bytes: the largest free block that the request could have used.
+        limit_bytes: what the process may reserve, where there is such a limit.
+        wall: process_limit, device, other_process, host or unknown.
+        cause: fragmentation, leak, spike or capacity; None where it cannot be told.
+        short_by_bytes: how much more would have been enough; None where it cannot be told.
+        place: the line whose request failed.
+        headline: the verdict in one sentence, the telling number first.
+        survived: whether the program went on after it.
+        unknowns: what cannot be known from the input.
+    """
+
+    event: int | None
+    device: int | None
+    count: int
+    requested_bytes: int | None
+    tried_bytes: int | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    free_bytes: int | None
+    largest_free_bytes: int | None
+    limit_bytes: int | None
+    wall: str
+    cause: str | None
+    short_by_bytes: int | None
+    place: Place | None
+    headline: str
+    survived: bool = False
+    unknowns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """Steps: how many, what says so, and the requested bytes at each one's peak."""
+
+    count: int
+    source: str | None
+    peak_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One answer. From an error text only ``recording`` (without figures), ``oom``, ``ledger`` and ``findings`` speak.
+
+    Attributes:
+        recording: what was read.
+        peak: None when there is no device.
+        heap: the heap at the moment asked for (the peak by default); None when there is no device.
+        at: the moment asked for: "peak", "oom", "end" or an event's number.
+        oom: the out-of-memory verdict; None when nothing failed.
+        steps, fragmentation, leaks, ledger: see their modules; fragmentation is None when there is no device.
+        findings: the most useful first.
+    """
+
+    recording: RecordingFacts
+    peak: Peak | None
+    heap: Heap | None
+    at: str
+    oom: OomVerdict | None
+    steps: StepFacts
+    fragmentation: Fragmentation | None
+    leaks: tuple[Leak, ...]
+    ledger: tuple[LedgerRow, ...]
+    findings: tuple[Finding, ...]

@@ -1,0 +1,163 @@
+"""The heap at one moment: who holds the requested bytes, by line, category, phase, module, region and stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.categories import Category, Certainty
+from vramlens.analyses.finding import Place
+from vramlens.analyses.phases import Phase
+from vramlens.trace import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class LineBytes:
+    """Bytes that one line of the user's asked for.
+
+    Attributes:
+        place: the line.
+        bytes: requested bytes alive.
+        allocations: how many.
+        inferred_bytes: the part of ``bytes`` that the backward pass asked for on behalf of this line (likely).
+        category: the category that most of them have.
+    """
+
+    place: Place
+    bytes: int
+    allocations: int
+    inferred_bytes: int
+    category: str
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryBytes:
+    """Bytes of one category, and the least certain verdict that a tenth of them or more rests on."""
+
+    bytes: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackBytes:
+    """Bytes that one stack asked for, innermost frame first; no frames: asked for without a Python stack."""
+
+    frames: tuple[Frame, ...]
+    bytes: int
+    allocations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heap:
+    """Requested bytes alive right after one event.
+
+    Each of by_line + unattributed_bytes, by_category and by_phase sums to requested_bytes.
+
+    Attributes:
+        device, event, step: when; event -1 is before the recording, step None where steps are unknown.
+        requested_bytes: all of them.
+        by_line: largest first.
+        by_category, by_phase, by_module, by_region: largest first.
+        by_stack: largest first.
+        unattributed_bytes: without a user line.
+        inferred_bytes: with the line of the forward pass they serve (likely).
+    """
+
+    device: int
+    event: int
+    step: int | None
+    requested_bytes: int
+    by_line: tuple[LineBytes, ...]
+    by_category: Mapping[str, CategoryBytes]
+    by_phase: Mapping[str, int]
+    by_module: Mapping[str, int]
+    by_region: Mapping[str, int]
+    by_stack: tuple[StackBytes, ...]
+    unattributed_bytes: int
+    inferred_bytes: int
+
+
+def heap_at(view: Attribution, event: int) -> Heap:
+    """The heap right after an event of a device; -1 is the moment before the first."""
+    allocations = view.device.allocations
+    rows = allocations.alive_after(event)
+    sizes = allocations.requested_bytes[rows]
+    frame, inferred = view.phases.frame[rows], view.phases.inferred[rows]
+    category = view.categories.category[rows]
+    strings = view.trace.stacks.strings
+    step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) and event >= 0 else None
+    return Heap(
+        device=view.device.device,
+        event=event,
+        step=step,
+        requested_bytes=int(sizes.sum()),
+        by_line=_lines(view, frame, sizes, inferred, category),
+        by_category=_categories(category, view.categories.certainty[rows], sizes),
+        by_phase=_ranked({Phase(p).name.lower(): n for p, n in _sums(view.phases.phase[rows], sizes).items()}),
+        by_module={},  # module marks come with a recording made by vramlens
+        by_region=_ranked({strings[r]: n for r, n in _sums(view.region[rows], sizes).items() if r >= 0}),
+        by_stack=_stacks(view, allocations.stack[rows], sizes),
+        unattributed_bytes=int(sizes[frame < 0].sum()),
+        inferred_bytes=int(sizes[inferred].sum()),
+    )
+
+
+def _sums(keys: NDArray[np.integer], sizes: NDArray[np.int64]) -> dict[int, int]:
+    kinds, which = np.unique(keys, return_inverse=True)
+    totals = np.zeros(len(kinds), np.int64)
+    np.add.at(totals, which, sizes)
+    return dict(zip(kinds.tolist(), totals.tolist(), strict=True))
+
+
+def _ranked(totals: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _lines(
+    view: Attribution,
+    frame: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    inferred: NDArray[np.bool_],
+    category: NDArray[np.uint8],
+) -> tuple[LineBytes, ...]:
+    # Frames are interned by file, line and function, but may differ in further fields: join them by place.
+    place_of = {f: view.place(f) for f in np.unique(frame).tolist() if f >= 0}
+    places = {place: i for i, place in enumerate(dict.fromkeys(place_of.values()))}
+    number = {f: places[place] for f, place in place_of.items()}
+    rows = np.flatnonzero(frame >= 0)
+    kinds, which = np.unique(frame[rows], return_inverse=True)
+    line = np.array([number[f] for f in kinds.tolist()], np.int64)[which] if len(rows) else rows
+    totals, counts = np.zeros((2, len(places)), np.int64)
+    lent = np.zeros(len(places), np.int64)
+    shares = np.zeros((len(places), len(Category)), np.int64)
+    np.add.at(totals, line, sizes[rows])
+    np.add.at(counts, line, 1)
+    np.add.at(lent, line, np.where(inferred[rows], sizes[rows], 0))
+    np.add.at(shares, (line, category[rows]), sizes[rows])
+    found = [
+        LineBytes(place, int(totals[i]), int(counts[i]), int(lent[i]), Category(int(shares[i].argmax())).name.lower())
+        for place, i in places.items()
+        if place is not None
+    ]
+    return tuple(sorted(found, key=lambda row: (-row.bytes, str(row.place))))
+
+
+def _categories(
+    category: NDArray[np.uint8], certainty: NDArray[np.uint8], sizes: NDArray[np.int64]
+) -> dict[str, CategoryBytes]:
+    found = {}
+    for kind, total in sorted(_sums(category, sizes).items(), key=lambda item: -item[1]):
+        shares = _sums(certainty[category == kind], sizes[category == kind])
+        weighty = [grade for grade, part in shares.items() if part * 10 >= total]
+        found[Category(kind).name.lower()] = CategoryBytes(total, Certainty(max(weighty)).name.lower())
+    return found
+
+
+def _stacks(view: Attribution, stack: NDArray[np.uint32], sizes: NDArray[np.int64]) -> tuple[StackBytes, ...]:
+    counts = _sums(stack, np.ones_like(sizes))
+    totals = sorted(_sums(stack, sizes).items(), key=lambda item: (-item[1], item[0]))
+    return tuple(StackBytes(tuple(view.trace.stacks.of(key)), total, counts[key]) for key, total in totals)

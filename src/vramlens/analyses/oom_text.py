@@ -1,0 +1,351 @@
+"""What the text of an out-of-memory error proves by itself, what it only suggests, and what it cannot tell.
+
+Only sums are printed, never the sizes of holes, so a text can refute ``expandable_segments`` but never promise it,
+and it cannot name a cause. Printed sizes are rounded; every comparison here allows for that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.oom_sums import (
+    LedgerRow,
+    Owners,
+    excluded_causes,
+    expandable_verdict,
+    least_request,
+    ledger_of,
+    outside_pytorch,
+    overflow,
+    owners_of,
+    room_of,
+    shortage,
+    wall_of,
+)
+from vramlens.read.oom_text import OomMessage
+from vramlens.units import GIB, MIB, format_size
+
+__all__ = ["WALLS", "LedgerRow", "TextVerdict", "explain_message"]
+
+WALLS = ("process_limit", "device", "other_process", "host", "unknown")
+_LIBRARIES = {"nccl": "NCCL", "cublas": "cuBLAS", "cudnn": "cuDNN", "cufft": "cuFFT", "cusolver": "cuSOLVER"}
+_LIBRARIES |= {"cusparse": "cuSPARSE", "jax": "JAX", "tensorflow": "TensorFlow", "vllm": "vLLM"}
+_CONTEXT_LOW, _CONTEXT_HIGH = 200 * MIB, 1000 * MIB  # what a process holds that only made a CUDA context
+
+
+@dataclass(frozen=True, slots=True)
+class TextVerdict:
+    """What one message tells.
+
+    Attributes:
+        wall: one of WALLS: what refused the request.
+        cause: None: sums cannot tell fragmentation, leak, spike and capacity apart.
+        excluded_causes: those of the four that the sums do rule out.
+        expandable_segments: ``refuted`` | ``undecided`` | None where it does not apply.
+        short_by_bytes: what the request lacked, at the driver or below the process's limit; None if not known.
+        short_slack_bytes: by how much rounding may move it.
+        headline: one sentence, the number that matters first.
+        ledger: rows that sum exactly to the device's printed total; () when that is unknown or the figures disagree.
+        findings: the most useful first.
+        unknowns: what the text cannot tell, one sentence each.
+    """
+
+    wall: str
+    cause: str | None
+    excluded_causes: tuple[str, ...]
+    expandable_segments: str | None
+    short_by_bytes: int | None
+    short_slack_bytes: int
+    headline: str
+    ledger: tuple[LedgerRow, ...]
+    findings: tuple[Finding, ...]
+    unknowns: tuple[str, ...]
+
+
+def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
+    """What a message proves.
+
+    Args:
+        conf: the allocator's settings as in ``PYTORCH_ALLOC_CONF``, if known from elsewhere.
+    """
+    owners = owners_of(message)
+    wall = wall_of(message, owners)
+    short, slack = shortage(message, wall)
+    hint = expandable_verdict(message, conf)
+    ledger, ledger_note = ledger_of(message, owners)
+    findings = (
+        *_host_findings(message, wall),
+        *_wall_findings(message, wall, short, slack, owners),
+        *_expandable_findings(message, conf, hint),
+        *_other_findings(message, owners, ledger),
+    )
+    return TextVerdict(
+        wall=wall,
+        cause=None,
+        excluded_causes=excluded_causes(message),
+        expandable_segments=hint,
+        short_by_bytes=short,
+        short_slack_bytes=slack,
+        headline=_headline(message, wall, short, slack, owners),
+        ledger=ledger,
+        findings=findings,
+        unknowns=(*ledger_note, *_unknowns(message, wall, owners, hint)),
+    )
+
+
+# Words
+
+
+def _about(size: int, slack: int) -> str:
+    return f"{'about ' if slack * 50 > size else ''}{format_size(size)}"
+
+
+def _biggest(owners: Owners) -> tuple[int, int]:
+    return max(owners.others, key=lambda other: other[1])
+
+
+def _headline(message: OomMessage, wall: str, short: int | None, slack: int, owners: Owners) -> str:
+    """One sentence that begins with the number, or the fact, that changes what the reader does next."""
+    if wall == "host":
+        return _host_headline(message)
+    if message.kind == "triton":
+        return "No memory was missing: one tile of a Triton kernel is larger than the chip's on-chip memory"
+    if message.kind == "driver":
+        return "The driver reported out of memory without a size: the request did not come through PyTorch's cache"
+    if message.kind in _LIBRARIES:
+        size = format_size(message.tried_bytes) if message.tried_bytes is not None else "An unprinted amount"
+        could = "may have been" if message.verdict == "possible" else "was"
+        return (
+            f"{size} {could} refused to {_LIBRARIES[message.kind]}, which allocates outside PyTorch's cache"
+        )
+    tried = message.tried_bytes
+    if tried is None:
+        return "The message says that memory ran out and prints no size"
+    wanted = f"{format_size(tried)} wanted"
+    free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""
+    of_total = f" of {format_size(message.total_bytes)}" if message.total_bytes is not None else ""
+    if wall == "process_limit":
+        limit = format_size(message.allowed_bytes or 0)
+        left = f", while the device had {free}" if free else ""
+        over = _about(short, slack) if short is not None else format_size(tried)
+        return f"{over} over this process's own limit of {limit}: {wanted}{left}"
+    if short is None and free and wall == "unknown":
+        return f"{free}, yet the driver refused {format_size(tried)}: the printed figures do not explain it"
+    lack = f"{_about(short, slack)} short" if short is not None else "Short by less than the printed rounding"
+    if wall == "other_process":
+        if owners.others:
+            pid, held = _biggest(owners)
+            return f"{lack} because process {pid} holds {format_size(held)} of the device: {wanted}, {free}"
+        return f"{lack} because other processes hold the device: {wanted}, {free}"
+    return f"{lack} at the driver: {wanted}, {free}{of_total}" if free else f"{wanted}{of_total} and refused"
+
+
+def _host_headline(message: OomMessage) -> str:
+    if message.verdict == "possible":
+        return (
+            "A process was killed or refused, most often because the host's memory ran out: the GPU's did not"
+        )
+    if message.tried_bytes is not None:
+        return f"{format_size(message.tried_bytes)} of host memory was refused: the GPU's memory is not the reason"
+    return "The host's memory ran out, not the GPU's"
+
+
+def _wall_findings(
+    message: OomMessage, wall: str, short: int | None, slack: int, owners: Owners
+) -> tuple[Finding, ...]:
+    """What gets past the wall, with the bytes that it brings."""
+    found = []
+    limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
+    if message.tried_bytes is not None and limits and least_request(message) > min(limits):
+        title = f"One request of {format_size(message.tried_bytes)} is more than all of {format_size(min(limits))}"
+        fix = "look for a wrong shape or split the operation; no setting and no freeing can make this fit"
+        found.append(Finding("request_too_large", "proven", title, message.tried_bytes, fix=fix))
+    if "more than 1EB" in message.text:
+        fix = "look for a negative or overflowed shape in the failing line"
+        found.append(Finding("request_too_large", "proven", "The size asked for is impossible", fix=fix))
+    if wall == "process_limit" and short is not None and message.allowed_bytes is not None:
+        need = message.allowed_bytes + short + slack
+        free = (
+            f" (the device has {format_size(message.free_bytes)} free)"
+            if message.free_bytes is not None
+            else ""
+        )
+        name = (
+            "PYTORCH_MPS_HIGH_WATERMARK_RATIO" if message.kind == "mps" else "set_per_process_memory_fraction"
+        )
+        title = f"The limit of {format_size(message.allowed_bytes)} refused it, not the device{free}"
+        fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {format_size(short)} less"
+        found.append(Finding("process_limit", "proven", title, short, fix=fix))
+    elif wall == "other_process" and owners.others:
+        pid, size = _biggest(owners)
+        title = f"Other processes hold at least {format_size(owners.others_low)} of this device; it would have fitted"
+        fix = f"stop process {pid} (frees {format_size(size)}) or use another GPU"
+        verdict = "proven" if owners.how == "named" else "likely"
+        found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
+    elif wall == "device" and short is not None and not found:
+        title = f"The driver lacked {_about(short, slack)} for a segment of {format_size(message.tried_bytes or 0)}"
+        fix = (
+            f"need {format_size(short + slack)} less at this moment (smaller batch, checkpointing, no_grad in"
+            " evaluation); what is freed counts once a whole segment is empty"
+        )
+        found.append(Finding("device_full", "proven", title, short, fix=fix))
+    return tuple(found)
+
+
+def _host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
+    """What to look at when the host's memory failed, or when no memory did."""
+    if message.kind == "triton":
+        fix = (
+            "use smaller block sizes or fewer num_stages for that kernel; freeing GPU memory changes nothing"
+        )
+        return (
+            Finding(
+                "not_memory", "not a problem", "On-chip shared memory is not the GPU's main memory", fix=fix
+            ),
+        )
+    if wall != "host":
+        return ()
+    if message.while_pinning or "CUDA host alloc" in message.text:
+        kind, verdict = "pinned_memory", "likely"
+        title, fix = (
+            "Pinned host memory could not be had",
+            "pin_memory=False or fewer workers; look at `ulimit -l`",
+        )
+    elif re.search(r"Bus error|shared memory", message.text):
+        kind, verdict = "shared_memory", "likely"
+        title, fix = (
+            "The shared memory of the workers is full",
+            "docker run --shm-size=16g, or fewer DataLoader workers",
+        )
+    elif re.search(r"Kill|oom|Out Of Memory|low on memory", message.text):
+        kind, verdict = "oom_killer", message.verdict
+        title = "The system killed a process to get host memory back"
+        fix = "read `dmesg -T | grep -i oom` and the container's or job's memory limit; fewer workers, smaller queues"
+    else:
+        kind, verdict = "host_memory", message.verdict
+        title, fix = (
+            "The host's memory (or its limit) is full",
+            "look at `free -h` and the job's memory limit",
+        )
+    return (Finding(kind, verdict, title, message.tried_bytes, fix=fix),)
+
+
+def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tuple[Finding, ...]:
+    """What the message's own hint is worth."""
+    if hint is None or message.live_bytes is None:
+        return ()
+    room, _ = room_of(message)
+    evidence = [f"{format_size(message.live_bytes)} lie in live blocks"]
+    if room is not None:
+        evidence.append(f"PyTorch could hold {format_size(room)} if no byte were lost to holes")
+    if hint == "refuted" and not overflow(message, least_request(message)) > 0:
+        title = (
+            "expandable_segments does not help: it was already on; the message prints its hint all the same"
+        )
+        return (Finding("expandable_segments", "proven", title, 0, evidence=(conf,)),)
+    if hint == "refuted":
+        over = format_size(overflow(message, least_request(message)))
+        title = (
+            f"expandable_segments does not help: without any holes it would still be at least {over} too much"
+        )
+        proven = overflow(message, 1) > 0  # whatever the size of segments is set to
+        if not proven:
+            evidence.append("the request is taken to be as large as with segments of the default size")
+        return (
+            Finding(
+                "expandable_segments", "proven" if proven else "likely", title, 0, evidence=tuple(evidence)
+            ),
+        )
+    holes = max(0, (message.reserved_bytes or 0) - (message.allocated_bytes or 0))
+    title = (
+        f"expandable_segments is possible, not proven: {format_size(holes)} lie in holes of unknown size"
+        if message.reserved_bytes is not None
+        else "expandable_segments is possible, not proven: the message prints no sum of holes"
+    )
+    fix = "record the run and let `vramlens replay` decide before relying on it"
+    return (
+        Finding("expandable_segments", "possible", title, holes or None, evidence=tuple(evidence), fix=fix),
+    )
+
+
+def _other_findings(
+    message: OomMessage, owners: Owners, ledger: tuple[LedgerRow, ...]
+) -> tuple[Finding, ...]:
+    """What else the figures show: memory outside PyTorch, stray contexts, memory that nobody names."""
+    found = []
+    total, live = message.total_bytes, message.live_bytes
+    if (
+        total is not None
+        and live is not None
+        and live > total + message.slack("total_bytes", "allocated_bytes")
+    ):
+        title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies in host memory"
+        fix = "switch off the driver's system memory fallback (Windows, WSL) to fail early, and need less"
+        found.append(Finding("oversubscribed", "proven", title, live - total, fix=fix))
+    outside = outside_pytorch(message, owners)
+    if outside:
+        rounding = message.slack("process_bytes", "reserved_bytes")
+        what = "Metal's other allocations" if message.kind == "mps" else "context, libraries, NCCL"
+        title = f"{_about(outside, rounding)} of this process lie outside PyTorch ({what})"
+        fix = "empty_cache() cannot free these; fewer process groups or streams, or a larger reserve, can"
+        verdict = "proven" if owners.how == "named" and outside > rounding else "likely"
+        found.append(Finding("outside_pytorch", verdict, title, outside, fix=fix if outside > GIB else None))
+    contexts = [pid for pid, size in owners.others if _CONTEXT_LOW <= size <= _CONTEXT_HIGH]
+    if len(contexts) >= 2:
+        held = sum(size for pid, size in owners.others if pid in contexts)
+        title = f"{len(contexts)} processes hold only a context's worth here, {format_size(held)} in all"
+        fix = "if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call"
+        found.append(Finding("stray_context", "possible", title, held, fix=fix))
+    unnamed = sum(row.bytes for row in ledger if row.kind == "unknown")
+    if live is not None and owners.own_bytes is None and unnamed > 2 * GIB:
+        title = f"{format_size(unnamed)} are held by something that the message does not name"
+        fix = "look at nvidia-smi (rocm-smi): other processes, or this one outside PyTorch"
+        found.append(Finding("unnamed_memory", "likely", title, unnamed, fix=fix))
+    if message.kind == "nccl":
+        fix = "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller NCCL_BUFFSIZE"
+        title = "NCCL takes memory from the driver, not from PyTorch's cache"
+        found.append(Finding("nccl_memory", "likely", title, message.tried_bytes, fix=fix))
+    if (
+        message.live_bytes is not None
+        and message.kind not in ("mps", "npu")
+        and message.reserved_bytes is not None
+    ):
+        title = "torch.cuda.empty_cache() before it does not help: PyTorch had already given back every empty segment"
+        found.append(Finding("empty_cache", "likely", title, 0))
+    return tuple(found)
+
+
+def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) -> tuple[str, ...]:
+    """What only a recording or a look at the machine can tell."""
+    if wall == "host" or message.kind == "triton":
+        return ("Which line of the program asked for it is in the traceback, not in this message.",)
+    said = [
+        "Why this much was live (growth, one large step, or simply its size) takes a recording: `vramlens run`."
+    ]
+    if message.live_bytes is None:
+        said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
+    if hint == "undecided":
+        said.append(
+            "The sizes of the holes, and whether expandable_segments was already on, are not printed."
+        )
+    if owners.how == "unclear":
+        said.append(
+            "One of the listed processes may be this one (a container hides that), so the others' share is open."
+        )
+    if owners.how == "inferred":
+        said.append(
+            "The process that holds as much as PyTorch reserved is taken to be this one (a container hides it)."
+        )
+    if message.hidden_processes:
+        said.append(
+            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL, Windows, MIG)."
+        )
+    elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
+        said.append("What this process holds outside PyTorch, and what others hold, is not printed.")
+    if wall == "unknown" and message.free_bytes is not None and message.tried_bytes is not None:
+        said.append(
+            "Why the driver refused: host memory, WSL's limits, or memory that was freed just afterwards."
+        )
+    return tuple(said)
