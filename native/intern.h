@@ -38,6 +38,7 @@ inline uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
         std::memcpy(&word, bytes, 8);
         hash = mix(hash, word);
     }
+    if (count == 0) return hash;
     word = 0;
     std::memcpy(&word, bytes, count);
     return mix(hash, word);

@@ -701,7 +701,7 @@ void Machine::recover() {
         while (stack_.size() > mark + 1 && is_list(stack_[stack_.size() - 2])) {
             const Value item = stack_.back();
             const size_t depth = stack_.size() - mark;
-            const bool in_list = !bottom && is_list(stack_[mark - 1]);
+            const bool in_list = mark != 0 && is_list(stack_[mark - 1]);
             if (in_list || (depth % 2 == 0 && !bottom)) break;  // siblings, or a whole pair of a dict
             stack_.pop_back();
             open(stack_.back());

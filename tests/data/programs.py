@@ -16,9 +16,9 @@ Truth (bytes unless named otherwise):
                   the observer was given, `oom_message` the error's text
     steps         memory_stats()'s peaks of each step, in order: one list a counter; the peak is reset between steps
     facts         what only this program knows (bytes of parameters, of a checkpoint, ...)
-    variant       {what, conf, failed, stats, steps, facts, peak_requested_less}: the twin; the last is this run's peak minus
-                  the twin's. Where the twin is a fix, it is recorded too, as NAME_fixed: NAME's finding must not be
-                  made there
+    variant       {what, conf, failed, stats, steps, facts, peak_requested_less}: the twin; the last is this run's peak
+                  minus the twin's. Where the twin is a fix, it is recorded too, as NAME_fixed: NAME's finding must
+                  not be made there
     mem_get_info  free and total bytes of the device (nothing else ran on it); `nvml`: this process's own bytes on the
                   device as the driver counts them (null where it would not say)
 """
@@ -97,10 +97,20 @@ import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-STATS = [f"{kind}_bytes.all.{when}" for kind in ("requested", "allocated", "active", "reserved", "inactive_split")
-         for when in ("peak", "current")]
-COUNTS = ["num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "allocation.all.allocated",
-          "allocation.all.current", "segment.all.current"]
+STATS = [
+    f"{kind}_bytes.all.{when}"
+    for kind in ("requested", "allocated", "active", "reserved", "inactive_split")
+    for when in ("peak", "current")
+]
+COUNTS = [
+    "num_alloc_retries",
+    "num_ooms",
+    "num_device_alloc",
+    "num_device_free",
+    "allocation.all.allocated",
+    "allocation.all.current",
+    "segment.all.current",
+]
 PROGRAMS: dict[str, dict] = {}
 
 
@@ -108,8 +118,9 @@ def program(*, fixed: str = "", variant: str = "", late: bool = False, oom: bool
     """Registers a program: `fixed` or `variant` says what its twin does, `record` goes to the recorder."""
 
     def add(function):
-        PROGRAMS[function.__name__] = dict(function=function, fixed=fixed, variant=fixed or variant, late=late, oom=oom,
-                                           fx=fx, record=record)
+        PROGRAMS[function.__name__] = dict(
+            function=function, fixed=fixed, variant=fixed or variant, late=late, oom=oom, fx=fx, record=record
+        )
         return function
 
     return add
@@ -125,8 +136,15 @@ class Run:
         self.recorded = bool(self.spec["fixed"]) or not variant
         self.peaks: dict[str, int] = {}
         self.twin: dict = {}
-        self.truth: dict = {"workload": name, "what": self.spec["function"].__doc__, "conf": CONF, "stacks": "python",
-                            "torch": torch.__version__, "steps": {}, "facts": {}}
+        self.truth: dict = {
+            "workload": name,
+            "what": self.spec["function"].__doc__,
+            "conf": CONF,
+            "stacks": "python",
+            "torch": torch.__version__,
+            "steps": {},
+            "facts": {},
+        }
         if variant:
             self.truth["fixed"] = self.spec["variant"]
 
@@ -173,8 +191,13 @@ class Run:
         self.facts["parameter_bytes"] = sum(p.nbytes for p in parameters)
         self.facts["buffer_bytes"] = sum(b.nbytes for b in model.buffers())
         self.facts["gradient_bytes"] = sum(p.grad.nbytes for p in parameters if p.grad is not None)
-        self.facts["optimizer_bytes"] = sum(t.nbytes for o in optimizers for s in o.state.values() for t in s.values()
-                                            if isinstance(t, torch.Tensor) and t.is_cuda)
+        self.facts["optimizer_bytes"] = sum(
+            t.nbytes
+            for o in optimizers
+            for s in o.state.values()
+            for t in s.values()
+            if isinstance(t, torch.Tensor) and t.is_cuda
+        )
 
     def cap(self, size_bytes: int, twin: bool = False) -> None:
         """Lets the process reserve no more than so many bytes (whole MiB); the twin has no such limit, unless told."""
@@ -185,10 +208,15 @@ class Run:
 
     def failed(self, device: int, requested: int, device_allocated: int, device_free: int) -> None:
         """The observer: the snapshot of the moment of failure (of several, the last)."""
-        self.truth["oom"] = {"device": device, "requested": requested, "device_allocated": device_allocated,
-                             "device_free": device_free}
-        self.truth.update(stats_at_oom=self.stats(), mem_get_info_at_oom=torch.cuda.mem_get_info(),
-                          nvml_at_oom=own_bytes())
+        self.truth["oom"] = {
+            "device": device,
+            "requested": requested,
+            "device_allocated": device_allocated,
+            "device_free": device_free,
+        }
+        self.truth.update(
+            stats_at_oom=self.stats(), mem_get_info_at_oom=torch.cuda.mem_get_info(), nvml_at_oom=own_bytes()
+        )
         self.snapshot()
 
     def snapshot(self) -> None:
@@ -230,13 +258,23 @@ class Run:
         if self.twin:
             less = self.truth["stats"]["requested_bytes.all.peak"] - self.twin["stats"]["requested_bytes.all.peak"]
             self.truth["variant"] = {
-                "what": self.spec["variant"], "failed": "oom_message" in self.twin, "peak_requested_less": less} | {
-                k: self.twin[k] for k in ("conf", "stats", "steps", "facts")}
+                "what": self.spec["variant"],
+                "failed": "oom_message" in self.twin,
+                "peak_requested_less": less,
+            } | {k: self.twin[k] for k in ("conf", "stats", "steps", "facts")}
         (self.out / f"{self.tag}.json").write_text(json.dumps(self.truth, indent=1))
         stats = self.truth["stats"]
-        print(self.tag, "requested", stats["requested_bytes.all.peak"], "reserved",
-              stats["reserved_bytes.all.peak"], "ooms", stats["num_ooms"], self.facts,
-              self.truth.get("oom_message", "")[:70])
+        print(
+            self.tag,
+            "requested",
+            stats["requested_bytes.all.peak"],
+            "reserved",
+            stats["reserved_bytes.all.peak"],
+            "ooms",
+            stats["num_ooms"],
+            self.facts,
+            self.truth.get("oom_message", "")[:70],
+        )
 
 
 def own_bytes() -> int | None:
@@ -368,6 +406,7 @@ def eval_graph(run):
 
 def held_twice(checkpoint, *held) -> int:
     """Bytes on the GPU that only the checkpoint keeps: no tensor of `held` shares their storage."""
+
     def storages(tensors):
         return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.is_cuda}
 
@@ -489,9 +528,19 @@ def optimizer_oom(run):
 
 def conv_net():
     return nn.Sequential(
-        nn.Conv2d(3, 64, 7, padding=3), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(128, 128, 5, padding=2), nn.ReLU(), nn.Conv2d(128, 256, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(256, 256, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100))
+        nn.Conv2d(3, 64, 7, padding=3),
+        nn.ReLU(),
+        nn.Conv2d(64, 128, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(128, 128, 5, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(128, 256, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(256, 256, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, 100),
+    )
 
 
 def conv_steps(run, count: int, size: int) -> None:
@@ -531,7 +580,7 @@ def amp_casts(run):
     opt = torch.optim.AdamW(model.parameters())
     for _ in range(3):
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=not run.variant):
-            loss = loss_of(model, batch_of(2, 256))
+            loss = loss_of(model, batch_of(8, 512))
         loss.backward()
         opt.step()
         opt.zero_grad(set_to_none=True)
@@ -807,8 +856,9 @@ def growing(run) -> None:
 def capacity_oom_other_process(run):
     """Another process holds all but 3 GiB of the device; batches grow until the device is full."""
     torch.zeros(1, device="cuda")
-    holder = subprocess.Popen([sys.executable, sys.argv[0], "--hold", str(3 * GIB)], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, sys.argv[0], "--hold", str(3 * GIB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         run.facts["other_process_bytes"] = int(holder.stdout.readline())
         torch.cuda.empty_cache()

@@ -18,3 +18,23 @@ class LedgerRow:
     kind: str
     bytes: int
     confidence: str
+
+
+def ledger_of(
+    total_bytes: int, allocated_bytes: int, reserved_bytes: int, free_bytes: int | None
+) -> tuple[LedgerRow, ...]:
+    """The ledger of a device from the allocator's counters and what the driver says is free.
+
+    What is neither reserved nor free belongs to the context, libraries and other processes: inferred, not told apart.
+    Empty when the figures contradict each other.
+    """
+    outside = total_bytes - reserved_bytes - (free_bytes or 0)
+    if outside < 0 or allocated_bytes > reserved_bytes:
+        return ()
+    rows = [
+        LedgerRow("pytorch_allocated", allocated_bytes, "exact"),
+        LedgerRow("pytorch_cached", reserved_bytes - allocated_bytes, "exact"),
+    ]
+    if free_bytes is None:
+        return (*rows, LedgerRow("unknown", outside, "unknown"))
+    return (*rows, LedgerRow("outside_pytorch", outside, "inferred"), LedgerRow("free", free_bytes, "exact"))

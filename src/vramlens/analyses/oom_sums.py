@@ -1,6 +1,8 @@
-"""The sums of one out-of-memory message: who holds what, what refused the request, by how much, and what that excludes.
+"""The sums of one out-of-memory message: who holds what, what refused the request, by how much, and what that
+excludes.
 
-The figures are printed rounded; every comparison here allows for that, so it holds whatever the hidden digits are.
+The figures are printed rounded; every comparison here allows for that, so it holds whatever the hidden digits
+are.
 """
 
 from __future__ import annotations
@@ -8,29 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from vramlens.analyses.ledger import LedgerRow
 from vramlens.read.oom_text import OomMessage
 from vramlens.units import MIB, format_size
 
 # PyTorch asks the driver for at least this much, so a smaller tensor hides behind the same printed size
 # (kSmallBuffer, kLargeBuffer and kRoundLarge in c10/cuda/CUDACachingAllocator.cpp).
 _SMALL_SEGMENT, _LARGE_SEGMENT, _SEGMENT_STEP = 2 * MIB, 20 * MIB, 2 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """One part of the device's memory.
-
-    Attributes:
-        kind: pytorch_allocated, pytorch_private_pools (free blocks of graph pools), pytorch_cached, this_process
-            (where PyTorch's part is not printed), this_process_other (context, libraries, NCCL), other_processes,
-            free, unknown.
-        bytes: never negative.
-        confidence: exact (as printed) | inferred (a difference, or trimmed for rounding) | unknown.
-    """
-
-    kind: str
-    bytes: int
-    confidence: str
 
 
 # Who owns the processes that the message lists
@@ -50,8 +36,8 @@ class Owners:
 def owners_of(message: OomMessage) -> Owners:
     """Who is who among the listed processes.
 
-    In a container the driver gives outer pids, PyTorch does not find its own among them, and the sentence about
-    "this process" is missing: then one of the "other" processes is this one.
+    In a container the driver gives outer pids, PyTorch does not find its own among them, and the sentence
+    about "this process" is missing: then one of the "other" processes is this one.
     """
     listed = message.other_processes
     total = sum(size for _, size in listed)
@@ -97,13 +83,13 @@ def wall_of(message: OomMessage, owners: Owners) -> str:
     rounding = message.slack("tried_bytes", "free_bytes")
     if free >= tried and message.allowed_bytes is not None:
         return "process_limit" if over_limit is not False else "unknown"
-    if free > tried + rounding:
-        return (
-            "unknown"  # the driver refused although it had enough: host memory, WSL, or freed just afterwards
-        )
-    if free + owners.others_low >= tried:
+    if free >= tried:
+        # Beyond rounding, it was refused though enough was free: host memory, WSL, or freed just afterwards.
+        return "device" if free <= tried + rounding else "unknown"
+    rounding += message.slack("other_processes")
+    if owners.others_low and free + owners.others_low >= tried + rounding:
         return "other_process"
-    return "device" if free + owners.others_high < tried else "unknown"
+    return "device" if free + owners.others_high < tried + rounding else "unknown"
 
 
 def _over_limit(message: OomMessage) -> bool | None:
@@ -120,7 +106,7 @@ def _over_limit(message: OomMessage) -> bool | None:
 def shortage(message: OomMessage, wall: str) -> tuple[int | None, int]:
     """How much the request lacked, and the rounding of that; (None, 0) where the text does not tell."""
     held = _held(message)
-    if message.tried_bytes is None or wall in ("host", "unknown") and message.free_bytes is None:
+    if message.tried_bytes is None or (wall in ("host", "unknown") and message.free_bytes is None):
         return None, 0
     if wall == "process_limit":
         if held is None or message.allowed_bytes is None:
@@ -141,7 +127,7 @@ def shortage(message: OomMessage, wall: str) -> tuple[int | None, int]:
 
 
 def least_request(message: OomMessage) -> int:
-    """The smallest tensor that makes PyTorch ask the driver for this much (with segments of the default sizes)."""
+    """The smallest tensor for which PyTorch asks the driver for this much (with default segment sizes)."""
     tried = (message.tried_bytes or 0) - message.slack("tried_bytes")
     if tried <= _SMALL_SEGMENT:
         return 1
@@ -161,7 +147,7 @@ def room_of(message: OomMessage) -> tuple[int | None, int]:
 
 
 def expandable_verdict(message: OomMessage, conf: str) -> str | None:
-    """Whether ``expandable_segments`` is refuted or undecided; None where there is no caching allocator's figure."""
+    """Whether ``expandable_segments`` is refuted or undecided; None where no figures are printed."""
     if message.live_bytes is None or message.tried_bytes is None or message.kind == "mps":
         return None
     if re.search(r"expandable_segments\s*:\s*true", conf, re.IGNORECASE):
@@ -170,7 +156,7 @@ def expandable_verdict(message: OomMessage, conf: str) -> str | None:
 
 
 def overflow(message: OomMessage, request_bytes: int) -> int:
-    """By how much live blocks plus a request pass the room, rounding granted; 0 or less where they may fit."""
+    """By how much live blocks plus a request surely pass the room; 0 or less where they may fit."""
     room, rounding = room_of(message)
     if room is None or message.live_bytes is None:
         return 0
@@ -179,7 +165,7 @@ def overflow(message: OomMessage, request_bytes: int) -> int:
 
 
 def excluded_causes(message: OomMessage) -> tuple[str, ...]:
-    """Causes that the sums rule out: holes that are smaller in all than the request cannot have been the reason."""
+    """Causes that the sums rule out: holes that are smaller in all than the request explain nothing."""
     if message.tried_bytes is None or message.kind == "mps":
         return ()
     excluded = []
@@ -198,7 +184,11 @@ def excluded_causes(message: OomMessage) -> tuple[str, ...]:
 
 
 def ledger_of(message: OomMessage, owners: Owners) -> tuple[tuple[LedgerRow, ...], tuple[str, ...]]:
-    """Rows that sum to the device's total, and a sentence where the figures do not add up."""
+    """Rows that sum to the device's total, and a sentence where the figures do not add up.
+
+    Beside the kinds of ``LedgerRow``: pytorch_private_pools (free blocks of graph pools) and this_process (where
+    PyTorch's part is not printed). Rows are never negative; those trimmed for rounding count as inferred.
+    """
     total = message.total_bytes
     if total is None:
         return (), ()
@@ -249,7 +239,7 @@ def _process_rows(message: OomMessage, owners: Owners) -> list[LedgerRow]:
 
 
 def outside_pytorch(message: OomMessage, owners: Owners) -> int | None:
-    """This process's bytes outside PyTorch's allocator; None where they are not known or the figures disagree."""
+    """This process's bytes outside PyTorch's allocator; None where not known or where figures disagree."""
     held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
     if owners.own_bytes is None or held is None:
         return None

@@ -1,7 +1,7 @@
 """What the text of an out-of-memory error proves by itself, what it only suggests, and what it cannot tell.
 
-Only sums are printed, never the sizes of holes, so a text can refute ``expandable_segments`` but never promise it,
-and it cannot name a cause. Printed sizes are rounded; every comparison here allows for that.
+Only sums are printed, never the sizes of holes, so a text can refute ``expandable_segments`` but never
+promise it, and it cannot name a cause. Printed sizes are rounded; every comparison here allows for that.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.ledger import LedgerRow
 from vramlens.analyses.oom_sums import (
-    LedgerRow,
     Owners,
     excluded_causes,
     expandable_verdict,
@@ -44,10 +44,12 @@ class TextVerdict:
         cause: None: sums cannot tell fragmentation, leak, spike and capacity apart.
         excluded_causes: those of the four that the sums do rule out.
         expandable_segments: ``refuted`` | ``undecided`` | None where it does not apply.
-        short_by_bytes: what the request lacked, at the driver or below the process's limit; None if not known.
+        short_by_bytes: what the request lacked, at the driver or below the process's limit; None if not
+            known.
         short_slack_bytes: by how much rounding may move it.
         headline: one sentence, the number that matters first.
-        ledger: rows that sum exactly to the device's printed total; () when that is unknown or the figures disagree.
+        ledger: rows that sum exactly to the device's printed total; () when that is unknown or the figures
+            disagree.
         findings: the most useful first.
         unknowns: what the text cannot tell, one sentence each.
     """
@@ -113,7 +115,7 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
     if message.kind == "triton":
         return "No memory was missing: one tile of a Triton kernel is larger than the chip's on-chip memory"
     if message.kind == "driver":
-        return "The driver reported out of memory without a size: the request did not come through PyTorch's cache"
+        return "The driver reported out of memory without a size: none of PyTorch's figures were printed"
     if message.kind in _LIBRARIES:
         size = format_size(message.tried_bytes) if message.tried_bytes is not None else "An unprinted amount"
         could = "may have been" if message.verdict == "possible" else "was"
@@ -148,7 +150,10 @@ def _host_headline(message: OomMessage) -> str:
             "A process was killed or refused, most often because the host's memory ran out: the GPU's did not"
         )
     if message.tried_bytes is not None:
-        return f"{format_size(message.tried_bytes)} of host memory was refused: the GPU's memory is not the reason"
+        return (
+            f"{format_size(message.tried_bytes)} of host memory was refused: the GPU's memory is not"
+            " the reason"
+        )
     return "The host's memory ran out, not the GPU's"
 
 
@@ -159,7 +164,10 @@ def _wall_findings(
     found = []
     limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
     if message.tried_bytes is not None and limits and least_request(message) > min(limits):
-        title = f"One request of {format_size(message.tried_bytes)} is more than all of {format_size(min(limits))}"
+        title = (
+            f"One request of {format_size(message.tried_bytes)} is more than all of"
+            f" {format_size(min(limits))}"
+        )
         fix = "look for a wrong shape or split the operation; no setting and no freeing can make this fit"
         found.append(Finding("request_too_large", "proven", title, message.tried_bytes, fix=fix))
     if "more than 1EB" in message.text:
@@ -176,16 +184,25 @@ def _wall_findings(
             "PYTORCH_MPS_HIGH_WATERMARK_RATIO" if message.kind == "mps" else "set_per_process_memory_fraction"
         )
         title = f"The limit of {format_size(message.allowed_bytes)} refused it, not the device{free}"
-        fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {format_size(short)} less"
+        fix = (
+            f"raise {name} so that the limit is at least {format_size(need)}, or need"
+            f" {format_size(short)} less"
+        )
         found.append(Finding("process_limit", "proven", title, short, fix=fix))
     elif wall == "other_process" and owners.others:
         pid, size = _biggest(owners)
-        title = f"Other processes hold at least {format_size(owners.others_low)} of this device; it would have fitted"
+        title = (
+            f"Other processes hold at least {format_size(owners.others_low)} of this device; it"
+            " would have fitted"
+        )
         fix = f"stop process {pid} (frees {format_size(size)}) or use another GPU"
         verdict = "proven" if owners.how == "named" else "likely"
         found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
     elif wall == "device" and short is not None and not found:
-        title = f"The driver lacked {_about(short, slack)} for a segment of {format_size(message.tried_bytes or 0)}"
+        title = (
+            f"The driver lacked {_about(short, slack)} for a segment of"
+            f" {format_size(message.tried_bytes or 0)}"
+        )
         fix = (
             f"need {format_size(short + slack)} less at this moment (smaller batch, checkpointing, no_grad in"
             " evaluation); what is freed counts once a whole segment is empty"
@@ -222,7 +239,10 @@ def _host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
     elif re.search(r"Kill|oom|Out Of Memory|low on memory", message.text):
         kind, verdict = "oom_killer", message.verdict
         title = "The system killed a process to get host memory back"
-        fix = "read `dmesg -T | grep -i oom` and the container's or job's memory limit; fewer workers, smaller queues"
+        fix = (
+            "read `dmesg -T | grep -i oom` and the container's or job's memory limit; fewer workers,"
+            " smaller queues"
+        )
     else:
         kind, verdict = "host_memory", message.verdict
         title, fix = (
@@ -281,7 +301,10 @@ def _other_findings(
         and live is not None
         and live > total + message.slack("total_bytes", "allocated_bytes")
     ):
-        title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies in host memory"
+        title = (
+            f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies"
+            " in host memory"
+        )
         fix = "switch off the driver's system memory fallback (Windows, WSL) to fail early, and need less"
         found.append(Finding("oversubscribed", "proven", title, live - total, fix=fix))
     outside = outside_pytorch(message, owners)
@@ -303,8 +326,17 @@ def _other_findings(
         title = f"{format_size(unnamed)} are held by something that the message does not name"
         fix = "look at nvidia-smi (rocm-smi): other processes, or this one outside PyTorch"
         found.append(Finding("unnamed_memory", "likely", title, unnamed, fix=fix))
+    if "driver error" in message.text:
+        title = (
+            "With expandable_segments PyTorch calls the driver in a way that can fail although memory is free"
+        )
+        fix = "try without expandable_segments (WSL and Jetson refuse it at times)"
+        found.append(Finding("driver_calls", "possible", title, fix=fix))
     if message.kind == "nccl":
-        fix = "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller NCCL_BUFFSIZE"
+        fix = (
+            "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller"
+            " NCCL_BUFFSIZE"
+        )
         title = "NCCL takes memory from the driver, not from PyTorch's cache"
         found.append(Finding("nccl_memory", "likely", title, message.tried_bytes, fix=fix))
     if (
@@ -312,7 +344,10 @@ def _other_findings(
         and message.kind not in ("mps", "npu")
         and message.reserved_bytes is not None
     ):
-        title = "torch.cuda.empty_cache() before it does not help: PyTorch had already given back every empty segment"
+        title = (
+            "torch.cuda.empty_cache() before it does not help: PyTorch had already given back every"
+            " empty segment"
+        )
         found.append(Finding("empty_cache", "likely", title, 0))
     return tuple(found)
 
@@ -322,7 +357,8 @@ def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) 
     if wall == "host" or message.kind == "triton":
         return ("Which line of the program asked for it is in the traceback, not in this message.",)
     said = [
-        "Why this much was live (growth, one large step, or simply its size) takes a recording: `vramlens run`."
+        "Why this much was live (growth, one large step, or simply its size) takes a recording:"
+        " `vramlens run`."
     ]
     if message.live_bytes is None:
         said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
@@ -332,15 +368,18 @@ def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) 
         )
     if owners.how == "unclear":
         said.append(
-            "One of the listed processes may be this one (a container hides that), so the others' share is open."
+            "One of the listed processes may be this one (a container hides that), so the others' share"
+            " is open."
         )
     if owners.how == "inferred":
         said.append(
-            "The process that holds as much as PyTorch reserved is taken to be this one (a container hides it)."
+            "The process that holds as much as PyTorch reserved is taken to be this one (a container"
+            " hides it)."
         )
     if message.hidden_processes:
         said.append(
-            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL, Windows, MIG)."
+            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL,"
+            " Windows, MIG)."
         )
     elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
         said.append("What this process holds outside PyTorch, and what others hold, is not printed.")

@@ -2,8 +2,8 @@
 
 The wordings are those of PyTorch 1.0 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp``,
 ``c10/cuda/CUDAMallocAsyncAllocator.cpp``, ``c10/xpu/XPUCachingAllocator.cpp``,
-``aten/src/ATen/mps/MPSAllocator.mm``, ``c10/core/impl/alloc_cpu.cpp``), of NCCL (``src/include/alloc.h``), of the
-CUDA libraries, of the Linux kernel, and of a few programs that are seen beside them.
+``aten/src/ATen/mps/MPSAllocator.mm``, ``c10/core/impl/alloc_cpu.cpp``), of NCCL (``src/include/alloc.h``), of
+the CUDA libraries, of the Linux kernel, and of a few programs that are seen beside them.
 
 A log is read as a stream: memory stays below a few MiB and time grows linearly, whatever the log holds.
 """
@@ -28,63 +28,72 @@ _NOT_AVAILABLE = 1 << 62  # 2**64 - 1 stands for "not known" and is printed as 1
 
 # A block of the log without any of these holds no message; ``in`` is several times faster than a pattern.
 _WORDS = (
-    b"emory", b"MEMORY", b"STATUS_", b"_ALLOC", b"Failed to CUDA", b"to mmap", b"DataLoader worker", b"oom", b"OOM when",
-    b"Errno 12", b"bad_alloc", b"Unable to allocate", b"error 1455", b"Signal 9", b"Killed", b"out of resource",
-)  # fmt: skip
-# The first words of every message: the grammar below is only tried where one of them stands.
+    b"emory|MEMORY|STATUS_|_ALLOC|Failed to CUDA|to mmap|DataLoader worker|oom|OOM when|Errno 12|bad_alloc"
+    b"|Unable to allocate|error 1455|Signal 9|Killed|out of resource"
+).split(b"|")
+# The first words of every message: the grammar below is only tried where one of them stands. Each begins with
+# a plain letter, which lets ``re`` skip the places where none can.
 _HEADS = re.compile(
-    rb"CUDA out of memory|HIP out of memory|XPU out of memory|NPU out of memory|M(?:USA|LU) out of memory|GCU out of memory"
-    rb"|Out of memory|Allocation on device|MPS backend out of|Cuda failure|HIP failure|Failed to CUDA|CUDA error: out"
-    rb"|CUDA driver error|HIP error: out|HIP driver error|cuda runtime error|CUDA failed with|CUDA_ERROR_OUT_OF_MEMORY"
-    rb"|cudaErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF|CUBLAS_STATUS_|HIPBLAS_STATUS_"
-    rb"|rocblas_status_memory|CUDNN_STATUS_|CUFFT_ALLOC|HIPFFT_ALLOC|CUSOLVER_STATUS_|CUSPARSE_STATUS_"
-    rb"|out of resource: |OOM when allocating|No available memory|DefaultCPUAllocator|unable to (?:mmap|open|allocate|resize)"
-    rb"|DataLoader worker|Memory cgroup out|oom[-_]kill|task \d{1,7}: Out Of Memory|\[Errno 12\]|std::bad_alloc"
-    rb"|Unable to allocate|os error 1455|node running low|Signal 9 |Killed"
+    rb"CUDA out of m|HIP out of m|XPU out of m|NPU out of m|MUSA out of m|MLU out of m|GCU out of m"
+    rb"|Out of memory|Allocation on device|MPS backend out of|Cuda failure|HIP failure|Failed to CUDA"
+    rb"|CUDA error: out|CUDA driver error|HIP error: out|HIP driver error|cuda runtime error|CUDA failed with"
+    rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF"
+    rb"|CUBLAS_STATUS_|HIPBLAS_STATUS_|rocblas_status_memory|CUDNN_STATUS_|CUFFT_ALLOC|HIPFFT_ALLOC"
+    rb"|CUSOLVER_STATUS_|CUSPARSE_STATUS_|out of resource: |OOM when allocating|No available memory"
+    rb"|DefaultCPUAllocator|unable to (?:mmap|open|allocate|resize)|DataLoader worker|Memory cgroup out"
+    rb"|oom[-_]kill|task \d{1,7}: Out Of Memory|\[Errno 12\]|std::bad_alloc|Unable to allocate|os error 1455"
+    rb"|node running low|Signal 9 |Killed"
 )
 # Each alternative is one kind of message. Every repetition is bounded, so trying one costs a constant.
 _START = re.compile(
-    rb"(?P<alloc>(?:\b(?P<maker>CUDA|HIP|XPU|NPU|MUSA|MLU|GCU) o|\bO)ut of memory\.[\s#>|*]{1,8}Tried to allocate)"
-    rb"|(?P<async>Allocation on device ?(?P<place>[^ \n]{0,4}) would exceed allowed memory\. \(out of memory\))"
+    rb"(?P<alloc>(?:(?P<maker>CUDA|HIP|XPU|NPU|MUSA|MLU|GCU) o|O)ut of memory\.[\s#>|*]{1,8}Tried to alloc)"
+    rb"|(?P<async>Allocation on device ?(?P<place>[^ \n]{0,4}) would exceed allowed memory\."
+    rb" \(out of memory\))"
     rb"|(?P<mps>MPS backend out of memory)"
-    rb"|(?P<bare>\b(?P<maker2>CUDA|HIP|XPU|NPU) out of memory)"
+    rb"|(?P<bare>(?P<maker2>CUDA|HIP|XPU|NPU) out of memory)"
     rb"|(?P<nccl>(?:Cuda|HIP) failure:? (?:\d{1,4} )?'out of memory'"
     rb"|Failed to CUDA (?:calloc|malloc|host alloc)(?: async)?(?: \d{1,20} bytes)?)"
-    rb"|(?P<driver>\b(?:CUDA|HIP)(?: driver)? error: out of memory|cuda runtime error \(2\) ?: out of memory"
-    rb"|CUDA failed with error out of memory|\bCUDA_ERROR_OUT_OF_MEMORY(?:: out of memory)?"
-    rb"|\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory): out of memory|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"
-    rb"|(?P<cublas>\b(?:CUBLAS|HIPBLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|rocblas_status_memory_error)"
-    rb"|(?P<cudnn>\bCUDNN_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED|INTERNAL_ERROR_(?:HOST|DEVICE)_ALLOCATION_FAILED))"
-    rb"|(?P<cufft>\b(?:CUFFT|HIPFFT)_ALLOC_FAILED)"
-    rb"|(?P<cusolver>\bCUSOLVER_STATUS_ALLOC_FAILED)"
-    rb"|(?P<cusparse>\bCUSPARSE_STATUS_(?:ALLOC_FAILED|INSUFFICIENT_RESOURCES))"
+    rb"|(?P<driver>(?:CUDA|HIP)(?: driver)? error: out of memory|cuda runtime error \(2\) ?: out of memory"
+    rb"|CUDA failed with error out of memory|CUDA_ERROR_OUT_OF_MEMORY(?:: out of memory)?"
+    rb"|(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory): out of memory"
+    rb"|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"
+    rb"|(?P<cublas>(?:CUBLAS|HIPBLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|rocblas_status_memory_error)"
+    rb"|(?P<cudnn>CUDNN_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED|INTERNAL_ERROR_(?:HOST"
+    rb"|DEVICE)_ALLOCATION_FAILED))"
+    rb"|(?P<cufft>(?:CUFFT|HIPFFT)_ALLOC_FAILED)"
+    rb"|(?P<cusolver>CUSOLVER_STATUS_ALLOC_FAILED)"
+    rb"|(?P<cusparse>CUSPARSE_STATUS_(?:ALLOC_FAILED|INSUFFICIENT_RESOURCES))"
     rb"|(?P<triton>out of resource: [a-z ]{1,40}(?:, Required: \d{1,20})?)"
-    rb"|(?P<jax>\bOut of memory (?:while )?trying to allocate (?=\d))"
-    rb"|(?P<tensorflow>\bOOM when allocating tensor with shape)"
+    rb"|(?P<jax>Out of memory (?:while )?trying to allocate (?=\d))"
+    rb"|(?P<tensorflow>OOM when allocating tensor with shape)"
     rb"|(?P<vllm>No available memory for the cache blocks)"
-    rb"|(?P<host>DefaultCPUAllocator: (?:can't allocate memory|not enough memory)|\bunable to mmap \d{1,20} bytes"
+    rb"|(?P<host>DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"
+    rb"|unable to mmap \d{1,20} bytes"
     rb"|DataLoader worker \(pid(?:\(s\))? [\d, ]{1,200}\) is killed by signal: (?:Bus error|Killed)"
     rb"|unable to (?:open|allocate|resize) shared memory"
-    rb"|\b(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process \d{1,10}|\boom[-_]kill event|\btask \d{1,7}: Out Of Memory"
-    rb"|\[Errno 12\] Cannot allocate memory|\bstd::bad_alloc\b|\bUnable to allocate (?=[\d.]{1,20} [KMGT]iB for an array)"
-    rb"|os error 1455|\bUR_RESULT_ERROR_OUT_OF_HOST_MEMORY|\bnode running low on memory"
-    rb"|\bSignal 9 \(SIGKILL\) received|^Killed[ \t\r]{0,8}$|\bKilled {2,80}(?=[a-z./]))",
+    rb"|(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process \d{1,10}|oom[-_]kill event"
+    rb"|task \d{1,7}: Out Of Memory|\[Errno 12\] Cannot allocate memory|std::bad_alloc\b"
+    rb"|Unable to allocate (?=[\d.]{1,20} [KMGT]iB for an array)"
+    rb"|os error 1455|UR_RESULT_ERROR_OUT_OF_HOST_MEMORY|node running low on memory"
+    rb"|Signal 9 \(SIGKILL\) received|^Killed[ \t\r]{0,8}$|Killed {2,80}(?=[a-z./]))",
     re.MULTILINE,
 )
 # What these say has other causes too, so a reader must not be told that memory was certainly the reason.
 _ONLY_POSSIBLE = re.compile(
-    r"NOT_INITIALIZED|unable to open shared|INSUFFICIENT_RESOURCES|^Killed|SIGKILL|is killed by signal: Killed"
+    r"NOT_INITIALIZED|unable to open shared|INSUFFICIENT_RESOURCES|^Killed|SIGKILL"
+    r"|is killed by signal: Killed"
 )
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _LINE_PREFIX = re.compile(
     r"[ \t]*(?:\[(?:rank|default)\d{1,7}\]:?[ \t]?|\d{1,7}: |[#>|*]{1,4}(?:[ \t]|$)"
-    r"|\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?[ \t]{1,4}(?:\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?[ \t:-]{1,4})?){0,4}"
+    r"|\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?[ \t]{1,4}(?:\[?(?:DEBUG|INFO|WARNING|ERROR"
+    r"|CRITICAL)\]?[ \t:-]{1,4})?){0,4}"
 )
 _RANK = re.compile(rb"\[rank[ :]?(\d{1,7})\]|\brank[ =:]{1,2}(\d{1,7})\b")
 _NCCL_DEVICE = re.compile(rb":\d{1,10}:\d{1,10} \[(\d{1,3})\]")
 
 _SIZE = r"(\d{1,20})(?:\.(\d{1,6}))? ?(bytes?|[KMGT]i?B)\b"
-# What may follow a start, by the style of the message: the figure's name and its words; "" only lengthens the text.
+# What may follow a start, by the message's style: a figure's name and its words; "" only lengthens the text.
 _CLAUSES = {
     "alloc": (
         ("tried_bytes", rf"Tried to allocate {_SIZE}"),
@@ -105,10 +114,7 @@ _CLAUSES = {
         ("unallocated_bytes", rf"{_SIZE} cached\)"),
         ("reserved_bytes", rf"{_SIZE} reserved in total by PyTorch"),
         ("", r"expandable_segments:True to avoid fragmentation|max_split_size_mb to avoid fragmentation"),
-        (
-            "",
-            r"See documentation for Memory Management(?: and [A-Z_]{1,40}| {1,2}\(https?://[^ )]{1,200}\))?",
-        ),
+        ("", r"See documentation for Memory Management(?: and [A-Z_]{1,40}| \(https?://[^ )]{1,200}\))?"),
         ("", r"more than 1EB memory|release all unoccupied cached memory"),
     ),
     "async": (
@@ -126,10 +132,7 @@ _CLAUSES = {
         ("", r"PYTORCH_MPS_HIGH_WATERMARK_RATIO=0\.0 to disable upper limit for memory allocations"),
     ),
     "line": (
-        (
-            "tried_bytes",
-            rf"(?:tried to allocate|calloc|malloc|host alloc|async|mmap|trying to allocate) {_SIZE}",
-        ),
+        ("tried_bytes", rf"(?:tr(?:ied|ying) to allocate|calloc|malloc|host alloc|async|mmap) {_SIZE}"),
         ("tried_bytes", rf"Unable to allocate {_SIZE}"),
     ),
 }
@@ -144,9 +147,9 @@ class OomMessage:
     """One out-of-memory error as it was printed; what it did not print is None.
 
     Attributes:
-        kind: whose request failed: cuda, hip, xpu, npu, … (a caching allocator), device (an allocator that does not
-            say which), mps, driver (the CUDA or HIP runtime itself), nccl, cublas, cudnn, cufft, cusolver, cusparse,
-            jax, tensorflow, vllm, host (not the GPU's memory), triton (no memory was missing: a kernel's tile is too big).
+        kind: whose request failed: cuda, hip, xpu, npu, … (a caching allocator), device (an allocator that
+            does not say which), mps, driver (the CUDA or HIP runtime itself), nccl, cublas, cudnn, cufft,
+            cusolver, cusparse, jax, tensorflow, vllm, host (not the GPU's memory), triton (not memory).
         text: the message, on one line.
         line_number: of its last occurrence, from 1.
         verdict: ``proven``; ``possible`` where the same words have other causes; ``not a problem`` of memory.
@@ -154,14 +157,14 @@ class OomMessage:
         tried_bytes: what was asked of the driver (a whole segment, not the tensor).
         total_bytes, free_bytes: the device's, as the driver gave them after the failure.
         process_bytes: this process on the device, with what lies outside PyTorch's allocator.
-        other_processes: (pid, bytes) each. In a container this process may be among them, under its outer pid.
+        other_processes: (pid, bytes) each. In a container one of them may be this process.
         hidden_processes: how many processes had a size that the driver would not tell (WSL, Windows, MIG).
         allowed_bytes: the process's own limit (``set_per_process_memory_fraction``, MPS's high watermark).
-        allocated_bytes: as printed. It counts ``private_pool_bytes`` in, though those are free: see ``live_bytes``.
+        allocated_bytes: as printed: with ``private_pool_bytes``, though they are free; see ``live_bytes``.
         unallocated_bytes: reserved by PyTorch, in no live block.
         reserved_bytes: printed by 1.4 to 2.0, else the sum of the two above.
         private_pool_bytes: printed as "allocated in private pools"; really the free blocks inside them.
-        hint_expandable, hint_max_split: what the message advises. PyTorch prints it whatever the settings are.
+        hint_expandable, hint_max_split: what the message advises, whatever the settings are.
         while_pinning: the lines before speak of pinned host memory, which fails with the same words.
         count: how often the same text was seen (for the same rank).
         roundings: (field, the most by which the printed number may be off) for those that are not exact.
@@ -198,8 +201,8 @@ class OomMessage:
     def live_bytes(self) -> int | None:
         """Bytes in live blocks: the printed figure less the free blocks of private pools that it counts in.
 
-        The allocator adds ``pool.blocks`` (free blocks) of every graph pool to what it prints as allocated; in the
-        recordings the difference equals ``allocated_bytes.all`` to the printed digit.
+        The allocator adds ``pool.blocks`` (free blocks) of every graph pool to what it prints as allocated;
+        in the recordings the difference equals ``allocated_bytes.all`` to the printed digit.
         """
         if self.allocated_bytes is None:
             return None
@@ -256,7 +259,7 @@ def _scan(stream: BinaryIO) -> Iterator[OomMessage]:
 
 
 def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[bytes], int]]:
-    """Each place below limit where a message begins, and where it ends at the latest: one never holds another."""
+    """Each place below limit where a message begins, and its latest end: one never holds another."""
     fresh = buffer[start:]
     if not any(word in fresh for word in _WORDS):
         return
@@ -276,7 +279,7 @@ def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[by
 
 
 def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomMessage | None:
-    """The message that begins at a match; None for words that only quote one (``if "CUDA out of memory" in …``)."""
+    """The message that begins at a match; None for words that only quote one, as source code does."""
     begin = match.start()
     before = buffer[max(buffer.rfind(b"\n", max(0, begin - 400), begin) + 1, begin - 400, 0) : begin]
     if match["bare"] and before[-1:] in (b'"', b"'", b"`"):
@@ -377,13 +380,8 @@ def _one_line(window: bytes, only_first: bool) -> str:
     lines = _ANSI.sub(b"", window).decode("utf-8", "replace").splitlines() or [""]
     if only_first:
         return " ".join(lines[0][:_LINE].split())
-    bodies = [lines[0], *(line[_prefix_length(line) :] for line in lines[1:])]
+    bodies = [lines[0], *(_LINE_PREFIX.sub("", line, count=1) for line in lines[1:])]
     return " ".join(" ".join(bodies).split())
-
-
-def _prefix_length(line: str) -> int:
-    match = _LINE_PREFIX.match(line)
-    return match.end() if match else 0
 
 
 def _device_number(text: str) -> int | None:

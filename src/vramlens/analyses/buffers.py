@@ -1,0 +1,58 @@
+"""Short-lived buffers of operators (cuDNN workspaces, casts, intermediate results) and their share of the peak."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.categories import Category
+from vramlens.analyses.finding import Finding
+from vramlens.trace import NO_STACK
+from vramlens.units import format_size
+
+_BRIEF_EVENTS = 12
+_LEAST_SHARE = 0.05
+_CONVOLUTION = re.compile(r"torch[/\\]nn[/\\]modules[/\\]conv\.py:")
+
+
+def operator_buffers(view: Attribution) -> list[Finding]:
+    """Buffers that were alive at the peak and gone a few events later, as one finding."""
+    allocations, peak = view.device.allocations, view.device.requested
+    if peak.peak_event < 0:
+        return []
+    alive = allocations.alive_after(peak.peak_event)
+    ended = allocations.died[alive] < len(view.device.events)  # what the recording ends with may have lived on
+    brief = ended & (allocations.died[alive] - np.maximum(allocations.born[alive], 0) <= _BRIEF_EVENTS)
+    looped = np.isin(view.categories.category[alive], (Category.TEMPORARIES, Category.WORKSPACE))
+    rows = alive[brief & looped]
+    total = int(allocations.requested_bytes[rows].sum())
+    if total < _LEAST_SHARE * peak.peak_bytes:
+        return []
+    largest = int(rows[allocations.requested_bytes[rows].argmax()])
+    stacks = view.trace.stacks
+    convolution = stacks.any_frame(stacks.mark_frames(_CONVOLUTION))
+    stack = int(allocations.stack[largest])
+    from_convolution = stack != NO_STACK and bool(convolution[stack])
+    fix = (
+        "torch.backends.cudnn.benchmark = False (or a smaller batch): benchmarking picks fast algorithms with large "
+        "workspaces"
+        if from_convolution
+        else "split that operation into pieces (chunks of the batch or of the vocabulary), or use a fused version of it"
+    )
+    share = 100 * total / peak.peak_bytes
+    return [
+        Finding(
+            id="operator_buffers",
+            verdict="proven",
+            title=f"{format_size(total)} of the peak ({share:.0f} %) are buffers that live for one operation only",
+            bytes=total,
+            place=view.place(int(view.phases.frame[largest])),
+            evidence=(
+                f"{len(rows):,} buffers, the largest {format_size(int(allocations.requested_bytes[largest]))}, "
+                f"each gone within {_BRIEF_EVENTS} events",
+            ),
+            fix=f"{fix} (up to {format_size(total)})",
+        )
+    ]

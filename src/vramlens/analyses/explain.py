@@ -1,0 +1,259 @@
+"""Puts the analyses together: all there is to say about one recording, or about one error text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vramlens.analyses import stranded, usage
+from vramlens.analyses.attribution import Attribution, attribute
+from vramlens.analyses.buffers import operator_buffers
+from vramlens.analyses.copies import loaded_copies
+from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.first_step import first_step_to_come
+from vramlens.analyses.fragmentation import fragmentation_at
+from vramlens.analyses.gradients import gradients_kept
+from vramlens.analyses.growth import Leak, leaks_of
+from vramlens.analyses.heap import Heap, heap_at
+from vramlens.analyses.ledger import LedgerRow, ledger_of
+from vramlens.analyses.oom import Outside, expandable_finding, failure_of, verdict_of
+from vramlens.analyses.oom_text import explain_message
+from vramlens.analyses.timeline import shape_of, step_peaks
+from vramlens.analyses.unused_graph import unused_graph
+from vramlens.errors import UsageError
+from vramlens.read.oom_text import OomMessage
+from vramlens.trace import DeviceTrace, Trace
+from vramlens.units import format_size
+
+
+def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None:
+    """The device that answers are about: the one asked for, else the one with the highest requested peak.
+
+    Raises:
+        UsageError: the recording knows no such device.
+    """
+    if device is None:
+        device = trace.main_device
+        return None if device is None else trace.devices[device]
+    if device not in trace.devices:
+        known = ", ".join(map(str, trace.devices)) or "none"
+        raise UsageError(f"the recording has no device {device} (it has: {known})")
+    return trace.devices[device]
+
+
+def peak_of(view: Attribution) -> Peak:
+    """The counters' maxima on one device and the heap where requested bytes are highest."""
+    device = view.device
+    proven = device.orphan_events == 0 and device.whole
+    return Peak(
+        device=device.device,
+        requested_bytes=device.requested.peak_bytes,
+        allocated_bytes=device.allocated.peak_bytes,
+        active_bytes=device.active.peak_bytes,
+        reserved_bytes=device.reserved.peak_bytes,
+        exact=("requested_bytes", "reserved_bytes") if proven else (),
+        heap=heap_at(view, device.requested.peak_event),
+        shape=shape_of(view, step_peaks(view)),
+    )
+
+
+def moment(device: DeviceTrace, at: str) -> int:
+    """The event that ``at`` means: "peak", "oom", "end" or an event's number.
+
+    Raises:
+        UsageError: there is no such moment.
+    """
+    if at == "peak":
+        return device.requested.peak_event
+    if at == "end":
+        return len(device.events) - 1
+    if at == "oom":
+        if not device.out_of_memory:
+            raise UsageError(f"no request failed on device {device.device}: there is no moment `oom`")
+        return device.out_of_memory[-1].event
+    if at.isascii() and at.isdigit() and int(at) < len(device.events):
+        return int(at)
+    raise UsageError(f"--at takes peak, oom, end or an event from 0 to {len(device.events) - 1}, not {at!r}")
+
+
+def explain_trace(
+    trace: Trace,
+    *,
+    at: str = "peak",
+    device: int | None = None,
+    message: OomMessage | None = None,
+    total_bytes: int | None = None,
+) -> Explanation:
+    """The explanation of a recording.
+
+    Args:
+        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number.
+        device: the device; by default the one with the highest requested peak.
+        message: the out-of-memory error that the program printed, if at hand: it knows limits and other processes.
+        total_bytes: the device's memory, if known.
+
+    Raises:
+        UsageError: there is no such device or moment.
+    """
+    chosen = choose_device(trace, device)
+    facts = RecordingFacts(
+        source=trace.source,
+        torch=trace.torch_version,
+        device=trace.device_name,
+        events=sum(len(one.events) for one in trace.devices.values()),
+        allocations=sum(len(one.allocations) for one in trace.devices.values()),
+        complete=trace.complete,
+        missing=trace.missing,
+        settings=trace.settings,
+    )
+    if chosen is None:
+        return Explanation(facts, None, None, at, None, StepFacts(0, None, ()), None, (), (), ())
+    view = attribute(trace, chosen)
+    peak = peak_of(view)
+    event = moment(chosen, at)
+    heap = peak.heap if event == peak.heap.event else heap_at(view, event)
+    peaks = step_peaks(view)
+    outside = _outside(message, total_bytes or trace.total_bytes.get(chosen.device))
+    failure = failure_of(view, outside)
+    leaks = leaks_of(view, failure.request.event if failure else None)
+    fragmentation = fragmentation_at(view, failure.request.event if failure else chosen.requested.peak_event)
+    failed: OomVerdict | None = None
+    findings: list[Finding] = []
+    needed = heap_at(view, failure.request.event) if failure else peak.heap
+    if failure is not None:
+        failed = verdict_of(view, failure, leaks, peaks, outside)
+        findings += _about_failure(failed, leaks)
+        findings.append(expandable_finding(failure, outside))
+    findings += [_leak_finding(leak) for leak in leaks]
+    findings += gradients_kept(view) + unused_graph(view) + loaded_copies(view) + first_step_to_come(view)
+    findings += operator_buffers(view) + stranded.stranded_streams(view, fragmentation)
+    findings += stranded.private_pools(view, fragmentation) + usage.unused_reserve(view, fragmentation)
+    findings += usage.activations(needed, sum(leak.bytes for leak in leaks)) + usage.optimizer_state(needed)
+    return Explanation(
+        recording=facts,
+        peak=peak,
+        heap=heap,
+        at=at,
+        oom=failed,
+        steps=StepFacts(len(view.steps), view.steps.source, peaks.peak_bytes),
+        fragmentation=fragmentation,
+        leaks=leaks,
+        ledger=_ledger(view, message, outside),
+        findings=tuple(_ranked(findings)),
+    )
+
+
+def explain_text(message: OomMessage, source: str, count: int = 1) -> Explanation:
+    """The explanation of an error text alone."""
+    verdict = explain_message(message)
+    failed = OomVerdict(
+        event=None,
+        device=message.device,
+        count=count,
+        requested_bytes=None,
+        tried_bytes=message.tried_bytes,
+        allocated_bytes=message.live_bytes,
+        reserved_bytes=message.reserved_bytes,
+        free_bytes=message.free_bytes,
+        largest_free_bytes=None,
+        limit_bytes=message.allowed_bytes,
+        wall=verdict.wall,
+        cause=verdict.cause,
+        short_by_bytes=verdict.short_by_bytes,
+        place=None,
+        headline=verdict.headline,
+        unknowns=verdict.unknowns,
+    )
+    facts = RecordingFacts(source, None, None, 0, 0, False, ("a recording: this is an error's text alone",), {})
+    steps = StepFacts(0, None, ())
+    return Explanation(
+        facts, None, None, "oom", failed, steps, None, (), verdict.ledger, tuple(_ranked(list(verdict.findings)))
+    )
+
+
+def _outside(message: OomMessage | None, total_bytes: int | None) -> Outside:
+    if message is None:
+        return Outside(total_bytes=total_bytes)
+    return Outside(
+        limit_bytes=message.allowed_bytes,
+        total_bytes=total_bytes or message.total_bytes,
+        free_bytes=message.free_bytes,
+        other_bytes=sum(size for _, size in message.other_processes) if message.other_processes else None,
+        own_bytes=message.process_bytes,
+    )
+
+
+def _about_failure(verdict: OomVerdict, leaks: tuple[Leak, ...]) -> list[Finding]:
+    """What the cause of a failure calls for."""
+    found = []
+    if verdict.cause == "fragmentation":
+        found.append(
+            Finding(
+                id="fragmented_request",
+                verdict="proven",
+                title=verdict.headline,
+                bytes=verdict.requested_bytes,
+                place=verdict.place,
+                fix="allocate the long-lived tensors before the short-lived ones, or the large one first; "
+                f"then {format_size(verdict.requested_bytes or 0)} fit where the holes are now",
+            )
+        )
+    if verdict.wall == "process_limit":
+        found.append(
+            Finding(
+                id="process_limit",
+                verdict="proven",
+                title=f"The process's own limit refused it: the device had {format_size(verdict.free_bytes or 0)} free",
+                bytes=verdict.short_by_bytes,
+                fix="raise torch.cuda.set_per_process_memory_fraction by at least "
+                f"{format_size(verdict.short_by_bytes or verdict.tried_bytes or 0)}",
+            )
+        )
+    return found
+
+
+def _leak_finding(leak: Leak) -> Finding:
+    where = f" at {leak.place}" if leak.place else ""
+    return Finding(
+        id="leak",
+        verdict=leak.verdict,
+        title=f"{format_size(leak.bytes_per_step)} more after each step{where}, {format_size(leak.bytes)} so far",
+        bytes=leak.bytes,
+        place=leak.place,
+        evidence=(f"{leak.steps:,} steps each left something behind that nothing gave back",),
+        fix=leak.fix,
+    )
+
+
+_ORDER = ("proven", "likely", "possible", "not a problem")
+
+
+def _ranked(findings: list[Finding]) -> list[Finding]:
+    """The most useful first: what saves most and can be acted on; what would not help, last."""
+    return sorted(
+        findings,
+        key=lambda finding: (
+            finding.verdict == "not a problem" or finding.fix is None,
+            finding.id not in ("fragmented_request", "leak"),
+            -(finding.bytes or 0) * (0.5 if finding.verdict == "possible" else 1),
+            _ORDER.index(finding.verdict),
+        ),
+    )
+
+
+def _ledger(view: Attribution, message: OomMessage | None, outside: Outside) -> tuple[LedgerRow, ...]:
+    """Where the device's memory was: at the failure if there was one, else at the end of the recording."""
+    if outside.total_bytes is None:
+        return ()
+    if message is not None and message.total_bytes is not None:
+        verdict = explain_message(replace(message, total_bytes=outside.total_bytes))
+        if verdict.ledger:
+            return verdict.ledger
+    device = view.device
+    event = device.out_of_memory[-1].event if device.out_of_memory else len(device.events) - 1
+    allocations = device.allocations
+    alive = allocations.alive_after(event)
+    held = int(allocations.taken_bytes[alive[allocations.free_requested[alive] > event]].sum())
+    reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
+    free = device.out_of_memory[-1].device_free_bytes if device.out_of_memory else None
+    return ledger_of(outside.total_bytes, held, reserved, free)

@@ -1,0 +1,316 @@
+"""The out-of-memory verdict of a recording: what the request hit (wall), and why it came to that (cause).
+
+Sources: c10/cuda/CUDACachingAllocator.cpp (get_allocation_size: the segment asked of the driver; malloc: what is tried
+before it fails), and docs/design.md for the meaning of wall and cause.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.explanation import OomVerdict
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
+from vramlens.analyses.growth import Leak
+from vramlens.analyses.timeline import StepPeaks
+from vramlens.trace import Action, DeviceTrace, OutOfMemory
+from vramlens.units import MIB, format_size
+
+_SMALL_SEGMENT = 2 * MIB
+_LARGE_REQUEST = 10 * MIB
+_SPIKE = 2.0
+_RISE = 1.1
+"""Earlier steps "did not rise" when the last of them is at most this much above the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is known from beside the recording (the error's text, the command line); None where unknown.
+
+    Attributes:
+        limit_bytes: what the process may reserve.
+        total_bytes: the device's memory.
+        free_bytes: free on the device at the failure.
+        other_bytes: what other processes hold there.
+        own_bytes: what this process holds there, with what lies outside PyTorch.
+    """
+
+    limit_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    other_bytes: int | None = None
+    own_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The figures at one failed request.
+
+    Attributes:
+        request: the event.
+        tried_bytes: the segment asked of the driver.
+        live_bytes: requested bytes alive just before it.
+        allocated_bytes, reserved_bytes: the allocator's counters.
+        free_bytes: free on the device, as the driver said; None where not recorded.
+        usable_free_bytes, usable_holes, largest_usable_bytes: free blocks of the request's own pool and stream.
+        limit_low_bytes, limit_high_bytes: bounds of the process's limit, inclusive; None where there is none.
+        room_bytes: what more could have been reserved; None where unknown.
+        expandable: whether expandable segments were on.
+    """
+
+    request: OutOfMemory
+    tried_bytes: int
+    live_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    free_bytes: int | None
+    usable_free_bytes: int
+    usable_holes: int
+    largest_usable_bytes: int
+    limit_low_bytes: int | None
+    limit_high_bytes: int | None
+    room_bytes: int | None
+    expandable: bool
+
+
+def segment_size(size_bytes: int, large_segment_bytes: int = 20 * MIB) -> int:
+    """The segment that the allocator asks of the driver for a rounded block (get_allocation_size)."""
+    if size_bytes <= SMALL_REQUEST_BYTES:
+        return _SMALL_SEGMENT
+    if size_bytes < _LARGE_REQUEST:
+        return large_segment_bytes
+    return -(-size_bytes // _SMALL_SEGMENT) * _SMALL_SEGMENT
+
+
+def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | None:
+    """The figures of the last failed request of a device; None when nothing failed."""
+    device = view.device
+    if not device.out_of_memory:
+        return None
+    request = device.out_of_memory[-1]
+    event = request.event
+    allocations = device.allocations
+    alive = allocations.alive_after(event)
+    held = alive[allocations.free_requested[alive] > event]
+    reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
+    tried = segment_size(request.size_bytes, _large_segment(view))
+    free = request.device_free_bytes if request.device_free_bytes is not None else outside.free_bytes
+    sizes = _usable(device, holes_at(device, event), request)
+    limited = outside.limit_bytes is not None or (free is not None and free >= tried)
+    low = high = room = None
+    if limited:
+        low, high = _limit_bounds(device, reserved, tried, _large_segment(view))
+        if outside.limit_bytes is not None:
+            low = high = outside.limit_bytes
+            room = max(0, outside.limit_bytes - reserved)
+    elif free is not None:
+        room = free
+    return Failure(
+        request=request,
+        tried_bytes=tried,
+        live_bytes=int(allocations.requested_bytes[alive].sum()),
+        allocated_bytes=int(allocations.taken_bytes[held].sum()),
+        reserved_bytes=reserved,
+        free_bytes=free,
+        usable_free_bytes=int(sizes.sum()),
+        usable_holes=len(sizes),
+        largest_usable_bytes=int(sizes.max(initial=0)),
+        limit_low_bytes=low,
+        limit_high_bytes=high,
+        room_bytes=room,
+        expandable=bool(view.trace.settings.get("expandable_segments")),
+    )
+
+
+def _large_segment(view: Attribution) -> int:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        found = re.search(r"large_segment_size_mb:(\d+)", str(view.trace.settings.get(name, "")))
+        if found:
+            return int(found[1]) * MIB
+    return 20 * MIB
+
+
+def _usable(device: DeviceTrace, holes: Holes, request: OutOfMemory) -> np.ndarray:
+    """The free blocks that the request could have come from, had one been large enough."""
+    segment = holes.segments[holes.segment]
+    small = request.size_bytes <= SMALL_REQUEST_BYTES
+    mine = (device.segments.stream[segment] == request.stream) & (holes.small[holes.segment] == small)
+    pool = device.segments.pool[segment]
+    if len(pool):
+        failed_pool = device.events.pool[request.event]
+        mine &= (pool == failed_pool) if device.events.has_pools else np.ones(len(pool), np.bool_)
+    sizes: np.ndarray = holes.size_bytes[mine]
+    return sizes
+
+
+def _limit_bounds(device: DeviceTrace, reserved: int, tried: int, large_segment: int) -> tuple[int, int]:
+    """What the process's limit can be: every segment that was had lies below it, every one refused above.
+
+    A refusal shows as the failure itself, or as segments given back right before one is taken (a retry).
+    """
+    curve, events = device.reserved_curve, device.events
+    highest = max(device.reserved.peak_bytes, reserved)
+    refused = reserved + tried
+    for failure in device.out_of_memory:
+        refused = min(refused, int(curve[failure.event]) + segment_size(failure.size_bytes, large_segment))
+    gives_back = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    takes = np.flatnonzero(np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
+    for event in takes[gives_back[np.maximum(takes - 1, 0)]].tolist():
+        first = event - 1
+        while first > 0 and gives_back[first - 1]:
+            first -= 1
+        before = int(curve[first - 1]) if first else device.reserved.base_bytes
+        refused = min(refused, before + int(events.size[event]))
+    return highest, max(highest, refused - 1)
+
+
+def verdict_of(
+    view: Attribution, failure: Failure, leaks: tuple[Leak, ...], peaks: StepPeaks, outside: Outside = Outside()
+) -> OomVerdict:
+    """The verdict on a failure."""
+    wall = _wall(failure, outside)
+    cause = _cause(view, failure, leaks, peaks)
+    short = _short(failure, wall)
+    place = view.place_of_stack(failure.request.stack)
+    events = view.device.events.action[failure.request.event + 1 :]
+    unknowns = []
+    if wall == "process_limit" and failure.limit_low_bytes != failure.limit_high_bytes:
+        unknowns.append(
+            "The process's limit itself is not in a snapshot; give the error's text with --log to have it exact."
+        )
+    if failure.free_bytes is None:
+        unknowns.append("How much was free on the device is not recorded.")
+    if wall == "device" and outside.total_bytes is None:
+        unknowns.append("Who else used the device is not in a snapshot; give the error's text with --log.")
+    return OomVerdict(
+        event=failure.request.event,
+        device=view.device.device,
+        count=len(view.device.out_of_memory),
+        requested_bytes=failure.request.size_bytes,
+        tried_bytes=failure.tried_bytes,
+        allocated_bytes=failure.allocated_bytes,
+        reserved_bytes=failure.reserved_bytes,
+        free_bytes=failure.free_bytes,
+        largest_free_bytes=failure.largest_usable_bytes,
+        limit_bytes=outside.limit_bytes,
+        wall=wall,
+        cause=cause,
+        short_by_bytes=short,
+        place=place,
+        headline=_headline(failure, wall, cause, leaks, short),
+        survived=bool((events == Action.ALLOC).any()),
+        unknowns=tuple(unknowns),
+    )
+
+
+def _wall(failure: Failure, outside: Outside) -> str:
+    if failure.free_bytes is None:
+        return "process_limit" if outside.limit_bytes is not None else "unknown"
+    if failure.free_bytes >= failure.tried_bytes:
+        return "process_limit"
+    others = outside.other_bytes
+    if others is not None and failure.free_bytes + others >= failure.tried_bytes:
+        return "other_process"
+    return "device"
+
+
+def _cause(view: Attribution, failure: Failure, leaks: tuple[Leak, ...], peaks: StepPeaks) -> str:
+    request = failure.request.size_bytes
+    if failure.usable_free_bytes >= request:
+        return "fragmentation"
+    leaked = sum(leak.bytes for leak in leaks)
+    if leaked and leaked + failure.usable_free_bytes + (failure.room_bytes or 0) >= request:
+        return "leak"
+    return "spike" if _spikes(view, failure, peaks) else "capacity"
+
+
+def _spikes(view: Attribution, failure: Failure, peaks: StepPeaks) -> bool:
+    """Whether the failing step needs more than twice the highest earlier one, and the earlier ones did not rise."""
+    step = int(view.steps.of(np.array([failure.request.event]))[0]) if len(view.steps) else 0
+    earlier = peaks.own_bytes[:step]
+    if len(earlier) < 2:
+        return False
+    needed = max(peaks.own_bytes[step], failure.live_bytes + failure.request.size_bytes - peaks.start_bytes[step])
+    # The first step also builds what lasts (the model, the optimizer's state): it does not count as one that rose.
+    first = earlier[1] if len(earlier) > 2 else min(earlier)
+    return needed > _SPIKE * max(earlier) and earlier[-1] <= _RISE * first
+
+
+def _short(failure: Failure, wall: str) -> int | None:
+    """How many more bytes would have been enough, at least."""
+    if wall in ("device", "other_process") and failure.free_bytes is not None:
+        return failure.tried_bytes - failure.free_bytes
+    if failure.limit_low_bytes is not None and failure.limit_low_bytes == failure.limit_high_bytes:
+        return max(0, failure.reserved_bytes + failure.tried_bytes - failure.limit_low_bytes)
+    return None
+
+
+def _headline(
+    failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], short: int | None
+) -> str:
+    wanted = format_size(failure.request.size_bytes)
+    free = format_size(failure.usable_free_bytes)
+    if cause == "fragmentation":
+        largest = format_size(failure.largest_usable_bytes)
+        return (
+            f"{free} were free inside reserved memory, but in {failure.usable_holes:,} holes of at most {largest}: "
+            f"{wanted} in one piece did not fit"
+        )
+    if cause == "leak":
+        leak = leaks[0]
+        kept = format_size(sum(found.bytes for found in leaks))
+        each = format_size(sum(found.bytes_per_step for found in leaks))
+        return f"{kept} were kept from earlier steps, {each} more each step ({leak.place}): a leak, then {wanted} failed"
+    lack = failure.request.size_bytes - failure.usable_free_bytes
+    if short is None:
+        text = f"{wanted} wanted: {format_size(lack)} short even if all {free} of holes had been one piece"
+    else:
+        where = "below the process's limit" if wall == "process_limit" else "at the driver"
+        text = f"{format_size(short)} short {where}: {wanted} wanted, {free} free in {failure.usable_holes:,} holes"
+    if cause == "spike":
+        return f"{text}; this step needs more than twice what any earlier one did"
+    return text
+
+
+def expandable_finding(failure: Failure, outside: Outside = Outside()) -> Finding:
+    """What the message's own advice, expandable_segments, is worth for this failure."""
+    needed = failure.live_bytes + failure.request.size_bytes
+    capacity = failure.limit_high_bytes
+    if capacity is None and failure.free_bytes is not None:
+        capacity = failure.reserved_bytes + failure.free_bytes
+    if failure.expandable:
+        return Finding(
+            id="expandable_segments",
+            verdict="not a problem",
+            title="expandable_segments does not help: it was already on",
+            bytes=0,
+            evidence=("the message prints its hint whatever the settings are",),
+        )
+    if capacity is not None and needed > capacity:
+        return Finding(
+            id="expandable_segments",
+            verdict="not a problem",
+            title=(
+                f"expandable_segments does not help: live blocks and the request are {format_size(needed - capacity)} "
+                "more than the limit, even without any holes"
+            ),
+            bytes=0,
+            evidence=(f"{format_size(failure.live_bytes)} live", f"at most {format_size(capacity)} to be had"),
+        )
+    if outside.limit_bytes is not None and failure.room_bytes is not None:
+        spare = outside.limit_bytes - needed
+        evidence = f"only with holes of less than {format_size(spare)} in all would it fit"
+    else:
+        evidence = f"{format_size(failure.usable_free_bytes)} lie in holes; those smaller than a page cannot be given back"
+    return Finding(
+        id="expandable_segments",
+        verdict="possible",
+        title="expandable_segments is undecided: sums cannot tell whether the holes could be used",
+        bytes=failure.usable_free_bytes,
+        evidence=(evidence,),
+        fix="try it, or replay the recording with it: vramlens replay FILE --conf expandable_segments:True",
+    )

@@ -1,0 +1,81 @@
+"""What the peak is made of, as advice: what each usual remedy could save here, roughly."""
+
+from __future__ import annotations
+
+from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.fragmentation import Fragmentation
+from vramlens.analyses.heap import Heap
+from vramlens.units import MIB, format_size
+
+_LARGE_SHARE = 0.25
+_UNUSED_SHARE = 0.2
+_LEAST_BYTES = 64 * MIB
+
+
+def activations(heap: Heap, leaked_bytes: int) -> list[Finding]:
+    """Activations, when they make up much of the memory and do not merely leak."""
+    held = heap.by_category.get("activations")
+    if held is None or held.bytes < _LARGE_SHARE * heap.requested_bytes or held.bytes < MIB:
+        return []
+    if leaked_bytes > held.bytes // 2:
+        return []
+    line = next((row for row in heap.by_line if row.category == "activations"), None)
+    return [
+        Finding(
+            id="activations",
+            verdict=held.verdict,
+            title=f"{format_size(held.bytes)} ({100 * held.bytes / heap.requested_bytes:.0f} %) are activations kept for "
+            "the backward pass",
+            bytes=held.bytes,
+            place=line.place if line else None,
+            evidence=("they shrink in proportion to the batch and the sequence length",),
+            fix=f"half the batch saves about {format_size(held.bytes // 2)}; or torch.utils.checkpoint around the repeated "
+            "blocks, or autocast to bfloat16",
+        )
+    ]
+
+
+def optimizer_state(heap: Heap) -> list[Finding]:
+    """Optimizer state, when it makes up much of the memory."""
+    held = heap.by_category.get("optimizer_state")
+    if held is None or held.bytes < _LARGE_SHARE * heap.requested_bytes:
+        return []
+    return [
+        Finding(
+            id="optimizer_state",
+            verdict=held.verdict,
+            title=f"{format_size(held.bytes)} ({100 * held.bytes / heap.requested_bytes:.0f} %) are optimizer state",
+            bytes=held.bytes,
+            fix=f"an 8-bit optimizer saves about {format_size(held.bytes * 3 // 4)}; sharding (FSDP, ZeRO-1) divides it by "
+            "the number of ranks",
+        )
+    ]
+
+
+def unused_reserve(view: Attribution, fragmentation: Fragmentation) -> list[Finding]:
+    """Reserved memory that the peak did not need, when it is much."""
+    device = view.device
+    allocations = device.allocations
+    alive = allocations.alive_after(fragmentation.event)
+    unused = fragmentation.reserved_bytes - int(allocations.taken_bytes[alive].sum())
+    if unused < _UNUSED_SHARE * fragmentation.reserved_bytes or unused < _LEAST_BYTES or device.out_of_memory:
+        return []
+    pin = fragmentation.pinned_by[0] if fragmentation.pinned_by else None
+    evidence = [
+        f"{fragmentation.holes:,} holes, the largest {format_size(fragmentation.largest_free_bytes)}; "
+        f"{format_size(fragmentation.releasable_bytes)} in whole free segments"
+    ]
+    if pin is not None and pin.held_bytes and pin.place is not None:
+        evidence.append(f"{pin.blocks:,} blocks of {pin.place} keep {format_size(pin.held_bytes)} of it from being used")
+    return [
+        Finding(
+            id="unused_reserve",
+            verdict="proven",
+            title=f"{format_size(unused)} were reserved at the peak that the peak did not need",
+            bytes=unused,
+            place=pin.place if pin else None,
+            evidence=tuple(evidence),
+            fix="let a replay of this recording tell which settings avoid it: vramlens tune FILE",
+        )
+    ]

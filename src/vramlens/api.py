@@ -1,0 +1,149 @@
+"""The Python interface: open a recording, ask it questions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+
+from vramlens.analyses.attribution import Attribution, attribute
+from vramlens.analyses.explain import choose_device, explain_text, explain_trace, peak_of
+from vramlens.analyses.explanation import Explanation, OomVerdict
+from vramlens.analyses.fragmentation import Fragmentation
+from vramlens.analyses.heap import Heap
+from vramlens.errors import InputError, NotARecording, VramlensError
+from vramlens.read.oom_text import OomMessages, find_oom_messages
+from vramlens.read.snapshot import read_snapshot
+from vramlens.read.source import Source, open_source
+from vramlens.trace import Trace
+
+Progress = Callable[[float], None]
+"""Called with the share of the file that has been read, from 0 to 1."""
+
+
+class Recording(Trace):
+    """An opened recording: a Trace with the questions that one can ask it.
+
+    The columns are those of ``vramlens.trace.Trace``; each method runs one analysis of ``vramlens.analyses``.
+    """
+
+    def peak(self, device: int | None = None) -> Heap:
+        """The heap where requested bytes are highest: ``by_line``, ``by_category``, ``by_phase`` and so on.
+
+        Args:
+            device: the device; by default the one with the highest requested peak.
+
+        Raises:
+            UsageError: the recording has no such device.
+        """
+        return peak_of(self.attribution(device)).heap
+
+    def explain(self, at: str = "peak", device: int | None = None) -> Explanation:
+        """Everything at once: peak, verdict, fragmentation, leaks, findings.
+
+        Raises:
+            UsageError: the recording has no such device or moment.
+        """
+        return explain_trace(self, at=at, device=device)
+
+    def oom(self, device: int | None = None) -> OomVerdict | None:
+        """The out-of-memory verdict; None when nothing failed."""
+        return self.explain(device=device).oom
+
+    def fragmentation(self, device: int | None = None) -> Fragmentation | None:
+        """Free memory inside reserved segments, at the failure if there is one, else at the peak."""
+        return self.explain(device=device).fragmentation
+
+    def attribution(self, device: int | None = None) -> Attribution:
+        """For every allocation of a device its step, phase, user line, category and region."""
+        chosen = choose_device(self, device)
+        if chosen is None:
+            raise InputError(f"{self.source}: holds no GPU memory and no events")
+        if chosen.device not in self._attributions:
+            self._attributions[chosen.device] = attribute(self, chosen)
+        return self._attributions[chosen.device]
+
+    @cached_property
+    def _attributions(self) -> dict[int, Attribution]:
+        return {}
+
+
+def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Recording:
+    """Opens a recording: a ``.vram`` file or a PyTorch memory snapshot, compressed (xz, gz, zst) or not.
+
+    Nothing in the file is executed. What is whole in a truncated file is there; ``missing`` says what is not.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnsafeInput: loading it would run code or use memory without bound.
+        NotARecording: it is something else.
+    """
+    with open_source(path) as source:
+        if source.kind != "pickle":
+            raise NotARecording(f"{source.name}: {_WHAT_IT_IS[source.kind]}, not a recording")
+        return _read_recording(source, progress)
+
+
+def explain(
+    path: str | os.PathLike[str],
+    *,
+    at: str = "peak",
+    device: int | None = None,
+    log: str | os.PathLike[str] | None = None,
+    total_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Explains whatever the file is: a recording, or a log with an out-of-memory error in it.
+
+    Args:
+        path: the file; ``-`` is standard input.
+        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number.
+        device: the device; by default the one with the highest requested peak.
+        log: a file with the text of the error, to close the ledger of a recording.
+        total_bytes: the device's memory, for the ledger.
+
+    Raises:
+        InputError, UnsafeInput, NotARecording: as for ``load``.
+        UsageError: the recording has no such device or moment.
+    """
+    with open_source(path) as source:
+        if source.kind == "pickle":
+            recording = _read_recording(source, progress)
+            message = None if log is None else _messages(log)[-1]
+            return explain_trace(recording, at=at, device=device, message=message, total_bytes=total_bytes)
+        messages = find_oom_messages(source.stream)
+        if not messages:
+            raise NotARecording(f"{source.name}: {_WHAT_IT_IS[source.kind]}, with no out-of-memory error in it")
+        return explain_text(messages[-1], source.name, messages.total)
+
+
+_WHAT_IT_IS = {"text": "is a text", "json": "is JSON"}
+
+
+def example_path() -> Path:
+    """The recording that ships with the package: a real training run on an H200 that ran out of memory."""
+    return Path(__file__).with_name("example.pickle.xz")
+
+
+def _messages(path: str | os.PathLike[str]) -> OomMessages:
+    with open_source(path) as source:
+        messages = find_oom_messages(source.stream)
+    if not messages:
+        raise NotARecording(f"{source.name}: no out-of-memory error in it")
+    return messages
+
+
+def _read_recording(source: Source, progress: Progress | None) -> Recording:
+    def report(_bytes: int) -> None:
+        if progress is not None and source.size_bytes:
+            progress(min(1.0, source.position() / source.size_bytes))
+
+    try:
+        trace = read_snapshot(source.stream, source.name, progress=report if progress else None, meta=source.meta)
+    except VramlensError as error:
+        damage = " (the compressed data is damaged or cut short)" if source.damaged else ""
+        text = str(error)
+        raise type(error)((text if text.startswith(source.name) else f"{source.name}: {text}") + damage) from None
+    return Recording(**{field.name: getattr(trace, field.name) for field in fields(trace)})

@@ -1,0 +1,77 @@
+"""Advice: the one command that comes next, or the edit to paste where no command can tell more."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation
+
+# The verbs that this version has (a test compares them with the command line's): advice names no others.
+VERBS = frozenset({"explain"})
+
+# What records a run with PyTorch alone; the dump belongs where the error passes.
+_BEGIN = "torch.cuda.memory._record_memory_history()"
+_DUMP = 'torch.cuda.memory._dump_snapshot("oom.pickle")'
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What to do next.
+
+    Attributes:
+        why: what it brings, with the bytes to expect; ends without a full stop.
+        lines: the command, or the lines to paste.
+    """
+
+    why: str
+    lines: tuple[str, ...]
+
+
+def next_step(explanation: Explanation, by: str) -> NextStep:
+    """The one next step after an answer that was grouped by ``by``."""
+    if explanation.peak is None:
+        return _record(explanation)
+    source = explanation.recording.source
+    oom = explanation.oom
+    options = f" --device {explanation.peak.device}" if explanation.peak.device else ""
+    if oom is not None and not oom.survived:
+        size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
+        if oom.cause == "fragmentation" and "replay" in VERBS:
+            return _command(f"which settings let the {size} fit", "replay", source, options)
+        if oom.cause == "leak" and "leaks" in VERBS:
+            return _command("what keeps the memory of earlier steps", "leaks", source, options)
+    elif explanation.leaks and "leaks" in VERBS:
+        growth = format_size(explanation.leaks[0].bytes_per_step)
+        return _command(f"what keeps the {growth} a step", "leaks", source, options)
+    if "view" in VERBS:
+        return _command(f"the whole run as a picture, {format_size(explanation.peak.requested_bytes)} high", "view", source)
+    heap = explanation.heap or explanation.peak.heap
+    if explanation.at != "peak":
+        options += f" --at {explanation.at}"
+    largest = format_size(heap.by_stack[0].bytes) if heap.by_stack else format_size(heap.requested_bytes)
+    if by != "stack":
+        return _command(f"the call stacks behind it; the largest holds {largest}", "explain", source, f"{options} --by stack")
+    return _command(
+        f"the same {format_size(heap.requested_bytes)} by what they are for", "explain", source, f"{options} --by category"
+    )
+
+
+def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
+    return NextStep(why, (f"vramlens {verb} {shlex.quote(source)}{options}",))
+
+
+def _record(explanation: Explanation) -> NextStep:
+    """How to get a recording, for those who have only an error's text, or a recording of nothing."""
+    held = sum(row.bytes for row in explanation.ledger if row.kind.startswith("pytorch_allocated"))
+    why = f"see which lines hold the {format_size(held)}" if held else "see which lines hold the memory"
+    if "run" in VERBS:
+        return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",))
+    return NextStep(
+        f"{why}: paste these two, then `vramlens explain oom.pickle`",
+        (f"{_BEGIN}  # first line", f"{_DUMP}  # where it fails"),
+    )

@@ -1,0 +1,107 @@
+"""Layout: text fitted into a width in terminal cells, so that no number parts from its unit."""
+
+from __future__ import annotations
+
+import re
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+from vramlens.report.wording import Location, visible
+
+# A space that no line may end at: between a number and what it counts.
+_GLUED = re.compile(r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)")
+_GLUE = "\N{NO-BREAK SPACE}"
+NARROWEST = 40
+_WIDEST_TEXT = 110  # sentences wider than this are hard to read
+
+
+class Layout:
+    """Fits text into a width.
+
+    Args:
+        width: in terminal cells; at least NARROWEST is used.
+        ascii_only: where the output cannot show an ellipsis.
+    """
+
+    def __init__(self, width: int, *, ascii_only: bool = False) -> None:
+        self.width = max(width, NARROWEST)
+        self.ellipsis = "..." if ascii_only else "…"
+
+    def wrap(self, text: str, first: str = "", rest: str | None = None) -> list[str]:
+        """The text in lines; the first begins with ``first``, the others with ``rest`` (by default as much space)."""
+        indent = " " * cell_len(first) if rest is None else rest
+        width = min(self.width, _WIDEST_TEXT)
+        lines, line, empty = [], first, True
+        for word in _GLUED.sub(_GLUE, text).split(" "):
+            piece = word.replace(_GLUE, " ")
+            if not piece:
+                continue
+            if not empty and cell_len(line) + 1 + cell_len(piece) > width:
+                lines.append(line)
+                line, empty = indent, True
+            if empty and cell_len(line) + cell_len(piece) > width:  # longer than a line by itself
+                *full, piece = self._chopped(piece, width - cell_len(line), width - cell_len(indent))
+                for part in full:
+                    lines.append(line + part)
+                    line = indent
+            line += piece if empty else f" {piece}"
+            empty = False
+        return [*lines, line]
+
+    def _chopped(self, word: str, first_width: int, width: int) -> list[str]:
+        head = chop_cells(word, first_width)[0]
+        tail = word[len(head) :]
+        return [head, *chop_cells(tail, width)] if tail else [head]
+
+    def from_left(self, text: str, width: int) -> str:
+        """The text, shortened at its beginning."""
+        if cell_len(text) <= width:
+            return text
+        room = max(0, width - cell_len(self.ellipsis))
+        kept = ""
+        for char in reversed(text):
+            if cell_len(char + kept) > room:
+                break
+            kept = char + kept
+        return self.ellipsis + kept
+
+    def from_right(self, text: str, width: int) -> str:
+        """The text, shortened at its end."""
+        if cell_len(text) <= width:
+            return text
+        return set_cell_size(text, max(0, width - cell_len(self.ellipsis))).rstrip() + self.ellipsis
+
+    def place(self, place: Location, width: int) -> str:
+        """A line of code: folders go first, then the function's end; the line number stays."""
+        line = f":{place.line}" if place.line > 0 else ""
+        function = f" in {visible(place.function)}" if place.function else ""
+        file = visible(place.file)
+        if cell_len(file + line + function) <= width:
+            return file + line + function
+        name = re.split(r"[/\\]", file)[-1] or file
+        least = min(cell_len(file), cell_len(self.ellipsis + "/" + name))
+        room = width - cell_len(line) - min(least, width // 2)
+        function = self.from_right(function, max(room, 0)) if room > 5 else ""
+        return self._path(file, width - cell_len(line + function)) + line + function
+
+    def _path(self, file: str, width: int) -> str:
+        """A path without its first folders; cut inside a name only when the name alone is too long."""
+        if cell_len(file) <= width:
+            return file
+        for cut in re.finditer(r"[/\\]", file):
+            shorter = self.ellipsis + file[cut.start() :]
+            if cell_len(shorter) <= width:
+                return shorter
+        return self.from_left(file, width)
+
+
+def right(cells: list[str]) -> list[str]:
+    """Cells of one column, aligned to the right."""
+    width = max(map(cell_len, cells), default=0)
+    return [" " * (width - cell_len(cell)) + cell for cell in cells]
+
+
+def left(cells: list[str]) -> list[str]:
+    """Cells of one column, aligned to the left."""
+    width = max(map(cell_len, cells), default=0)
+    return [cell + " " * (width - cell_len(cell)) for cell in cells]

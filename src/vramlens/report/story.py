@@ -1,0 +1,290 @@
+"""The story: what an explanation says, in order, before it is laid out as text or Markdown.
+
+Everything in it is one line of plain words: what came with the input has its control characters made visible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.report.advice import NextStep, next_step
+from vramlens.report.tables import Table, table_of
+from vramlens.report.wording import counted, place_name, plain, sentence, share, short_place_name, visible, with_size
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
+    from vramlens.analyses.finding import Finding
+    from vramlens.analyses.growth import Leak
+    from vramlens.analyses.heap import Heap
+
+_WALLS = {
+    "process_limit": "The limit set for this process refused it, not the GPU",
+    "device": "The GPU itself is full",
+    "other_process": "Other processes on the same GPU hold the room that was missing",
+    "host": "The host's memory ran out, not the GPU's",
+    "unknown": "What refused it cannot be told from this input",
+}
+_CAUSES = {
+    "fragmentation": "Cause: fragmentation, the free bytes would have been enough in one piece",
+    "leak": "Cause: a leak, what earlier steps left behind takes the room",
+    "spike": "Cause: a spike, this step needs more than twice as much as any step before it",
+    "capacity": "Cause: capacity, what is alive at that moment leaves too little room",
+}
+_KINDS = {
+    "pytorch_allocated": "tensors, in PyTorch",
+    "pytorch_private_pools": "free in PyTorch's private pools (CUDA graphs)",
+    "pytorch_cached": "cached by PyTorch, not in use",
+    "this_process": "this process",
+    "this_process_other": "this process outside PyTorch (context, libraries, NCCL)",
+    "outside_pytorch": "outside PyTorch (contexts, libraries, other processes)",
+    "other_processes": "other processes",
+    "free": "free",
+    "unknown": "held by something that this input does not name",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number and the words that say what it is."""
+
+    size_bytes: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A finding in words: the claim, the place if the claim does not name it, the evidence, the fix."""
+
+    verdict: str
+    title: str
+    place: str
+    evidence: tuple[str, ...]
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What there is to say.
+
+    Attributes:
+        failed: whether it is about a failure that ended the program.
+        headline: the answer.
+        sentences: how it came to that.
+        figures: the numbers of a failure.
+        table: who holds the memory; None where the input cannot tell.
+        table_title: which moment the table is about.
+        ledger: where all of the device's memory is.
+        claims: findings with something to do, the most useful first.
+        refuted: what would not help.
+        notes: findings that ask for nothing.
+        growth: memory that every step leaves behind.
+        steps: the steps in one sentence; "" where unknown.
+        unknown: what is missing or cannot be told.
+        next: the one next step.
+    """
+
+    failed: bool
+    headline: str
+    sentences: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    table: Table | None
+    table_title: str
+    ledger: tuple[Figure, ...]
+    claims: tuple[Claim, ...]
+    refuted: tuple[str, ...]
+    notes: tuple[str, ...]
+    growth: tuple[str, ...]
+    steps: str
+    unknown: tuple[str, ...]
+    next: NextStep
+
+
+def story_of(explanation: Explanation, by: str) -> Story:
+    """What an explanation says, with memory grouped by one of ``tables.GROUPINGS``."""
+    oom, heap = explanation.oom, explanation.heap
+    failed = oom is not None and (not oom.survived or explanation.at == "oom")
+    claims, refuted, notes = _sorted_findings(explanation.findings)
+    step = next_step(explanation, by)
+    return Story(
+        failed=failed,
+        headline=visible(_headline(explanation, failed)),
+        sentences=tuple(visible(sentence(text)) for text in _sentences(explanation, failed)),
+        figures=_figures(oom) if oom is not None and failed else (),
+        table=table_of(heap, by) if heap is not None else None,
+        table_title=_table_title(explanation) if heap is not None else "",
+        ledger=tuple(
+            Figure(row.bytes, _KINDS.get(row.kind, plain(row.kind)) + ("" if row.confidence != "inferred" else " (inferred)"))
+            for row in explanation.ledger
+        ),
+        claims=claims,
+        refuted=refuted,
+        notes=notes,
+        growth=tuple(visible(_growth(leak)) for leak in explanation.leaks),
+        steps=_steps(explanation),
+        unknown=tuple(visible(sentence(text)) for text in _unknown(explanation, failed)),
+        next=NextStep(visible(step.why), tuple(visible(line) for line in step.lines)),
+    )
+
+
+# The answer
+
+
+def _headline(explanation: Explanation, failed: bool) -> str:
+    oom, peak, heap = explanation.oom, explanation.peak, explanation.heap
+    if failed and oom is not None:
+        return oom.headline
+    if peak is None or heap is None:
+        return oom.headline if oom is not None else "No GPU memory to explain: the input names no device"
+    if heap.event == peak.heap.event:
+        return f"Peak {_peak_size(peak)}{_when(heap)}{_made_of(heap)}"
+    moment = {"end": "at the end", "oom": "when the request failed"}.get(explanation.at, f"after event {heap.event:,}")
+    size = format_size(heap.requested_bytes)
+    return f"{size} requested {moment}{_when(heap)}{_made_of(heap)}. The peak: {_peak_size(peak)}{_when(peak.heap)}"
+
+
+def _peak_size(peak: Peak) -> str:
+    requested, reserved = format_size(peak.requested_bytes), format_size(peak.reserved_bytes)
+    about = "" if "requested_bytes" in peak.exact else " (estimated)"
+    about_reserved = "" if "reserved_bytes" in peak.exact else ", estimated"
+    return f"{requested} requested{about} ({reserved} reserved{about_reserved})"
+
+
+def _when(heap: Heap) -> str:
+    return "" if heap.step is None else f" in step {heap.step}"
+
+
+def _made_of(heap: Heap) -> str:
+    """The largest category and the largest line, as far as they are known."""
+    parts = []
+    if heap.by_category:
+        name, held = max(heap.by_category.items(), key=lambda item: item[1].bytes)
+        if name not in ("other", "unknown"):
+            sure = "" if held.verdict == "proven" else f" ({held.verdict})"
+            parts.append(f"{share(held.bytes, heap.requested_bytes)} {plain(name)}{sure}")
+    if heap.by_line:
+        line = heap.by_line[0]
+        parts.append(f"largest line {short_place_name(line.place)}, {format_size(line.bytes)}")
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _sentences(explanation: Explanation, failed: bool) -> list[str]:
+    said = []
+    oom, peak = explanation.oom, explanation.peak
+    if oom is not None and failed:
+        said.append(_WALLS.get(oom.wall, _WALLS["unknown"]))
+        if oom.cause is not None:
+            said.append(_CAUSES.get(oom.cause, f"Cause: {plain(oom.cause)}"))
+        if oom.place is not None:
+            said.append(f"The request came from {place_name(oom.place)}")
+        if oom.count > 1:
+            said.append(f"{counted(oom.count, 'request')} failed in all; this is the last")
+    elif oom is not None:
+        times = "A request" if oom.count == 1 else counted(oom.count, "request")
+        said.append(f"{times} failed and the program went on (`--at oom` shows that moment): {oom.headline}")
+    if peak is not None and peak.shape and not failed:
+        said.append(peak.shape)
+    return said
+
+
+def _figures(oom: OomVerdict) -> tuple[Figure, ...]:
+    """The numbers of a failure, in the order in which they explain it."""
+    found = []
+    wanted, tried = oom.requested_bytes, oom.tried_bytes
+    if wanted is not None:
+        asked = f"; {format_size(tried)} asked of the driver" if tried not in (None, wanted) else ""
+        found.append(Figure(wanted, f"wanted{asked}"))
+    elif tried is not None:
+        found.append(Figure(tried, "wanted, as asked of the driver"))
+    limit = f", of a limit of {format_size(oom.limit_bytes)}" if oom.limit_bytes is not None else ""
+    if oom.reserved_bytes is not None:
+        found.append(Figure(oom.reserved_bytes, f"reserved by PyTorch{limit}"))
+    elif oom.limit_bytes is not None:
+        found.append(Figure(oom.limit_bytes, "the limit"))
+    if oom.allocated_bytes is not None:
+        found.append(Figure(oom.allocated_bytes, "of that allocated" if oom.reserved_bytes is not None else "allocated"))
+    if oom.largest_free_bytes is not None:
+        inside = ""
+        if oom.reserved_bytes is not None and oom.allocated_bytes is not None:
+            inside = f", of {format_size(max(0, oom.reserved_bytes - oom.allocated_bytes))} not allocated"
+        found.append(Figure(oom.largest_free_bytes, f"largest free block that it could use{inside}"))
+    if oom.free_bytes is not None:
+        found.append(Figure(oom.free_bytes, "free on the GPU"))
+    return tuple(found)
+
+
+# The evidence
+
+
+def _table_title(explanation: Explanation) -> str:
+    heap, peak, oom = explanation.heap, explanation.peak, explanation.oom
+    assert heap is not None
+    moments = {"peak": "at the peak", "oom": "when the request failed", "end": "at the end"}
+    moment = moments.get(explanation.at, f"after event {heap.event:,}")
+    if oom is not None and oom.event is not None and heap.event == oom.event:
+        moment = moments["oom"]
+    elif peak is not None and heap.event == peak.heap.event and explanation.at != "end":
+        moment = moments["peak"]
+    return f"{format_size(heap.requested_bytes)} held {moment}"
+
+
+def _sorted_findings(findings: tuple[Finding, ...]) -> tuple[tuple[Claim, ...], tuple[str, ...], tuple[str, ...]]:
+    """What to do, what would not help, and what else is so."""
+    claims, refuted, notes = [], [], []
+    for finding in findings:
+        if finding.fix is not None:
+            claims.append(_claim(finding))
+        elif finding.bytes == 0 or finding.verdict == "not a problem":
+            refuted.append(visible(sentence(finding.title)))
+        else:
+            sure = "" if finding.verdict == "proven" else f" ({finding.verdict})"
+            notes.append(visible(sentence(f"{finding.title}{sure}")))
+    return tuple(claims), tuple(refuted), tuple(notes)
+
+
+def _claim(finding: Finding) -> Claim:
+    place = ""
+    if finding.place is not None and finding.place.file not in finding.title:
+        place = place_name(finding.place)
+    return Claim(
+        verdict=finding.verdict,
+        title=visible(sentence(with_size(finding.title, finding.bytes))),
+        place=place,
+        evidence=tuple(visible(sentence(text)) for text in finding.evidence if text.strip()),
+        fix=visible((finding.fix or "").strip()),
+    )
+
+
+def _growth(leak: Leak) -> str:
+    where = place_name(leak.place) if leak.place is not None else "(no line known)"
+    a_step, after = format_size(leak.bytes_per_step), counted(leak.steps, "step")
+    fix = f" {sentence(leak.fix)}" if leak.fix else ""
+    return f"{a_step} a step from {where}: {format_size(leak.bytes)} after {after} ({leak.verdict}).{fix}"
+
+
+def _steps(explanation: Explanation) -> str:
+    steps = explanation.steps
+    if not steps.count:
+        return ""
+    told_by = f", told by {steps.source}" if steps.source else ""
+    said = f"{counted(steps.count, 'step')}{told_by}"
+    peaks = steps.peak_bytes
+    if not peaks:
+        return f"{said}."
+    if max(peaks) - min(peaks) <= max(peaks) // 100:
+        return f"{said}; {'it' if len(peaks) == 1 else 'each'} peaks at {format_size(max(peaks))} requested."
+    shown = [format_size(size) for size in (peaks if len(peaks) <= 6 else (*peaks[:3], *peaks[-3:]))]
+    if len(peaks) > 6:
+        shown.insert(3, "…")
+    return f"{said}; their peaks, requested: {', '.join(shown)}."
+
+
+def _unknown(explanation: Explanation, failed: bool) -> list[str]:
+    facts, oom = explanation.recording, explanation.oom
+    said = list(facts.missing)
+    if not facts.complete and not said and explanation.peak is not None:
+        said.append("The recording is incomplete")
+    if oom is not None and failed:
+        said.extend(oom.unknowns)
+    return said

@@ -1,0 +1,141 @@
+"""Tables: who holds the bytes of a heap, grouped as asked, cut where asked, what was cut said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vramlens.report.wording import Location, counted, place_name, plain, visible
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.heap import Heap
+    from vramlens.trace import Frame
+
+GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
+DEFAULT_TOP = 10
+_PLURALS = {"category": "categories"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One holder.
+
+    Attributes:
+        name: what holds the bytes; ``place`` instead where it is a line of code.
+        place: the line; it can be shortened in a way that a name cannot.
+        bytes, allocations: how much and how many; None where the count is not known.
+        likely_bytes: the part of ``bytes`` that was attributed to this row by inference.
+        note: the category, or how sure the row is.
+        frames: of a stack, innermost first.
+    """
+
+    name: str
+    place: Location | None
+    bytes: int
+    allocations: int | None = None
+    likely_bytes: int = 0
+    note: str = ""
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Holders, largest first.
+
+    Attributes:
+        by: one of GROUPINGS.
+        total_bytes: what shares are shares of.
+        rows: those shown.
+        hidden: how many more there are, and their bytes.
+        rest: what belongs to no row (no line known, outside any module); None where everything does.
+        note_header: what the rows' notes are.
+        empty: why there are no rows, and how to get some; "" where there are.
+    """
+
+    by: str
+    total_bytes: int
+    rows: tuple[Row, ...]
+    hidden: int = 0
+    hidden_bytes: int = 0
+    rest: Row | None = None
+    note_header: str = ""
+    empty: str = ""
+
+    def cut(self, top: int) -> Table:
+        """The table with no more than ``top`` rows."""
+        if top >= len(self.rows):
+            return self
+        gone = self.rows[top:]
+        return replace(
+            self,
+            rows=self.rows[:top],
+            hidden=self.hidden + len(gone),
+            hidden_bytes=self.hidden_bytes + sum(row.bytes for row in gone),
+        )
+
+    @property
+    def cut_note(self) -> str:
+        """What the table does not show; "" where it shows everything."""
+        if not self.hidden:
+            return ""
+        more = counted(self.hidden, f"more {self.by}", f"more {_PLURALS.get(self.by, self.by + 's')}")
+        return f"and {more}, {format_size(self.hidden_bytes)}"
+
+
+def table_of(heap: Heap, by: str) -> Table:
+    """The holders of a heap's requested bytes by one of GROUPINGS, all of them."""
+    total = heap.requested_bytes
+    if by == "line":
+        return Table(by, total, _lines(heap), rest=_rest("(no line known)", heap.unattributed_bytes), note_header="mostly")
+    if by == "category":
+        rows = [Row(plain(name), None, held.bytes, note=held.verdict) for name, held in heap.by_category.items()]
+        return Table(by, total, tuple(rows), note_header="verdict")
+    if by == "phase":
+        return Table(by, total, _named({plain(name): size for name, size in heap.by_phase.items()}))
+    if by == "stack":
+        return _stacks(heap)
+    named = heap.by_module if by == "module" else heap.by_region
+    if not named:
+        return Table(by, total, (), empty=_NOTHING_NAMED[by])
+    outside = total - sum(named.values())
+    return Table(by, total, _named({visible(k): n for k, n in named.items()}), rest=_rest(f"(outside any {by})", outside))
+
+
+_NOTHING_NAMED = {
+    "module": "No module is named here: a bare PyTorch snapshot does not hold module names.",
+    "region": "No region is named here: wrap code in `with torch.profiler.record_function('name'):` and record again.",
+}
+
+
+def _rest(name: str, size_bytes: int) -> Row | None:
+    return Row(name, None, size_bytes) if size_bytes > 0 else None
+
+
+def _named(sizes: Mapping[str, int]) -> tuple[Row, ...]:
+    return tuple(Row(name, None, size) for name, size in sizes.items())
+
+
+def _lines(heap: Heap) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            place_name(line.place),
+            line.place,
+            line.bytes,
+            line.allocations,
+            likely_bytes=line.inferred_bytes,
+            note=plain(line.category),
+        )
+        for line in heap.by_line
+    )
+
+
+def _stacks(heap: Heap) -> Table:
+    rows, rest = [], None
+    for held in heap.by_stack:
+        if held.frames:
+            rows.append(Row(place_name(held.frames[0]), held.frames[0], held.bytes, held.allocations, frames=held.frames))
+        else:
+            rest = Row("(no Python stack)", None, held.bytes, held.allocations)
+    return Table("stack", heap.requested_bytes, tuple(rows), rest=rest)

@@ -1,0 +1,243 @@
+"""An explanation as text for a terminal: the answer first, then the evidence, then what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from vramlens.report.layout import Layout, left, right
+from vramlens.report.story import Claim, Figure, Story, story_of
+from vramlens.report.tables import DEFAULT_TOP, Row, Table
+from vramlens.report.wording import place_name, share
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vramlens.analyses.explanation import Explanation
+
+FAILURE_LINES = 24
+_FRAMES = 12
+_TITLE = "bold"
+
+
+def render(explanation: Explanation, console: Console, by: str = "line", top: int | None = None) -> None:
+    """Prints an explanation.
+
+    Args:
+        by: what the memory is grouped by: line, module, category, phase, region or stack.
+        top: how many rows to show; by default 10, and after a failure as many as its 24 lines leave room for.
+    """
+    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
+    for line in _Report(story_of(explanation, by), layout).lines(top):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """How much of each part is shown."""
+
+    rows: int
+    frames: int
+    claims: int = 99
+    titles: bool = True
+    evidence: bool = True
+    refuted: int = 99
+    notes: int = 99
+    unknown: int = 99
+    growth: int = 99
+    ledger: bool = True
+    steps: bool = True
+    header: bool = True
+    blanks: bool = True
+
+
+def _details(rows: int | None) -> Iterator[_Detail]:
+    """From all to little: what matters least in a failure goes first, who holds the memory and what to do last."""
+    most = DEFAULT_TOP if rows is None else rows
+    detail = _Detail(most, frames=4, claims=3, refuted=3, notes=2, unknown=2, growth=2)
+    yield detail
+    for change in (
+        {"evidence": False},
+        {"steps": False},
+        {"rows": min(most, 6)},
+        {"frames": 2},
+        {"notes": 0},
+        {"unknown": 1, "growth": 1},
+        {"titles": False},
+        {"rows": min(most, 4)},
+        {"claims": 2, "refuted": 2},
+        {"frames": 1},
+        {"unknown": 0},
+        {"refuted": 1},
+        {"rows": min(most, 3)},
+        {"header": False},
+        {"blanks": False},
+        {"claims": 1},
+        {"refuted": 0, "growth": 0},
+        {"ledger": False},
+        {"rows": 1},
+    ):
+        asked = {} if rows is not None and "rows" in change else change
+        detail = replace(detail, **asked)  # type: ignore[arg-type]
+        yield detail
+
+
+class _Report:
+    """One story, laid out."""
+
+    def __init__(self, story: Story, layout: Layout) -> None:
+        self.story, self.layout = story, layout
+
+    def lines(self, top: int | None) -> list[Text]:
+        """All lines; those of a failure fit one screen, unless more rows than that were asked for."""
+        if not self.story.failed:
+            return self._composed(_Detail(DEFAULT_TOP if top is None else top, frames=_FRAMES))
+        shown: list[Text] = []
+        for detail in _details(top):
+            shown = self._composed(detail)
+            if len(shown) <= FAILURE_LINES:
+                break
+        return shown
+
+    def _composed(self, detail: _Detail) -> list[Text]:
+        story, layout = self.story, self.layout
+        opening = [Text(line, style=_TITLE) for line in layout.wrap(story.headline)]
+        opening += self._texts(layout.wrap(" ".join(story.sentences))) if story.failed else self._each(story.sentences)
+        sections = [
+            opening,
+            self._texts(self._figures(story.figures)),
+            self._held(detail),
+            self._ledger(detail),
+            self._claims(detail),
+            self._listed("What would not help", story.refuted, detail.refuted),
+            self._listed("Also", story.notes, detail.notes),
+            self._listed("Grows with every step", story.growth, detail.growth),
+            self._texts(layout.wrap(story.steps)) if story.steps and detail.steps else [],
+            self._listed("Not known", story.unknown, detail.unknown),
+            self._next(),
+        ]
+        lines: list[Text] = []
+        for section in filter(None, sections):
+            if lines and detail.blanks:
+                lines.append(Text(""))
+            lines += section
+        return lines
+
+    def _texts(self, lines: list[str]) -> list[Text]:
+        return [Text(line) for line in lines]
+
+    def _each(self, sentences: tuple[str, ...]) -> list[Text]:
+        return [Text(line) for sentence in sentences for line in self.layout.wrap(sentence)]
+
+    def _figures(self, figures: tuple[Figure, ...]) -> list[str]:
+        sizes = right([format_size(figure.size_bytes) for figure in figures])
+        return [
+            line
+            for size, figure in zip(sizes, figures, strict=True)
+            for line in self.layout.wrap(figure.words, first=f"  {size}  ")
+        ]
+
+    def _held(self, detail: _Detail) -> list[Text]:
+        table = self.story.table
+        if table is None:
+            return []
+        title = [Text(line, style=_TITLE) for line in self.layout.wrap(f"{self.story.table_title}, by {table.by}")]
+        if table.empty:
+            return [*title, *self._texts(self.layout.wrap(table.empty, first="  "))]
+        return [*title, *self._texts(_table_lines(table.cut(detail.rows), self.layout, detail))]
+
+    def _ledger(self, detail: _Detail) -> list[Text]:
+        # After a failure whose holders are known it would only say the figures again.
+        if not self.story.ledger or not detail.ledger or (self.story.failed and self.story.table is not None):
+            return []
+        total = format_size(sum(row.size_bytes for row in self.story.ledger))
+        title = Text(f"Where the GPU's {total} are", style=_TITLE)
+        return [title, *self._texts(self._figures(self.story.ledger))]
+
+    def _claims(self, detail: _Detail) -> list[Text]:
+        claims = self.story.claims
+        if not claims:
+            return []
+        lines = [Text("What to do", style=_TITLE)]
+        for number, claim in enumerate(claims[: detail.claims], 1):
+            lines += self._texts(self._claim(number, claim, detail))
+        hidden = len(claims) - detail.claims
+        if hidden > 0:
+            lines.append(Text(f"  {self.layout.ellipsis} and {hidden} more: --markdown shows all"))
+        return lines
+
+    def _claim(self, number: int, claim: Claim, detail: _Detail) -> list[str]:
+        mark = f"  {number}. "
+        indent = " " * len(mark)
+        sure = "" if claim.verdict in ("proven", "not a problem") else f"{claim.verdict.capitalize()}: "
+        if not detail.titles:
+            return self.layout.wrap(sure + claim.fix, first=mark)
+        title = f"{sure}{claim.title}" + (f" ({claim.place})" if claim.place else "")
+        lines = self.layout.wrap(title, first=mark)
+        if detail.evidence and not self.story.failed:
+            lines += [line for text in claim.evidence for line in self.layout.wrap(text, first=indent)]
+        return [*lines, *self.layout.wrap(claim.fix, first=f"{indent}Do: ")]
+
+    def _listed(self, title: str, items: tuple[str, ...], most: int) -> list[Text]:
+        if not items or not most:
+            return []
+        lines = [line for item in items[:most] for line in self.layout.wrap(item, first="  - ")]
+        if len(items) > most:
+            lines.append(f"  {self.layout.ellipsis} and {len(items) - most} more: --markdown shows all")
+        return [Text(title, style=_TITLE), *self._texts(lines)]
+
+    def _next(self) -> list[Text]:
+        step = self.story.next
+        lines = [Text(line, style=_TITLE) for line in self.layout.wrap(f"Next, {step.why}:")]
+        return [*lines, *(Text(f"  {line}") for line in step.lines)]  # never cut or wrapped: they are to be pasted
+
+
+def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
+    """The rows, sizes right-aligned; columns that say nothing, or find no room, are left out."""
+    rows = [*table.rows, *([table.rest] if table.rest else [])]
+    sizes = right(["", *(format_size(row.bytes) for row in rows)])
+    shares = right(["", *(share(row.bytes, table.total_bytes) for row in rows)])
+    columns = [sizes, shares]
+    if any(row.allocations is not None for row in rows) and layout.width >= 70:
+        counts = [f"{row.allocations:,}" if row.allocations is not None else "" for row in rows]
+        columns.append(right(["count", *counts]))
+    likely = [share(row.likely_bytes, row.bytes) if row.likely_bytes else "" for row in rows]
+    if any(likely):
+        columns.append(right(["likely", *likely]))
+    notes = left([table.note_header, *(row.note for row in rows)]) if table.note_header else []
+    used = 2 + sum(cell_len(column[0]) + 2 for column in columns) + (2 + cell_len(notes[0]) if notes else 0)
+    names = left([table.by, *(_name(row, layout, max(layout.width - used, 12)) for row in rows)])
+    columns += [names, notes] if notes else [names]
+    cells = zip(*columns, strict=True)
+    lines = ["  " + "  ".join(line).rstrip() for line in cells]
+    if len(columns) <= 3 and not notes or not detail.header:
+        lines = lines[1:]
+    else:
+        rows = [Row("", None, 0), *rows]  # the header
+    lines = [line for row, text in zip(rows, lines, strict=True) for line in (text, *_frames(row, layout, detail))]
+    if table.cut_note:
+        place = len(lines) - 1 if table.rest else len(lines)
+        lines[place:place] = layout.wrap(f"{layout.ellipsis} {table.cut_note}", first="  ")
+    return lines
+
+
+def _name(row: Row, layout: Layout, width: int) -> str:
+    if row.place is not None:
+        return layout.place(row.place, width)
+    return layout.from_right(row.name, width)
+
+
+def _frames(row: Row, layout: Layout, detail: _Detail) -> list[str]:
+    """The callers of a stack's innermost frame, below it."""
+    callers = row.frames[1 : detail.frames]
+    lines = [f"      {layout.place(frame, layout.width - 6)}" for frame in callers]
+    hidden = len(row.frames) - 1 - len(callers)
+    if hidden > 0 and detail.frames > 2:
+        outer = place_name(row.frames[-1]) if hidden == 1 else f"{layout.ellipsis} and {hidden} more frames"
+        lines.append(f"      {outer}")
+    return lines

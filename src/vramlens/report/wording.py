@@ -1,0 +1,84 @@
+"""Words: how the reports write sizes, shares, counts, places and text that came with the input."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from vramlens.units import format_size
+
+
+class Location(Protocol):
+    """Anything with a file, a line and a function: a Place or a Frame."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+    @property
+    def function(self) -> str: ...
+
+
+def visible(text: str) -> str:
+    """The text on one line, with whatever would not show, or would steer a terminal, as an escape.
+
+    File, function and region names come from the recording; a newline or an ESC in one must not draw on the screen.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def share(part: int, whole: int) -> str:
+    """How much of the whole, in percent; never 0 % of something, nor 100 % of less than all."""
+    if whole <= 0:
+        return ""
+    rounded = round(100 * part / whole)
+    if part > 0 and rounded == 0:
+        return "<1 %"
+    if part < whole and rounded == 100:
+        return ">99 %"
+    return f"{rounded} %"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 line``, ``1,200 lines``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(words: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def plain(name: str) -> str:
+    """A category's or phase's name as people say it."""
+    return visible(name.replace("_", " "))
+
+
+def place_name(place: Location) -> str:
+    """``train/model.py:39 in forward``; without the line or function where they are not known."""
+    line = f":{place.line}" if place.line > 0 else ""
+    function = f" in {visible(place.function)}" if place.function else ""
+    return f"{visible(place.file)}{line}{function}"
+
+
+def short_place_name(place: Location) -> str:
+    """``model.py:39 in forward``: the last part of the path only."""
+    name = re.split(r"[/\\]", place.file)[-1] or place.file
+    line = f":{place.line}" if place.line > 0 else ""
+    function = f" in {visible(place.function)}" if place.function else ""
+    return f"{visible(name)}{line}{function}"
+
+
+def with_size(text: str, size_bytes: int | None) -> str:
+    """The text, followed by the size unless it is said in it already or there is none."""
+    if not size_bytes or format_size(size_bytes) in text:
+        return text
+    return f"{text} ({format_size(size_bytes)})"
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop where it has no end of its own."""
+    text = text.strip()
+    return text if not text or text[-1] in ".!?:" else text + "."

@@ -1,0 +1,233 @@
+"""What an out-of-memory text proves, and that it never claims more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramlens.analyses.finding import VERDICTS, Finding
+from vramlens.analyses.oom_sums import least_request
+from vramlens.analyses.oom_text import WALLS, TextVerdict, explain_message
+from vramlens.read.oom_text import find_oom_messages
+from vramlens.units import GIB, MIB, format_size
+
+CORPUS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "data" / "oom_messages.json").read_text("utf-8")
+)
+SMALL = (
+    "CUDA out of memory. Tried to allocate 58.00 MiB. GPU 0 has a total capacity of 3.71 GiB of which"
+    " 57.00 MiB is"
+    " free. Including non-PyTorch memory, this process has 3.64 GiB memory in use. Of the allocated"
+    " memory 3.51 GiB"
+    " is allocated by PyTorch, and 74.06 MiB is reserved by PyTorch but unallocated."
+)
+SHORT = (
+    "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 79.32 GiB of which"
+    " 401.56 MiB"
+    " is free."
+)
+OTHERS = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 31.36 GiB of which"
+    " 2.62 MiB is"
+    " free. Process 81034 has 30.57 GiB memory in use. Including non-PyTorch memory, this process has"
+    " 784.00 MiB"
+    " memory in use. Of the allocated memory 179.69 MiB is allocated by PyTorch, and 12.31 MiB is reserved by"
+    " PyTorch but unallocated."
+)
+CONTAINER = (
+    "CUDA out of memory. Tried to allocate 224.00 MiB. GPU 0 has a total capacity of 44.34 GiB of which"
+    " 160.81 MiB"
+    " is free. Process 47694 has 44.17 GiB memory in use. Of the allocated memory 43.36 GiB is allocated"
+    " by PyTorch,"
+    " and 396.27 MiB is reserved by PyTorch but unallocated."
+)
+LIMIT = (
+    "CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which"
+    " 133.32 GiB"
+    " is free. Including non-PyTorch memory, this process has 2.64 GiB memory in use. 2.00 GiB allowed;"
+    " Of the"
+    " allocated memory 1.98 GiB is allocated by PyTorch, and 1.78 MiB is reserved by PyTorch but unallocated."
+)
+
+
+def verdict(text: str, conf: str = "") -> TextVerdict:
+    (message,) = find_oom_messages(text.encode())
+    return explain_message(message, conf)
+
+
+def finding(found: TextVerdict, slug: str) -> Finding:
+    return next(one for one in found.findings if one.id == slug)
+
+
+def test_one_mebibyte_short_and_holes_of_unknown_size() -> None:
+    found = verdict(SMALL)
+    assert (found.wall, found.cause, found.short_by_bytes) == ("device", None, MIB)
+    assert found.headline.startswith("1.00 MiB short at the driver")
+    assert found.expandable_segments == "undecided"
+    hint = finding(found, "expandable_segments")
+    assert hint.verdict == "possible"
+    assert "74.06 MiB lie in holes of unknown size" in hint.title
+    outside = next(row for row in found.ledger if row.kind == "this_process_other")
+    assert outside.confidence == "inferred"
+    assert abs(outside.bytes - 59 * MIB) < 12 * MIB
+    assert "about 59" in finding(found, "outside_pytorch").title
+
+
+def test_the_short_form_gives_the_shortage_and_says_what_it_lacks() -> None:
+    found = verdict(SHORT)
+    assert found.headline.startswith("110.44 MiB short")
+    assert found.short_by_bytes == round(512 * MIB) - round(401.56 * MIB)
+    assert (found.wall, found.cause, found.expandable_segments) == ("device", None, None)
+    assert any("How much PyTorch held" in unknown for unknown in found.unknowns)
+    assert {row.kind for row in found.ledger} == {"free", "unknown"}
+
+
+def test_another_process_holds_the_device() -> None:
+    found = verdict(OTHERS)
+    assert found.wall == "other_process"
+    assert "81034" in found.headline
+    assert finding(found, "other_process").verdict == "proven"
+
+
+def test_in_a_container_the_only_listed_process_is_this_one() -> None:
+    found = verdict(CONTAINER)
+    assert found.wall == "device"
+    assert any("container" in unknown for unknown in found.unknowns)
+    assert next(row for row in found.ledger if row.kind == "this_process_other").confidence == "inferred"
+
+
+def test_the_process_limit_is_the_wall_and_the_hint_is_refuted() -> None:
+    found = verdict(LIMIT)
+    assert found.wall == "process_limit"
+    assert found.short_by_bytes is not None
+    assert abs(found.short_by_bytes - 44 * MIB) <= found.short_slack_bytes  # 2028 MiB were reserved of 2048
+    assert found.expandable_segments == "refuted"
+    assert "fragmentation" in found.excluded_causes
+
+
+def test_the_hint_is_refuted_where_it_is_already_on() -> None:
+    found = verdict(SMALL, "expandable_segments:True,max_split_size_mb:64")
+    assert found.expandable_segments == "refuted"
+    assert finding(found, "expandable_segments").verdict == "proven"
+
+
+def test_enough_free_without_a_limit_is_not_explained_away() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 23.99 GiB of"
+        " which 7.72 GiB is free."
+    )
+    found = verdict(text)
+    assert (found.wall, found.short_by_bytes) == ("unknown", None)
+    assert found.headline.startswith("7.72 GiB free, yet")
+
+
+def test_more_live_than_the_device_has_makes_no_ledger() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 3.74 GiB. GPU 0 has a total capacity of 4.00 GiB of which"
+        " 0 bytes is"
+        " free. Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use. Of the"
+        " allocated"
+        " memory 16.20 GiB is allocated by PyTorch, and 844.14 MiB is reserved by PyTorch but unallocated."
+    )
+    found = verdict(text)
+    assert found.ledger == ()
+    assert finding(found, "oversubscribed").verdict == "proven"
+
+
+def test_a_request_larger_than_the_device_is_said_to_be_so() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 56.00 GiB. GPU 1 has a total capacity of 23.56 GiB of"
+        " which 20.66 GiB is free."
+    )
+    found = verdict(text)
+    assert finding(found, "request_too_large").verdict == "proven"
+    assert "leak" in found.excluded_causes
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
+def test_every_wording_gets_a_sound_verdict(case: dict[str, Any]) -> None:
+    found = verdict(case["text"])
+    check(found)
+    kind = case["expect"]["kind"]
+    assert (found.wall == "host") == (kind == "host" or "host alloc" in case["text"])
+    if kind == "triton":
+        assert found.findings[0].verdict == "not a problem"
+
+
+def check(found: TextVerdict) -> None:
+    assert found.wall in WALLS
+    assert found.cause is None
+    assert found.headline
+    assert "\n" not in found.headline
+    assert found.unknowns
+    assert all(row.bytes > 0 and row.confidence in ("exact", "inferred", "unknown") for row in found.ledger)
+    assert all(one.verdict in VERDICTS and (one.bytes is None or one.bytes >= 0) for one in found.findings)
+    hints = [one for one in found.findings if one.id == "expandable_segments"]
+    if found.expandable_segments == "undecided":
+        assert [hint.verdict for hint in hints] == ["possible"]
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> tuple[str, dict[str, int]]:
+    """A message whose true figures sum up, and those figures."""
+    step = 2 * MIB
+    live, holes, outside = (draw(st.integers(0, 40 * GIB)) // 512 * 512 for _ in range(3))
+    free, driver = (draw(st.integers(0, 4 * GIB)) for _ in range(2))
+    others = draw(st.lists(st.integers(1, 20 * GIB), max_size=3))
+    tried = draw(st.integers(1, 20_000)) * step
+    allowed = draw(st.none() | st.integers(GIB, 100 * GIB))
+    total = live + holes + outside + free + driver + sum(others)
+    processes = "".join(
+        f"Process {pid} has {format_size(size)} memory in use. " for pid, size in enumerate(others)
+    )
+    limit = f"{format_size(allowed)} allowed; " if allowed is not None else ""
+    text = (
+        f"CUDA out of memory. Tried to allocate {format_size(tried)}. GPU 0 has a total capacity of"
+        f" {format_size(total)} of which {format_size(free)} is free. {processes}Including non-PyTorch"
+        f" memory, this"
+        f" process has {format_size(live + holes + outside)} memory in use. {limit}Of the allocated memory"
+        f" {format_size(live)} is allocated by PyTorch, and {format_size(holes)} is reserved by PyTorch but"
+        " unallocated."
+    )
+    true = {"live": live, "holes": holes, "free": free, "others": sum(others), "tried": tried}
+    return text, true | ({"allowed": allowed} if allowed is not None else {})
+
+
+@settings(max_examples=400)
+@given(devices())
+def test_claims_hold_for_the_true_figures_behind_the_rounding(case: tuple[str, dict[str, int]]) -> None:
+    text, true = case
+    (message,) = find_oom_messages(text.encode())
+    found = explain_message(message)
+    check(found)
+    assert sum(row.bytes for row in found.ledger) == message.total_bytes
+    room = min(true.get("allowed", 1 << 60), true["live"] + true["holes"] + true["free"])
+    if found.expandable_segments == "refuted":
+        assert true["live"] + least_request(message) > room
+    if "fragmentation" in found.excluded_causes:
+        assert true["holes"] < least_request(message)
+    if found.wall == "other_process":
+        assert true["free"] < true["tried"] <= true["free"] + true["others"] + message.slack("tried_bytes")
+    if found.short_by_bytes is not None and found.wall in ("device", "other_process"):
+        assert abs(found.short_by_bytes - (true["tried"] - true["free"])) <= found.short_slack_bytes
+    if found.wall == "process_limit":
+        slack = message.slack("reserved_bytes", "allowed_bytes", "tried_bytes")
+        assert true["live"] + true["holes"] + true["tried"] > true["allowed"] - 2 * slack
+
+
+def test_shared_failures_give_the_wall_that_was_hit() -> None:
+    folder = Path(__file__).parents[3] / "shared" / "data"
+    files = [path for path in sorted(folder.glob("**/*.json")) if '"oom_message"' in path.read_text("utf-8")]
+    if not files:
+        pytest.skip("the shared recordings are not beside this checkout")
+    for path in files:
+        found = verdict(json.loads(path.read_text("utf-8"))["oom_message"])
+        check(found)
+        assert found.wall == "process_limit", path
+        assert found.short_by_bytes is not None, path
+        assert found.ledger, path

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Builds native/fuzz_snapshot.cpp (clang, libFuzzer, ASan, UBSan) and runs it for SECONDS on the kept corpus:
+#     tests/fuzz/run.sh SECONDS [WORKDIR] [libFuzzer options]
+# New inputs go to WORKDIR/corpus, findings to WORKDIR; the exit status is 0 when there are none.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+seconds=$1
+work=${2:-$root/build/fuzz}
+[ $# -ge 2 ] && shift 2 || shift
+mkdir -p "$work/corpus"
+cmake -S "$root" -B "$work/build" -DVRAMLENS_FUZZ=ON -DCMAKE_CXX_COMPILER="${CXX:-clang++}" >"$work/cmake.log"
+cmake --build "$work/build" >"$work/build.log"
+exec "$work/build/fuzz_snapshot" "$work/corpus" "$root/tests/fuzz/corpus" -dict="$root/tests/fuzz/pickle.dict" \
+    -artifact_prefix="$work/" -max_total_time="$seconds" -max_len=8192 -len_control=20 -timeout=5 \
+    -rss_limit_mb=512 -malloc_limit_mb=256 -print_final_stats=1 "$@"
