@@ -44,11 +44,11 @@ class Column {
         for (size_t i = 0; i < count; ++i) data_[size_ + i] = values[i];
         size_ += count;
     }
-    void resize(size_t size, T value = T()) {
+    void extend(size_t size, T value) {
         if (size > room_) grow(size);
-        for (size_t i = size_; i < size; ++i) data_[i] = value;
-        size_ = size;
+        while (size_ < size) data_[size_++] = value;
     }
+    void truncate(size_t size) { size_ = size; }
     void clear() { size_ = 0; }
 
   private:

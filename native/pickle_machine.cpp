@@ -101,7 +101,7 @@ class Machine {
             truncated_ = true;
             recover();
         }
-        return stack_.empty() ? Value::of(Kind::None, 0) : stack_.front();
+        return stack_.empty() ? Value::of(Kind::None, 0) : stack_[0];
     }
     bool was_truncated() const { return truncated_; }
 
@@ -109,13 +109,23 @@ class Machine {
     bool truncated_ = false;
     Snapshot& s_;
     Stream& in_;
-    std::vector<Value> stack_;
+    Column<Value> stack_;
     std::vector<size_t> marks_;
-    std::vector<Value> memo_;
+    Column<Value> memo_;
     std::vector<uint32_t> free_lists_;  // stores of lists that became stacks, to be used again
     std::vector<uint32_t> run_;         // the frames of the stack being interned
     std::vector<uint64_t> frame_key_;
-    Value last_pair_, last_pair_first_, last_pair_second_;
+
+    // Lists of frames as they are written, and which one followed which: see remembered_frames.
+    struct Written {
+        std::string bytes;  // up to the byte that ends it, or for an empty list the one that follows it
+        size_t length;
+        uint32_t stack, next;
+    };
+    std::vector<Written> written_;
+    std::vector<uint32_t> written_of_stack_;
+    uint32_t last_list_ = kNone, last_text_ = kNone;
+    Value last_pair_ = Value::nothing(), last_pair_first_ = last_pair_, last_pair_second_ = last_pair_;
 
     [[noreturn]] static void malformed(const char* what) { throw Stop{VL_MALFORMED, what}; }
     [[noreturn]] static void truncated() { throw Stop{VL_TRUNCATED, "the file ends early"}; }
@@ -124,7 +134,7 @@ class Machine {
     Value pop() {
         if (stack_.size() <= floor()) malformed("an opcode takes more values than there are");
         const Value value = stack_.back();
-        stack_.pop_back();
+        stack_.truncate(stack_.size() - 1);
         return value;
     }
     size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
@@ -166,6 +176,10 @@ class Machine {
     void recover();
     void check_proportions() const;
 
+    size_t event_at_once();
+    bool simple_value(const uint8_t*& at, Value& value) const;
+    bool remembered_text(const uint8_t*& at, Value& value);
+    bool remembered_frames(const uint8_t*& at, Value& value);
     Shape shape_of(const Value* pairs, size_t count) const;
     void set_field(Object row, Value key, Value value);
     void set_event(uint32_t row, uint32_t field, Value value);
@@ -238,7 +252,13 @@ void Machine::run() {
             case 'B': text(Kind::Bytes, 5, load<uint32_t>(at + 1)); continue;      // BINBYTES
             case 0x8e: text(Kind::Bytes, 9, load<uint64_t>(at + 1)); continue;     // BINBYTES8
             case 0x96: text(Kind::Bytes, 9, load<uint64_t>(at + 1)); continue;     // BYTEARRAY8
-            case '}': push(new_object(Shape::EmptyDict)); break;                   // EMPTY_DICT
+            case '}':                                                              // EMPTY_DICT
+                if (const size_t done = event_at_once()) {
+                    opcodes += done;
+                    continue;
+                }
+                push(new_object(Shape::EmptyDict));
+                break;
             case ']': push(new_object(Shape::EmptyList)); break;                   // EMPTY_LIST
             case ')': tuple(0); break;                                             // EMPTY_TUPLE
             case 0x85: tuple(1); break;                                            // TUPLE1
@@ -263,7 +283,7 @@ void Machine::run() {
                 const size_t mark = pop_mark();
                 if (mark <= floor()) malformed("items without a list");
                 append(stack_[mark - 1], stack_.data() + mark, stack_.size() - mark);
-                stack_.resize(mark);
+                stack_.truncate(mark);
                 break;
             }
             case 's': {                                                            // SETITEM
@@ -278,7 +298,7 @@ void Machine::run() {
                 if (mark <= floor()) malformed("items without a dict");
                 if ((stack_.size() - mark) % 2 != 0) malformed("a key without a value");
                 set_items(stack_[mark - 1], stack_.data() + mark, stack_.size() - mark);
-                stack_.resize(mark);
+                stack_.truncate(mark);
                 break;
             }
             case 0x94: memoize(memo_.size(), opcodes); break;                      // MEMOIZE
@@ -299,6 +319,120 @@ void Machine::run() {
         }
         in_.at = at + length;
     }
+}
+
+// A value of fixed form: a small number or something remembered. False for all others.
+inline bool Machine::simple_value(const uint8_t*& at, Value& value) const {
+    size_t index = 0;
+    switch (*at) {
+        case 'K': value = Value::integer(at[1]), at += 2; return true;
+        case 'M': value = Value::integer(load<uint16_t>(at + 1)), at += 3; return true;
+        case 'J': value = Value::integer(load<int32_t>(at + 1)), at += 5; return true;
+        case 0x8a: {
+            const unsigned length = at[1];
+            if (length == 0 || length > 7) return false;
+            const unsigned unused = 64 - 8 * length;
+            value = Value::integer(static_cast<int64_t>(load<uint64_t>(at + 2) << unused) >> unused);
+            at += 2 + length;
+            return true;
+        }
+        case 'h': index = at[1], at += 2; break;
+        case 'j': index = load<uint32_t>(at + 1), at += 5; break;
+        default: return false;
+    }
+    if (index >= memo_.size()) return false;
+    value = memo_[index];
+    return value.bits != Value::of(Kind::Object, kNone).bits;
+}
+
+// A short text and its memo, mostly the one that stood here in the event before.
+inline bool Machine::remembered_text(const uint8_t*& at, Value& value) {
+    const size_t length = at[1];
+    if (static_cast<size_t>(in_.end - at) < length + kLongestFixedOpcode || at[2 + length] != 0x94) return false;
+    const std::string_view bytes(reinterpret_cast<const char*>(at + 2), length);
+    if (last_text_ == kNone || s_.text(last_text_) != bytes) last_text_ = s_.strings.id_of(bytes.data(), length);
+    value = Value::of(Kind::Text, last_text_);
+    memo_.push_back(value);
+    at += length + 3;
+    return true;
+}
+
+// A list of remembered frames: EMPTY_LIST, memo, MARK, frames, APPENDS. Programs repeat themselves, so the
+// bytes are first compared with those of the list that came after the last one the time before.
+inline bool Machine::remembered_frames(const uint8_t*& at, Value& value) {
+    const auto left = static_cast<size_t>(in_.end - at);
+    const uint32_t guess = last_list_ == kNone ? kNone : written_[last_list_].next;
+    uint32_t found = kNone;
+    if (guess != kNone && written_[guess].bytes.size() < left &&
+        std::memcmp(at, written_[guess].bytes.data(), written_[guess].bytes.size()) == 0) {
+        found = guess;
+    } else {
+        if (left < kLongestFixedOpcode || at[1] != 0x94) return false;
+        const uint8_t* end = at + 2;
+        const bool marked = *end == '(';  // pickle sets no mark for a list of one, and writes nothing for an empty one
+        if (marked) ++end;
+        run_.clear();
+        while (*end == 'h' || *end == 'j') {
+            Value frame;
+            if (!simple_value(end, frame) || frame.kind() != Kind::Object) return false;
+            if (s_.objects[frame.payload()].shape != Shape::Frame) return false;
+            run_.push_back(s_.objects[frame.payload()].index);
+            if (!marked) break;
+            if (static_cast<size_t>(in_.end - end) < kLongestFixedOpcode) return false;
+        }
+        // The byte that proves where the list ends is compared along with it.
+        if (*end != (run_.empty() ? 'u' : marked ? 'e' : 'a') || (run_.empty() && marked)) return false;
+        const uint32_t stack = s_.stacks.id_of(run_.data(), run_.size());
+        written_of_stack_.resize(std::max<size_t>(written_of_stack_.size(), stack + size_t{1}), kNone);
+        found = written_of_stack_[stack];
+        const std::string bytes(reinterpret_cast<const char*>(at), static_cast<size_t>(end + 1 - at));
+        if (found == kNone || written_[found].bytes != bytes) {
+            found = written_of_stack_[stack] = static_cast<uint32_t>(written_.size());
+            written_.push_back({bytes, bytes.size() - run_.empty(), stack, kNone});
+        }
+    }
+    if (last_list_ != kNone) written_[last_list_].next = found;
+    last_list_ = found;
+    value = new_object(Shape::Stack, written_[found].stack);
+    memo_.push_back(value);
+    at += written_[found].length;
+    return true;
+}
+
+// Most of a snapshot are events that look alike: EMPTY_DICT, memo, MARK, keys from the memo with plain values, SETITEMS.
+// This reads such a one in one go. Returns how many opcodes it took, at least; 0, with nothing changed, for all else.
+size_t Machine::event_at_once() {
+    constexpr size_t kMostPairs = 16;
+    const uint8_t* at = in_.at;
+    if (static_cast<size_t>(in_.end - at) < 4 * kLongestFixedOpcode || stack_.empty()) return 0;
+    if (at[1] != 0x94 || at[2] != '(') return 0;
+    at += 3;
+    const size_t objects = s_.objects.size(), memo = memo_.size();
+    const Value event = new_object(Shape::EmptyDict);
+    memo_.push_back(event);
+    Value pairs[2 * kMostPairs];
+    size_t count = 0;
+    bool plain = true;
+    for (; plain && *at != 'u'; count += 2) {
+        plain = count < 2 * kMostPairs && static_cast<size_t>(in_.end - at) >= 4 * kLongestFixedOpcode &&
+                simple_value(at, pairs[count]) && pairs[count].kind() == Kind::Text;
+        if (!plain) break;
+        Value& value = pairs[count + 1];
+        plain = *at == 0x8c ? remembered_text(at, value)
+                : *at == ']' ? remembered_frames(at, value) : simple_value(at, value);
+        plain = plain && static_cast<size_t>(in_.end - at) >= kLongestFixedOpcode;
+    }
+    if (!plain || count == 0 || pairs[0].payload() != kAction) {
+        s_.objects.truncate(objects);
+        memo_.truncate(memo);
+        return 0;
+    }
+    const uint32_t row = new_row(Shape::Event);
+    s_.objects[objects] = {Shape::Event, row};
+    push(event);
+    for (size_t i = 0; i < count; i += 2) set_event(row, static_cast<uint32_t>(pairs[i].payload()), pairs[i + 1]);
+    in_.at = at + 1;
+    return count + 4;
 }
 
 void Machine::text(Kind kind, size_t header, uint64_t length) {
@@ -351,7 +485,7 @@ void Machine::tuple(size_t count) {
         made = new_object(Shape::Tuple, index);
         if (count == 2) last_pair_ = made, last_pair_first_ = items[0], last_pair_second_ = items[1];
     }
-    stack_.resize(stack_.size() - count);
+    stack_.truncate(stack_.size() - count);
     push(made);
 }
 
@@ -370,7 +504,12 @@ void Machine::append(Value list, const Value* items, size_t count) {
 void Machine::memoize(uint64_t index, uint64_t opcodes) {
     if (stack_.size() <= floor()) malformed("nothing to remember");
     if (index > opcodes) throw Stop{VL_LIMIT, "a memo index larger than the file justifies"};
-    if (index >= memo_.size()) memo_.resize(index + 1, Value::of(Kind::Object, kNone));
+    if (index < memo_.size()) {  // overwritten: bytes that refer to it may mean something else from now on
+        written_.clear(), written_of_stack_.clear();
+        last_list_ = kNone;
+    } else {
+        memo_.extend(index + 1, Value::of(Kind::Object, kNone));
+    }
     memo_[index] = stack_.back();
 }
 
@@ -408,7 +547,7 @@ Shape Machine::shape_of(const Value* pairs, size_t count) const {
 
 void Machine::set_items(Value dict, const Value* pairs, size_t count) {
     Object& target = object(dict);
-    const bool is_top = dict.bits == stack_.front().bits;
+    const bool is_top = dict.bits == stack_[0].bits;
     if (count == 0 && target.shape != Shape::Frame) return;
     switch (target.shape) {
         case Shape::EmptyDict: {
@@ -703,7 +842,7 @@ void Machine::recover() {
             const size_t depth = stack_.size() - mark;
             const bool in_list = mark != 0 && is_list(stack_[mark - 1]);
             if (in_list || (depth % 2 == 0 && !bottom)) break;  // siblings, or a whole pair of a dict
-            stack_.pop_back();
+            stack_.truncate(stack_.size() - 1);
             open(stack_.back());
             if (!is_blank(item)) append(stack_.back(), &item, 1);
         }
@@ -711,7 +850,7 @@ void Machine::recover() {
         const Value container = mark == 0 ? Value::of(Kind::None, 0) : stack_[mark - 1];
         marks_.pop_back();
         if (container.kind() == Kind::Object) {
-            std::vector<Value> items(stack_.begin() + static_cast<int64_t>(mark), stack_.end());
+            std::vector<Value> items(stack_.begin() + mark, stack_.end());
             const Shape shape = s_.objects[container.payload()].shape;
             open(container);
             if (is_list(container)) {
@@ -722,7 +861,7 @@ void Machine::recover() {
                 set_items(container, items.data(), items.size());
             }
         }
-        stack_.resize(mark);
+        stack_.truncate(mark);
     }
 }
 

@@ -52,7 +52,9 @@ class Resolver {
     }
 
     void segments(Value value, SegmentLists& out) {
-        out.whole.assign(1, whole(value));
+        out.whole.clear();
+        out.whole.push_back(whole(value));
+        if (out.block_starts.empty()) out.block_starts.push_back(0);
         const auto* list = items(value);
         if (list == nullptr) return;
         for (const Value item : *list) {
@@ -122,6 +124,7 @@ class Resolver {
         allow(static_cast<size_t>(listed_events_), s_.events.action.size());
         out.first.push_back(listed != 0 ? -1 : first);
         out.count.push_back(count);
+        if (out.starts.empty()) out.starts.push_back(0);
         out.starts.push_back(static_cast<int64_t>(out.rows.size()));
         out.whole.push_back(whole(value));
         // The list has said all it has to say: its room is for the columns now.
@@ -167,9 +170,9 @@ struct Finder {
     vl_column* out;
 
     template <typename T>
-    bool operator()(std::string_view name, const std::vector<T>& column) const {
+    bool operator()(std::string_view name, const T& column) const {
         if (name != wanted) return false;
-        *out = {column.data(), static_cast<int64_t>(column.size()), type_of<T>()};
+        *out = {column.data(), static_cast<int64_t>(column.size()), type_of<std::decay_t<decltype(column[0])>>()};
         return true;
     }
     // A single element where all rows are equal; the Python side spreads it.

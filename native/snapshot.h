@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "column.h"
 #include "intern.h"
 #include "value.h"
 #include "vramlens.h"
@@ -41,9 +42,10 @@ class LazyColumn {
         rows_[row] = value;
     }
     // All rows, or one element where they are all equal.
-    const std::vector<uint32_t>& rows_or_one(size_t count) {
+    const Column<uint32_t>& rows_or_one(size_t count) {
         if (rows_.empty() && (filled_ == count || filled_ == 0)) {
-            one_.assign(1, constant_);
+            one_.clear();
+            one_.push_back(constant_);
             return one_;
         }
         if (rows_.size() < count) extend(count);
@@ -53,19 +55,19 @@ class LazyColumn {
   private:
     uint32_t constant_ = kNone;
     size_t filled_ = 0;
-    std::vector<uint32_t> rows_, one_;
+    Column<uint32_t> rows_, one_;
 
     void extend(size_t count) {
-        if (rows_.empty()) rows_.assign(filled_, constant_);
-        if (rows_.size() < count) rows_.resize(count, kNone);
+        if (rows_.empty()) rows_.extend(filled_, constant_);
+        if (rows_.size() < count) rows_.extend(count, kNone);
     }
 };
 
 // Fields that the tables below have no column for: kept as (row, key, value).
 struct Extras {
-    std::vector<int64_t> row;
-    std::vector<uint32_t> key;
-    std::vector<uint64_t> value;
+    Column<int64_t> row;
+    Column<uint32_t> key;
+    Column<uint64_t> value;
 
     void add(size_t at, uint32_t name, Value what) {
         row.push_back(static_cast<int64_t>(at));
@@ -75,43 +77,43 @@ struct Extras {
 };
 
 struct EventTable {
-    std::vector<uint8_t> action;
-    std::vector<uint64_t> address, size, stream;
-    std::vector<int64_t> time_us;
-    std::vector<uint32_t> stack;
+    Column<uint8_t> action;
+    Column<uint64_t> address, size, stream;
+    Column<int64_t> time_us;
+    Column<uint32_t> stack;
     LazyColumn other_action;  // the name of an action that is not in Action
     LazyColumn compile_context, user_metadata, pool;
-    std::vector<int64_t> oom_row;
-    std::vector<uint64_t> oom_device_free;
+    Column<int64_t> oom_row;
+    Column<uint64_t> oom_device_free;
     Extras extras;
 };
 
 struct SegmentTable {
-    std::vector<int32_t> device;
-    std::vector<uint64_t> address, total_size, allocated_size, active_size, requested_size, stream;
-    std::vector<uint32_t> type, pool, stack;
-    std::vector<uint8_t> is_expandable;
-    std::vector<uint64_t> blocks;  // the list value
+    Column<int32_t> device;
+    Column<uint64_t> address, total_size, allocated_size, active_size, requested_size, stream;
+    Column<uint32_t> type, pool, stack;
+    Column<uint8_t> is_expandable;
+    Column<uint64_t> blocks;  // the list value
     Extras extras;
 };
 
 struct BlockTable {
-    std::vector<uint64_t> address, size, requested_size;
-    std::vector<uint32_t> state, stack;
+    Column<uint64_t> address, size, requested_size;
+    Column<uint32_t> state, stack;
     Extras extras;
 };
 
 struct FrameTable {
     Interner<uint64_t> keys;  // file, name, line, then the other fields; a frame's id is its row
-    std::vector<uint32_t> file, name;
-    std::vector<int64_t> line;
+    Column<uint32_t> file, name;
+    Column<int64_t> line;
     Extras extras;
 };
 
 struct AnnotationTable {
-    std::vector<uint32_t> stage, name;
-    std::vector<int32_t> device;
-    std::vector<int64_t> time_us;
+    Column<uint32_t> stage, name;
+    Column<int32_t> device;
+    Column<int64_t> time_us;
     Extras extras;
 };
 
@@ -127,14 +129,14 @@ struct Object {
 
 // The lists of events of the top level, one a device: rows of `events`.
 struct TraceLists {
-    std::vector<int64_t> first, count;  // where a list's rows follow one another, as they nearly always do
-    std::vector<int64_t> rows, starts{0};  // else all its rows are listed here
+    Column<int64_t> first, count;  // where a list's rows follow one another, as they nearly always do
+    Column<int64_t> rows, starts;  // else all its rows are listed here (starts: one more than there are lists)
     std::vector<uint8_t> whole;
 };
 
 // A list of segments of the top level, and the blocks of each.
 struct SegmentLists {
-    std::vector<int64_t> rows, block_rows, block_starts{0};
+    Column<int64_t> rows, block_rows, block_starts;
     std::vector<uint8_t> whole;  // one element: 1 when the list was read to its end
 };
 
@@ -144,8 +146,8 @@ struct Snapshot {
     Interner<char> strings;
     Interner<uint32_t> stacks;  // runs of frame ids, innermost first
     Interner<int64_t> pools;    // pairs
-    std::vector<int64_t> wide;
-    std::vector<double> floats;
+    Column<int64_t> wide;
+    Column<double> floats;
 
     EventTable events;
     SegmentTable segments;
@@ -153,7 +155,7 @@ struct Snapshot {
     FrameTable frames;
     AnnotationTable annotations;
 
-    std::vector<Object> objects;
+    Column<Object> objects;
     std::vector<std::vector<Value>> lists;  // also tuples
     std::vector<std::vector<std::pair<Value, Value>>> dicts;
     std::vector<uint32_t> unfinished;  // containers that a truncated stream left open
@@ -161,9 +163,9 @@ struct Snapshot {
     // Set by resolve(): what of the above the top level reaches.
     TraceLists traces, host_traces;
     SegmentLists final_segments, host_segments;
-    std::vector<int64_t> annotation_rows;
-    std::vector<uint32_t> top_keys;
-    std::vector<uint64_t> top_values;
+    Column<int64_t> annotation_rows;
+    Column<uint32_t> top_keys;
+    Column<uint64_t> top_values;
 
     Snapshot();
     void resolve(Value top);

@@ -18,9 +18,10 @@ enum class Kind : uint8_t {
 };
 
 struct Value {
-    uint64_t bits = 0;
+    uint64_t bits;  // not set to zero: arrays of these stand in the hottest loop
 
     static Value of(Kind kind, uint64_t payload) { return {payload << 4 | static_cast<uint64_t>(kind)}; }
+    static Value nothing() { return {0}; }
     static Value integer(int64_t number) { return of(Kind::Int, static_cast<uint64_t>(number)); }
     Kind kind() const { return static_cast<Kind>(bits & 15); }
     uint64_t payload() const { return bits >> 4; }

@@ -10,8 +10,8 @@ train/programs.py. Where a program has a better twin, `run.variant` is true in a
 the same program that runs first: the bytes that the change frees are measured, never computed.
 
 Truth (bytes unless named otherwise):
-    stats         memory_stats() when the snapshot was written (after a failure: when the program was over); peaks are
-                  of the whole recorded span
+    stats         memory_stats() when the snapshot was written (after a failure: when the program was over), peaks of
+                  the whole recorded span
     stats_at_oom  the same inside the out-of-memory observer, as are mem_get_info_at_oom and nvml_at_oom; `oom` is what
                   the observer was given, `oom_message` the error's text
     steps         memory_stats()'s peaks of each step, in order: one list a counter; the peak is reset between steps
@@ -199,6 +199,11 @@ class Run:
             if isinstance(t, torch.Tensor) and t.is_cuda
         )
 
+    def end(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+        """Ends the recording while the model and all else are alive."""
+        self.owns(model, *optimizers)
+        self.finish()
+
     def cap(self, size_bytes: int, twin: bool = False) -> None:
         """Lets the process reserve no more than so many bytes (whole MiB); the twin has no such limit, unless told."""
         size_bytes = size_bytes // MIB * MIB
@@ -358,7 +363,7 @@ def grads_kept(run):
         loss.backward()
         opt.step()
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(variant="zero_grad(set_to_none=True)")
@@ -372,7 +377,7 @@ def grads_zeroed(run):
         opt.step()
         opt.zero_grad(set_to_none=run.variant)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(fixed="validate() under torch.no_grad()")
@@ -401,7 +406,7 @@ def eval_graph(run):
         train_step(model, opt, 12, 256)
         run.step()
     run.facts["validation_is_step"] = 3
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 def held_twice(checkpoint, *held) -> int:
@@ -446,7 +451,7 @@ def double_load(run):
     for _ in range(3):
         train_step(model, opt, 4, 256)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
     run.facts["doubled_bytes"] = held_twice(state, model.state_dict())
 
 
@@ -463,7 +468,7 @@ def load_dropped(run):
     for _ in range(3):
         train_step(model, opt, 4, 256)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(fixed="torch.load(path, map_location='cpu')")
@@ -479,7 +484,7 @@ def resume_optimizer(run):
     for _ in range(3):
         train_step(model, opt, 4, 256)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
     state = {i: s for i, s in enumerate(opt.state.values())}
     run.facts["checkpoint_gpu_bytes"] = sum(t.nbytes for t in tensors_in(checkpoint) if t.is_cuda)
     run.facts["doubled_bytes"] = held_twice(checkpoint, model.state_dict(), state)
@@ -512,7 +517,7 @@ def first_step_to_come(run):
 
 @program(oom=True, variant="no limit")
 def first_step_oom(run):
-    """Fails in the backward pass of step 0: the optimizer's first step, still to come, would need more yet."""
+    """Fails in the forward pass of step 0: backward and the optimizer's first step, still to come, would need more."""
     if run.twin:
         run.cap(int(run.twin["steps"]["reserved_bytes"][0] * 0.8))
     first_step(run, 4, 256)
@@ -554,7 +559,7 @@ def conv_steps(run, count: int, size: int) -> None:
         opt.step()
         opt.zero_grad(set_to_none=True)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(fixed="cudnn.benchmark = False")
@@ -587,7 +592,7 @@ def amp_casts(run):
         run.step()
     linear = [p for m in model.modules() if isinstance(m, nn.Linear) for p in m.parameters()]
     run.facts["cast_bytes"] = sum(2 * p.numel() for p in linear)
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(fixed="the prefetch on the default stream")
@@ -609,7 +614,7 @@ def stranded_stream(run):
             del chunks
         train_step(model, opt, 16, 512)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program()
@@ -668,7 +673,7 @@ def late_start(run):
     for _ in range(4):
         train_step(model, opt, 8, 256)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 def eight_steps(run) -> None:
@@ -677,7 +682,7 @@ def eight_steps(run) -> None:
     for b in (4, 8, 24, 8, 12, 4, 16, 8):
         train_step(model, opt, b, 256)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(max_entries=2000)
@@ -703,7 +708,7 @@ def cpp_stacks(run):
         opt.step()
         opt.zero_grad(set_to_none=True)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 def compiled_steps(run, backend: str) -> None:
@@ -713,7 +718,7 @@ def compiled_steps(run, backend: str) -> None:
     for _ in range(3):
         train_step(compiled_model, opt, 8, 256)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(compile_context=True)
@@ -752,7 +757,7 @@ def metadata(run):
         opt.zero_grad(set_to_none=True)
         del out, loss
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(global_record_annotations=True)
@@ -767,7 +772,7 @@ def grad_accumulation(run):
         opt.step()
         opt.zero_grad(set_to_none=True)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(variant="no checkpointing")
@@ -779,7 +784,7 @@ def checkpointing(run):
     for _ in range(3):
         train_step(model, opt, 8, 512)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 @program(fixed="keys and values written into a cache made once")
@@ -806,6 +811,7 @@ def inference_kv(run):
                     values[n] = v = torch.cat([values[n], v], dim=2)
                 x = F.scaled_dot_product_attention(q, k, v).reshape(b, h * d)
             run.step()
+    run.finish()
     run.facts["cache_bytes"] = 2 * layers * b * h * (prompt + tokens) * d * 2
     run.facts["weight_bytes"] = sum(p.nbytes for m in blocks for p in m.parameters())
 
@@ -827,7 +833,7 @@ def gan(run):
         F.softplus(-critic(fake)).mean().backward()
         opt_g.step()
         run.step()
-    run.owns(nn.ModuleList([generator, critic]), opt_g, opt_c)
+    run.end(nn.ModuleList([generator, critic]), opt_g, opt_c)
 
 
 @program(oom=True, variant="no limit")
@@ -840,7 +846,7 @@ def spike_oom(run):
     for t in (256, 256, 256, 256, 256, 1024):
         train_step(model, opt, 8, t)
         run.step()
-    run.owns(model, opt)
+    run.end(model, opt)
 
 
 def growing(run) -> None:
@@ -912,7 +918,14 @@ def oom_recovered(run):
             done += 1
             run.step()
     run.facts["batches"] = tried
-    run.owns(model, opt)
+    run.end(model, opt)
+
+
+@program(oom=True, max_entries=1500)
+def oom_wrapped(run):
+    """Batches grow to the limit, and the ring buffer holds the last 1500 events only."""
+    run.cap(3 * GIB)
+    growing(run)
 
 
 @program(oom=True)

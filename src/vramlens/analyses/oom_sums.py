@@ -186,8 +186,9 @@ def excluded_causes(message: OomMessage) -> tuple[str, ...]:
 def ledger_of(message: OomMessage, owners: Owners) -> tuple[tuple[LedgerRow, ...], tuple[str, ...]]:
     """Rows that sum to the device's total, and a sentence where the figures do not add up.
 
-    Beside the kinds of ``LedgerRow``: pytorch_private_pools (free blocks of graph pools) and this_process (where
-    PyTorch's part is not printed). Rows are never negative; those trimmed for rounding count as inferred.
+    Beside the kinds of ``LedgerRow``: pytorch_private_pools (free blocks of graph pools) and this_process
+    (where PyTorch's part is not printed). Rows are never negative; those trimmed for rounding count as
+    inferred.
     """
     total = message.total_bytes
     if total is None:

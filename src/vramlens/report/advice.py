@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 VERBS = frozenset({"explain"})
 
 # What records a run with PyTorch alone; the dump belongs where the error passes.
-_BEGIN = "torch.cuda.memory._record_memory_history()"
-_DUMP = 'torch.cuda.memory._dump_snapshot("oom.pickle")'
+_RECORD = (
+    "torch.cuda.memory._record_memory_history()      # at start",
+    'torch.cuda.memory._dump_snapshot("oom.pickle")  # on error',
+    "vramlens explain oom.pickle",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +52,40 @@ def next_step(explanation: Explanation, by: str) -> NextStep:
         growth = format_size(explanation.leaks[0].bytes_per_step)
         return _command(f"what keeps the {growth} a step", "leaks", source, options)
     if "view" in VERBS:
-        return _command(f"the whole run as a picture, {format_size(explanation.peak.requested_bytes)} high", "view", source)
+        return _command(
+            f"the whole run as a picture, {format_size(explanation.peak.requested_bytes)} high",
+            "view",
+            source,
+        )
     heap = explanation.heap or explanation.peak.heap
     if explanation.at != "peak":
         options += f" --at {explanation.at}"
     largest = format_size(heap.by_stack[0].bytes) if heap.by_stack else format_size(heap.requested_bytes)
     if by != "stack":
-        return _command(f"the call stacks behind it; the largest holds {largest}", "explain", source, f"{options} --by stack")
+        return _command(
+            f"the call stacks behind it; the largest holds {largest}",
+            "explain",
+            source,
+            f"{options} --by stack",
+        )
     return _command(
-        f"the same {format_size(heap.requested_bytes)} by what they are for", "explain", source, f"{options} --by category"
+        f"the same {format_size(heap.requested_bytes)} by what they are for",
+        "explain",
+        source,
+        f"{options} --by category",
     )
 
 
 def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
-    return NextStep(why, (f"vramlens {verb} {shlex.quote(source)}{options}",))
+    if source == "-":
+        return NextStep(why, (f"vramlens {verb} -{options} < FILE",))
+    name = f"./{source}" if source.startswith("-") else source  # else it would be taken for an option
+    return NextStep(why, (f"vramlens {verb} {shlex.quote(name)}{options}",))
 
 
 def _record(explanation: Explanation) -> NextStep:
     """How to get a recording, for those who have only an error's text, or a recording of nothing."""
     held = sum(row.bytes for row in explanation.ledger if row.kind.startswith("pytorch_allocated"))
-    why = f"see which lines hold the {format_size(held)}" if held else "see which lines hold the memory"
-    if "run" in VERBS:
-        return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",))
-    return NextStep(
-        f"{why}: paste these two, then `vramlens explain oom.pickle`",
-        (f"{_BEGIN}  # first line", f"{_DUMP}  # where it fails"),
-    )
+    what = f"the {format_size(held)}" if held else "the memory"
+    why = f"record the run to see which lines hold {what}"
+    return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",) if "run" in VERBS else _RECORD)

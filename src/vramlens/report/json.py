@@ -103,7 +103,8 @@ def _tables(heap: Heap) -> dict[str, Any]:
     return {
         "unattributed_bytes": heap.unattributed_bytes,
         "by_line": [
-            {**_place(line.place), "bytes": line.bytes, "allocations": line.allocations} for line in heap.by_line
+            {**_place(line.place), "bytes": line.bytes, "allocations": line.allocations}
+            for line in heap.by_line
         ],
         "by_category": {name: held.bytes for name, held in heap.by_category.items()},
         "category_verdicts": {name: held.verdict for name, held in heap.by_category.items()},

@@ -8,8 +8,9 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from vramlens.report.wording import Location, visible
 
-# A space that no line may end at: between a number and what it counts.
-_GLUED = re.compile(r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)")
+# Spaces that no line may end at: between a number and what it counts, between a line and its function.
+_UNIT = re.compile(r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)")
+_FUNCTION = re.compile(r"(?<=[0-9]) in (?=\S)")
 _GLUE = "\N{NO-BREAK SPACE}"
 NARROWEST = 40
 _WIDEST_TEXT = 110  # sentences wider than this are hard to read
@@ -31,8 +32,10 @@ class Layout:
         """The text in lines; the first begins with ``first``, the others with ``rest`` (by default as much space)."""
         indent = " " * cell_len(first) if rest is None else rest
         width = min(self.width, _WIDEST_TEXT)
+        text = text.replace("…", self.ellipsis)
         lines, line, empty = [], first, True
-        for word in _GLUED.sub(_GLUE, text).split(" "):
+        glued = _FUNCTION.sub(f"{_GLUE}in{_GLUE}", _UNIT.sub(_GLUE, text))
+        for word in glued.split(" "):
             piece = word.replace(_GLUE, " ")
             if not piece:
                 continue
@@ -71,14 +74,16 @@ class Layout:
             return text
         return set_cell_size(text, max(0, width - cell_len(self.ellipsis))).rstrip() + self.ellipsis
 
-    def place(self, place: Location, width: int) -> str:
-        """A line of code: folders go first, then the function's end; the line number stays."""
+    def place(self, place: Location, width: int, *, always_cut: bool = False) -> str:
+        """A line of code: folders go first (``always_cut``: in any case), then the function's end."""
         line = f":{place.line}" if place.line > 0 else ""
         function = f" in {visible(place.function)}" if place.function else ""
         file = visible(place.file)
-        if cell_len(file + line + function) <= width:
+        if cell_len(file + line + function) <= width and not always_cut:
             return file + line + function
         name = re.split(r"[/\\]", file)[-1] or file
+        if always_cut:
+            file = min(file, f"{self.ellipsis}/{name}", key=cell_len)
         least = min(cell_len(file), cell_len(self.ellipsis + "/" + name))
         room = width - cell_len(line) - min(least, width // 2)
         function = self.from_right(function, max(room, 0)) if room > 5 else ""

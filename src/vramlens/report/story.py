@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 from vramlens.report.advice import NextStep, next_step
 from vramlens.report.tables import Table, table_of
-from vramlens.report.wording import counted, place_name, plain, sentence, share, short_place_name, visible, with_size
+from vramlens.report.wording import (
+    capitalized,
+    counted,
+    place_name,
+    plain,
+    sentence,
+    share,
+    short_place_name,
+    visible,
+)
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -20,25 +29,25 @@ if TYPE_CHECKING:
     from vramlens.analyses.heap import Heap
 
 _WALLS = {
-    "process_limit": "The limit set for this process refused it, not the GPU",
-    "device": "The GPU itself is full",
-    "other_process": "Other processes on the same GPU hold the room that was missing",
+    "process_limit": "Refused by the limit set for this process, not by the GPU",
+    "device": "Refused because the GPU is full",
+    "other_process": "Refused because other processes hold the rest of the GPU",
     "host": "The host's memory ran out, not the GPU's",
     "unknown": "What refused it cannot be told from this input",
 }
 _CAUSES = {
-    "fragmentation": "Cause: fragmentation, the free bytes would have been enough in one piece",
-    "leak": "Cause: a leak, what earlier steps left behind takes the room",
-    "spike": "Cause: a spike, this step needs more than twice as much as any step before it",
-    "capacity": "Cause: capacity, what is alive at that moment leaves too little room",
+    "fragmentation": "Fragmentation: enough was free, but not in one piece",
+    "leak": "A leak: what earlier steps left behind takes the room",
+    "spike": "A spike: this step needs more than twice what any earlier one did",
+    "capacity": "Capacity: what is alive leaves too little room",
 }
 _KINDS = {
     "pytorch_allocated": "tensors, in PyTorch",
     "pytorch_private_pools": "free in PyTorch's private pools (CUDA graphs)",
     "pytorch_cached": "cached by PyTorch, not in use",
     "this_process": "this process",
-    "this_process_other": "this process outside PyTorch (context, libraries, NCCL)",
-    "outside_pytorch": "outside PyTorch (contexts, libraries, other processes)",
+    "this_process_other": "this process outside PyTorch: context, libraries, NCCL",
+    "outside_pytorch": "outside PyTorch: contexts, libraries, other processes",
     "other_processes": "other processes",
     "free": "free",
     "unknown": "held by something that this input does not name",
@@ -55,13 +64,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A finding in words: the claim, the place if the claim does not name it, the evidence, the fix."""
+    """A finding in words: the claim with its place, the evidence, the fix, the bytes that it is about."""
 
     verdict: str
     title: str
-    place: str
     evidence: tuple[str, ...]
     fix: str
+    size_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +118,25 @@ def story_of(explanation: Explanation, by: str) -> Story:
     step = next_step(explanation, by)
     return Story(
         failed=failed,
-        headline=visible(_headline(explanation, failed)),
+        headline=visible(capitalized(_headline(explanation, failed))),
         sentences=tuple(visible(sentence(text)) for text in _sentences(explanation, failed)),
-        figures=_figures(oom) if oom is not None and failed else (),
+        figures=_figures(oom, holders_known=heap is not None or not explanation.ledger)
+        if oom and failed
+        else (),
         table=table_of(heap, by) if heap is not None else None,
         table_title=_table_title(explanation) if heap is not None else "",
         ledger=tuple(
-            Figure(row.bytes, _KINDS.get(row.kind, plain(row.kind)) + ("" if row.confidence != "inferred" else " (inferred)"))
+            Figure(
+                row.bytes,
+                _KINDS.get(row.kind, plain(row.kind))
+                + ("" if row.confidence != "inferred" else " (inferred)"),
+            )
             for row in explanation.ledger
         ),
         claims=claims,
         refuted=refuted,
         notes=notes,
-        growth=tuple(visible(_growth(leak)) for leak in explanation.leaks),
+        growth=tuple(visible(_growth(leak)) for leak in _not_yet_claimed(explanation)),
         steps=_steps(explanation),
         unknown=tuple(visible(sentence(text)) for text in _unknown(explanation, failed)),
         next=NextStep(visible(step.why), tuple(visible(line) for line in step.lines)),
@@ -139,7 +154,9 @@ def _headline(explanation: Explanation, failed: bool) -> str:
         return oom.headline if oom is not None else "No GPU memory to explain: the input names no device"
     if heap.event == peak.heap.event:
         return f"Peak {_peak_size(peak)}{_when(heap)}{_made_of(heap)}"
-    moment = {"end": "at the end", "oom": "when the request failed"}.get(explanation.at, f"after event {heap.event:,}")
+    moment = {"end": "at the end", "oom": "when the request failed"}.get(
+        explanation.at, f"after event {heap.event:,}"
+    )
     size = format_size(heap.requested_bytes)
     return f"{size} requested {moment}{_when(heap)}{_made_of(heap)}. The peak: {_peak_size(peak)}{_when(peak.heap)}"
 
@@ -175,11 +192,11 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
     if oom is not None and failed:
         said.append(_WALLS.get(oom.wall, _WALLS["unknown"]))
         if oom.cause is not None:
-            said.append(_CAUSES.get(oom.cause, f"Cause: {plain(oom.cause)}"))
+            said.append(_CAUSES.get(oom.cause, plain(oom.cause).capitalize()))
         if oom.place is not None:
-            said.append(f"The request came from {place_name(oom.place)}")
+            said.append(f"Asked for by {place_name(oom.place)}")
         if oom.count > 1:
-            said.append(f"{counted(oom.count, 'request')} failed in all; this is the last")
+            said.append(f"The last of {counted(oom.count, 'failed request')}")
     elif oom is not None:
         times = "A request" if oom.count == 1 else counted(oom.count, "request")
         said.append(f"{times} failed and the program went on (`--at oom` shows that moment): {oom.headline}")
@@ -188,27 +205,33 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
     return said
 
 
-def _figures(oom: OomVerdict) -> tuple[Figure, ...]:
-    """The numbers of a failure, in the order in which they explain it."""
+def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
+    """The numbers of a failure, in the order in which they explain it.
+
+    Args:
+        holders_known: otherwise the ledger follows, and says what is reserved and free.
+    """
     found = []
-    wanted, tried = oom.requested_bytes, oom.tried_bytes
+    wanted, tried, limit = oom.requested_bytes, oom.tried_bytes, oom.limit_bytes
     if wanted is not None:
         asked = f"; {format_size(tried)} asked of the driver" if tried not in (None, wanted) else ""
         found.append(Figure(wanted, f"wanted{asked}"))
     elif tried is not None:
         found.append(Figure(tried, "wanted, as asked of the driver"))
-    limit = f", of a limit of {format_size(oom.limit_bytes)}" if oom.limit_bytes is not None else ""
+    if not holders_known or oom.reserved_bytes is None:
+        found += [Figure(limit, "limit of this process")] if limit is not None else []
+    if not holders_known:
+        return tuple(found)
     if oom.reserved_bytes is not None:
-        found.append(Figure(oom.reserved_bytes, f"reserved by PyTorch{limit}"))
-    elif oom.limit_bytes is not None:
-        found.append(Figure(oom.limit_bytes, "the limit"))
-    if oom.allocated_bytes is not None:
-        found.append(Figure(oom.allocated_bytes, "of that allocated" if oom.reserved_bytes is not None else "allocated"))
+        of_limit = f", of a limit of {format_size(limit)}" if limit is not None else ""
+        used = (
+            f"; {format_size(oom.allocated_bytes)} of it allocated" if oom.allocated_bytes is not None else ""
+        )
+        found.append(Figure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
+    elif oom.allocated_bytes is not None:
+        found.append(Figure(oom.allocated_bytes, "allocated by PyTorch"))
     if oom.largest_free_bytes is not None:
-        inside = ""
-        if oom.reserved_bytes is not None and oom.allocated_bytes is not None:
-            inside = f", of {format_size(max(0, oom.reserved_bytes - oom.allocated_bytes))} not allocated"
-        found.append(Figure(oom.largest_free_bytes, f"largest free block that it could use{inside}"))
+        found.append(Figure(oom.largest_free_bytes, "largest hole in it that the request could use"))
     if oom.free_bytes is not None:
         found.append(Figure(oom.free_bytes, "free on the GPU"))
     return tuple(found)
@@ -229,7 +252,9 @@ def _table_title(explanation: Explanation) -> str:
     return f"{format_size(heap.requested_bytes)} held {moment}"
 
 
-def _sorted_findings(findings: tuple[Finding, ...]) -> tuple[tuple[Claim, ...], tuple[str, ...], tuple[str, ...]]:
+def _sorted_findings(
+    findings: tuple[Finding, ...],
+) -> tuple[tuple[Claim, ...], tuple[str, ...], tuple[str, ...]]:
     """What to do, what would not help, and what else is so."""
     claims, refuted, notes = [], [], []
     for finding in findings:
@@ -244,16 +269,22 @@ def _sorted_findings(findings: tuple[Finding, ...]) -> tuple[tuple[Claim, ...], 
 
 
 def _claim(finding: Finding) -> Claim:
-    place = ""
-    if finding.place is not None and finding.place.file not in finding.title:
-        place = place_name(finding.place)
+    title = finding.title.strip().rstrip(".")
+    if finding.place is not None and finding.place.file not in title:
+        title = f"{title} ({place_name(finding.place)})"
     return Claim(
         verdict=finding.verdict,
-        title=visible(sentence(with_size(finding.title, finding.bytes))),
-        place=place,
+        title=visible(sentence(title)),
         evidence=tuple(visible(sentence(text)) for text in finding.evidence if text.strip()),
         fix=visible((finding.fix or "").strip()),
+        size_bytes=finding.bytes,
     )
+
+
+def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
+    """Leaks of which no finding speaks."""
+    told = {finding.place for finding in explanation.findings if finding.id == "leak"}
+    return [leak for leak in explanation.leaks if leak.place not in told]
 
 
 def _growth(leak: Leak) -> str:

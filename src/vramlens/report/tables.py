@@ -88,9 +88,17 @@ def table_of(heap: Heap, by: str) -> Table:
     """The holders of a heap's requested bytes by one of GROUPINGS, all of them."""
     total = heap.requested_bytes
     if by == "line":
-        return Table(by, total, _lines(heap), rest=_rest("(no line known)", heap.unattributed_bytes), note_header="mostly")
+        return Table(
+            by,
+            total,
+            _lines(heap),
+            rest=_rest("(no line known)", heap.unattributed_bytes),
+            note_header="mostly",
+        )
     if by == "category":
-        rows = [Row(plain(name), None, held.bytes, note=held.verdict) for name, held in heap.by_category.items()]
+        rows = [
+            Row(plain(name), None, held.bytes, note=held.verdict) for name, held in heap.by_category.items()
+        ]
         return Table(by, total, tuple(rows), note_header="verdict")
     if by == "phase":
         return Table(by, total, _named({plain(name): size for name, size in heap.by_phase.items()}))
@@ -100,7 +108,12 @@ def table_of(heap: Heap, by: str) -> Table:
     if not named:
         return Table(by, total, (), empty=_NOTHING_NAMED[by])
     outside = total - sum(named.values())
-    return Table(by, total, _named({visible(k): n for k, n in named.items()}), rest=_rest(f"(outside any {by})", outside))
+    return Table(
+        by,
+        total,
+        _named({visible(k): n for k, n in named.items()}),
+        rest=_rest(f"(outside any {by})", outside),
+    )
 
 
 _NOTHING_NAMED = {
@@ -135,7 +148,15 @@ def _stacks(heap: Heap) -> Table:
     rows, rest = [], None
     for held in heap.by_stack:
         if held.frames:
-            rows.append(Row(place_name(held.frames[0]), held.frames[0], held.bytes, held.allocations, frames=held.frames))
+            rows.append(
+                Row(
+                    place_name(held.frames[0]),
+                    held.frames[0],
+                    held.bytes,
+                    held.allocations,
+                    frames=held.frames,
+                )
+            )
         else:
             rest = Row("(no Python stack)", None, held.bytes, held.allocations)
     return Table("stack", heap.requested_bytes, tuple(rows), rest=rest)

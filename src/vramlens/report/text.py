@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from rich.text import Text
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.story import Claim, Figure, Story, story_of
 from vramlens.report.tables import DEFAULT_TOP, Row, Table
-from vramlens.report.wording import place_name, share
+from vramlens.report.wording import place_name, share, with_stake
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 FAILURE_LINES = 24
 _FRAMES = 12
+_WIDTH_FOR_COUNTS = 70
 _TITLE = "bold"
 
 
@@ -53,7 +55,7 @@ class _Detail:
     ledger: bool = True
     steps: bool = True
     header: bool = True
-    blanks: bool = True
+    blanks: int = 2
 
 
 def _details(rows: int | None) -> Iterator[_Detail]:
@@ -61,28 +63,26 @@ def _details(rows: int | None) -> Iterator[_Detail]:
     most = DEFAULT_TOP if rows is None else rows
     detail = _Detail(most, frames=4, claims=3, refuted=3, notes=2, unknown=2, growth=2)
     yield detail
-    for change in (
-        {"evidence": False},
-        {"steps": False},
-        {"rows": min(most, 6)},
-        {"frames": 2},
+    changes: tuple[dict[str, int], ...] = (
+        {"steps": 0},
         {"notes": 0},
+        {"rows": min(most, 6), "frames": 2},
         {"unknown": 1, "growth": 1},
-        {"titles": False},
-        {"rows": min(most, 4)},
-        {"claims": 2, "refuted": 2},
-        {"frames": 1},
-        {"unknown": 0},
+        {"titles": 0},
+        {"rows": min(most, 4), "frames": 1},
+        {"unknown": 0, "claims": 2, "refuted": 2},
+        {"blanks": 1},
         {"refuted": 1},
         {"rows": min(most, 3)},
-        {"header": False},
-        {"blanks": False},
+        {"header": 0},
         {"claims": 1},
+        {"blanks": 0},
         {"refuted": 0, "growth": 0},
-        {"ledger": False},
+        {"ledger": 0},
         {"rows": 1},
-    ):
-        asked = {} if rows is not None and "rows" in change else change
+    )
+    for change in changes:
+        asked = {part: most for part, most in change.items() if part != "rows" or rows is None}
         detail = replace(detail, **asked)  # type: ignore[arg-type]
         yield detail
 
@@ -107,14 +107,19 @@ class _Report:
     def _composed(self, detail: _Detail) -> list[Text]:
         story, layout = self.story, self.layout
         opening = [Text(line, style=_TITLE) for line in layout.wrap(story.headline)]
-        opening += self._texts(layout.wrap(" ".join(story.sentences))) if story.failed else self._each(story.sentences)
+        opening += (
+            self._texts(layout.wrap(" ".join(story.sentences)))
+            if story.failed
+            else self._each(story.sentences)
+        )
+        figures = self._texts(self._figures(story.figures))
         sections = [
-            opening,
-            self._texts(self._figures(story.figures)),
+            [*opening, *figures] if detail.blanks < 2 else opening,
+            figures if detail.blanks > 1 else [],
             self._held(detail),
             self._ledger(detail),
             self._claims(detail),
-            self._listed("What would not help", story.refuted, detail.refuted),
+            [] if story.failed else self._listed("What would not help", story.refuted, detail.refuted),
             self._listed("Also", story.notes, detail.notes),
             self._listed("Grows with every step", story.growth, detail.growth),
             self._texts(layout.wrap(story.steps)) if story.steps and detail.steps else [],
@@ -146,7 +151,9 @@ class _Report:
         table = self.story.table
         if table is None:
             return []
-        title = [Text(line, style=_TITLE) for line in self.layout.wrap(f"{self.story.table_title}, by {table.by}")]
+        title = [
+            Text(line, style=_TITLE) for line in self.layout.wrap(f"{self.story.table_title}, by {table.by}")
+        ]
         if table.empty:
             return [*title, *self._texts(self.layout.wrap(table.empty, first="  "))]
         return [*title, *self._texts(_table_lines(table.cut(detail.rows), self.layout, detail))]
@@ -161,24 +168,34 @@ class _Report:
 
     def _claims(self, detail: _Detail) -> list[Text]:
         claims = self.story.claims
-        if not claims:
-            return []
-        lines = [Text("What to do", style=_TITLE)]
-        for number, claim in enumerate(claims[: detail.claims], 1):
-            lines += self._texts(self._claim(number, claim, detail))
-        hidden = len(claims) - detail.claims
-        if hidden > 0:
-            lines.append(Text(f"  {self.layout.ellipsis} and {hidden} more: --markdown shows all"))
-        return lines
+        refuted = self.story.refuted[: detail.refuted] if self.story.failed else ()
+        lines = [
+            line
+            for n, claim in enumerate(claims[: detail.claims], 1)
+            for line in self._claim(n, claim, detail)
+        ]
+        for text in refuted:
+            lines += self.layout.wrap(text, first="  -  ")
+        hidden = max(0, len(claims) - detail.claims)
+        hidden += len(self.story.refuted) - len(refuted) if self.story.failed else 0
+        if lines and hidden:
+            lines += self._more(hidden)
+        return (
+            [Text("What to do" if claims else "What would not help", style=_TITLE), *self._texts(lines)]
+            if lines
+            else []
+        )
+
+    def _more(self, hidden: int) -> list[str]:
+        return [f"  {self.layout.ellipsis} and {hidden} more: --markdown shows all"]
 
     def _claim(self, number: int, claim: Claim, detail: _Detail) -> list[str]:
         mark = f"  {number}. "
         indent = " " * len(mark)
         sure = "" if claim.verdict in ("proven", "not a problem") else f"{claim.verdict.capitalize()}: "
         if not detail.titles:
-            return self.layout.wrap(sure + claim.fix, first=mark)
-        title = f"{sure}{claim.title}" + (f" ({claim.place})" if claim.place else "")
-        lines = self.layout.wrap(title, first=mark)
+            return self.layout.wrap(with_stake(sure + claim.fix, claim.size_bytes), first=mark)
+        lines = self.layout.wrap(sure + claim.title, first=mark)
         if detail.evidence and not self.story.failed:
             lines += [line for text in claim.evidence for line in self.layout.wrap(text, first=indent)]
         return [*lines, *self.layout.wrap(claim.fix, first=f"{indent}Do: ")]
@@ -188,13 +205,16 @@ class _Report:
             return []
         lines = [line for item in items[:most] for line in self.layout.wrap(item, first="  - ")]
         if len(items) > most:
-            lines.append(f"  {self.layout.ellipsis} and {len(items) - most} more: --markdown shows all")
+            lines += self._more(len(items) - most)
         return [Text(title, style=_TITLE), *self._texts(lines)]
 
     def _next(self) -> list[Text]:
         step = self.story.next
         lines = [Text(line, style=_TITLE) for line in self.layout.wrap(f"Next, {step.why}:")]
-        return [*lines, *(Text(f"  {line}") for line in step.lines)]  # never cut or wrapped: they are to be pasted
+        return [
+            *lines,
+            *(Text(f"  {line}") for line in step.lines),
+        ]  # never cut or wrapped: they are to be pasted
 
 
 def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
@@ -203,27 +223,45 @@ def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
     sizes = right(["", *(format_size(row.bytes) for row in rows)])
     shares = right(["", *(share(row.bytes, table.total_bytes) for row in rows)])
     columns = [sizes, shares]
-    if any(row.allocations is not None for row in rows) and layout.width >= 70:
+    header = detail.header and (table.note_header or layout.width >= _WIDTH_FOR_COUNTS)
+    if any(row.allocations is not None for row in rows) and layout.width >= _WIDTH_FOR_COUNTS:
         counts = [f"{row.allocations:,}" if row.allocations is not None else "" for row in rows]
-        columns.append(right(["count", *counts]))
+        columns.append(right(["count", *counts] if header else ["", *(f"{n}x" if n else "" for n in counts)]))
     likely = [share(row.likely_bytes, row.bytes) if row.likely_bytes else "" for row in rows]
     if any(likely):
-        columns.append(right(["likely", *likely]))
+        columns.append(
+            right(["likely", *likely] if header else ["", *(f"{s} likely" if s else "" for s in likely)])
+        )
     notes = left([table.note_header, *(row.note for row in rows)]) if table.note_header else []
     used = 2 + sum(cell_len(column[0]) + 2 for column in columns) + (2 + cell_len(notes[0]) if notes else 0)
-    names = left([table.by, *(_name(row, layout, max(layout.width - used, 12)) for row in rows)])
+    names = left([table.by, *_names(rows, layout, max(layout.width - used, 12))])
     columns += [names, notes] if notes else [names]
-    cells = zip(*columns, strict=True)
-    lines = ["  " + "  ".join(line).rstrip() for line in cells]
-    if len(columns) <= 3 and not notes or not detail.header:
-        lines = lines[1:]
+    lines = ["  " + "  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    if header and (notes or len(columns) > 3):
+        rows = [Row("", None, 0), *rows]
     else:
-        rows = [Row("", None, 0), *rows]  # the header
-    lines = [line for row, text in zip(rows, lines, strict=True) for line in (text, *_frames(row, layout, detail))]
+        lines = lines[1:]
+    lines = [
+        line for row, text in zip(rows, lines, strict=True) for line in (text, *_frames(row, layout, detail))
+    ]
     if table.cut_note:
         place = len(lines) - 1 if table.rest else len(lines)
         lines[place:place] = layout.wrap(f"{layout.ellipsis} {table.cut_note}", first="  ")
     return lines
+
+
+def _names(rows: list[Row], layout: Layout, width: int) -> list[str]:
+    """The rows' names; where one of a folder has to lose it, all of that folder do."""
+    names = [_name(row, layout, width) for row in rows]
+    cut = {_folder(row) for row, name in zip(rows, names, strict=True) if row.place and name != row.name}
+    return [
+        layout.place(row.place, width, always_cut=True) if row.place and _folder(row) in cut else name
+        for row, name in zip(rows, names, strict=True)
+    ]
+
+
+def _folder(row: Row) -> str:
+    return re.sub(r"[^/\\]*$", "", row.place.file) if row.place else ""
 
 
 def _name(row: Row, layout: Layout, width: int) -> str:

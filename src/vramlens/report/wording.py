@@ -71,14 +71,23 @@ def short_place_name(place: Location) -> str:
     return f"{visible(name)}{line}{function}"
 
 
-def with_size(text: str, size_bytes: int | None) -> str:
-    """The text, followed by the size unless it is said in it already or there is none."""
-    if not size_bytes or format_size(size_bytes) in text:
+_SIZE = re.compile(r"[0-9] (?:bytes?|[KMGT]i?B)\b")
+
+
+def with_stake(text: str, size_bytes: int | None) -> str:
+    """The text, followed by the bytes that are at stake unless it names a size itself."""
+    if not size_bytes or _SIZE.search(text):
         return text
-    return f"{text} ({format_size(size_bytes)})"
+    return f"{text.rstrip('.')} ({format_size(size_bytes)} at stake)"
+
+
+def capitalized(text: str) -> str:
+    """The text with a capital letter at its beginning, unless that is code."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] if text.split(" ", 1)[0].rstrip(",:").isalpha() else text
 
 
 def sentence(text: str) -> str:
-    """The text with a full stop where it has no end of its own."""
-    text = text.strip()
+    """The text with a capital letter at its beginning, and an end where it has none."""
+    text = capitalized(text)
     return text if not text or text[-1] in ".!?:" else text + "."

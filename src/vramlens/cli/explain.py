@@ -1,0 +1,135 @@
+"""``vramlens explain``: where the memory is, why it ran out, what to change."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from vramlens.cli.output import write_file, write_stdout
+from vramlens.errors import UsageError
+from vramlens.units import parse_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation
+
+HELP = "Say where the memory is, why it ran out and what to change."
+_GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
+_FILE_WIDTH = 100
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``explain``."""
+    parser.add_argument(
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="a recording, a PyTorch memory snapshot, or a log with an out-of-memory error; - reads standard input;"
+        " without it: the example that comes with vramlens",
+    )
+    parser.add_argument(
+        "--at",
+        type=_moment,
+        metavar="MOMENT",
+        help="the moment to show: peak (default), oom, end or an event's number",
+    )
+    parser.add_argument(
+        "--by", choices=_GROUPINGS, default="line", help="what to group memory by (default: line)"
+    )
+    parser.add_argument(
+        "--top",
+        type=_positive,
+        metavar="N",
+        help="how many rows to show (default: 10, fewer after a failure)",
+    )
+    parser.add_argument(
+        "--device", type=_natural, metavar="N", help="the device (default: the one that holds most)"
+    )
+    parser.add_argument(
+        "--log", metavar="FILE", help="the error's text: its figures complete those of the recording"
+    )
+    parser.add_argument("--total", type=_size, metavar="SIZE", help="the GPU's memory, for example 80GiB")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print data: one JSON object")
+    form.add_argument(
+        "--markdown", action="store_true", help="print Markdown, for an issue or a pull request"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explains one file and writes the answer."""
+    from vramlens import api
+    from vramlens.report.progress import reading_progress
+
+    path: str | None = arguments.file
+    if path is None:
+        path = str(api.example_path())
+        print(f"vramlens: no FILE given, so this is the example that comes with it: {path}", file=sys.stderr)
+    if arguments.log == "-" and path == "-":
+        raise UsageError("standard input can be FILE or --log, not both")
+    with reading_progress("reading") as progress:
+        explanation = api.explain(
+            path,
+            at=arguments.at or "peak",
+            device=arguments.device,
+            log=arguments.log,
+            total_bytes=arguments.total,
+            progress=progress,
+        )
+    to_file = arguments.output not in (None, "-")
+    text = _written(explanation, arguments, to_file)
+    if to_file:
+        write_file(arguments.output, text, source=path)
+    else:
+        write_stdout(text)
+    return 0
+
+
+def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: bool) -> str:
+    if arguments.json:
+        import json
+
+        from vramlens.report.json import to_json
+
+        return json.dumps(to_json(explanation), indent=2, allow_nan=False) + "\n"
+    if arguments.markdown:
+        from vramlens.report.markdown import to_markdown
+
+        return to_markdown(explanation, arguments.by, arguments.top)
+    import io
+
+    from rich.console import Console
+
+    from vramlens.report.text import render
+
+    console = Console(file=io.StringIO(), width=_FILE_WIDTH) if to_file else Console()
+    with console.capture() as captured:  # rich would end the program by itself when the reader has gone away
+        render(explanation, console, arguments.by, arguments.top)
+    return captured.get()
+
+
+def _moment(text: str) -> str:
+    if text in ("peak", "oom", "end") or (text.isascii() and text.isdigit()):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no moment: say peak, oom, end or an event's number")
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _natural(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,115 @@
+"""The command line: the one place that prints errors and sets exit codes.
+
+Every verb is a module with ``HELP``, ``prepare_parser(parser)`` and ``run(arguments)``; it is imported only when asked
+for, and its own imports of NumPy or rich wait until it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, Protocol, cast
+
+from vramlens import __version__
+from vramlens.errors import UsageError, VramlensError
+
+# In the order of the help.
+VERBS = ("explain",)
+
+INTERRUPTED = 130
+_DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
+_EPILOG = """\
+examples:
+  vramlens explain snapshot.pickle            a recording: the peak, who holds it, what to change
+  vramlens explain train.log                  an out-of-memory error's text
+  vramlens explain                            a real failure that comes with vramlens
+
+exit codes: 0 done, 2 wrong usage, 3 input refused
+"""
+
+
+class Command(Protocol):
+    """One verb."""
+
+    HELP: str
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the verb's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Does it; the exit code.
+
+        Raises:
+            VramlensError: it could not be done.
+        """
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error is said."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    try:
+        return _run(sys.argv[1:] if argv is None else list(argv))
+    except VramlensError as error:
+        _complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError:
+        _complain("not enough memory for this; try a machine with more, or a shorter recording")
+        return VramlensError.exit_code
+    except BrokenPipeError:
+        return 0
+
+
+def _run(argv: list[str]) -> int:
+    parser = _Parser(
+        prog="vramlens",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"vramlens {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    commands = {}
+    for name in VERBS:
+        command = cast(Command, importlib.import_module(f"vramlens.cli.{name}"))
+        commands[name] = command
+        command.prepare_parser(verbs.add_parser(name, help=command.HELP, description=command.HELP))
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as done:  # --help and --version
+        return done.code if isinstance(done.code, int) else 0
+    if arguments.verb is None:
+        parser.print_help(sys.stderr)
+        return UsageError.exit_code
+    return commands[arguments.verb].run(arguments)
+
+
+def _complain(message: str) -> None:
+    """One line on standard error, whatever the message holds."""
+    from vramlens.report.wording import visible
+
+    if sys.stderr is None:
+        return
+    line = visible(" ".join(message.split("\n")))
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    try:
+        print(
+            f"vramlens: {line}".encode(encoding, "backslashreplace").decode(encoding),
+            file=sys.stderr,
+            flush=True,
+        )
+    except OSError:  # nobody to tell
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

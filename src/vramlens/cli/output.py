@@ -1,0 +1,101 @@
+"""Output: standard output or a file, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from typing import TextIO
+
+from vramlens.errors import InputError, UsageError
+
+
+class OutputError(InputError):
+    """The answer could not be written."""
+
+
+def write_stdout(text: str) -> None:
+    """Writes to standard output; a reader that has gone away (``| head``) is no error.
+
+    Raises:
+        OutputError: it is closed, or the disk behind it is full.
+    """
+    stream = sys.stdout
+    if stream is None:
+        raise OutputError("standard output is closed; use -o FILE")
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except BrokenPipeError:
+        _abandon(stream)
+    except (OSError, ValueError) as error:  # ValueError: it was closed
+        _abandon(stream)
+        raise OutputError(f"standard output: {_reason(error)}") from None
+
+
+def _abandon(stream: TextIO) -> None:
+    """Lets what is still buffered go nowhere, so that the interpreter's own flush at exit does not fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def write_file(path: str, text: str, *, source: str | None = None) -> None:
+    """Writes a file in one step: it appears whole, or what was there before stays.
+
+    Args:
+        source: the input's path, which must not be overwritten.
+
+    Raises:
+        UsageError: the path is the input itself.
+        OutputError: it cannot be written; nothing is left behind.
+    """
+    target = os.path.realpath(path)  # through a link to what it links to, as any other writing does
+    try:
+        mode: int | None = os.stat(target).st_mode
+    except OSError:
+        mode = None
+    if (
+        mode is not None
+        and source is not None
+        and os.path.exists(source)
+        and os.path.samefile(target, source)
+    ):
+        raise UsageError(f"-o {path}: is the input itself; name another file")
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        if mode is not None and stat.S_ISDIR(mode):
+            raise IsADirectoryError("is a directory; name a file in it")
+        if mode is not None and not stat.S_ISREG(mode):  # a pipe or a device: nothing to replace
+            with open(target, "wb") as file:
+                file.write(data)
+            return
+        _replace(target, data, mode)
+    except OSError as error:
+        raise OutputError(f"{path}: {_reason(error)}") from None
+
+
+def _replace(target: str, data: bytes, mode: int | None) -> None:
+    partial = os.path.join(
+        os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}.partial"
+    )
+    try:
+        with open(partial, "xb") as file:
+            if mode is not None:
+                os.chmod(partial, stat.S_IMODE(mode))
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def _reason(error: Exception) -> str:
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return text[:1].lower() + text[1:] + "; nothing was written"

@@ -1,0 +1,41 @@
+"""Fitting into a width."""
+
+import pytest
+from rich.cells import cell_len
+
+from vramlens.analyses.finding import Place
+from vramlens.report.layout import Layout
+from vramlens.report.wording import share, visible, with_stake
+
+
+@pytest.mark.parametrize("width", [40, 50, 77])
+def test_wraps_any_text(width):
+    text = "word " * 30 + "x" * 200 + " 漢字" * 40 + " 1.50 GiB" * 20
+    lines = Layout(width).wrap(text, first="  1. ")
+    assert max(map(cell_len, lines)) <= width
+    assert "".join("".join(lines).split()) == "1." + "".join(text.split())
+
+
+def test_the_line_number_survives_any_shortening():
+    place = Place("/very/long/folder/name/that/does/not/fit/model.py", 1234, "a_function_with_quite_a_long_name")
+    layout = Layout(80)
+    for width in range(14, 100):
+        name = layout.place(place, width)
+        assert ":1234" in name
+        assert cell_len(name) <= width
+    assert layout.place(place, 100) == str(place)
+
+
+def test_control_characters_become_visible():
+    assert visible("a\nb\x1b[0m\u202e\ud800") == "a\\nb\\x1b[0m\\u202e\\ud800"
+    assert visible("café 漢字") == "café 漢字"
+
+
+def test_shares_never_round_to_nothing_or_to_all():
+    assert [share(part, 1000) for part in (0, 1, 500, 999, 1000)] == ["0 %", "<1 %", "50 %", ">99 %", "100 %"]
+    assert share(0, 0) == ""
+
+
+def test_the_stake_is_said_once():
+    assert with_stake("needs 5 MiB less", 100) == "needs 5 MiB less"
+    assert with_stake("use it", 1024) == "use it (1.00 KiB at stake)"

@@ -1,0 +1,58 @@
+"""The Markdown: the same content, and nothing in it that the input could format, link or mention."""
+
+import re
+
+import pytest
+from samples import EVERY, error_text, failed, hostile, run
+
+from vramlens.report.markdown import code, escaped, to_markdown
+from vramlens.report.tables import GROUPINGS
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+def test_tables_have_as_many_cells_in_every_row(make, by):
+    cells = None
+    for line in to_markdown(make(), by).splitlines():
+        if not line.startswith("|"):
+            cells = None
+            continue
+        found = len(re.findall(r"(?<!\\)\|", line))
+        cells = cells or found
+        assert found == cells, line
+
+
+def test_holds_all_that_the_text_cuts():
+    text = to_markdown(failed())
+    for number in range(6):
+        assert f"Finding {number}:" in text
+    assert "600.00 MiB" in text
+    assert "The events before number 12,000" in text
+    assert "… and 12 more lines" in text
+    assert "more lines" not in to_markdown(failed(), top=100)
+
+
+def test_begins_with_the_answer_and_ends_with_a_command():
+    text = to_markdown(run())
+    assert text.startswith("**Peak 448.00 MiB requested (2.00 GiB reserved) in step 3")
+    assert text.endswith("```sh\nvramlens explain run.pickle --by stack\n```\n")
+
+
+def test_an_error_text_has_its_ledger():
+    assert "### Where the GPU's 105.00 GiB are" in to_markdown(error_text())
+
+
+def test_escapes():
+    assert escaped("a_b *c* <d> [e](f) | #1") == r"a\_b \*c\* \<d\> \[e\](f) \| \#1"
+    assert escaped("ask @someone & co") == "ask &#64;someone &amp; co"
+    assert escaped("call `x_y` now") == "call `x_y` now"
+    assert escaped("one ` alone_") == r"one \` alone\_"
+    assert code("a`b|c") == r"``a`b\|c``"
+    assert code("`") == "`` ` ``"
+
+
+def test_hostile_names_mention_and_format_nothing():
+    text = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", to_markdown(hostile()))
+    assert "<b>" not in text.replace(r"\<b", "")
+    assert "\x1b" not in text
+    assert not re.search(r"(?<!\\)@someone", text.split("**Next**")[0])

@@ -1,0 +1,203 @@
+"""The text: the answer first, inside the width, without anything that the input could draw on the screen."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
+
+from vramlens.report.tables import GROUPINGS
+from vramlens.report.text import FAILURE_LINES, render
+
+WIDTHS = (60, 80, 120, 200)
+NUMBER_AT_THE_END = re.compile(r"[0-9]$")
+UNIT_AT_THE_START = re.compile(r"\s*(?:bytes?|[KMGT]iB|%)\b")
+
+
+def lines_of(explanation, width=80, by="line", top=None, **options):
+    console = Console(file=io.StringIO(), width=width, **options)
+    render(explanation, console, by, top)
+    return console.file.getvalue().splitlines()
+
+
+def text_of(explanation, width=80, by="line", top=None):
+    """The words, wherever the lines end."""
+    return " ".join(" ".join(lines_of(explanation, width, by, top)).split())
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("make", [run, failed, error_text, nothing])
+def test_no_line_is_wider_than_the_terminal(make, width, by):
+    assert max(map(cell_len, lines_of(make(), width, by))) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_hostile_names_stay_inside_the_width(width):
+    # The command to paste is the exception: it is never cut.
+    assert max(cell_len(line) for line in lines_of(hostile(), width)[:-1]) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("make", [run, failed, error_text])
+def test_a_number_stays_with_its_unit(make, width):
+    lines = lines_of(make(), width)
+    for line, following in zip(lines, lines[1:], strict=False):
+        assert not (NUMBER_AT_THE_END.search(line) and UNIT_AT_THE_START.match(following)), (line, following)
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("make", [failed, error_text])
+def test_a_failure_fits_one_screen(make, width, by):
+    assert len(lines_of(make(), width, by)) <= FAILURE_LINES
+
+
+def test_a_failure_keeps_what_matters_most():
+    text = text_of(failed())
+    for wanted in (
+        "1.28 GiB were free inside reserved memory",
+        "Refused by the limit set for this process",
+        "Fragmentation:",
+        "600.00 MiB wanted",
+        "16.00 MiB largest hole",
+        "held when the request failed",
+        "transformer.py:1 in forward_1",
+        "1. Likely:",
+        "vramlens explain run.pickle",
+    ):
+        assert wanted in text
+
+
+def test_rows_asked_for_are_shown_even_after_a_failure():
+    text = text_of(failed(), top=22)
+    assert "transformer.py:22 in forward_22" in text
+    assert "more lines" not in text
+
+
+def test_the_first_line_is_the_answer():
+    assert lines_of(run(), 120)[0].startswith("Peak 448.00 MiB requested (2.00 GiB reserved) in step 3: 89 % activations")
+    assert lines_of(failed(), 120)[0].startswith("1.28 GiB were free inside reserved memory")
+
+
+def test_what_is_cut_is_said():
+    text = text_of(run(), top=20)
+    assert "… and 2 more lines, 17.00 MiB" in text
+    assert text_of(run(), by="category", top=1).count("… and 1 more category, 50.00 MiB") == 1
+
+
+def test_bytes_without_a_line_are_a_row():
+    assert any("41.00 MiB" in line and "(no line known)" in line for line in lines_of(run()))
+
+
+def test_inferred_bytes_are_marked():
+    header, row = [line for line in lines_of(run(), 120) if " likely " in line or "forward_4 " in line][:2]
+    assert "19 %" in row
+    assert header.index("likely") < row.index("19 %") + len("likely")
+
+
+def test_an_estimate_says_so_beside_the_number():
+    peak = replace(run().peak, exact=("requested_bytes",))
+    assert "(2.00 GiB reserved, estimated)" in text_of(run(peak=peak))
+
+
+def test_sizes_are_right_aligned():
+    rows = [line for line in lines_of(run(), 120) if "transformer.py" in line and "MiB" in line and line.startswith(" ")]
+    assert len({line.index("MiB") for line in rows}) == 1
+
+
+def test_long_paths_lose_their_folders_first():
+    rows = [line for line in lines_of(run(), 80) if "forward_1 " in line]
+    assert "…/transformer.py:1 in forward_1" in rows[0]
+    assert any("/home/somebody" in line for line in lines_of(run(), 200))
+
+
+def test_no_escape_codes_when_piped():
+    for make in EVERY.values():
+        assert "\x1b" not in "\n".join(lines_of(make()))
+
+
+def test_a_terminal_gets_bold_titles():
+    assert "\x1b[1m" in lines_of(run(), force_terminal=True, color_system="standard")[0]
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+def test_names_cannot_draw_on_the_screen(by):
+    output = "\n".join(lines_of(hostile(), 200, by))
+    assert "a[bold]b\\n\\x1b[31mred\\u202e" in output
+    assert all(char.isprintable() or char == "\n" for char in output)
+
+
+def test_a_terminal_without_unicode_gets_dots():
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, encoding="ascii")
+    render(run(), Console(file=stream, width=80))
+    stream.flush()
+    output = buffer.getvalue().decode("ascii")
+    assert "... and 12 more lines" in output
+    assert ".../transformer.py" in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_leaks_are_told_once():
+    leak = replace(finding(), id="leak", place=LEAK.place)
+    assert "Grows with every step" in text_of(run(leaks=(LEAK,)))
+    assert "36.00 MiB a step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(run(leaks=(LEAK,)))
+    assert "Grows with every step" not in text_of(run(leaks=(LEAK,), findings=(leak,)))
+
+
+def test_findings_are_sorted_by_what_they_ask_for():
+    text = text_of(run())
+    assert text.index("What to do") < text.index("Do: use a smaller batch") < text.index("What would not help")
+    assert text.index("What would not help") < text.index("expandable_segments does not help") < text.index("Also")
+
+
+def test_a_survived_failure_is_no_headline():
+    oom = replace(failed().oom, survived=True)
+    text = text_of(run(oom=oom))
+    assert text.startswith("Peak ")
+    assert "3 requests failed and the program went on" in text
+    assert text_of(run(oom=oom, at="oom")).startswith("1.28 GiB were free")
+
+
+def test_the_heap_at_another_moment_says_which():
+    text = text_of(run(heap=replace(run().heap, event=999), at="end"), 200)
+    assert text.startswith("448.00 MiB requested at the end in step 3")
+    assert "The peak: 448.00 MiB requested (2.00 GiB reserved)" in text
+
+
+def test_missing_names_say_how_to_get_them():
+    empty = replace(run().heap, by_region={})
+    assert "record_function" in text_of(run(heap=empty), by="region")
+
+
+def test_the_rest_outside_named_modules_is_shown():
+    assert "347.00 MiB 77 % (outside any module)" in text_of(run(), by="module")
+
+
+def test_every_answer_ends_with_a_next_step():
+    for make in (run, failed, hostile):
+        assert lines_of(make())[-1].startswith("  vramlens explain ")
+    for make in (error_text, nothing):
+        assert lines_of(make())[-1] == "  vramlens explain oom.pickle"
+    spaced = replace(run().recording, source="my run.pickle")
+    assert lines_of(run(recording=spaced))[-1] == "  vramlens explain 'my run.pickle' --by stack"
+
+
+def test_a_file_that_looks_like_an_option_can_be_pasted():
+    dashed = replace(run().recording, source="-x.pickle")
+    assert lines_of(run(recording=dashed))[-1] == "  vramlens explain ./-x.pickle --by stack"
+
+
+def test_steps_are_summed_up():
+    assert "8 steps, told by optimizer marks; their peaks, requested: 100.00 MiB, 200.00 MiB, 300.00 MiB, …" in text_of(run())
+    same = replace(run().steps, count=3, peak_bytes=(5, 5, 5))
+    assert "3 steps, told by optimizer marks; each peaks at 5 bytes requested." in text_of(run(steps=same))
+
+
+def test_a_failure_with_nothing_to_do_says_what_would_not_help():
+    text = text_of(failed(findings=(refuted(),)))
+    assert "What would not help - expandable_segments does not help" in text
