@@ -45,10 +45,10 @@ class Resolver {
     }
 
     void traces(Value value, TraceLists& out) {
-        const auto* lists = items(value);
-        if (lists == nullptr) return;
-        if (!lists->empty() && shape(lists->front()) == Shape::Event) return trace(value, out);  // one flat list
-        for (const Value list : *lists) trace(list, out);
+        if (items(value) == nullptr) return;
+        const auto lists = *items(value);  // a copy: trace() takes the room of lists, and a list can hold itself
+        if (!lists.empty() && shape(lists.front()) == Shape::Event) return trace(value, out);  // one flat list
+        for (const Value list : lists) trace(list, out);
     }
 
     void segments(Value value, SegmentLists& out) {

@@ -7,7 +7,15 @@ from samples import EVERY, LEAK, error_text, failed, hostile, nothing, run
 
 from vramlens.report.json import to_json
 
-TABLES = ("unattributed_bytes", "by_line", "by_category", "category_verdicts", "by_phase", "by_module", "by_region")
+TABLES = (
+    "unattributed_bytes",
+    "by_line",
+    "by_category",
+    "category_verdicts",
+    "by_phase",
+    "by_module",
+    "by_region",
+)
 KEYS = {
     "": "schema recording peak heap oom steps fragmentation leaks ledger findings",
     "recording": "source torch device events allocations complete missing settings",
@@ -39,7 +47,12 @@ def test_keys_of_the_peak_and_its_rows():
     assert data["peak"]["by_module"][0] == {"name": "model.layers.0", "bytes": 104857600}
     assert data["peak"]["by_region"] == [{"name": "loss [eval]", "bytes": 31457280}]
     assert data["heap"]["at"] == "peak"
-    assert data["fragmentation"]["pinned_by"][0] == {"file": None, "line": None, "bytes": 1048576, "blocks": 3}
+    assert data["fragmentation"]["pinned_by"][0] == {
+        "file": None,
+        "line": None,
+        "bytes": 1048576,
+        "blocks": 3,
+    }
     finding = {"id", "verdict", "title", "bytes", "file", "line", "function", "evidence", "fix"}
     assert all(set(row) == finding for row in data["findings"])
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.phases import Phase, Phases
 from vramlens.analyses.steps import Steps
-from vramlens.trace import NO_STACK, DeviceTrace, Trace
+from vramlens.trace import NO_STACK, DeviceTrace, Stacks, Trace
 
 
 class Category(IntEnum):
@@ -44,6 +44,9 @@ _PARAMETER_FRAME = re.compile(
     r"|torch[/\\]nn[/\\](?:parameter|init)\.py:"
     r"|torch[/\\]distributed[/\\](?:fsdp|_composable|tensor)[/\\]"
 )
+_LOADING_FRAME = re.compile(
+    r"torch[/\\](?:serialization|_utils|storage)\.py:|[/\\]safetensors[/\\]|torch[/\\]distributed[/\\]checkpoint[/\\]"
+)
 _REDUCER_FRAME = re.compile(r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py:(?:_pre_forward|__init__|_ddp_init_helper)$")
 _CONVOLUTION_FRAME = re.compile(r"torch[/\\](?:nn[/\\]modules[/\\]conv\.py:_conv_forward|backends[/\\]cudnn)")
 
@@ -68,6 +71,7 @@ def categories_of(trace: Trace, device: DeviceTrace, steps: Steps, phases: Phase
     judge.gradients()
     judge.optimizer_state()
     judge.parameters()
+    judge.loaded()
     judge.workspaces()
     judge.older_than_the_recording()
     return Categories(judge.category, judge.certainty)
@@ -163,6 +167,20 @@ class _Judge:
         lasting = outside & (self.end_step > self.born_step + 1) & (self.allocations.born >= 0)
         self._settle(lasting & ~by_frame & twin, Category.PARAMETERS, Certainty.LIKELY)
 
+    def loaded(self) -> None:
+        """A checkpoint's tensors: of each size, as many as the model has are its weights; the rest optimizer state.
+
+        ``load_state_dict`` copies weights into the model, but an optimizer goes on with the very tensors it is given.
+        """
+        loaded = np.flatnonzero(loading_rows(self._stacks, self.allocations.stack) & (self.phases.phase == Phase.OTHER))
+        owned = self.category == Category.PARAMETERS
+        owned[loaded] = False
+        sizes = self.allocations.requested_bytes
+        first, counted = _rank(sizes[loaded], *np.unique(sizes[owned], return_counts=True))
+        spare, kind = (Category.OTHER, Category.OPTIMIZER_STATE) if owned.any() else (Category.PARAMETERS,) * 2
+        self._settle(loaded[first], spare, Certainty.POSSIBLE)
+        self._settle(loaded[counted & ~first], kind, Certainty.POSSIBLE)
+
     def workspaces(self) -> None:
         """cuBLAS's work buffers, which stay; and cuDNN's, which are gone before the next request."""
         looped = np.isin(self.phases.phase, (Phase.FORWARD, Phase.BACKWARD, Phase.EVALUATION))
@@ -180,21 +198,36 @@ class _Judge:
 
     def older_than_the_recording(self) -> None:
         """Of each size that gradients have: the first of the old blocks as parameters, the rest as optimizer state."""
+        sizes = self.allocations.requested_bytes
         old = np.flatnonzero((self.allocations.born < 0) & (self.category == Category.OTHER))
+        self._settle(old[np.isin(sizes[old], _BLAS_WORKSPACES)], Category.WORKSPACE, Certainty.POSSIBLE)
         gradients = np.flatnonzero(self.category == Category.GRADIENTS)
         if not len(old) or not len(gradients):
             return
         first_step = gradients[self.born_step[gradients] == self.born_step[gradients].min()]
-        sizes, wanted = np.unique(self.allocations.requested_bytes[first_step], return_counts=True)
-        held = self.allocations.requested_bytes[old]
-        place = np.searchsorted(sizes, held)
-        known = place < len(sizes)
-        known[known] = sizes[place[known]] == held[known]
-        old, place = old[known], place[known]
-        order = np.argsort(place, kind="stable")
-        rank = np.empty(len(old), np.int64)
-        starts = np.searchsorted(place[order], np.arange(len(sizes)))
-        rank[order] = np.arange(len(old)) - starts[place[order]]
-        is_parameter = rank < wanted[place]
-        self._settle(old[is_parameter], Category.PARAMETERS, Certainty.POSSIBLE)
-        self._settle(old[~is_parameter], Category.OPTIMIZER_STATE, Certainty.POSSIBLE)
+        first, counted = _rank(sizes[old], *np.unique(sizes[first_step], return_counts=True))
+        self._settle(old[first], Category.PARAMETERS, Certainty.POSSIBLE)
+        self._settle(old[counted & ~first], Category.OPTIMIZER_STATE, Certainty.POSSIBLE)
+
+
+def loading_rows(stacks: Stacks, stack: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Which allocations a checkpoint's loading asked for."""
+    loading = np.zeros(len(stack), np.bool_)
+    known = stack != NO_STACK
+    loading[known] = stacks.any_frame(stacks.mark_frames(_LOADING_FRAME))[stack[known]]
+    return loading
+
+
+def _rank(
+    held: NDArray[np.int64], sizes: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which of some sizes are among the first ``wanted`` of their size, and which have a size that is wanted at all."""
+    place = np.minimum(np.searchsorted(sizes, held), max(len(sizes) - 1, 0))
+    counted = sizes[place] == held if len(sizes) else np.zeros(len(held), np.bool_)
+    order = np.argsort(held, kind="stable")
+    ordered = held[order]
+    rank = np.empty(len(held), np.int64)
+    rank[order] = np.arange(len(held)) - np.searchsorted(ordered, ordered)
+    first = counted.copy()
+    first[counted] = rank[counted] < wanted[place[counted]]
+    return first, counted

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.categories import Category
+from vramlens.analyses.categories import Category, loading_rows
 from vramlens.analyses.finding import Finding
-from vramlens.trace import NO_STACK
 from vramlens.units import MIB, format_size
 
-_LOADING = re.compile(
-    r"torch[/\\](?:serialization|_utils|storage)\.py:|[/\\]safetensors[/\\]|[/\\]torch[/\\]distributed[/\\]checkpoint[/\\]"
-)
 _LEAST_SHARE = 0.5
 _LEAST_BYTES = 1 * MIB
 
 
 def loaded_copies(view: Attribution) -> list[Finding]:
-    """Loaded tensors that were alive together with the parameters or optimizer state that they were copied into."""
-    allocations, stacks = view.device.allocations, view.trace.stacks
-    has_stack = allocations.stack != NO_STACK
-    loading = np.zeros(len(allocations), np.bool_)
-    loading[has_stack] = stacks.any_frame(stacks.mark_frames(_LOADING))[allocations.stack[has_stack]]
+    """Loaded tensors that were alive together with the parameters that they were copied into."""
+    allocations = view.device.allocations
+    loading = loading_rows(view.trace.stacks, allocations.stack)
     rows = np.flatnonzero(loading)
     if int(allocations.requested_bytes[rows].sum()) < _LEAST_BYTES:
         return []
     moment = _when_most(view, rows)
     alive = allocations.alive_after(moment)
     loaded = alive[loading[alive]]
-    owned = alive[
-        ~loading[alive]
-        & np.isin(view.categories.category[alive], (Category.PARAMETERS, Category.OPTIMIZER_STATE, Category.OTHER))
-    ]
+    owned = alive[~loading[alive] & (view.categories.category[alive] == Category.PARAMETERS)]
     twice = _matched(allocations.requested_bytes[loaded], allocations.requested_bytes[owned])
-    total = int(allocations.requested_bytes[loaded].sum())
-    if twice < _LEAST_BYTES or twice < _LEAST_SHARE * total:
+    if twice < _LEAST_BYTES or twice < _LEAST_SHARE * int(allocations.requested_bytes[owned].sum()):
         return []
     peak = view.device.requested
     at_peak = int(view.device.requested_curve[moment]) >= peak.peak_bytes

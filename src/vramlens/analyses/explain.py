@@ -44,7 +44,8 @@ def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None
 def peak_of(view: Attribution) -> Peak:
     """The counters' maxima on one device and the heap where requested bytes are highest."""
     device = view.device
-    proven = device.orphan_events == 0 and device.whole
+    # What was there before the first event may once have been more.
+    proven = device.orphan_events == 0 and device.whole and not device.reserved.base_bytes
     return Peak(
         device=device.device,
         requested_bytes=device.requested.peak_bytes,
@@ -126,7 +127,8 @@ def explain_trace(
         findings.append(expandable_finding(failure, outside))
     findings += [_leak_finding(leak) for leak in leaks]
     findings += gradients_kept(view) + unused_graph(view) + loaded_copies(view) + first_step_to_come(view)
-    findings += operator_buffers(view) + stranded.stranded_streams(view, fragmentation)
+    at_end = fragmentation if failure else fragmentation_at(view, len(chosen.events) - 1)
+    findings += operator_buffers(view) + stranded.stranded_streams(view, at_end)
     findings += stranded.private_pools(view, fragmentation) + usage.unused_reserve(view, fragmentation)
     findings += usage.activations(needed, sum(leak.bytes for leak in leaks)) + usage.optimizer_state(needed)
     return Explanation(

@@ -13,7 +13,7 @@ import numpy as np
 
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.timeline import StepPeaks
@@ -175,7 +175,7 @@ def verdict_of(
     wall = _wall(failure, outside)
     cause = _cause(view, failure, leaks, peaks)
     short = _short(failure, wall)
-    place = view.place_of_stack(failure.request.stack)
+    place = view.place_of_stack(failure.request.stack) or _backward_place(view, failure.request.event)
     events = view.device.events.action[failure.request.event + 1 :]
     unknowns = []
     if wall == "process_limit" and failure.limit_low_bytes != failure.limit_high_bytes:
@@ -205,6 +205,15 @@ def verdict_of(
         survived=bool((events == Action.ALLOC).any()),
         unknowns=tuple(unknowns),
     )
+
+
+def _backward_place(view: Attribution, event: int) -> Place | None:
+    """The forward line whose backward was under way: that of the latest allocation of the same backward pass."""
+    allocations, phases = view.device.allocations, view.phases
+    before = np.flatnonzero((allocations.born >= 0) & (allocations.born < event))
+    if not len(before) or phases.span[before[-1]] < 0:
+        return None
+    return view.place(int(phases.frame[before[-1]]))
 
 
 def _wall(failure: Failure, outside: Outside) -> str:

@@ -35,6 +35,7 @@ _BACKWARD_CALL = re.compile(
     r"|graph\.py:_engine_run_backward))$"
 )
 _MODULE_CALL = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$")
+_BACKWARD_ENGINE = re.compile(r"torch::autograd::(?:Engine::(?:thread_main|evaluate_function)|Node::operator)")
 # The outermost frame of a stack that began on one of autograd's threads: custom functions, hooks, checkpoints.
 _AUTOGRAD_ROOT = re.compile(
     r"torch[/\\](?:autograd|utils[/\\]checkpoint|_functorch|_dynamo[/\\]compiled_autograd|nn[/\\]modules[/\\]module\.py"
@@ -69,14 +70,14 @@ def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:
     allocations, stacks = device.allocations, trace.stacks
     count = len(allocations)
     has_stack = allocations.stack != NO_STACK
-    stack_length = np.diff(stacks.starts)
-    has_stack[has_stack] = stack_length[allocations.stack[has_stack]] > 0
+    has_stack[has_stack] = stacks.has_python[allocations.stack[has_stack]]
     recorded = allocations.born >= 0
     by_stack = _StackFlags(stacks)
 
     def flag(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         marked = np.zeros(count, np.bool_)
-        marked[has_stack] = flags[allocations.stack[has_stack]]
+        known = allocations.stack != NO_STACK
+        marked[known] = flags[allocations.stack[known]]
         return marked
 
     frame = np.full(count, -1, np.int64)
@@ -124,13 +125,14 @@ class _StackFlags:
         self.stacks = stacks
         self.optimizer = stacks.any_frame(stacks.mark_frames(_OPTIMIZER))
         self.backward_call = stacks.any_frame(stacks.mark_frames(_BACKWARD_CALL))
+        engine = stacks.any_frame(stacks.mark_frames(_BACKWARD_ENGINE))
         self._module_frames = stacks.mark_frames(_MODULE_CALL)
         self.module_call = stacks.any_frame(self._module_frames)
         lengths = np.diff(stacks.starts)
         roots = np.zeros(len(stacks), np.bool_)
         filled = lengths > 0
         roots[filled] = stacks.mark_frames(_AUTOGRAD_ROOT)[stacks.frames[stacks.starts[1:][filled] - 1]]
-        self.backward = self.backward_call | roots
+        self.backward = self.backward_call | roots | engine
 
     def callers(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Who called the outermost module of each stack.

@@ -50,6 +50,8 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
         if len(boundaries):
             starts = np.unique(np.concatenate(([0], boundaries)))
             starts = _drop_tail(device, starts[starts < events])
+            if source.startswith("optimizer"):
+                starts = _join_turns(device, starts)
             return Steps(starts, np.append(starts[1:], events), source)
     return Steps(np.zeros(0, np.int64), np.zeros(0, np.int64), None)
 
@@ -147,6 +149,25 @@ def _cycle_starts(which: NDArray[np.int64], first: NDArray[np.int64], anchors: N
     marks = np.flatnonzero(which == mark)
     after = np.searchsorted(marks, anchors, side="right")
     return np.unique(marks[after[after < len(marks)]] - lead)
+
+
+def _join_turns(device: DeviceTrace, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One step of what several optimizers do in turns (a GAN's two): their stacks differ, and come again together."""
+    events = device.events
+    births = np.flatnonzero((events.action == Action.ALLOC) & (events.stack != NO_STACK))
+    places = np.searchsorted(births, np.append(starts, len(events)))
+    seen = [set(events.stack[births[a:b]].tolist()) for a, b in zip(places[:-1], places[1:], strict=True)]
+    common = set.intersection(*seen) if seen else set()
+    seen = [stacks - common for stacks in seen]
+
+    def alike(distance: int) -> float:
+        pairs = [(a, b) for a, b in zip(seen, seen[distance:], strict=False) if a and b]
+        return float(np.median([len(a & b) / min(len(a), len(b)) for a, b in pairs])) if pairs else 1.0
+
+    for turns in (2, 3):
+        if len(seen) >= 2 * turns and alike(1) < 0.1 and alike(turns) > 0.9:
+            return starts[::turns]
+    return starts
 
 
 def _drop_tail(device: DeviceTrace, starts: NDArray[np.int64]) -> NDArray[np.int64]:

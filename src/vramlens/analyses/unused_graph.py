@@ -32,7 +32,7 @@ def unused_graph(view: Attribution) -> list[Finding]:
         mine = rows[number == index]
         if len(mine) < _FEWEST_ALLOCATIONS:
             continue
-        moment, alive = _fullest(view, mine)
+        alive = _fullest(view, mine)
         total = int(allocations.requested_bytes[mine].sum())
         if alive < _KEPT_SHARE * total or alive <= worst:
             continue
@@ -40,45 +40,43 @@ def unused_graph(view: Attribution) -> list[Finding]:
         largest = int(allocations.requested_bytes[mine].max())
         kept_bytes = max(0, alive - 2 * largest)
         place_frame = int(view.phases.frame[mine[0]])
-        reaches_peak = int(view.device.requested_curve[moment])
     if not kept_bytes:
         return []
-    peak = view.device.requested.peak_bytes
-    saved = min(kept_bytes, peak - _peak_outside(view, rows)) if reaches_peak >= peak else 0
+    saved = view.device.requested.peak_bytes - _peak_without(view, rows)
     place = view.place(place_frame)
     evidence = [f"a pass had {format_size(worst)} alive at once; without a graph about {format_size(worst - kept_bytes)}"]
     if saved <= 0:
-        evidence.append("this is not the run's peak: freeing it does not lower the peak")
+        evidence.append("this is not the run's peak: it does not lower that")
     return [
         Finding(
             id="unused_graph",
             verdict="likely",
             title=f"A graph is built and never used in evaluation: about {format_size(kept_bytes)} a pass",
-            bytes=max(saved, 0) or kept_bytes,
+            bytes=saved if saved > 0 else kept_bytes,
             place=place,
             evidence=tuple(evidence),
-            fix=f"wrap that evaluation in torch.no_grad() or torch.inference_mode() (about {format_size(kept_bytes)})",
+            fix="wrap that evaluation in torch.no_grad() or torch.inference_mode() "
+            + (f"(peak about {format_size(saved)} lower)" if saved > 0 else f"(about {format_size(kept_bytes)} a pass)"),
         )
     ]
 
 
-def _fullest(view: Attribution, rows: NDArray[np.int64]) -> tuple[int, int]:
-    """The event at which most bytes of some allocations are alive, and how many."""
+def _fullest(view: Attribution, rows: NDArray[np.int64]) -> int:
+    """The most bytes of some allocations that are alive at once."""
     allocations = view.device.allocations
     when = np.concatenate((allocations.born[rows], allocations.died[rows]))
     sizes = allocations.requested_bytes[rows]
     order = np.argsort(when, kind="stable")
-    running = np.cumsum(np.concatenate((sizes, -sizes))[order])
-    best = int(running.argmax())
-    return int(when[order[best]]), int(running[best])
+    return int(np.cumsum(np.concatenate((sizes, -sizes))[order]).max())
 
 
-def _peak_outside(view: Attribution, rows: NDArray[np.int64]) -> int:
-    """The highest requested bytes while none of some allocations is alive."""
+def _peak_without(view: Attribution, rows: NDArray[np.int64]) -> int:
+    """The requested peak, had each of these been gone three requests later, as without a graph."""
     allocations = view.device.allocations
+    born = allocations.born[rows]
+    soon = np.append(born[3:], np.full(min(3, len(born)), len(view.device.events)))
     change = np.zeros(len(view.device.events) + 1, np.int64)
-    np.add.at(change, allocations.born[rows], 1)
-    np.add.at(change, allocations.died[rows], -1)
-    idle = np.cumsum(change)[:-1] == 0
-    curve = view.device.requested_curve
-    return int(curve[idle].max(initial=0))
+    earlier = soon < allocations.died[rows]
+    np.add.at(change, soon[earlier], -allocations.requested_bytes[rows[earlier]])
+    np.add.at(change, allocations.died[rows[earlier]], allocations.requested_bytes[rows[earlier]])
+    return int((view.device.requested_curve + np.cumsum(change)[:-1]).max())

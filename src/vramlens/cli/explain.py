@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.output import write_file, write_stdout
+from vramlens.cli.output import Page, write_file, write_stdout
 from vramlens.errors import UsageError
 from vramlens.units import parse_size
 
@@ -31,7 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--at",
         type=_moment,
         metavar="MOMENT",
-        help="the moment to show: peak (default), oom, end or an event's number",
+        help="the moment to show: peak, oom, end or an event's number (default: the failure, else the peak)",
     )
     parser.add_argument(
         "--by", choices=_GROUPINGS, default="line", help="what to group memory by (default: line)"
@@ -60,7 +61,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Explains one file and writes the answer."""
     from vramlens import api
-    from vramlens.report.progress import reading_progress
 
     path: str | None = arguments.file
     if path is None:
@@ -68,15 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"vramlens: no FILE given, so this is the example that comes with it: {path}", file=sys.stderr)
     if arguments.log == "-" and path == "-":
         raise UsageError("standard input can be FILE or --log, not both")
-    with reading_progress("reading") as progress:
-        explanation = api.explain(
-            path,
-            at=arguments.at or "peak",
-            device=arguments.device,
-            log=arguments.log,
-            total_bytes=arguments.total,
-            progress=progress,
-        )
+    explanation = _explained(path, arguments, arguments.at or "peak")
+    # To a person a failure is about the moment it happened; data keep to the peak unless told otherwise.
+    asked = arguments.at is not None or arguments.json
+    again = all(
+        os.path.isfile(name) for name in (path, arguments.log) if name is not None
+    )  # a pipe is read once
+    if not asked and again and _is_about_another_moment(explanation):
+        explanation = _explained(path, arguments, "oom")
     to_file = arguments.output not in (None, "-")
     text = _written(explanation, arguments, to_file)
     if to_file:
@@ -84,6 +83,26 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_stdout(text)
     return 0
+
+
+def _explained(path: str, arguments: argparse.Namespace, at: str) -> Explanation:
+    from vramlens import api
+    from vramlens.report.progress import reading_progress
+
+    with reading_progress("reading") as progress:
+        return api.explain(
+            path,
+            at=at,
+            device=arguments.device,
+            log=arguments.log,
+            total_bytes=arguments.total,
+            progress=progress,
+        )
+
+
+def _is_about_another_moment(explanation: Explanation) -> bool:
+    oom, heap = explanation.oom, explanation.heap
+    return oom is not None and not oom.survived and heap is not None and heap.event != oom.event
 
 
 def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: bool) -> str:
@@ -97,20 +116,20 @@ def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: b
         from vramlens.report.markdown import to_markdown
 
         return to_markdown(explanation, arguments.by, arguments.top)
-    import io
-
     from rich.console import Console
 
     from vramlens.report.text import render
 
-    console = Console(file=io.StringIO(), width=_FILE_WIDTH) if to_file else Console()
-    with console.capture() as captured:  # rich would end the program by itself when the reader has gone away
-        render(explanation, console, arguments.by, arguments.top)
-    return captured.get()
+    # Not straight to standard output: rich would end the program by itself when the reader has gone away.
+    page = Page(None if to_file else sys.stdout)
+    render(
+        explanation, Console(file=page, width=_FILE_WIDTH if to_file else None), arguments.by, arguments.top
+    )
+    return page.getvalue()
 
 
 def _moment(text: str) -> str:
-    if text in ("peak", "oom", "end") or (text.isascii() and text.isdigit()):
+    if text in ("peak", "oom", "end") or (text.isascii() and text.isdigit() and len(text) < 19):
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is no moment: say peak, oom, end or an event's number")
 
@@ -133,3 +152,5 @@ def _size(text: str) -> int:
         return parse_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    except (OverflowError, ValueError):  # more digits than any number has
+        raise argparse.ArgumentTypeError("is too large") from None

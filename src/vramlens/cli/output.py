@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 import sys
@@ -13,6 +14,22 @@ from vramlens.errors import InputError, UsageError
 
 class OutputError(InputError):
     """The answer could not be written."""
+
+
+class Page(io.StringIO):
+    """Text in memory that is meant for a stream: it claims to be what the stream is, a terminal or not."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._is_terminal = stream is not None and stream.isatty()
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
 
 
 def write_stdout(text: str) -> None:

@@ -41,7 +41,7 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         try:
-            got = cast(int, cast(Any, self._stream).readinto(view))
+            got = cast(int, cast(Any, self._stream).readinto1(view))  # gives what there is before any damage
         except _DAMAGED:
             self.damaged = True
             return 0

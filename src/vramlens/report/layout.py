@@ -11,6 +11,7 @@ from vramlens.report.wording import Location, visible
 # Spaces that no line may end at: between a number and what it counts, between a line and its function.
 _UNIT = re.compile(r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)")
 _FUNCTION = re.compile(r"(?<=[0-9]) in (?=\S)")
+_PATH = re.compile(r"^(?!\w+://).*[/\\][^/\\]+:[0-9]+")
 _GLUE = "\N{NO-BREAK SPACE}"
 NARROWEST = 40
 _WIDEST_TEXT = 110  # sentences wider than this are hard to read
@@ -39,6 +40,8 @@ class Layout:
             piece = word.replace(_GLUE, " ")
             if not piece:
                 continue
+            if cell_len(piece) > width - cell_len(indent) and _PATH.search(piece):
+                piece = self._path(piece, width - cell_len(indent))
             if not empty and cell_len(line) + 1 + cell_len(piece) > width:
                 lines.append(line)
                 line, empty = indent, True

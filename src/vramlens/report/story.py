@@ -231,7 +231,8 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
     elif oom.allocated_bytes is not None:
         found.append(Figure(oom.allocated_bytes, "allocated by PyTorch"))
     if oom.largest_free_bytes is not None:
-        found.append(Figure(oom.largest_free_bytes, "largest hole in it that the request could use"))
+        largest = "largest hole in it" if oom.largest_free_bytes else "free in it"
+        found.append(Figure(oom.largest_free_bytes, f"{largest} that the request could use"))
     if oom.free_bytes is not None:
         found.append(Figure(oom.free_bytes, "free on the GPU"))
     return tuple(found)
@@ -313,7 +314,8 @@ def _steps(explanation: Explanation) -> str:
 
 def _unknown(explanation: Explanation, failed: bool) -> list[str]:
     facts, oom = explanation.recording, explanation.oom
-    said = list(facts.missing)
+    # That an error's text is no recording need not be said; what it leaves open is among the unknowns.
+    said = list(facts.missing) if explanation.peak is not None or oom is None else []
     if not facts.complete and not said and explanation.peak is not None:
         said.append("The recording is incomplete")
     if oom is not None and failed:

@@ -13,7 +13,7 @@ from rich.text import Text
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.story import Claim, Figure, Story, story_of
 from vramlens.report.tables import DEFAULT_TOP, Row, Table
-from vramlens.report.wording import place_name, share, with_stake
+from vramlens.report.wording import capitalized, place_name, share, with_stake
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FAILURE_LINES = 24
 _FRAMES = 12
 _WIDTH_FOR_COUNTS = 70
+_NOTE = 16
 _TITLE = "bold"
 
 
@@ -194,8 +195,10 @@ class _Report:
         indent = " " * len(mark)
         sure = "" if claim.verdict in ("proven", "not a problem") else f"{claim.verdict.capitalize()}: "
         if not detail.titles:
-            return self.layout.wrap(with_stake(sure + claim.fix, claim.size_bytes), first=mark)
-        lines = self.layout.wrap(sure + claim.title, first=mark)
+            return self.layout.wrap(
+                with_stake(sure + claim.fix if sure else capitalized(claim.fix), claim.size_bytes), first=mark
+            )
+        lines = self.layout.wrap(sure + _after(sure, claim.title), first=mark)
         if detail.evidence and not self.story.failed:
             lines += [line for text in claim.evidence for line in self.layout.wrap(text, first=indent)]
         return [*lines, *self.layout.wrap(claim.fix, first=f"{indent}Do: ")]
@@ -217,6 +220,12 @@ class _Report:
         ]  # never cut or wrapped: they are to be pasted
 
 
+def _after(sure: str, text: str) -> str:
+    """The text as it goes on after ``Likely:``; alone, it keeps its capital letter."""
+    word = text.split(" ", 1)[0]
+    return text[:1].lower() + text[1:] if sure and word == word.capitalize() else text
+
+
 def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
     """The rows, sizes right-aligned; columns that say nothing, or find no room, are left out."""
     rows = [*table.rows, *([table.rest] if table.rest else [])]
@@ -232,7 +241,11 @@ def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
         columns.append(
             right(["likely", *likely] if header else ["", *(f"{s} likely" if s else "" for s in likely)])
         )
-    notes = left([table.note_header, *(row.note for row in rows)]) if table.note_header else []
+    notes = (
+        left([table.note_header, *(layout.from_right(row.note, _NOTE) for row in rows)])
+        if table.note_header
+        else []
+    )
     used = 2 + sum(cell_len(column[0]) + 2 for column in columns) + (2 + cell_len(notes[0]) if notes else 0)
     names = left([table.by, *_names(rows, layout, max(layout.width - used, 12))])
     columns += [names, notes] if notes else [names]

@@ -24,9 +24,12 @@ _NOT_THE_USERS = re.compile(
     r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|distributed|_dynamo|_inductor|_functorch|_ops|amp|fx|func|fft"
     r"|linalg|library|serialization|storage|functional|_tensor|_refs|_prims|_decomp|export|ao|profiler|testing"
     r"|random|backends|accelerator|nested|sparse|special|masked|jit|multiprocessing|_C)(?:[/\\]|\.py)"
-    r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|<eval_with_key>"
+    r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|(?:^|[/\\])fx_generated_"
     r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
 )
+
+
+_PYTHON_FILE = re.compile(r"\.pyw?$|^<")
 
 
 def is_user_file(file: str) -> bool:
@@ -120,6 +123,13 @@ class Stacks:
         files, where = np.unique(self.frame_file, return_inverse=True)
         mine = np.array([is_user_file(self.strings[int(file)]) for file in files], np.bool_)
         return mine[where] if len(files) else np.zeros(0, np.bool_)
+
+    @cached_property
+    def has_python(self) -> NDArray[np.bool_]:
+        """Whether each stack has a Python frame; one of C++ alone (``stacks="all"``) says little of the program."""
+        files, where = np.unique(self.frame_file, return_inverse=True)
+        python = np.array([_PYTHON_FILE.search(self.strings[int(file)]) is not None for file in files], np.bool_)
+        return self.any_frame(python[where] if len(files) else np.zeros(0, np.bool_))
 
     @cached_property
     def user_frame(self) -> NDArray[np.int64]:
