@@ -83,7 +83,7 @@ void pair_lifetimes(vl_snapshot* s, const std::string& table, size_t list, const
     const auto segment_stream = gather<uint64_t>(s, "segments.stream", segments);
     const auto expandable = gather<uint8_t>(s, "segments.is_expandable", segments);
     const Rows<int64_t> block_rows(s, final + ".block_rows");
-    if (static_cast<size_t>(starts[segments.size()]) != block_rows.count) std::abort();
+    if (static_cast<size_t>(segments.empty() ? 0 : starts[segments.size()]) != block_rows.count) std::abort();
     const std::vector<int64_t> blocks(block_rows.data, block_rows.data + block_rows.count);
     const auto block_address = gather<uint64_t>(s, "blocks.address", blocks);
     const auto block_size = gather<uint64_t>(s, "blocks.size", blocks);

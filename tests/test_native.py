@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import random
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from oracle import MIB, Event, FreeList, lifetimes_of, rounded
 from recordings import ALL, SMALL, collector_off, data_of, dump_one_by_one, dump_slowly, event, final_segments, read, snapshot
 
+from vramlens.read.snapshot import read_snapshot
 from vramlens.trace import BEFORE, DeviceTrace
 
 
@@ -49,6 +51,24 @@ def test_stacks_that_are_not_shared(name: str) -> None:
     oracle.assert_same(apart, value)
     assert len(apart.stacks) == len(shared.stacks)
     assert len(apart.stacks.frame_file) == len(shared.stacks.frame_file)
+
+
+class InPieces(io.BytesIO):
+    """A stream that gives a few bytes at a time."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        super().__init__(data)
+        self._choose, self._most = random.Random(most), most
+
+    def readinto(self, buffer: Any) -> int:
+        return super().readinto(memoryview(buffer)[: self._choose.randint(1, self._most)])
+
+
+@pytest.mark.parametrize("most", [1, 3, 100, 70_000])
+@pytest.mark.parametrize("name", ["recordings/graphs", "recordings/streams", "recordings/oom_leak"])
+def test_streams_that_come_in_pieces(name: str, most: int) -> None:
+    data = data_of(name)
+    oracle.assert_same(read_snapshot(InPieces(data, most), name), oracle.load(data))
 
 
 # ---- made-up histories ---------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """vramlens: where the memory of a GPU is, why it ran out, what to change.
 
-    import vramlens
+import vramlens
 
-    recording = vramlens.load("snapshot.pickle")
-    recording.peak().by_line
-    recording.explain().findings
+recording = vramlens.load("snapshot.pickle")
+recording.peak().by_line
+recording.explain().findings
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class _Columns:
         if found.count == 0:
             return np.empty(0, dtype)
         memory = (ctypes.c_char * (found.count * dtype.itemsize)).from_address(found.data)
-        memory.owner = self  # type: ignore[attr-defined]
+        cast(Any, memory).owner = self
         column = np.frombuffer(memory, dtype)
         column.flags.writeable = False
         return column

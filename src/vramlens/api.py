@@ -40,7 +40,7 @@ class Recording(Trace):
         """
         return peak_of(self.attribution(device)).heap
 
-    def explain(self, at: str = "peak", device: int | None = None) -> Explanation:
+    def explain(self, at: str | None = None, device: int | None = None) -> Explanation:
         """Everything at once: peak, verdict, fragmentation, leaks, findings.
 
         Raises:
@@ -89,7 +89,7 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
 def explain(
     path: str | os.PathLike[str],
     *,
-    at: str = "peak",
+    at: str | None = None,
     device: int | None = None,
     log: str | os.PathLike[str] | None = None,
     total_bytes: int | None = None,
@@ -99,7 +99,8 @@ def explain(
 
     Args:
         path: the file; ``-`` is standard input.
-        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number.
+        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number; None is the failure that
+            ended the program, else the peak.
         device: the device; by default the one with the highest requested peak.
         log: a file with the text of the error, to close the ledger of a recording.
         total_bytes: the device's memory, for the ledger.

@@ -1,0 +1,1 @@
+"""Analyses: one question a module, from a Trace to a report and findings."""

@@ -47,7 +47,9 @@ _PARAMETER_FRAME = re.compile(
 _LOADING_FRAME = re.compile(
     r"torch[/\\](?:serialization|_utils|storage)\.py:|[/\\]safetensors[/\\]|torch[/\\]distributed[/\\]checkpoint[/\\]"
 )
-_REDUCER_FRAME = re.compile(r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py:(?:_pre_forward|__init__|_ddp_init_helper)$")
+_REDUCER_FRAME = re.compile(
+    r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py:(?:_pre_forward|__init__|_ddp_init_helper)$"
+)
 _CONVOLUTION_FRAME = re.compile(r"torch[/\\](?:nn[/\\]modules[/\\]conv\.py:_conv_forward|backends[/\\]cudnn)")
 
 # Kept per handle and stream once the first matrix product has run (aten/src/ATen/cuda/CublasHandlePool.cpp:

@@ -30,7 +30,9 @@ def loaded_copies(view: Attribution) -> list[Finding]:
         return []
     peak = view.device.requested
     at_peak = int(view.device.requested_curve[moment]) >= peak.peak_bytes
-    evidence = [f"at event {moment:,}, {len(loaded):,} loaded tensors had twins of the same size that were alive already"]
+    evidence = [
+        f"at event {moment:,}, {len(loaded):,} loaded tensors had twins of the same size that were alive already"
+    ]
     if not at_peak:
         evidence.append("this is not the run's peak: it matters where loading itself runs out of memory")
     frames = view.phases.frame[loaded]

@@ -14,7 +14,7 @@ from vramlens.analyses.first_step import first_step_to_come
 from vramlens.analyses.fragmentation import fragmentation_at
 from vramlens.analyses.gradients import gradients_kept
 from vramlens.analyses.growth import Leak, leaks_of
-from vramlens.analyses.heap import Heap, heap_at
+from vramlens.analyses.heap import heap_at
 from vramlens.analyses.ledger import LedgerRow, ledger_of
 from vramlens.analyses.oom import Outside, expandable_finding, failure_of, verdict_of
 from vramlens.analyses.oom_text import explain_message
@@ -80,7 +80,7 @@ def moment(device: DeviceTrace, at: str) -> int:
 def explain_trace(
     trace: Trace,
     *,
-    at: str = "peak",
+    at: str | None = None,
     device: int | None = None,
     message: OomMessage | None = None,
     total_bytes: int | None = None,
@@ -88,7 +88,8 @@ def explain_trace(
     """The explanation of a recording.
 
     Args:
-        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number.
+        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number; None is the failure that
+            ended the program, else the peak.
         device: the device; by default the one with the highest requested peak.
         message: the out-of-memory error that the program printed, if at hand: it knows limits and other processes.
         total_bytes: the device's memory, if known.
@@ -108,11 +109,9 @@ def explain_trace(
         settings=trace.settings,
     )
     if chosen is None:
-        return Explanation(facts, None, None, at, None, StepFacts(0, None, ()), None, (), (), ())
+        return Explanation(facts, None, None, at or "peak", None, StepFacts(0, None, ()), None, (), (), ())
     view = attribute(trace, chosen)
     peak = peak_of(view)
-    event = moment(chosen, at)
-    heap = peak.heap if event == peak.heap.event else heap_at(view, event)
     peaks = step_peaks(view)
     outside = _outside(message, total_bytes or trace.total_bytes.get(chosen.device))
     failure = failure_of(view, outside)
@@ -120,11 +119,14 @@ def explain_trace(
     fragmentation = fragmentation_at(view, failure.request.event if failure else chosen.requested.peak_event)
     failed: OomVerdict | None = None
     findings: list[Finding] = []
-    needed = heap_at(view, failure.request.event) if failure else peak.heap
     if failure is not None:
         failed = verdict_of(view, failure, leaks, peaks, outside)
         findings += _about_failure(failed, leaks)
-        findings.append(expandable_finding(failure, outside))
+        findings.append(expandable_finding(view, failure, outside))
+    at = at or ("oom" if failed is not None and not failed.survived else "peak")
+    event = moment(chosen, at)
+    heap = peak.heap if event == peak.heap.event else heap_at(view, event)
+    needed = heap_at(view, failure.request.event) if failure else peak.heap
     findings += [_leak_finding(leak) for leak in leaks]
     findings += gradients_kept(view) + unused_graph(view) + loaded_copies(view) + first_step_to_come(view)
     at_end = fragmentation if failure else fragmentation_at(view, len(chosen.events) - 1)
@@ -207,8 +209,12 @@ def _about_failure(verdict: OomVerdict, leaks: tuple[Leak, ...]) -> list[Finding
                 verdict="proven",
                 title=f"The process's own limit refused it: the device had {format_size(verdict.free_bytes or 0)} free",
                 bytes=verdict.short_by_bytes,
-                fix="raise torch.cuda.set_per_process_memory_fraction by at least "
-                f"{format_size(verdict.short_by_bytes or verdict.tried_bytes or 0)}",
+                fix="raise torch.cuda.set_per_process_memory_fraction by "
+                + (
+                    f"{format_size(verdict.short_by_bytes)} or more"
+                    if verdict.short_by_bytes
+                    else f"up to {format_size(verdict.tried_bytes or 0)} (the limit itself is not in the recording)"
+                ),
             )
         )
     return found
@@ -228,6 +234,8 @@ def _leak_finding(leak: Leak) -> Finding:
 
 
 _ORDER = ("proven", "likely", "possible", "not a problem")
+# What a failure hit and why comes before what merely takes much room.
+_FIRST = ("request_too_large", "fragmented_request", "leak", "process_limit", "other_process", "device_full")
 
 
 def _ranked(findings: list[Finding]) -> list[Finding]:
@@ -236,7 +244,7 @@ def _ranked(findings: list[Finding]) -> list[Finding]:
         findings,
         key=lambda finding: (
             finding.verdict == "not a problem" or finding.fix is None,
-            finding.id not in ("fragmented_request", "leak"),
+            _FIRST.index(finding.id) if finding.id in _FIRST else len(_FIRST),
             -(finding.bytes or 0) * (0.5 if finding.verdict == "possible" else 1),
             _ORDER.index(finding.verdict),
         ),

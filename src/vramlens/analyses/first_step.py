@@ -50,7 +50,6 @@ def first_step_to_come(view: Attribution) -> list[Finding]:
                 f"{format_size(weights)} of parameters with gradients, {factor} states each; "
                 "the recording holds no optimizer step",
             ),
-            fix="make room for it now (smaller batch, an 8-bit or fused optimizer), or take one step first to see it fail "
-            "early",
+            fix="make room for it now (smaller batch, 8-bit optimizer), or take one step first to see it fail early",
         )
     ]

@@ -38,7 +38,9 @@ def gradients_kept(view: Attribution) -> list[Finding]:
         gone_until = allocations.free_requested[rows[kept]]
         if len(spans):
             first = spans[0]
-            again = phases.span_start[first] + place_in_span[kept] * (phases.span_last[first] - phases.span_start[first])
+            again = phases.span_start[first] + place_in_span[kept] * (
+                phases.span_last[first] - phases.span_start[first]
+            )
             gone_until = np.minimum(gone_until, again.astype(np.int64))
         change[start] -= int(allocations.requested_bytes[rows[kept]].sum())
         np.add.at(change, np.minimum(gone_until, int(steps.ends[step])), allocations.requested_bytes[rows[kept]])

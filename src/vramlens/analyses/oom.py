@@ -17,7 +17,7 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.timeline import StepPeaks
-from vramlens.trace import Action, DeviceTrace, OutOfMemory
+from vramlens.trace import Action, DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB, format_size
 
 _SMALL_SEGMENT = 2 * MIB
@@ -124,6 +124,11 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
         room_bytes=room,
         expandable=bool(view.trace.settings.get("expandable_segments")),
     )
+
+
+def settings_variable(trace: Trace) -> str:
+    """The environment variable for allocator settings, under the name that the recorded PyTorch knows."""
+    return "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in trace.settings else "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def _large_segment(view: Attribution) -> int:
@@ -258,9 +263,7 @@ def _short(failure: Failure, wall: str) -> int | None:
     return None
 
 
-def _headline(
-    failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], short: int | None
-) -> str:
+def _headline(failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], short: int | None) -> str:
     wanted = format_size(failure.request.size_bytes)
     free = format_size(failure.usable_free_bytes)
     if cause == "fragmentation":
@@ -273,7 +276,9 @@ def _headline(
         leak = leaks[0]
         kept = format_size(sum(found.bytes for found in leaks))
         each = format_size(sum(found.bytes_per_step for found in leaks))
-        return f"{kept} were kept from earlier steps, {each} more each step ({leak.place}): a leak, then {wanted} failed"
+        return (
+            f"{kept} were kept from earlier steps, {each} more each step ({leak.place}): a leak, then {wanted} failed"
+        )
     lack = failure.request.size_bytes - failure.usable_free_bytes
     if short is None:
         text = f"{wanted} wanted: {format_size(lack)} short even if all {free} of holes had been one piece"
@@ -285,8 +290,9 @@ def _headline(
     return text
 
 
-def expandable_finding(failure: Failure, outside: Outside = Outside()) -> Finding:
+def expandable_finding(view: Attribution, failure: Failure, outside: Outside = Outside()) -> Finding:
     """What the message's own advice, expandable_segments, is worth for this failure."""
+    setting = settings_variable(view.trace)
     needed = failure.live_bytes + failure.request.size_bytes
     capacity = failure.limit_high_bytes
     if capacity is None and failure.free_bytes is not None:
@@ -314,12 +320,15 @@ def expandable_finding(failure: Failure, outside: Outside = Outside()) -> Findin
         spare = outside.limit_bytes - needed
         evidence = f"only with holes of less than {format_size(spare)} in all would it fit"
     else:
-        evidence = f"{format_size(failure.usable_free_bytes)} lie in holes; those smaller than a page cannot be given back"
+        evidence = (
+            f"{format_size(failure.usable_free_bytes)} lie in holes; those smaller than a page cannot be given back"
+        )
     return Finding(
         id="expandable_segments",
         verdict="possible",
         title="expandable_segments is undecided: sums cannot tell whether the holes could be used",
         bytes=failure.usable_free_bytes,
         evidence=(evidence,),
-        fix="try it, or replay the recording with it: vramlens replay FILE --conf expandable_segments:True",
+        fix=f"try {setting}=expandable_segments:True: up to {format_size(failure.usable_free_bytes)} of holes become "
+        "usable, which may or may not be enough",
     )

@@ -97,9 +97,7 @@ def _over_limit(message: OomMessage) -> bool | None:
     held = _held(message)
     if message.allowed_bytes is None or message.tried_bytes is None or held is None:
         return None
-    rounding = message.slack(
-        "tried_bytes", "allowed_bytes", "reserved_bytes", "process_bytes", "allocated_bytes"
-    )
+    rounding = message.slack("tried_bytes", "allowed_bytes", "reserved_bytes", "process_bytes", "allocated_bytes")
     return held + message.tried_bytes > message.allowed_bytes - rounding
 
 
@@ -140,9 +138,7 @@ def room_of(message: OomMessage) -> tuple[int | None, int]:
     if message.allowed_bytes is not None:
         rooms.append((message.allowed_bytes, message.slack("allowed_bytes")))
     if message.free_bytes is not None and message.reserved_bytes is not None:
-        rooms.append(
-            (message.free_bytes + message.reserved_bytes, message.slack("free_bytes", "reserved_bytes"))
-        )
+        rooms.append((message.free_bytes + message.reserved_bytes, message.slack("free_bytes", "reserved_bytes")))
     return min(rooms, default=(None, 0), key=lambda room: room[0] + room[1])
 
 
@@ -201,9 +197,7 @@ def ledger_of(message: OomMessage, owners: Owners) -> tuple[tuple[LedgerRow, ...
         names = (name for name, _ in message.roundings if name not in ("tried_bytes", "allowed_bytes"))
         if -gap > message.slack(*names):
             too_much = format_size(-gap)
-            return (), (
-                f"The printed figures pass the device's total by {too_much}: no ledger can be made of them.",
-            )
+            return (), (f"The printed figures pass the device's total by {too_much}: no ledger can be made of them.",)
         rows = _trimmed(rows, -gap)
     elif gap > 0:
         rows.append(LedgerRow("unknown", gap, "unknown"))
@@ -230,9 +224,7 @@ def _process_rows(message: OomMessage, owners: Owners) -> list[LedgerRow]:
     if outside is not None:
         rows.append(LedgerRow("this_process_other", outside, "inferred"))
     elif owners.own_bytes is not None and message.live_bytes is None:
-        rows.append(
-            LedgerRow("this_process", owners.own_bytes, "exact" if owners.how == "named" else "inferred")
-        )
+        rows.append(LedgerRow("this_process", owners.own_bytes, "exact" if owners.how == "named" else "inferred"))
     if owners.how in ("named", "inferred"):
         held = sum(size for _, size in owners.others)
         rows.append(LedgerRow("other_processes", held, "exact" if owners.how == "named" else "inferred"))

@@ -119,9 +119,7 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
     if message.kind in _LIBRARIES:
         size = format_size(message.tried_bytes) if message.tried_bytes is not None else "An unprinted amount"
         could = "may have been" if message.verdict == "possible" else "was"
-        return (
-            f"{size} {could} refused to {_LIBRARIES[message.kind]}, which allocates outside PyTorch's cache"
-        )
+        return f"{size} {could} refused to {_LIBRARIES[message.kind]}, which allocates outside PyTorch's cache"
     tried = message.tried_bytes
     if tried is None:
         return "The message says that memory ran out and prints no size"
@@ -146,14 +144,9 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
 
 def _host_headline(message: OomMessage) -> str:
     if message.verdict == "possible":
-        return (
-            "A process was killed or refused, most often because the host's memory ran out: the GPU's did not"
-        )
+        return "A process was killed or refused, most often because the host's memory ran out: the GPU's did not"
     if message.tried_bytes is not None:
-        return (
-            f"{format_size(message.tried_bytes)} of host memory was refused: the GPU's memory is not"
-            " the reason"
-        )
+        return f"{format_size(message.tried_bytes)} of host memory was refused: the GPU's memory is not the reason"
     return "The host's memory ran out, not the GPU's"
 
 
@@ -164,10 +157,7 @@ def _wall_findings(
     found = []
     limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
     if message.tried_bytes is not None and limits and least_request(message) > min(limits):
-        title = (
-            f"One request of {format_size(message.tried_bytes)} is more than all of"
-            f" {format_size(min(limits))}"
-        )
+        title = f"One request of {format_size(message.tried_bytes)} is more than all of {format_size(min(limits))}"
         fix = "look for a wrong shape or split the operation; no setting and no freeing can make this fit"
         found.append(Finding("request_too_large", "proven", title, message.tried_bytes, fix=fix))
     if "more than 1EB" in message.text:
@@ -175,34 +165,19 @@ def _wall_findings(
         found.append(Finding("request_too_large", "proven", "The size asked for is impossible", fix=fix))
     if wall == "process_limit" and short is not None and message.allowed_bytes is not None:
         need = message.allowed_bytes + short + slack
-        free = (
-            f" (the device has {format_size(message.free_bytes)} free)"
-            if message.free_bytes is not None
-            else ""
-        )
-        name = (
-            "PYTORCH_MPS_HIGH_WATERMARK_RATIO" if message.kind == "mps" else "set_per_process_memory_fraction"
-        )
+        free = f" (the device has {format_size(message.free_bytes)} free)" if message.free_bytes is not None else ""
+        name = "PYTORCH_MPS_HIGH_WATERMARK_RATIO" if message.kind == "mps" else "set_per_process_memory_fraction"
         title = f"The limit of {format_size(message.allowed_bytes)} refused it, not the device{free}"
-        fix = (
-            f"raise {name} so that the limit is at least {format_size(need)}, or need"
-            f" {format_size(short)} less"
-        )
+        fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {format_size(short)} less"
         found.append(Finding("process_limit", "proven", title, short, fix=fix))
     elif wall == "other_process" and owners.others:
         pid, size = _biggest(owners)
-        title = (
-            f"Other processes hold at least {format_size(owners.others_low)} of this device; it"
-            " would have fitted"
-        )
+        title = f"Other processes hold at least {format_size(owners.others_low)} of this device; it would have fitted"
         fix = f"stop process {pid} (frees {format_size(size)}) or use another GPU"
         verdict = "proven" if owners.how == "named" else "likely"
         found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
     elif wall == "device" and short is not None and not found:
-        title = (
-            f"The driver lacked {_about(short, slack)} for a segment of"
-            f" {format_size(message.tried_bytes or 0)}"
-        )
+        title = f"The driver lacked {_about(short, slack)} for a segment of {format_size(message.tried_bytes or 0)}"
         fix = (
             f"need {format_size(short + slack)} less at this moment (smaller batch, checkpointing, no_grad in"
             " evaluation); what is freed counts once a whole segment is empty"
@@ -214,14 +189,8 @@ def _wall_findings(
 def _host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
     """What to look at when the host's memory failed, or when no memory did."""
     if message.kind == "triton":
-        fix = (
-            "use smaller block sizes or fewer num_stages for that kernel; freeing GPU memory changes nothing"
-        )
-        return (
-            Finding(
-                "not_memory", "not a problem", "On-chip shared memory is not the GPU's main memory", fix=fix
-            ),
-        )
+        fix = "use smaller block sizes or fewer num_stages for that kernel; freeing GPU memory changes nothing"
+        return (Finding("not_memory", "not a problem", "On-chip shared memory is not the GPU's main memory", fix=fix),)
     if wall != "host":
         return ()
     if message.while_pinning or "CUDA host alloc" in message.text:
@@ -239,10 +208,7 @@ def _host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
     elif re.search(r"Kill|oom|Out Of Memory|low on memory", message.text):
         kind, verdict = "oom_killer", message.verdict
         title = "The system killed a process to get host memory back"
-        fix = (
-            "read `dmesg -T | grep -i oom` and the container's or job's memory limit; fewer workers,"
-            " smaller queues"
-        )
+        fix = "read `dmesg -T | grep -i oom` and the container's or job's memory limit; fewer workers, smaller queues"
     else:
         kind, verdict = "host_memory", message.verdict
         title, fix = (
@@ -261,23 +227,15 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
     if room is not None:
         evidence.append(f"PyTorch could hold {format_size(room)} if no byte were lost to holes")
     if hint == "refuted" and not overflow(message, least_request(message)) > 0:
-        title = (
-            "expandable_segments does not help: it was already on; the message prints its hint all the same"
-        )
+        title = "expandable_segments does not help: it was already on; the message prints its hint all the same"
         return (Finding("expandable_segments", "proven", title, 0, evidence=(conf,)),)
     if hint == "refuted":
         over = format_size(overflow(message, least_request(message)))
-        title = (
-            f"expandable_segments does not help: without any holes it would still be at least {over} too much"
-        )
+        title = f"expandable_segments does not help: without any holes it would still be at least {over} too much"
         proven = overflow(message, 1) > 0  # whatever the size of segments is set to
         if not proven:
             evidence.append("the request is taken to be as large as with segments of the default size")
-        return (
-            Finding(
-                "expandable_segments", "proven" if proven else "likely", title, 0, evidence=tuple(evidence)
-            ),
-        )
+        return (Finding("expandable_segments", "proven" if proven else "likely", title, 0, evidence=tuple(evidence)),)
     holes = max(0, (message.reserved_bytes or 0) - (message.allocated_bytes or 0))
     title = (
         f"expandable_segments is possible, not proven: {format_size(holes)} lie in holes of unknown size"
@@ -285,26 +243,15 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
         else "expandable_segments is possible, not proven: the message prints no sum of holes"
     )
     fix = "record the run and let `vramlens replay` decide before relying on it"
-    return (
-        Finding("expandable_segments", "possible", title, holes or None, evidence=tuple(evidence), fix=fix),
-    )
+    return (Finding("expandable_segments", "possible", title, holes or None, evidence=tuple(evidence), fix=fix),)
 
 
-def _other_findings(
-    message: OomMessage, owners: Owners, ledger: tuple[LedgerRow, ...]
-) -> tuple[Finding, ...]:
+def _other_findings(message: OomMessage, owners: Owners, ledger: tuple[LedgerRow, ...]) -> tuple[Finding, ...]:
     """What else the figures show: memory outside PyTorch, stray contexts, memory that nobody names."""
     found = []
     total, live = message.total_bytes, message.live_bytes
-    if (
-        total is not None
-        and live is not None
-        and live > total + message.slack("total_bytes", "allocated_bytes")
-    ):
-        title = (
-            f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies"
-            " in host memory"
-        )
+    if total is not None and live is not None and live > total + message.slack("total_bytes", "allocated_bytes"):
+        title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies in host memory"
         fix = "switch off the driver's system memory fallback (Windows, WSL) to fail early, and need less"
         found.append(Finding("oversubscribed", "proven", title, live - total, fix=fix))
     outside = outside_pytorch(message, owners)
@@ -327,27 +274,15 @@ def _other_findings(
         fix = "look at nvidia-smi (rocm-smi): other processes, or this one outside PyTorch"
         found.append(Finding("unnamed_memory", "likely", title, unnamed, fix=fix))
     if "driver error" in message.text:
-        title = (
-            "With expandable_segments PyTorch calls the driver in a way that can fail although memory is free"
-        )
+        title = "With expandable_segments PyTorch calls the driver in a way that can fail although memory is free"
         fix = "try without expandable_segments (WSL and Jetson refuse it at times)"
         found.append(Finding("driver_calls", "possible", title, fix=fix))
     if message.kind == "nccl":
-        fix = (
-            "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller"
-            " NCCL_BUFFSIZE"
-        )
+        fix = "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller NCCL_BUFFSIZE"
         title = "NCCL takes memory from the driver, not from PyTorch's cache"
         found.append(Finding("nccl_memory", "likely", title, message.tried_bytes, fix=fix))
-    if (
-        message.live_bytes is not None
-        and message.kind not in ("mps", "npu")
-        and message.reserved_bytes is not None
-    ):
-        title = (
-            "torch.cuda.empty_cache() before it does not help: PyTorch had already given back every"
-            " empty segment"
-        )
+    if message.live_bytes is not None and message.kind not in ("mps", "npu") and message.reserved_bytes is not None:
+        title = "torch.cuda.empty_cache() before it does not help: PyTorch had already given back every empty segment"
         found.append(Finding("empty_cache", "likely", title, 0))
     return tuple(found)
 
@@ -356,35 +291,25 @@ def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) 
     """What only a recording or a look at the machine can tell."""
     if wall == "host" or message.kind == "triton":
         return ("Which line of the program asked for it is in the traceback, not in this message.",)
-    said = [
-        "Why this much was live (growth, one large step, or simply its size) takes a recording:"
-        " `vramlens run`."
-    ]
+    said = ["Why this much was live (growth, one large step, or simply its size) takes a recording: `vramlens run`."]
     if message.live_bytes is None:
         said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
     if hint == "undecided":
-        said.append(
-            "The sizes of the holes, and whether expandable_segments was already on, are not printed."
-        )
+        said.append("The sizes of the holes, and whether expandable_segments was already on, are not printed.")
     if owners.how == "unclear":
         said.append(
-            "One of the listed processes may be this one (a container hides that), so the others' share"
-            " is open."
+            "One of the listed processes may be this one (a container hides that), so the others' share is open."
         )
     if owners.how == "inferred":
         said.append(
-            "The process that holds as much as PyTorch reserved is taken to be this one (a container"
-            " hides it)."
+            "The process that holds as much as PyTorch reserved is taken to be this one (a container hides it)."
         )
     if message.hidden_processes:
         said.append(
-            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL,"
-            " Windows, MIG)."
+            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL, Windows, MIG)."
         )
     elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
         said.append("What this process holds outside PyTorch, and what others hold, is not printed.")
     if wall == "unknown" and message.free_bytes is not None and message.tried_bytes is not None:
-        said.append(
-            "Why the driver refused: host memory, WSL's limits, or memory that was freed just afterwards."
-        )
+        said.append("Why the driver refused: host memory, WSL's limits, or memory that was freed just afterwards.")
     return tuple(said)

@@ -151,9 +151,7 @@ class _StackFlags:
             outside = outside[stacks.user_frames[outside]]
             caller = callers[stack] = caller_of.setdefault(outside.tobytes(), len(caller_of))
             place = np.append(stacks.frame_file[outside[:1]], stacks.frame_function[outside[:1]])
-            functions[stack] = function_of.setdefault(
-                place.tobytes() + outside[1:].tobytes(), len(function_of)
-            )
+            functions[stack] = function_of.setdefault(place.tobytes() + outside[1:].tobytes(), len(function_of))
             nested += [False] * (caller + 1 - len(nested))
             nested[caller] |= len(calls) > 1
         return callers, functions, ~np.array(nested, np.bool_)
@@ -198,7 +196,7 @@ def _next_optimizer_start(
     here = np.isin(notes.name, names) & notes.starts & np.isin(notes.device, (device.device, -1))
     begins = np.append(np.searchsorted(clock(device), np.sort(notes.time_us[here])), len(device.events))
     following = begins[np.searchsorted(begins[:-1], lasts, side="right")]
-    return np.minimum(following, ends)
+    return np.asarray(np.minimum(following, ends))
 
 
 def _recurs(stack: NDArray[np.uint32], step: NDArray[np.int64], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -246,7 +244,7 @@ def _evaluation(
     first = np.full(len(trains), np.iinfo(np.int64).max)
     np.minimum.at(first, caller, born[rows])
     evaluates = ~trains & (first < span_starts[-1])
-    return forward[evaluates[caller[place]] & ~dies_in_backward[forward]]
+    return np.asarray(forward[evaluates[caller[place]] & ~dies_in_backward[forward]])
 
 
 def _lend_lines(

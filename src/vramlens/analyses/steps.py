@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +89,7 @@ def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
     outside = births[~np.isin(births, inside)] if len(inside) else births
     group = np.searchsorted(outside, ends)
     last_of_group = np.append(group[1:] != group[:-1], True)
-    return ends[last_of_group]
+    return np.asarray(ends[last_of_group])
 
 
 def _optimizer_births(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
@@ -156,7 +157,7 @@ def _join_turns(device: DeviceTrace, starts: NDArray[np.int64]) -> NDArray[np.in
     events = device.events
     births = np.flatnonzero((events.action == Action.ALLOC) & (events.stack != NO_STACK))
     places = np.searchsorted(births, np.append(starts, len(events)))
-    seen = [set(events.stack[births[a:b]].tolist()) for a, b in zip(places[:-1], places[1:], strict=True)]
+    seen = [set(events.stack[births[a:b]].tolist()) for a, b in pairwise(places)]
     common = set.intersection(*seen) if seen else set()
     seen = [stacks - common for stacks in seen]
 

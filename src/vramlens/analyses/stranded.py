@@ -45,8 +45,8 @@ def stranded_streams(view: Attribution, fragmentation: Fragmentation) -> list[Fi
                 else f"stream {name:#x}: no request since before the recording"
                 for name in names[:4]
             ),
-            fix=f"allocate on the stream that you go on using, or call torch.cuda.empty_cache() once after that stream's "
-            f"work ({format_size(held)})",
+            fix="allocate on the stream that you go on using, or call torch.cuda.empty_cache() once after that "
+            f"stream's work ({format_size(held)})",
         )
     ]
 

@@ -36,9 +36,7 @@ def step_peaks(view: Attribution) -> StepPeaks:
     starts = view.steps.starts
     before = np.where(starts > 0, curve[starts - 1], device.requested.base_bytes)
     peaks = np.maximum(np.maximum.reduceat(curve, starts), before)
-    return StepPeaks(
-        tuple(peaks.tolist()), tuple(before.tolist()), tuple((peaks - before).tolist())
-    )
+    return StepPeaks(tuple(peaks.tolist()), tuple(before.tolist()), tuple((peaks - before).tolist()))
 
 
 def shape_of(view: Attribution, peaks: StepPeaks) -> str | None:

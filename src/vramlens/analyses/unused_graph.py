@@ -44,7 +44,9 @@ def unused_graph(view: Attribution) -> list[Finding]:
         return []
     saved = view.device.requested.peak_bytes - _peak_without(view, rows)
     place = view.place(place_frame)
-    evidence = [f"a pass had {format_size(worst)} alive at once; without a graph about {format_size(worst - kept_bytes)}"]
+    evidence = [
+        f"a pass had {format_size(worst)} alive at once; without a graph about {format_size(worst - kept_bytes)}"
+    ]
     if saved <= 0:
         evidence.append("this is not the run's peak: it does not lower that")
     return [
@@ -56,7 +58,9 @@ def unused_graph(view: Attribution) -> list[Finding]:
             place=place,
             evidence=tuple(evidence),
             fix="wrap that evaluation in torch.no_grad() or torch.inference_mode() "
-            + (f"(peak about {format_size(saved)} lower)" if saved > 0 else f"(about {format_size(kept_bytes)} a pass)"),
+            + (
+                f"(peak about {format_size(saved)} lower)" if saved > 0 else f"(about {format_size(kept_bytes)} a pass)"
+            ),
         )
     ]
 

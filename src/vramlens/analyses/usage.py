@@ -6,6 +6,7 @@ from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.fragmentation import Fragmentation
 from vramlens.analyses.heap import Heap
+from vramlens.analyses.oom import settings_variable
 from vramlens.units import MIB, format_size
 
 _LARGE_SHARE = 0.25
@@ -25,13 +26,12 @@ def activations(heap: Heap, leaked_bytes: int) -> list[Finding]:
         Finding(
             id="activations",
             verdict=held.verdict,
-            title=f"{format_size(held.bytes)} ({100 * held.bytes / heap.requested_bytes:.0f} %) are activations kept for "
-            "the backward pass",
+            title=f"{_part(held.bytes, heap)} are activations kept for the backward pass",
             bytes=held.bytes,
             place=line.place if line else None,
             evidence=("they shrink in proportion to the batch and the sequence length",),
-            fix=f"half the batch saves about {format_size(held.bytes // 2)}; or torch.utils.checkpoint around the repeated "
-            "blocks, or autocast to bfloat16",
+            fix=f"half the batch saves about {format_size(held.bytes // 2)}; or torch.utils.checkpoint around the "
+            "repeated blocks, or autocast to bfloat16",
         )
     ]
 
@@ -45,10 +45,10 @@ def optimizer_state(heap: Heap) -> list[Finding]:
         Finding(
             id="optimizer_state",
             verdict=held.verdict,
-            title=f"{format_size(held.bytes)} ({100 * held.bytes / heap.requested_bytes:.0f} %) are optimizer state",
+            title=f"{_part(held.bytes, heap)} are optimizer state",
             bytes=held.bytes,
-            fix=f"an 8-bit optimizer saves about {format_size(held.bytes * 3 // 4)}; sharding (FSDP, ZeRO-1) divides it by "
-            "the number of ranks",
+            fix=f"an 8-bit optimizer saves about {format_size(held.bytes * 3 // 4)}; sharding (FSDP, ZeRO-1) divides it "
+            "by the number of ranks",
         )
     ]
 
@@ -67,7 +67,9 @@ def unused_reserve(view: Attribution, fragmentation: Fragmentation) -> list[Find
         f"{format_size(fragmentation.releasable_bytes)} in whole free segments"
     ]
     if pin is not None and pin.held_bytes and pin.place is not None:
-        evidence.append(f"{pin.blocks:,} blocks of {pin.place} keep {format_size(pin.held_bytes)} of it from being used")
+        evidence.append(
+            f"{pin.blocks:,} blocks of {pin.place} keep {format_size(pin.held_bytes)} of it from being used"
+        )
     return [
         Finding(
             id="unused_reserve",
@@ -76,6 +78,14 @@ def unused_reserve(view: Attribution, fragmentation: Fragmentation) -> list[Find
             bytes=unused,
             place=pin.place if pin else None,
             evidence=tuple(evidence),
-            fix="let a replay of this recording tell which settings avoid it: vramlens tune FILE",
+            fix=f"run with {settings_variable(view.trace)}=expandable_segments:True and record again: that often avoids "
+            f"it (up to {format_size(unused)}, not proven)"
+            if not view.trace.settings.get("expandable_segments")
+            else "torch.cuda.empty_cache() between phases of different sizes gives back whole free segments "
+            f"({format_size(fragmentation.releasable_bytes)})",
         )
     ]
+
+
+def _part(size: int, heap: Heap) -> str:
+    return f"{format_size(size)} ({100 * size / heap.requested_bytes:.0f} %)"

@@ -1,0 +1,1 @@
+"""The command line: one module a verb; only ``main`` prints errors and exits."""

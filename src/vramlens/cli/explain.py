@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,27 +33,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="MOMENT",
         help="the moment to show: peak, oom, end or an event's number (default: the failure, else the peak)",
     )
-    parser.add_argument(
-        "--by", choices=_GROUPINGS, default="line", help="what to group memory by (default: line)"
-    )
+    parser.add_argument("--by", choices=_GROUPINGS, default="line", help="what to group memory by (default: line)")
     parser.add_argument(
         "--top",
         type=_positive,
         metavar="N",
         help="how many rows to show (default: 10, fewer after a failure)",
     )
-    parser.add_argument(
-        "--device", type=_natural, metavar="N", help="the device (default: the one that holds most)"
-    )
-    parser.add_argument(
-        "--log", metavar="FILE", help="the error's text: its figures complete those of the recording"
-    )
+    parser.add_argument("--device", type=_natural, metavar="N", help="the device (default: the one that holds most)")
+    parser.add_argument("--log", metavar="FILE", help="the error's text: its figures complete those of the recording")
     parser.add_argument("--total", type=_size, metavar="SIZE", help="the GPU's memory, for example 80GiB")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print data: one JSON object")
-    form.add_argument(
-        "--markdown", action="store_true", help="print Markdown, for an issue or a pull request"
-    )
+    form.add_argument("--markdown", action="store_true", help="print Markdown, for an issue or a pull request")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
 
 
@@ -68,14 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"vramlens: no FILE given, so this is the example that comes with it: {path}", file=sys.stderr)
     if arguments.log == "-" and path == "-":
         raise UsageError("standard input can be FILE or --log, not both")
-    explanation = _explained(path, arguments, arguments.at or "peak")
     # To a person a failure is about the moment it happened; data keep to the peak unless told otherwise.
-    asked = arguments.at is not None or arguments.json
-    again = all(
-        os.path.isfile(name) for name in (path, arguments.log) if name is not None
-    )  # a pipe is read once
-    if not asked and again and _is_about_another_moment(explanation):
-        explanation = _explained(path, arguments, "oom")
+    explanation = _explained(path, arguments, arguments.at or ("peak" if arguments.json else None))
     to_file = arguments.output not in (None, "-")
     text = _written(explanation, arguments, to_file)
     if to_file:
@@ -85,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _explained(path: str, arguments: argparse.Namespace, at: str) -> Explanation:
+def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Explanation:
     from vramlens import api
     from vramlens.report.progress import reading_progress
 
@@ -98,11 +83,6 @@ def _explained(path: str, arguments: argparse.Namespace, at: str) -> Explanation
             total_bytes=arguments.total,
             progress=progress,
         )
-
-
-def _is_about_another_moment(explanation: Explanation) -> bool:
-    oom, heap = explanation.oom, explanation.heap
-    return oom is not None and not oom.survived and heap is not None and heap.event != oom.event
 
 
 def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: bool) -> str:
@@ -122,9 +102,7 @@ def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: b
 
     # Not straight to standard output: rich would end the program by itself when the reader has gone away.
     page = Page(None if to_file else sys.stdout)
-    render(
-        explanation, Console(file=page, width=_FILE_WIDTH if to_file else None), arguments.by, arguments.top
-    )
+    render(explanation, Console(file=page, width=_FILE_WIDTH if to_file else None), arguments.by, arguments.top)
     return page.getvalue()
 
 

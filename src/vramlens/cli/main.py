@@ -7,6 +7,7 @@ for, and its own imports of NumPy or rich wait until it runs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -101,14 +102,8 @@ def _complain(message: str) -> None:
         return
     line = visible(" ".join(message.split("\n")))
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    try:
-        print(
-            f"vramlens: {line}".encode(encoding, "backslashreplace").decode(encoding),
-            file=sys.stderr,
-            flush=True,
-        )
-    except OSError:  # nobody to tell
-        pass
+    with contextlib.suppress(OSError):  # nobody to tell
+        print(f"vramlens: {line}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -75,12 +75,7 @@ def write_file(path: str, text: str, *, source: str | None = None) -> None:
         mode: int | None = os.stat(target).st_mode
     except OSError:
         mode = None
-    if (
-        mode is not None
-        and source is not None
-        and os.path.exists(source)
-        and os.path.samefile(target, source)
-    ):
+    if mode is not None and source is not None and os.path.exists(source) and os.path.samefile(target, source):
         raise UsageError(f"-o {path}: is the input itself; name another file")
     data = text.encode("utf-8", "backslashreplace")
     try:
@@ -96,9 +91,7 @@ def write_file(path: str, text: str, *, source: str | None = None) -> None:
 
 
 def _replace(target: str, data: bytes, mode: int | None) -> None:
-    partial = os.path.join(
-        os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}.partial"
-    )
+    partial = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}.partial")
     try:
         with open(partial, "xb") as file:
             if mode is not None:

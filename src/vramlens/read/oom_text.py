@@ -311,9 +311,7 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
         hint_expandable="expandable_segments" in figures.text,
         hint_max_split="max_split_size_mb" in figures.text,
         while_pinning=kind == "driver" and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
-        roundings=tuple(
-            (name, most) for name, most in figures.rounded.items() if most and name not in unknown
-        ),
+        roundings=tuple((name, most) for name, most in figures.rounded.items() if most and name not in unknown),
         **sizes,
     )
 
@@ -365,9 +363,7 @@ def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
         if name:
             ends = pattern.groupindex.get(f"c{index + 1}", pattern.groups + 1)
             figures.add(name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units)
-    figures.text = (
-        text if style == "line" else text[: max(position, text.find(".") + 1 or len(text[:_GAP]))].strip()
-    )
+    figures.text = text if style == "line" else text[: max(position, text.find(".") + 1 or len(text[:_GAP]))].strip()
     figures.sum_up("reserved_bytes", "allocated_bytes", "unallocated_bytes")
     figures.sum_up("process_bytes", "allocated_bytes", "other_allocations")  # MPS prints the two apart
     figures.sizes.pop("other_allocations", None)

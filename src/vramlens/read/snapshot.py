@@ -43,7 +43,11 @@ _SECTIONS = {"segments", "device_traces", "host_segments", "host_traces", "exter
 
 
 def read_snapshot(
-    stream: BinaryIO, source: str, *, progress: Callable[[int], None] | None = None, meta: Mapping[str, Any] | None = None
+    stream: BinaryIO,
+    source: str,
+    *,
+    progress: Callable[[int], None] | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> Trace:
     """The Trace of a snapshot; whatever is whole in it, with what is missing said in ``Trace.missing``.
 
@@ -60,7 +64,9 @@ def read_snapshot(
     """
     snapshot = Snapshot(stream, progress)
     strings = Strings(snapshot["strings.bytes"], snapshot["strings.starts"])
-    top = {strings[int(key)]: int(value) for key, value in zip(snapshot["top.keys"], snapshot["top.values"], strict=True)}
+    top = {
+        strings[int(key)]: int(value) for key, value in zip(snapshot["top.keys"], snapshot["top.values"], strict=True)
+    }
     _refuse_other_pickles(snapshot, top)
     settings = _settings(snapshot, top)
     build = _Builder(snapshot, strings, settings)
@@ -151,7 +157,9 @@ class _Builder:
         found = {int(device) for device in np.unique(segment_device) if device >= 0}
         found |= {index for index in range(lists) if self._snapshot["traces.count"][index]}
         return {
-            device: self._device(device, "traces", "final", device if device < lists else None, segment_device == device)
+            device: self._device(
+                device, "traces", "final", device if device < lists else None, segment_device == device
+            )
             for device in sorted(found)
         }
 
@@ -213,11 +221,13 @@ class _Builder:
         }
         life = Lifetimes(
             {name: np.ascontiguousarray(column) for name, column in columns.items()},
-            has_final_state=whole and snapshot[f"{final}.whole"].tolist() == [1],
+            has_final_state=whole and bool((snapshot[f"{final}.whole"] == 1).any()),
             max_split_size=_max_split_size(self._settings),
             roundup_divisions=_roundup_divisions(self._settings),
         )
-        pool_of = dict(zip(columns["segment_address"].tolist(), snapshot["segments.pool"][segments].tolist(), strict=True))
+        pool_of = dict(
+            zip(columns["segment_address"].tolist(), snapshot["segments.pool"][segments].tolist(), strict=True)
+        )
         return _device_trace(device, events, life, whole, self._failures(rows, events), pool_of)
 
     def _blocks(self, final: str, segment_places: Column) -> tuple[dict[str, Column], Column]:
@@ -274,9 +284,7 @@ def _device_trace(
 ) -> DeviceTrace:
     summary = life["summary"].tolist()
     base, peak, peak_event = summary[0:4], summary[4:8], summary[8:12]
-    counters = {
-        name: Counter(base[i], peak[i], peak_event[i]) for i, name in enumerate(_COUNTERS)
-    }
+    counters = {name: Counter(base[i], peak[i], peak_event[i]) for i, name in enumerate(_COUNTERS)}
     born = life["allocations.born"]
     segment = life["allocations.segment"]
     segment_address, segment_born = life["segments.address"], life["segments.born"]
@@ -362,7 +370,7 @@ def _missing(
         elif held or trace.reserved.base_bytes:
             why = "overwritten by later ones" if overwritten else "before recording began or overwritten by later ones"
             said.append(
-                f"device {device}: the earliest events ({why}): {format_size(held)} in {blocks:,} blocks were already there"
+                f"device {device}: the earliest events ({why}): {format_size(held)} in {blocks:,} blocks were there"
             )
         if trace.orphan_events and trace.whole:
             said.append(f"device {device}: {trace.orphan_events:,} events contradict the rest; figures are estimates")

@@ -77,6 +77,7 @@ class Source:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def position(self) -> int:
+        """How many bytes of the file have been read."""
         return self._file.tell()
 
     @property
@@ -127,7 +128,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
         return Source(name, _kind(head), file, size, file)
     limit = max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * (size or 0))
     bounded = _Bounded(inner, name, limit)
-    stream = io.BufferedReader(bounded, 1 << 20)
+    stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
     head = stream.peek(8)
     if not head:
         raise InputError(f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing"))

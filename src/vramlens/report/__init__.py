@@ -1,0 +1,1 @@
+"""Reports: an Explanation as text, JSON or Markdown."""

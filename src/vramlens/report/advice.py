@@ -58,9 +58,7 @@ def next_step(explanation: Explanation, by: str) -> NextStep:
             source,
         )
     heap = explanation.heap or explanation.peak.heap
-    at_failure = (
-        explanation.at == "oom" and oom is not None and not oom.survived
-    )  # shown without being asked for
+    at_failure = explanation.at == "oom" and oom is not None and not oom.survived  # shown without being asked for
     if explanation.at != "peak" and not at_failure:
         options += f" --at {explanation.at}"
     largest = format_size(heap.by_stack[0].bytes) if heap.by_stack else format_size(heap.requested_bytes)

@@ -31,9 +31,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         },
         "fragmentation": _fragmentation(explanation.fragmentation),
         "leaks": [_leak(leak) for leak in explanation.leaks],
-        "ledger": [
-            {"kind": row.kind, "bytes": row.bytes, "confidence": row.confidence} for row in explanation.ledger
-        ],
+        "ledger": [{"kind": row.kind, "bytes": row.bytes, "confidence": row.confidence} for row in explanation.ledger],
         "findings": [_finding(finding) for finding in explanation.findings],
     }
 
@@ -103,8 +101,7 @@ def _tables(heap: Heap) -> dict[str, Any]:
     return {
         "unattributed_bytes": heap.unattributed_bytes,
         "by_line": [
-            {**_place(line.place), "bytes": line.bytes, "allocations": line.allocations}
-            for line in heap.by_line
+            {**_place(line.place), "bytes": line.bytes, "allocations": line.allocations} for line in heap.by_line
         ],
         "by_category": {name: held.bytes for name, held in heap.by_category.items()},
         "category_verdicts": {name: held.verdict for name, held in heap.by_category.items()},

@@ -129,9 +129,7 @@ def _ledger(story: Story) -> list[str]:
 
 
 def _claims(claims: tuple[Claim, ...]) -> list[str]:
-    return (
-        ["### What to do", "\n".join(_claim(n, claim) for n, claim in enumerate(claims, 1))] if claims else []
-    )
+    return ["### What to do", "\n".join(_claim(n, claim) for n, claim in enumerate(claims, 1))] if claims else []
 
 
 def _claim(number: int, claim: Claim) -> str:

@@ -120,16 +120,13 @@ def story_of(explanation: Explanation, by: str) -> Story:
         failed=failed,
         headline=visible(capitalized(_headline(explanation, failed))),
         sentences=tuple(visible(sentence(text)) for text in _sentences(explanation, failed)),
-        figures=_figures(oom, holders_known=heap is not None or not explanation.ledger)
-        if oom and failed
-        else (),
+        figures=_figures(oom, holders_known=heap is not None or not explanation.ledger) if oom and failed else (),
         table=table_of(heap, by) if heap is not None else None,
         table_title=_table_title(explanation) if heap is not None else "",
         ledger=tuple(
             Figure(
                 row.bytes,
-                _KINDS.get(row.kind, plain(row.kind))
-                + ("" if row.confidence != "inferred" else " (inferred)"),
+                _KINDS.get(row.kind, plain(row.kind)) + ("" if row.confidence != "inferred" else " (inferred)"),
             )
             for row in explanation.ledger
         ),
@@ -154,17 +151,15 @@ def _headline(explanation: Explanation, failed: bool) -> str:
         return oom.headline if oom is not None else "No GPU memory to explain: the input names no device"
     if heap.event == peak.heap.event:
         return f"Peak {_peak_size(peak)}{_when(heap)}{_made_of(heap)}"
-    moment = {"end": "at the end", "oom": "when the request failed"}.get(
-        explanation.at, f"after event {heap.event:,}"
-    )
+    moment = {"end": "at the end", "oom": "when the request failed"}.get(explanation.at, f"after event {heap.event:,}")
     size = format_size(heap.requested_bytes)
     return f"{size} requested {moment}{_when(heap)}{_made_of(heap)}. The peak: {_peak_size(peak)}{_when(peak.heap)}"
 
 
 def _peak_size(peak: Peak) -> str:
     requested, reserved = format_size(peak.requested_bytes), format_size(peak.reserved_bytes)
-    about = "" if "requested_bytes" in peak.exact else " (estimated)"
-    about_reserved = "" if "reserved_bytes" in peak.exact else ", estimated"
+    about = "" if "requested_bytes" in peak.exact else ", at least"
+    about_reserved = "" if "reserved_bytes" in peak.exact else ", at least"
     return f"{requested} requested{about} ({reserved} reserved{about_reserved})"
 
 
@@ -224,9 +219,7 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
         return tuple(found)
     if oom.reserved_bytes is not None:
         of_limit = f", of a limit of {format_size(limit)}" if limit is not None else ""
-        used = (
-            f"; {format_size(oom.allocated_bytes)} of it allocated" if oom.allocated_bytes is not None else ""
-        )
+        used = f"; {format_size(oom.allocated_bytes)} of it allocated" if oom.allocated_bytes is not None else ""
         found.append(Figure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
     elif oom.allocated_bytes is not None:
         found.append(Figure(oom.allocated_bytes, "allocated by PyTorch"))

@@ -96,9 +96,7 @@ def table_of(heap: Heap, by: str) -> Table:
             note_header="mostly",
         )
     if by == "category":
-        rows = [
-            Row(plain(name), None, held.bytes, note=held.verdict) for name, held in heap.by_category.items()
-        ]
+        rows = [Row(plain(name), None, held.bytes, note=held.verdict) for name, held in heap.by_category.items()]
         return Table(by, total, tuple(rows), note_header="verdict")
     if by == "phase":
         return Table(by, total, _named({plain(name): size for name, size in heap.by_phase.items()}))

@@ -108,11 +108,7 @@ class _Report:
     def _composed(self, detail: _Detail) -> list[Text]:
         story, layout = self.story, self.layout
         opening = [Text(line, style=_TITLE) for line in layout.wrap(story.headline)]
-        opening += (
-            self._texts(layout.wrap(" ".join(story.sentences)))
-            if story.failed
-            else self._each(story.sentences)
-        )
+        opening += self._texts(layout.wrap(" ".join(story.sentences))) if story.failed else self._each(story.sentences)
         figures = self._texts(self._figures(story.figures))
         sections = [
             [*opening, *figures] if detail.blanks < 2 else opening,
@@ -152,9 +148,7 @@ class _Report:
         table = self.story.table
         if table is None:
             return []
-        title = [
-            Text(line, style=_TITLE) for line in self.layout.wrap(f"{self.story.table_title}, by {table.by}")
-        ]
+        title = [Text(line, style=_TITLE) for line in self.layout.wrap(f"{self.story.table_title}, by {table.by}")]
         if table.empty:
             return [*title, *self._texts(self.layout.wrap(table.empty, first="  "))]
         return [*title, *self._texts(_table_lines(table.cut(detail.rows), self.layout, detail))]
@@ -170,11 +164,7 @@ class _Report:
     def _claims(self, detail: _Detail) -> list[Text]:
         claims = self.story.claims
         refuted = self.story.refuted[: detail.refuted] if self.story.failed else ()
-        lines = [
-            line
-            for n, claim in enumerate(claims[: detail.claims], 1)
-            for line in self._claim(n, claim, detail)
-        ]
+        lines = [line for n, claim in enumerate(claims[: detail.claims], 1) for line in self._claim(n, claim, detail)]
         for text in refuted:
             lines += self.layout.wrap(text, first="  -  ")
         hidden = max(0, len(claims) - detail.claims)
@@ -238,13 +228,9 @@ def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
         columns.append(right(["count", *counts] if header else ["", *(f"{n}x" if n else "" for n in counts)]))
     likely = [share(row.likely_bytes, row.bytes) if row.likely_bytes else "" for row in rows]
     if any(likely):
-        columns.append(
-            right(["likely", *likely] if header else ["", *(f"{s} likely" if s else "" for s in likely)])
-        )
+        columns.append(right(["likely", *likely] if header else ["", *(f"{s} likely" if s else "" for s in likely)]))
     notes = (
-        left([table.note_header, *(layout.from_right(row.note, _NOTE) for row in rows)])
-        if table.note_header
-        else []
+        left([table.note_header, *(layout.from_right(row.note, _NOTE) for row in rows)]) if table.note_header else []
     )
     used = 2 + sum(cell_len(column[0]) + 2 for column in columns) + (2 + cell_len(notes[0]) if notes else 0)
     names = left([table.by, *_names(rows, layout, max(layout.width - used, 12))])
@@ -254,9 +240,7 @@ def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
         rows = [Row("", None, 0), *rows]
     else:
         lines = lines[1:]
-    lines = [
-        line for row, text in zip(rows, lines, strict=True) for line in (text, *_frames(row, layout, detail))
-    ]
+    lines = [line for row, text in zip(rows, lines, strict=True) for line in (text, *_frames(row, layout, detail))]
     if table.cut_note:
         place = len(lines) - 1 if table.rest else len(lines)
         lines[place:place] = layout.wrap(f"{layout.ellipsis} {table.cut_note}", first="  ")
