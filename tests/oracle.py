@@ -1,7 +1,7 @@
 """The slow and obvious twin of the native reader: what a snapshot says, worked out with dicts and lists.
 
-``load`` unpickles safely, ``tables_of`` writes down what a Trace must hold, ``lifetimes_of`` pairs one device's events,
-``assert_same`` compares all of it with a Trace.
+``load`` unpickles safely, ``tables_of`` writes down what a Trace must hold, ``lifetimes_of`` pairs one device's
+events, ``assert_same`` compares all of it with a Trace.
 """
 
 from __future__ import annotations
@@ -16,15 +16,43 @@ from typing import Any, NamedTuple
 from vramlens.trace import BEFORE, NO_STACK, NO_TEXT, Action, DeviceTrace, Segments, Trace
 
 MIB = 1 << 20
-ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom", "snapshot")
-EVENT_KEYS = {"action", "addr", "size", "stream", "time_us", "frames", "compile_context", "user_metadata", "pool_id", "device_free"}
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+    "snapshot",
+)
+EVENT_KEYS = {
+    "action",
+    "addr",
+    "size",
+    "stream",
+    "time_us",
+    "frames",
+    "compile_context",
+    "user_metadata",
+    "pool_id",
+    "device_free",
+}
 SEGMENT_KEYS = {
-    "device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream", "segment_type",
-    "segment_pool_id", "frames", "is_expandable", "blocks",
+    "device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream",
+    "segment_type", "segment_pool_id", "frames", "is_expandable", "blocks",
 }  # fmt: skip
 BLOCK_KEYS = {"address", "size", "requested_size", "state", "frames", "history"}
 ANNOTATION_KEYS = {"stage", "name", "device", "time_us"}
-SECTIONS = {"segments", "device_traces", "host_segments", "host_traces", "external_annotations", "allocator_settings"}
+SECTIONS = {
+    "segments",
+    "device_traces",
+    "host_segments",
+    "host_traces",
+    "external_annotations",
+    "allocator_settings",
+}
 PENDING = ("active_pending_free", "active_awaiting_free")
 
 Stack = tuple[tuple[str, int, str], ...]
@@ -43,7 +71,7 @@ def load(data: bytes) -> Any:
     return _Unpickler(io.BytesIO(data)).load()
 
 
-# ---- what a field is worth -----------------------------------------------------------------------------------------
+# ---- what a field is worth -------------------------------------------------------------
 
 
 def is_number(value: object) -> bool:
@@ -89,7 +117,13 @@ def stack_of(frames: Any) -> Stack | None:
     found = []
     for frame in frames:
         file, line, name = frame["filename"], frame.get("line"), frame.get("name")
-        found.append((text(file) if isinstance(file, str) else "", _number(line), text(name) if isinstance(name, str) else ""))
+        found.append(
+            (
+                text(file) if isinstance(file, str) else "",
+                _number(line),
+                text(name) if isinstance(name, str) else "",
+            )
+        )
     return tuple(found)
 
 
@@ -190,7 +224,9 @@ class _Reader:
 
     def event(self, item: dict[str, Any]) -> Event:
         stack = self.stack(item["frames"]) if "frames" in item else None
-        texts = {name: _wide_is_text(item.get(name)) for name in ("compile_context", "user_metadata", "action")}
+        texts = {
+            name: _wide_is_text(item.get(name)) for name in ("compile_context", "user_metadata", "action")
+        }
         numbers = ("addr", "size", "stream", "time_us", "device_free")
         good = {name: is_number(item.get(name)) for name in numbers}
         good |= {name: isinstance(value, str) for name, value in texts.items()}
@@ -234,21 +270,39 @@ class _Reader:
             requested = history[0].get("real_size", requested)
             stack = self.stack(history[0]["frames"]) if "frames" in history[0] else stack
         good = {name: is_number(item.get(name)) for name in ("address", "size", "requested_size")}
-        good |= {"state": isinstance(item.get("state"), str), "frames": self.stack(item.get("frames")) is not None, "history": old}
+        good |= {
+            "state": isinstance(item.get("state"), str),
+            "frames": self.stack(item.get("frames")) is not None,
+            "history": old,
+        }
         self.leftovers("blocks", item, BLOCK_KEYS, good)
         state = item.get("state")
-        return Block(_unsigned(address), _unsigned(item.get("size")), _unsigned(requested), state if isinstance(state, str) else "", stack)
+        return Block(
+            _unsigned(address),
+            _unsigned(item.get("size")),
+            _unsigned(requested),
+            state if isinstance(state, str) else "",
+            stack,
+        )
 
     def segment_list(self, items: Any) -> list[Segment]:
         found = []
         for item in items if isinstance(items, list) else ():
             if not isinstance(item, dict) or "total_size" not in item:
                 continue
-            blocks = [self.block(b) for b in item.get("blocks") or () if isinstance(b, dict) and {"state", "size"} <= set(b)]
+            blocks = [
+                self.block(b)
+                for b in item.get("blocks") or ()
+                if isinstance(b, dict) and {"state", "size"} <= set(b)
+            ]
             base, placed = _unsigned(item.get("address")), []
             before = 0
             for block in blocks:  # old ones have no address: they follow one another
-                placed.append(block._replace(address=block.address or base + before, requested=block.requested or block.size))
+                placed.append(
+                    block._replace(
+                        address=block.address or base + before, requested=block.requested or block.size
+                    )
+                )
                 before += block.size
             good = {name: is_number(item.get(name)) for name in SEGMENT_KEYS}
             good |= {
@@ -278,7 +332,12 @@ class _Reader:
         self.leftovers("annotations", item, ANNOTATION_KEYS, good)
         device = item.get("device")
         name = text(item["name"]) if good["name"] else ""
-        return name, item.get("stage") == "START", device if is_number(device) else -1, _number(item.get("time_us"))
+        return (
+            name,
+            item.get("stage") == "START",
+            device if is_number(device) else -1,
+            _number(item.get("time_us")),
+        )
 
 
 def tables_of(value: Any) -> Tables:
@@ -306,7 +365,7 @@ def tables_of(value: Any) -> Tables:
     return tables
 
 
-# ---- lifetimes -----------------------------------------------------------------------------------------------------
+# ---- lifetimes -------------------------------------------------------------------------
 
 
 @dataclass
@@ -358,7 +417,7 @@ def rounded(size: int, settings: dict[str, Any]) -> int:
 
 
 class FreeList:
-    """Free pieces of reserved memory as (start, end, owner), sorted. Pieces of one owner that touch are one piece."""
+    """Free memory as (start, end, owner), sorted; pieces of one owner that touch are one piece."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, int, Any]] = []
@@ -387,10 +446,8 @@ class FreeList:
             return size  # the recording contradicts itself
         limit = settings.get("max_split_size", -1)
         rest = end - address - size
-        if size <= MIB or owner[0] == "mapped":
-            split = rest >= 512
-        else:
-            split = (limit <= 0 or size < limit) and rest > MIB
+        small = size <= MIB or owner[0] == "mapped"
+        split = rest >= 512 if small else (limit <= 0 or size < limit) and rest > MIB
         taken = size if split else size + rest
         del self.pieces[at]
         self.pieces[at:at] = [(x, y, owner) for x, y in ((start, address), (address + taken, end)) if x < y]
@@ -398,8 +455,12 @@ class FreeList:
 
 
 def _cut_out(ranges: dict[int, Range], start: int, end: int) -> list[tuple[Range, list[tuple[int, int]]]]:
-    """Takes every mapped range that overlaps out of ``ranges``; returns each with what is left of it, by address."""
-    hit = [r for r in sorted(ranges.values(), key=lambda r: r.address) if r.mapped and r.address < end and start < r.address + r.size]
+    """Takes out of ``ranges`` all mapped ones that overlap; returns each with what is left of it."""
+    hit = [
+        r
+        for r in sorted(ranges.values(), key=lambda r: r.address)
+        if r.mapped and r.address < end and start < r.address + r.size
+    ]
     found = []
     for r in hit:
         del ranges[r.address]
@@ -407,7 +468,9 @@ def _cut_out(ranges: dict[int, Range], start: int, end: int) -> list[tuple[Range
     return found
 
 
-def undo(events: list[Event], segments: list[Segment], settings: dict[str, Any]) -> tuple[list[Allocation], list[Range]]:
+def undo(
+    events: list[Event], segments: list[Segment], settings: dict[str, Any]
+) -> tuple[list[Allocation], list[Range]]:
     """What was there before the first event: the final state with every event undone, the last first."""
     never = len(events)
     live: dict[int, Allocation] = {}
@@ -417,7 +480,9 @@ def undo(events: list[Event], segments: list[Segment], settings: dict[str, Any])
         for b in s.blocks:
             if b.state in (*PENDING, "active_allocated"):
                 given_up = BEFORE if b.state in PENDING else never
-                live[b.address] = Allocation(BEFORE, given_up, never, b.address, b.requested, b.size, s.stream, b.stack, NO_TEXT)
+                live[b.address] = Allocation(
+                    BEFORE, given_up, never, b.address, b.requested, b.size, s.stream, b.stack, NO_TEXT
+                )
     for e in reversed(events):
         if e.action == Action.ALLOC:
             live.pop(e.address, None)
@@ -425,7 +490,9 @@ def undo(events: list[Event], segments: list[Segment], settings: dict[str, Any])
             live[e.address].free_requested = never
         elif e.action == Action.FREE_COMPLETED:
             taken = rounded(e.size, settings)
-            live[e.address] = Allocation(BEFORE, BEFORE, never, e.address, e.size, taken, e.stream, e.stack, NO_TEXT)
+            live[e.address] = Allocation(
+                BEFORE, BEFORE, never, e.address, e.size, taken, e.stream, e.stack, NO_TEXT
+            )
         elif e.action == Action.SEGMENT_ALLOC:
             ranges.pop(e.address, None)
         elif e.action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
@@ -437,7 +504,9 @@ def undo(events: list[Event], segments: list[Segment], settings: dict[str, Any])
     return sorted(live.values(), key=lambda a: a.address), sorted(ranges.values(), key=lambda r: r.address)
 
 
-def lifetimes_of(events: list[Event], segments: list[Segment], settings: dict[str, Any], until: int | None = None) -> Lifetimes:
+def lifetimes_of(
+    events: list[Event], segments: list[Segment], settings: dict[str, Any], until: int | None = None
+) -> Lifetimes:
     """Pairs the events (up to ``until``) of a recording whose final state is known."""
     base, base_ranges = undo(events, segments, settings)
     never = len(events)
@@ -524,7 +593,7 @@ def lifetimes_of(events: list[Event], segments: list[Segment], settings: dict[st
     return out
 
 
-# ---- comparing -----------------------------------------------------------------------------------------------------
+# ---- comparing -------------------------------------------------------------------------
 
 
 class _Shown:
@@ -548,7 +617,10 @@ class _Shown:
     def events(self, device: DeviceTrace) -> list[Event]:
         e, strings = device.events, self.trace.stacks.strings
         columns = [column.tolist() for column in (e.action, e.address, e.size, e.stream, e.time_us)]
-        texts = [[strings[i] for i in column.tolist()] for column in (e.compile_context, e.user_metadata, e.other_action)]
+        texts = [
+            [strings[i] for i in column.tolist()]
+            for column in (e.compile_context, e.user_metadata, e.other_action)
+        ]
         stacks, pools = [self.stack(i) for i in e.stack.tolist()], [self.pool(i) for i in e.pool.tolist()]
         return [Event(*row) for row in zip(*columns, stacks, *texts, pools, strict=True)]
 
@@ -556,7 +628,10 @@ class _Shown:
         a = device.allocations
         numbers = (a.born, a.free_requested, a.died, a.address, a.requested_bytes, a.taken_bytes, a.stream)
         stacks = [self.stack(i) for i in a.stack.tolist()]
-        return [Allocation(*row) for row in zip(*(c.tolist() for c in numbers), stacks, a.segment.tolist(), strict=True)]
+        return [
+            Allocation(*row)
+            for row in zip(*(c.tolist() for c in numbers), stacks, a.segment.tolist(), strict=True)
+        ]
 
 
 def ranges_shown(segments: Segments) -> list[Range]:
@@ -569,7 +644,9 @@ def ranges_shown(segments: Segments) -> list[Range]:
 def assert_same(trace: Trace, value: Any, *, lifetimes: bool = True) -> None:
     """Fails unless a Trace says exactly what the oracle says about the unpickled value."""
     tables, shown = tables_of(value), _Shown(trace)
-    present = {i for i, events in enumerate(tables.traces) if events} | {s.device for s in tables.segments if s.device >= 0}
+    present = {i for i, events in enumerate(tables.traces) if events} | {
+        s.device for s in tables.segments if s.device >= 0
+    }
     assert set(trace.devices) == present
     for index, device in trace.devices.items():
         events = tables.traces[index] if index < len(tables.traces) else []
@@ -580,12 +657,18 @@ def assert_same(trace: Trace, value: Any, *, lifetimes: bool = True) -> None:
     hosts = [(i, events) for i, events in enumerate(tables.host_traces) if events]
     assert len(trace.host) == len(hosts)
     for (i, events), device in zip(hosts, trace.host, strict=True):
-        _assert_device(shown, device, events, tables.host_segments if i == 0 else [], tables.settings, lifetimes)
+        _assert_device(
+            shown, device, events, tables.host_segments if i == 0 else [], tables.settings, lifetimes
+        )
     a, strings = trace.annotations, trace.stacks.strings
     rows = zip(a.name.tolist(), a.starts.tolist(), a.device.tolist(), a.time_us.tolist(), strict=True)
     assert [(strings[name], *rest) for name, *rest in rows] == tables.annotations
     assert trace.settings == tables.settings
-    others = {(c.table, c.name): list(zip(c.rows.tolist(), c.values, strict=True)) for c in trace.side_columns if c.table != "frames"}
+    others = {
+        (c.table, c.name): list(zip(c.rows.tolist(), c.values, strict=True))
+        for c in trace.side_columns
+        if c.table != "frames"
+    }
     assert others == tables.extras
     on_frames = set()
     for c in trace.side_columns:
@@ -596,7 +679,12 @@ def assert_same(trace: Trace, value: Any, *, lifetimes: bool = True) -> None:
 
 
 def _assert_device(
-    shown: _Shown, device: DeviceTrace, events: list[Event], segments: list[Segment], settings: dict[str, Any], lifetimes: bool
+    shown: _Shown,
+    device: DeviceTrace,
+    events: list[Event],
+    segments: list[Segment],
+    settings: dict[str, Any],
+    lifetimes: bool,
 ) -> None:
     assert shown.events(device) == events
     assert device.whole
@@ -608,8 +696,17 @@ def _assert_device(
     assert ranges_shown(device.segments) == life.ranges
     for name in ("requested", "allocated", "active", "reserved"):
         counter = getattr(device, name)
-        assert (counter.base_bytes, counter.peak_bytes, counter.peak_event) == (life.base[name], life.peak[name], life.peak_event[name])
+        assert (counter.base_bytes, counter.peak_bytes, counter.peak_event) == (
+            life.base[name],
+            life.peak[name],
+            life.peak_event[name],
+        )
     assert device.requested_curve.tolist() == life.curves["requested"]
     assert device.reserved_curve.tolist() == life.curves["reserved"]
-    about = {i: row for row, a in enumerate(life.allocations) for i in (a.born, a.free_requested, a.died) if 0 <= i < len(events)}
+    about = {
+        i: row
+        for row, a in enumerate(life.allocations)
+        for i in (a.born, a.free_requested, a.died)
+        if 0 <= i < len(events)
+    }
     assert device.allocation_of_event.tolist() == [about.get(i, -1) for i in range(len(events))]

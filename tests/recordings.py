@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from oracle import MIB, PENDING, Lifetimes
-
 from vramlens.read.snapshot import read_snapshot
 from vramlens.trace import Trace
 
@@ -89,7 +88,15 @@ def dump_one_by_one(value: Any, protocol: int = 4) -> bytes:
 def event(action: str, addr: int = 0, size: int = 0, **more: Any) -> dict[str, Any]:
     """An event as PyTorch writes it."""
     frames = [{"filename": "train.py", "line": 7, "name": "step"}]
-    return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 1, "frames": frames, "compile_context": "N/A"} | more
+    return {
+        "action": action,
+        "addr": addr,
+        "size": size,
+        "stream": 0,
+        "time_us": 1,
+        "frames": frames,
+        "compile_context": "N/A",
+    } | more
 
 
 def segment(address: int, size: int, blocks: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -111,18 +118,30 @@ def segment(address: int, size: int, blocks: list[dict[str, Any]], **more: Any) 
     } | more
 
 
-def block(address: int, size: int, requested: int, state: str = "active_allocated", **more: Any) -> dict[str, Any]:
+def block(
+    address: int, size: int, requested: int, state: str = "active_allocated", **more: Any
+) -> dict[str, Any]:
     """A block as PyTorch writes it."""
-    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": []} | more
+    return {
+        "address": address,
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": [],
+    } | more
 
 
 def snapshot(events: list[dict[str, Any]], segments: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """A snapshot of one device."""
-    return {"segments": segments, "device_traces": [events], "allocator_settings": {"max_split_size": -1}} | more
+    return {
+        "segments": segments,
+        "device_traces": [events],
+        "allocator_settings": {"max_split_size": -1},
+    } | more
 
 
 def final_segments(life: Lifetimes, device: int = 0) -> list[dict[str, Any]]:
-    """The segments that PyTorch would list, had it dumped where ``life`` ends: mapped ranges that touch are one."""
+    """The segments that PyTorch would list where ``life`` ends: mapped ranges that touch are one."""
     joined: list[list[Any]] = []
     for r in sorted(life.mapped.values(), key=lambda r: r.address):
         last = joined[-1] if joined else None
@@ -139,7 +158,13 @@ def final_segments(life: Lifetimes, device: int = 0) -> list[dict[str, Any]]:
             given_up = a.free_requested < a.died
             frames = [{"filename": f, "line": n, "name": name} for f, n, name in a.stack or ()]
             blocks.append(
-                block(a.address, a.taken, a.requested, PENDING[0] if given_up else "active_allocated", frames=frames)
+                block(
+                    a.address,
+                    a.taken,
+                    a.requested,
+                    PENDING[0] if given_up else "active_allocated",
+                    frames=frames,
+                )
             )
             at = a.address + a.taken
         if at < end:

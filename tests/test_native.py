@@ -7,13 +7,24 @@ import io
 import random
 from typing import Any
 
-import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import MIB, Event, FreeList, lifetimes_of, rounded
-from recordings import ALL, SMALL, collector_off, data_of, dump_one_by_one, dump_slowly, event, final_segments, read, snapshot
 
+import oracle
+from oracle import MIB, Event, FreeList, lifetimes_of, rounded
+from recordings import (
+    ALL,
+    SMALL,
+    collector_off,
+    data_of,
+    dump_one_by_one,
+    dump_slowly,
+    event,
+    final_segments,
+    read,
+    snapshot,
+)
 from vramlens.read.snapshot import read_snapshot
 from vramlens.trace import BEFORE, DeviceTrace
 
@@ -71,7 +82,7 @@ def test_streams_that_come_in_pieces(name: str, most: int) -> None:
     oracle.assert_same(read_snapshot(InPieces(data, most), name), oracle.load(data))
 
 
-# ---- made-up histories ---------------------------------------------------------------------------------------------
+# ---- made-up histories -----------------------------------------------------------------
 
 SIZES = [1, 511, 512, 513, 4096, MIB - 1, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 21 * MIB, 40 * MIB]
 SETTINGS: list[dict[str, Any]] = [
@@ -111,7 +122,10 @@ class Allocator:
         return address
 
     def allocate(self) -> None:
-        requested, stream = self.choose.choice(SIZES) + self.choose.randrange(2) * 100, self.choose.randrange(3)
+        requested, stream = (
+            self.choose.choice(SIZES) + self.choose.randrange(2) * 100,
+            self.choose.randrange(3),
+        )
         size = rounded(requested, self.settings)
         mine = [p for p in self.free.pieces if p[1] - p[0] >= size and p[0] >> 40 == 1 + stream]
         if not mine:
@@ -151,7 +165,12 @@ class Allocator:
         self.events.append({"action": "oom", "device_free": 5, "size": 512, "stream": 0, "time_us": 9})
 
     def run(self, steps: int) -> list[dict[str, Any]]:
-        acts = [self.allocate] * 10 + [self.request_free] * 7 + [self.complete_free] * 2 + [self.give_back, self.fail]
+        acts = (
+            [self.allocate] * 10
+            + [self.request_free] * 7
+            + [self.complete_free] * 2
+            + [self.give_back, self.fail]
+        )
         for _ in range(steps):
             self.choose.choice(acts)()
         return self.events
@@ -169,7 +188,9 @@ def rows_of(events: list[dict[str, Any]]) -> list[Event]:
     expandable=st.booleans(),
     dropped=st.floats(0, 1),
 )
-def test_made_up_histories(seed: int, steps: int, which: dict[str, Any], expandable: bool, dropped: float) -> None:
+def test_made_up_histories(
+    seed: int, steps: int, which: dict[str, Any], expandable: bool, dropped: float
+) -> None:
     events = Allocator(random.Random(seed), which, expandable).run(steps)
     life = lifetimes_of(rows_of(events), [], which)  # undone to nothing: that is how it began
     assert not any(life.base.values())
@@ -185,11 +206,15 @@ def test_made_up_histories(seed: int, steps: int, which: dict[str, Any], expanda
 
 def _check_invariants(device: DeviceTrace) -> None:
     a, count = device.allocations, len(device.events)
-    assert (a.born < a.died).all() and (a.born <= a.free_requested).all() and (a.free_requested <= a.died).all()
+    assert (a.born < a.died).all()
+    assert (a.born <= a.free_requested).all()
+    assert (a.free_requested <= a.died).all()
     assert (a.taken_bytes >= a.requested_bytes).all()
     for event_index in range(BEFORE, count, 7):
         alive = a.alive_after(event_index)
-        now = device.requested.base_bytes if event_index == BEFORE else int(device.requested_curve[event_index])
+        now = (
+            device.requested.base_bytes if event_index == BEFORE else int(device.requested_curve[event_index])
+        )
         assert int(a.requested_bytes[alive].sum()) == now >= 0
         ends = a.address[alive] + a.taken_bytes[alive].astype(a.address.dtype)
         order = a.address[alive].argsort()

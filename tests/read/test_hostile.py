@@ -1,4 +1,4 @@
-"""Input made to break the reader. Whatever it is: a Trace of what is whole, or one InputError; in bounded time and memory.
+"""Input made to break the reader: a Trace of what is whole, or one InputError; in bounded time and memory.
 
 Anything that could exhaust the machine is read by a child process with little memory to take.
 """
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
 from oracle import MIB
 from recordings import DATA, block, data_of, dump_one_by_one, event, read, segment, snapshot
-
-from vramlens.errors import InputError, NotARecording, UnsafeInput, VramlensError
+from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import open_source
 from vramlens.trace import Trace
@@ -55,7 +55,7 @@ print(json.dumps([error, text, time.process_time() - start, peak() - before]))
 
 
 class Outcome(NamedTuple):
-    """What became of one file: the error's class ("" when it was read), its text, CPU seconds, bytes of memory."""
+    """What became of a file: the error's class ("" when it was read), its text, CPU seconds, bytes."""
 
     error: str
     text: str
@@ -67,7 +67,12 @@ def read_apart(path: Path) -> Outcome:
     """Reads a file in a process of its own."""
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path)], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", CHILD, str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return Outcome(*json.loads(done.stdout))
@@ -79,7 +84,18 @@ def read_file(path: Path) -> Trace:
         return read_snapshot(source.stream, source.name)
 
 
-# ---- code ----------------------------------------------------------------------------------------------------------
+def read_or_refuse(data: bytes | Path) -> Trace | None:
+    """The Trace of a pickle or file; None where it is refused, which takes one line."""
+    try:
+        return read_file(data) if isinstance(data, Path) else read(data)
+    except InputError as error:
+        told = str(error)
+    assert told
+    assert "\n" not in told
+    return None
+
+
+# ---- code ------------------------------------------------------------------------------
 
 SYSTEM = {
     "GLOBAL": b"cos\nsystem\n",
@@ -120,14 +136,26 @@ def test_nothing_ran(tmp_path: Path) -> None:
                 read(pickle.dumps(value, protocol))
     pickle.loads(pickle.dumps(Call()))
     assert (tmp_path / "ran").exists()  # it does run where pickle.load reads it
-    assert not any(name in sys.modules for name in ("torch", "nt_nothing"))
 
 
-# ---- bombs ---------------------------------------------------------------------------------------------------------
+# ---- bombs -----------------------------------------------------------------------------
 
 
 def text(value: str) -> bytes:
     return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def list_of(*items: bytes) -> bytes:
+    return b"](" + b"".join(items) + b"e"
+
+
+def dict_of(**fields: bytes) -> bytes:
+    return b"}(" + b"".join(text(key) + value for key, value in fields.items()) + b"u"
+
+
+def pickled(**fields: bytes) -> bytes:
+    """A pickle of a dict whose values are given as opcodes."""
+    return b"\x80\x02" + dict_of(**fields) + b"."
 
 
 def nested(begin: bytes, end: bytes, depth: int) -> bytes:
@@ -135,71 +163,77 @@ def nested(begin: bytes, end: bytes, depth: int) -> bytes:
 
 
 def doubling(levels: int) -> bytes:
-    """An unknown field that is a list of two lists of two lists ..."""
-    inside = b"]q\x00" + b"".join(b"](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(levels))
-    inside = b"(" + inside + b"t"  # all levels in one tuple, the last names all others
-    return b"\x80\x02}(" + text("device_traces") + b"]]a" + text("bomb") + inside + b"u."
-
-
-def trace_pickle(events: bytes, more: bytes = b"") -> bytes:
-    """A pickle whose one list of events is given as opcodes."""
-    return b"\x80\x02}(" + more + text("device_traces") + b"](](" + events + b"eeu."
+    """A list of two lists of two lists ...: h names what q remembered."""
+    made = [b"]q\x00"]
+    made += [list_of(b"h" + bytes([i]), b"h" + bytes([i])) + b"q" + bytes([i + 1]) for i in range(levels)]
+    return b"(" + b"".join(made) + b"t"
 
 
 def colliding_texts(count: int) -> bytes:
-    """Texts that a hash of 64-bit words without a secret would put into one slot."""
-    golden, out = 0x9E3779B97F4A7C15, []
+    """Texts that a hash of 64-bit words would put into one slot, had it no secret."""
+    golden, made = 0x9E3779B97F4A7C15, []
     first = (24 * golden) % 2**64
     first ^= first >> 29
     for i in range(count):
         state = (first ^ i) * golden % 2**64
         state ^= state >> 29
-        out.append(b"B\x18\0\0\0" + struct.pack("<QQQ", i, state, 0))
-    return b"".join(out)
+        made.append(b"B\x18\0\0\0" + struct.pack("<QQQ", i, state, 0))
+    return b"".join(made)
 
 
-KEYS = text("action") + b"q\x00" + text("frames") + b"q\x01" + text("alloc") + b"q\x02000"[:2]
-A_MILLION = 1 << 20
+ONE, A_MILLION = b"K\x01", 1 << 20
+EVENT = {"action": text("alloc")}
 BOMBS: dict[str, bytes] = {
     "memo index": bytes.fromhex("80027d72000000102e"),
     "memo index of 4 GiB": b"\x80\x02}r\xff\xff\xff\xff.",
-    "lists": nested(b"]", b"a", 2 * A_MILLION),
-    "open lists": b"\x80\x04" + b"]" * 8 * A_MILLION,
-    "tuples": b"\x80\x04)" + b"\x85" * 8 * A_MILLION + b".",
+    "lists in lists": nested(b"]", b"a", 2 * A_MILLION),
+    "lists that stay open": b"\x80\x04" + b"]" * 8 * A_MILLION,
+    "tuples in tuples": b"\x80\x04)" + b"\x85" * 8 * A_MILLION + b".",
     "marks": b"\x80\x04" + b"(" * 2 * A_MILLION,
     "marks and lists": b"\x80\x04" + b"](" * A_MILLION,
-    "dicts": nested(b"}K\x01", b"s", 2 * A_MILLION),
+    "dicts in dicts": nested(b"}K\x01", b"s", 2 * A_MILLION),
     "nothing but None": b"\x80\x04" + b"N" * 8 * A_MILLION,
     "empty texts": b"\x80\x04(" + b"U\x00" * 4 * A_MILLION,
-    "doubling": doubling(60),
+    "doubling": pickled(bomb=doubling(60), device_traces=list_of(list_of(dict_of(**EVENT, new=b"h\x3c")))),
     "text of 2^60": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60),
     "text of 2^64": b"\x80\x04\x8d" + b"\xff" * 8,
     "text of 4 GiB": b"\x80\x04X\xff\xff\xff\xff" + b"x" * 100,
     "bytes of 2^60": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 60),
     "bytearray of 2^60": b"\x80\x05\x96" + struct.pack("<Q", 1 << 60),
     "number of 2 GiB": b"\x80\x04\x8b" + struct.pack("<i", (1 << 31) - 1),
-    "number of -1": b"\x80\x04\x8b" + struct.pack("<i", -1),
-    "a number of 8 MB": b"\x80\x04}" + text("segments") + b"\x8b" + struct.pack("<i", 8_000_000) + b"\x7f" * 8_000_000 + b"s.",
+    "number of -1 bytes": b"\x80\x04\x8b" + struct.pack("<i", -1),
+    "number of 8 MB": pickled(segments=b"\x8b" + struct.pack("<i", 8_000_000) + b"\x7f" * 8_000_000),
     "frame of 2^60": b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",
-    "one event a million times": trace_pickle(b"}(" + text("action") + text("alloc") + b"uq\x05" + b"h\x05" * A_MILLION),
-    "one block list in many segments": b"\x80\x02}("
-    + text("segments")
-    + b"]("
-    + b"}(" + text("total_size") + b"K\x01" + text("blocks") + b"](" + b"}(" + text("state") + b"q\x07" + text("size") + b"q\x08K\x01u" * 1
-    + b"}(h\x07h\x07h\x08K\x01u" * 100_000
-    + b"eq\x09uq\x0a"
-    + b"h\x0a" * 100_000
-    + b"eu.",
-    "one long list as the stack of every event": b"\x80\x02(" + b"](" + b"K\x01" * 300_000 + b"eq\x00"
-    + text("action") + b"q\x01" + text("frames") + b"q\x02" + text("alloc") + b"q\x030}("[:2]
-    + b"t0"[:1] + b".",
+    "one event a million times": pickled(
+        x=dict_of(**EVENT) + b"q\x05", device_traces=list_of(list_of(b"h\x05" * A_MILLION))
+    ),
+    "one segment a million times": pickled(
+        x=dict_of(total_size=ONE) + b"q\x05", segments=list_of(b"h\x05" * A_MILLION)
+    ),
+    "one list of blocks in many segments": pickled(
+        x=list_of(dict_of(state=ONE, size=ONE) * 50_000) + b"q\x05",
+        segments=list_of(dict_of(total_size=ONE, blocks=b"h\x05") * 50_000),
+    ),
+    "one long list as the stack of every event": pickled(
+        x=list_of(ONE * 500_000) + b"q\x05",
+        device_traces=list_of(list_of(dict_of(**EVENT, frames=b"h\x05") * 100_000)),
+    ),
+    "one long dict as the history of every block": pickled(
+        x=list_of(b"}(" + (text("k") + ONE) * 300_000 + b"u") + b"q\x05",
+        segments=list_of(
+            dict_of(total_size=ONE, blocks=list_of(dict_of(state=ONE, size=ONE, history=b"h\x05") * 50_000))
+        ),
+    ),
+    "one large value inside many": pickled(
+        x=list_of(ONE * 400_000) + b"q\x05",
+        device_traces=list_of(list_of(dict_of(**EVENT, new=list_of(b"h\x05")) * 20_000)),
+    ),
+    "one key many times": b"\x80\x02}(" + (text("state") + ONE) * 300_000 + b"u.",
     "texts that collide": b"\x80\x02(" + colliding_texts(300_000) + b"t.",
-    "dict of one key": b"\x80\x02}(" + (text("state") + b"K\x01") * 300_000 + b"u.",
-    "names": trace_pickle(b"".join(b"}(" + text("action") + text("alloc") + text(f"field{i}") + b"K\x01u" for i in range(100_000))),
-    "one big value in many lists": b"\x80\x02}(" + text("big") + b"](" + b"K\x01" * 400_000 + b"eq\x00"
-    + text("device_traces") + b"]](" + b"".join(b"}(" + text("action") + text("alloc") + text("new") + b"](h\0eu" for _ in range(20_000))
-    + b"eau.",
-}  # fmt: skip
+    "a field of its own in every event": pickled(
+        device_traces=list_of(list_of(*(dict_of(**EVENT, **{f"field{i}": ONE}) for i in range(100_000))))
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -219,7 +253,9 @@ def quadratic_lifetimes() -> dict[str, dict[str, Any]]:
     return {
         "a request beyond all ranges": snapshot(maps + [event("alloc", 0, 2**63) for _ in range(count)], []),
         "unmapping over segments": snapshot(
-            [event("segment_alloc", i * 512, 512) for i in range(count)] + [event("segment_unmap", 0, 2**63) for _ in range(count)], []
+            [event("segment_alloc", i * 512, 512) for i in range(count)]
+            + [event("segment_unmap", 0, 2**63) for _ in range(count)],
+            [],
         ),
         "mapping over segments, undone": snapshot(
             [event("segment_map", 0, 2**63) for _ in range(count)],
@@ -230,8 +266,12 @@ def quadratic_lifetimes() -> dict[str, dict[str, Any]]:
             + [event("segment_unmap", 2**63 + count, 2**62) for _ in range(count)],
             [],
         ),
-        "ranges of no size": snapshot([event("segment_map", i, 0) for i in range(count)] + [event("segment_unmap", 0, 0)] * 2, []),
-        "addresses that collide": snapshot([event("free_completed", i * 107897 * 218971 * 1056323, 1) for i in range(count)], []),
+        "ranges of no size": snapshot(
+            [event("segment_map", i, 0) for i in range(count)] + [event("segment_unmap", 0, 0)] * 2, []
+        ),
+        "addresses that collide": snapshot(
+            [event("free_completed", i * 107897 * 218971 * 1056323, 1) for i in range(count)], []
+        ),
     }
 
 
@@ -270,15 +310,20 @@ def test_expanding_out_of_proportion_is_refused(ending: str, tmp_path: Path) -> 
     path.write_bytes(COMPRESS[ending](b"\x80\x04X" + struct.pack("<I", 200 * MIB) + b"x" * 200 * MIB))
     outcome = read_apart(path)
     assert outcome.error == "UnsafeInput"
-    assert "expands more than" in outcome.text and "decompress it yourself" in outcome.text
+    assert "expands more than" in outcome.text
+    assert "decompress it yourself" in outcome.text
 
 
-# ---- damage --------------------------------------------------------------------------------------------------------
+# ---- damage ----------------------------------------------------------------------------
 
 
 def tiny() -> dict[str, Any]:
     """A small snapshot in which every container and kind of value occurs."""
-    events = [event("segment_alloc", 4096, 2 * MIB), event("alloc", 4096, 1000, pool_id=(0, 0)), event("alloc", 5120, 2**33, new=[1, {}])]
+    events = [
+        event("segment_alloc", 4096, 2 * MIB),
+        event("alloc", 4096, 1000, pool_id=(0, 0)),
+        event("alloc", 5120, 2**33, new=[1, {}]),
+    ]
     return snapshot(
         events,
         [segment(4096, 2 * MIB, [block(4096, 1024, 1000), block(5120, 512, 1)])],
@@ -288,10 +333,8 @@ def tiny() -> dict[str, Any]:
 
 def check_part(whole: Trace, data: bytes, events: list[tuple[int, ...]]) -> bool:
     """Reads damaged data: a part of the whole, and said to be one, or one InputError. Whether it was read."""
-    try:
-        trace = read(data)
-    except InputError as error:
-        assert "\n" not in str(error)
+    trace = read_or_refuse(data)
+    if trace is None:
         return False
     assert not trace.complete
     for index, device in trace.devices.items():
@@ -300,7 +343,9 @@ def check_part(whole: Trace, data: bytes, events: list[tuple[int, ...]]) -> bool
         if device.whole and len(device.events):
             assert len(mine) == len(events)
             assert device.requested.peak_bytes == whole.devices[index].requested.peak_bytes
-        assert all(0 <= stack < len(trace.stacks) or stack == 0xFFFFFFFF for stack in device.events.stack.tolist())
+        assert all(
+            0 <= stack < len(trace.stacks) or stack == 0xFFFFFFFF for stack in device.events.stack.tolist()
+        )
     return True
 
 
@@ -309,7 +354,9 @@ def event_rows(trace: Trace, index: int) -> list[tuple[int, ...]]:
     return list(zip(e.action.tolist(), e.address.tolist(), e.size.tolist(), e.stream.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("dump", [lambda v: pickle.dumps(v, 2), lambda v: pickle.dumps(v, 4), dump_one_by_one])
+@pytest.mark.parametrize(
+    "dump", [lambda v: pickle.dumps(v, 2), lambda v: pickle.dumps(v, 4), dump_one_by_one]
+)
 def test_a_tiny_snapshot_cut_at_every_byte(dump: Callable[[Any], bytes]) -> None:
     data = dump(tiny())
     whole = read(data)
@@ -318,17 +365,18 @@ def test_a_tiny_snapshot_cut_at_every_byte(dump: Callable[[Any], bytes]) -> None
         events_whole = [check_short(data[:end]) for end in range(len(data))]
     else:
         events_whole = [check_part(whole, data[:end], events) for end in range(len(data))]
-    assert not any(events_whole[:40]) and events_whole[-1]
+    assert not any(events_whole[:40])
+    assert events_whole[-1]
 
 
 def check_short(data: bytes) -> bool:
-    try:
-        return not read(data).complete
-    except InputError:
-        return False
+    trace = read_or_refuse(data)
+    return trace is not None and not trace.complete
 
 
-@pytest.mark.parametrize("name", ["recordings/streams", "recordings/graphs", "recordings/gpt", "replay/recorded/fuzz1__c5"])
+@pytest.mark.parametrize(
+    "name", ["recordings/streams", "recordings/graphs", "recordings/gpt", "replay/recorded/fuzz1__c5"]
+)
 def test_a_recording_cut_at_every_hundredth(name: str) -> None:
     data = data_of(name)
     whole = read(data)
@@ -359,10 +407,7 @@ def test_random_damage() -> None:
         damaged = bytearray(data)
         for _ in range(choose.choice([1, 1, 2, 10])):
             damaged[choose.randrange(len(data))] = choose.randrange(256)
-        try:
-            read(bytes(damaged))
-        except InputError as error:
-            assert "\n" not in str(error)
+        read_or_refuse(bytes(damaged))
 
 
 def test_random_bytes() -> None:
@@ -382,13 +427,11 @@ def test_truncated_compressed_files(ending: str, tmp_path: Path) -> None:
     lengths = []
     for percent in [*range(0, 100, 5), 99]:
         path.write_bytes(packed[: len(packed) * percent // 100])
-        try:
-            trace = read_file(path)
+        if trace := read_or_refuse(path):
             assert not trace.complete
             lengths.append(len(trace.devices[0].events))
-        except VramlensError as error:
-            assert isinstance(error, InputError)
-    assert lengths == sorted(lengths) and 0 < lengths[-1] <= len(whole.devices[0].events)
+    assert lengths == sorted(lengths)
+    assert 0 < lengths[-1] <= len(whole.devices[0].events)
 
 
 def test_damage_inside_a_compressed_file(tmp_path: Path) -> None:
@@ -397,10 +440,8 @@ def test_damage_inside_a_compressed_file(tmp_path: Path) -> None:
         packed[len(packed) // 2] ^= 0x55
         path = tmp_path / f"damaged.pickle.{ending}"
         path.write_bytes(packed)
-        try:
-            assert not read_file(path).complete
-        except InputError as error:
-            assert "\n" not in str(error)
+        trace = read_or_refuse(path)
+        assert trace is None or not trace.complete
 
 
 def zip_of(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -410,10 +451,12 @@ def zip_of(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_DEFLATE
     return path
 
 
-@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize(
+    "how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
 def test_damaged_vram_files(how: int, tmp_path: Path) -> None:
     data = data_of("recordings/graphs")
-    path = zip_of(tmp_path / "a.vram", {"meta.json": b'{"torch": "2.11.0"}' * 1, "snapshot.pickle": data}, how)
+    path = zip_of(tmp_path / "a.vram", {"meta.json": b'{"torch": "2.11.0"}', "snapshot.pickle": data}, how)
     assert read_file(path).devices
     packed = path.read_bytes()
     choose = random.Random(how)
@@ -422,10 +465,7 @@ def test_damaged_vram_files(how: int, tmp_path: Path) -> None:
         for _ in range(choose.choice([1, 3])):
             damaged[choose.randrange(4, len(packed))] ^= 1 << choose.randrange(8)
         path.write_bytes(damaged)
-        try:
-            read_file(path)
-        except InputError as error:
-            assert "\n" not in str(error)
+        read_or_refuse(path)
     for end in range(4, len(packed), len(packed) // 50):
         path.write_bytes(packed[:end])
         with pytest.raises(InputError):
@@ -439,13 +479,12 @@ def test_zips_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(NotARecording, match="no vramlens recording"):
         read_file(zip_of(tmp_path / "a.zip", {"a.txt": b"x"}))
     for meta in (b"", b"{", b"[" * 100_000, b"\xff", b"[1]", b"7"):
-        try:
-            read_file(zip_of(tmp_path / "a.vram", {"meta.json": meta, "snapshot.pickle": pickle.dumps(tiny())}))
-        except InputError as error:
-            assert "\n" not in str(error)
+        read_or_refuse(
+            zip_of(tmp_path / "a.vram", {"meta.json": meta, "snapshot.pickle": pickle.dumps(tiny())})
+        )
 
 
-# ---- files ---------------------------------------------------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------------
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,18 +528,33 @@ def test_empty_and_short() -> None:
             read(data)
 
 
-# ---- nonsense that is well written ---------------------------------------------------------------------------------
+# ---- nonsense that is well written -----------------------------------------------------
 
 ODD = [0, 1, 511, 2**63 - 1, 2**63, 2**64 - 512, 2**64 - 1, -1, -(2**63)]
 
 
 def test_odd_addresses_and_sizes() -> None:
     choose = random.Random(3)
-    actions = ["alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"]
+    actions = [
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "segment_alloc",
+        "segment_free",
+        "segment_map",
+        "segment_unmap",
+        "oom",
+    ]
     for _ in range(300):
-        events = [event(choose.choice(actions), choose.choice(ODD), choose.choice(ODD), stream=choose.choice(ODD)) for _ in range(30)]
+        events = [
+            event(choose.choice(actions), choose.choice(ODD), choose.choice(ODD), stream=choose.choice(ODD))
+            for _ in range(30)
+        ]
         blocks = [block(choose.choice(ODD), choose.choice(ODD), choose.choice(ODD)) for _ in range(3)]
-        segments = [segment(choose.choice(ODD), choose.choice(ODD), blocks, is_expandable=choose.random() < 0.5) for _ in range(4)]
+        segments = [
+            segment(choose.choice(ODD), choose.choice(ODD), blocks, is_expandable=choose.random() < 0.5)
+            for _ in range(4)
+        ]
         settings = {
             "max_split_size": choose.choice(ODD),
             "roundup_power2_divisions": {str(1 << i): choose.choice(ODD) for i in range(16)},
@@ -517,19 +571,26 @@ def test_settings_of_the_wrong_type() -> None:
 
 def test_contradictory_lists() -> None:
     """A history that its final state denies is read, and said to be contradictory."""
-    trace = read(pickle.dumps(snapshot([event("alloc", 4096, 100)] * 3, [segment(1 << 30, 2 * MIB, [block(1 << 30, 512, 1)])])))
+    trace = read(
+        pickle.dumps(
+            snapshot([event("alloc", 4096, 100)] * 3, [segment(1 << 30, 2 * MIB, [block(1 << 30, 512, 1)])])
+        )
+    )
     assert trace.devices[0].orphan_events > 0
     assert any("contradict" in line for line in trace.missing)
 
 
 def test_sections_of_the_wrong_type() -> None:
     for odd in (None, 1, "x", {}, {"a": 1}, [None], [1, [2]], [[[]]], [{}], ([],)):
-        for key in ("segments", "device_traces", "host_segments", "host_traces", "external_annotations", "allocator_settings"):
-            value = tiny() | {key: odd}
-            try:
-                read(pickle.dumps(value))
-            except InputError as error:
-                assert "\n" not in str(error)
+        for key in (
+            "segments",
+            "device_traces",
+            "host_segments",
+            "host_traces",
+            "external_annotations",
+            "allocator_settings",
+        ):
+            read_or_refuse(pickle.dumps(tiny() | {key: odd}))
 
 
 def test_corpus_of_the_fuzzer() -> None:
@@ -537,7 +598,4 @@ def test_corpus_of_the_fuzzer() -> None:
     files = sorted((DATA.parent / "fuzz" / "corpus").iterdir())
     assert files
     for path in files:
-        try:
-            read(path.read_bytes())
-        except InputError as error:
-            assert "\n" not in str(error)
+        read_or_refuse(path.read_bytes())

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import lzma
 import pickle
+from time import perf_counter
 from typing import Any
 
-import oracle
 import pytest
-from oracle import MIB
-from recordings import ALL, block, collector_off, data_of, dump_one_by_one, dump_slowly, event, read, segment, snapshot, truth_of
 
+import oracle
+from oracle import MIB
+from recordings import (
+    ALL,
+    DATA,
+    block,
+    collector_off,
+    data_of,
+    dump_one_by_one,
+    dump_slowly,
+    event,
+    read,
+    segment,
+    snapshot,
+    truth_of,
+)
 from vramlens.errors import NotARecording
 from vramlens.trace import NO_STACK
 
@@ -23,7 +38,7 @@ def check(value: Any, **options: Any) -> None:
         oracle.assert_same(read(dump(value)), value, **options)
 
 
-# ---- the truth -----------------------------------------------------------------------------------------------------
+# ---- the truth -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -43,7 +58,7 @@ def test_peaks_are_those_of_memory_stats(name: str) -> None:
     assert failed is None or len(device.out_of_memory) == failed
 
 
-# ---- one recording in every shape ----------------------------------------------------------------------------------
+# ---- one recording in every shape ------------------------------------------------------
 
 BASE = 0x7F0000000000
 
@@ -69,8 +84,37 @@ def test_plain() -> None:
     check(snapshot(history(), end()))
 
 
-UNKNOWN = [0, -1, 2**31, 2**59, -(2**59) - 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63) - 1, 2**200, -(2**4000), 1.5, -0.0]
-UNKNOWN += ["", "né\U0001f600", "a\x00\n\"\\", "\ud800", None, True, False, b"", b"\xff\x00x", (), [], {}, (1, (2, [3]))]
+UNKNOWN = [
+    0,
+    -1,
+    2**31,
+    2**59,
+    -(2**59) - 1,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+    2**64,
+    -(2**63) - 1,
+    2**200,
+    -(2**4000),
+    1.5,
+    -0.0,
+]
+UNKNOWN += [
+    "",
+    "né\U0001f600",
+    'a\x00\n"\\',
+    "\ud800",
+    None,
+    True,
+    False,
+    b"",
+    b"\xff\x00x",
+    (),
+    [],
+    {},
+    (1, (2, [3])),
+]
 UNKNOWN += [float("nan"), float("inf"), {"a": {"b": [1, 2.5, None]}}, {1: 2, (1, 2): 3, None: True, 1.5: 0}]
 
 
@@ -78,30 +122,47 @@ UNKNOWN += [float("nan"), float("inf"), {"a": {"b": [1, 2.5, None]}}, {1: 2, (1,
 def test_unknown_fields_are_kept(unknown: Any) -> None:
     value = snapshot(history(new=unknown), end(new=unknown), new=unknown)
     value["segments"][0]["newer"] = unknown
-    value["external_annotations"] = [{"stage": "START", "name": "a", "device": 0, "time_us": 1, "new": unknown}]
-    value["device_traces"][0][1]["frames"] = [{"filename": "f", "line": 1, "name": "n", "fx_node_op": unknown}]
+    value["external_annotations"] = [
+        {"stage": "START", "name": "a", "device": 0, "time_us": 1, "new": unknown}
+    ]
+    value["device_traces"][0][1]["frames"] = [
+        {"filename": "f", "line": 1, "name": "n", "fx_node_op": unknown}
+    ]
     check(value)
 
 
-def test_a_field_with_a_million_values_is_read_in_time(benchmark_s: float = 5) -> None:
+def test_a_field_with_many_values_is_read_in_time() -> None:
     """Every value once had a buffer of its own."""
-    from time import perf_counter
-
     events = [event("snapshot", ticket=i * 10**12, at=i / 7) for i in range(50_000)]
     data = pickle.dumps(snapshot(events, []))
     start = perf_counter()
     columns = {c.name: c.values for c in read(data).side_columns}
-    assert perf_counter() - start < benchmark_s
+    assert perf_counter() - start < 5
     assert columns["ticket"] == tuple(i * 10**12 for i in range(50_000))
     assert columns["at"] == tuple(i / 7 for i in range(50_000))
 
 
 @pytest.mark.parametrize("wrong", [None, "text", 1.5, [1], {}, True, 2**70, (1,)], ids=repr)
 @pytest.mark.parametrize(
-    "key", ["addr", "size", "stream", "time_us", "frames", "compile_context", "user_metadata", "pool_id", "device_free", "action"]
+    "key",
+    [
+        "addr",
+        "size",
+        "stream",
+        "time_us",
+        "frames",
+        "compile_context",
+        "user_metadata",
+        "pool_id",
+        "device_free",
+        "action",
+    ],
 )
 def test_known_fields_of_the_wrong_type(key: str, wrong: Any) -> None:
-    check(snapshot([event("snapshot"), event("snapshot") | {key: wrong}, event("oom") | {key: wrong}], end()), lifetimes=False)
+    check(
+        snapshot([event("snapshot"), event("snapshot") | {key: wrong}, event("oom") | {key: wrong}], end()),
+        lifetimes=False,
+    )
 
 
 @pytest.mark.parametrize("wrong", [None, "text", 1.5, [1], (1,)], ids=repr)
@@ -117,14 +178,22 @@ def test_known_fields_of_the_wrong_type_in_the_state(wrong: Any) -> None:
     for key in ("filename", "line", "name"):
         value = snapshot(history(frames=[{"filename": "f", "line": 1, "name": "n"} | {key: wrong}]), end())
         check(value)
-    check(snapshot([], [], external_annotations=[{"stage": wrong, "name": wrong, "device": wrong, "time_us": wrong}]))
+    check(
+        snapshot(
+            [], [], external_annotations=[{"stage": wrong, "name": wrong, "device": wrong, "time_us": wrong}]
+        )
+    )
 
 
 def test_before_pytorch_2_0() -> None:
     """A bare list of segments; blocks without address, their request in the history."""
     frames = [{"filename": "old.py", "line": 3, "name": "f"}]
     blocks: list[dict[str, Any]] = [
-        {"size": 512, "state": "active_allocated", "history": [{"addr": BASE, "real_size": 4, "frames": frames}]},
+        {
+            "size": 512,
+            "state": "active_allocated",
+            "history": [{"addr": BASE, "real_size": 4, "frames": frames}],
+        },
         {"size": 1024, "state": "inactive"},
         {"size": 2048, "state": "active_allocated", "history": [{"addr": BASE + 1536, "real_size": 2000}]},
         {"size": 4096, "state": "active_awaiting_free"},
@@ -134,7 +203,11 @@ def test_before_pytorch_2_0() -> None:
     check(value)
     device = read(pickle.dumps(value)).devices[0]
     assert device.allocations.address.tolist() == [BASE, BASE + 1536, BASE + 3584]
-    assert (device.requested.base_bytes, device.allocated.base_bytes, device.active.base_bytes) == (6100, 2560, 6656)
+    assert (device.requested.base_bytes, device.allocated.base_bytes, device.active.base_bytes) == (
+        6100,
+        2560,
+        6656,
+    )
 
 
 def test_a_segment_without_blocks_after_blocks_without_address() -> None:
@@ -202,7 +275,17 @@ def test_shared_events() -> None:
 
 
 def test_unknown_actions() -> None:
-    check(snapshot([*history(), event("annotate", BASE + 1024, user_metadata="kv"), event("user_defined"), event("snapshot")], end()))
+    check(
+        snapshot(
+            [
+                *history(),
+                event("annotate", BASE + 1024, user_metadata="kv"),
+                event("user_defined"),
+                event("snapshot"),
+            ],
+            end(),
+        )
+    )
     check(snapshot([event("user_defined"), *history()], end()))
 
 
@@ -222,11 +305,14 @@ def test_pinned_host_memory() -> None:
 
 
 def test_the_ring_buffer_overflowed() -> None:
-    value = snapshot(history()[3:], end(), allocator_settings={"trace_alloc_overflowed": True, "max_split_size": -1})
+    value = snapshot(
+        history()[3:], end(), allocator_settings={"trace_alloc_overflowed": True, "max_split_size": -1}
+    )
     check(value)
     trace = read(pickle.dumps(value))
     assert not trace.complete
-    assert "overwritten by later ones" in trace.missing[0] and "1.27 KiB in 2 blocks" in trace.missing[0]
+    assert "overwritten by later ones" in trace.missing[0]
+    assert "1.27 KiB in 2 blocks" in trace.missing[0]
 
 
 def test_without_the_final_state() -> None:
@@ -235,7 +321,7 @@ def test_without_the_final_state() -> None:
     trace = read(pickle.dumps(value))
     device = trace.devices[0]
     assert device.orphan_events == 0
-    assert device.requested.base_bytes == 1000 and device.requested.peak_bytes == 1300
+    assert (device.requested.base_bytes, device.requested.peak_bytes) == (1000, 1300)
     assert "final state" in trace.missing[0]
 
 
@@ -254,12 +340,17 @@ def test_a_field_given_twice_counts_the_last_time() -> None:
     twice = data.replace(b"K\x02", b"K\x02s}", 1)  # no longer a pickle: the dict is closed too early
     with pytest.raises(NotARecording):
         read(twice)
-    keys = b"(" + b"".join(b"X%c\0\0\0%s" % (len(k), k) + v for k, v in ((b"action", b"X\5\0\0\0alloc"), (b"size", b"K\1"), (b"size", b"K\2")))
+    keys = b"(" + b"".join(
+        b"X%c\0\0\0%s" % (len(k), k) + v
+        for k, v in ((b"action", b"X\5\0\0\0alloc"), (b"size", b"K\1"), (b"size", b"K\2"))
+    )
     made = b"\x80\x02}X\x0d\0\0\0device_traces]](}" + keys + b"ueas."
     assert read(made).devices[0].events.size.tolist() == [2]
 
 
-@pytest.mark.parametrize("value", [[1, 2], "text", 7, None, {}, {"a": 1}, (1, 2), [], {"segments_": []}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [[1, 2], "text", 7, None, {}, {"a": 1}, (1, 2), [], {"segments_": []}], ids=repr
+)
 def test_other_pickles(value: Any) -> None:
     with pytest.raises(NotARecording, match="not a PyTorch memory snapshot"):
         read(pickle.dumps(value))
@@ -271,10 +362,6 @@ def test_a_snapshot_of_nothing() -> None:
 
 
 def test_an_nccl_flight_record_is_named() -> None:
-    import lzma
-
-    from recordings import DATA
-
     data = lzma.decompress((DATA / "ranks/ddp/ddp.rank0.nccl.pickle.xz").read_bytes())
     with pytest.raises(NotARecording, match="NCCL flight record"):
         read(data)

@@ -102,9 +102,9 @@ def test_inferred_bytes_are_marked():
     assert header.index("likely") < row.index("19 %") + len("likely")
 
 
-def test_an_estimate_says_so_beside_the_number():
+def test_a_lower_bound_says_so_beside_the_number():
     peak = replace(run().peak, exact=("requested_bytes",))
-    assert "(2.00 GiB reserved, estimated)" in text_of(run(peak=peak))
+    assert "(2.00 GiB reserved, at least)" in text_of(run(peak=peak))
 
 
 def test_sizes_are_right_aligned():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+
 from oracle import MIB
 from recordings import block, event, read, segment, snapshot
-
 from vramlens.trace import BEFORE, DeviceTrace
 
 BASE = 1 << 30
@@ -79,7 +79,13 @@ def test_mapped_ranges_are_one_piece() -> None:
     )
     assert d.orphan_events == 0
     assert d.allocations.taken_bytes.tolist() == [30 * MIB]
-    rows = zip(d.segments.born.tolist(), d.segments.died.tolist(), d.segments.address.tolist(), d.segments.size_bytes.tolist(), strict=True)
+    rows = zip(
+        d.segments.born.tolist(),
+        d.segments.died.tolist(),
+        d.segments.address.tolist(),
+        d.segments.size_bytes.tolist(),
+        strict=True,
+    )
     assert list(rows) == [
         (0, 4, BASE, 20 * MIB),
         (1, 4, BASE + 20 * MIB, 20 * MIB),
@@ -90,7 +96,9 @@ def test_mapped_ranges_are_one_piece() -> None:
 
 
 def test_what_was_there_before() -> None:
-    state = [segment(BASE, 2 * MIB, [block(BASE, 512, 100), block(BASE + 512, 1024, 900, "active_pending_free")])]
+    state = [
+        segment(BASE, 2 * MIB, [block(BASE, 512, 100), block(BASE + 512, 1024, 900, "active_pending_free")])
+    ]
     d = device([event("free_requested", BASE + 512, 900)], state)
     assert d.allocations.born.tolist() == [BEFORE, BEFORE]
     assert d.allocations.free_requested.tolist() == [1, 0]

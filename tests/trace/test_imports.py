@@ -7,7 +7,17 @@ from pathlib import Path
 
 import vramlens.trace
 
-ALLOWED = ("vramlens.trace", "numpy", "__future__", "collections", "dataclasses", "enum", "functools", "re", "typing")
+ALLOWED = (
+    "vramlens.trace",
+    "numpy",
+    "__future__",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "re",
+    "typing",
+)
 
 
 def test_trace_depends_on_nothing_else() -> None:

@@ -6,8 +6,8 @@ import pickle
 import re
 
 import pytest
-from recordings import event, read, snapshot
 
+from recordings import event, read, snapshot
 from vramlens.trace import NO_STACK, NO_TEXT, Frame, Stacks
 from vramlens.trace.stacks import is_user_file
 
@@ -15,14 +15,18 @@ from vramlens.trace.stacks import is_user_file
 def stacks(*lists: list[tuple[str, int, str]]) -> Stacks:
     """The stacks of a recording with one event a list."""
     frames = [[{"filename": f, "line": n, "name": name} for f, n, name in one] for one in lists]
-    return read(pickle.dumps(snapshot([event("alloc", i, 1, frames=one) for i, one in enumerate(frames)], []))).stacks
+    return read(
+        pickle.dumps(snapshot([event("alloc", i, 1, frames=one) for i, one in enumerate(frames)], []))
+    ).stacks
 
 
 @pytest.mark.parametrize(
     "file",
     [
-        "train.py", "/home/me/project/model.py", "C:\\work\\train.py", "/data/torchish/train.py", "src/torch_tools/loss.py",
-        "<ipython-input-3-abc>", "/home/me/lib/model.py", "/tmp/ipykernel_71/123.py", "flash_attn_interface.py",
+        "train.py", "/home/me/project/model.py", "C:\\work\\train.py", "/data/torchish/train.py",
+        "src/torch_tools/loss.py",
+        "<ipython-input-3-abc>", "/home/me/lib/model.py", "/tmp/ipykernel_71/123.py",
+        "flash_attn_interface.py",
     ],
 )  # fmt: skip
 def test_the_users_files(file: str) -> None:
@@ -33,9 +37,12 @@ def test_the_users_files(file: str) -> None:
     "file",
     [
         "", "??", "<string>", "<frozen runpy>", "<eval_with_key>.5", "/usr/lib/python3.11/threading.py",
-        "/opt/conda/lib/python3.12/site-packages/torch/nn/modules/module.py", "/usr/lib/python3/dist-packages/x.py",
-        "C:\\Python311\\Lib\\threading.py", "/work/pytorch/torch/nn/functional.py", "/work/pytorch/torch/_tensor.py",
-        "/tmp/torchinductor_me/ab/cab.py", "CUDACachingAllocator.cpp", "/x/libtorch.so", "kernel.cu", "module.cpp:12",
+        "/opt/conda/lib/python3.12/site-packages/torch/nn/modules/module.py",
+        "/usr/lib/python3/dist-packages/x.py",
+        "C:\\Python311\\Lib\\threading.py", "/work/pytorch/torch/nn/functional.py",
+        "/work/pytorch/torch/_tensor.py",
+        "/tmp/torchinductor_me/ab/cab.py", "CUDACachingAllocator.cpp", "/x/libtorch.so", "kernel.cu",
+        "module.cpp:12",
     ],
 )  # fmt: skip
 def test_files_of_others(file: str) -> None:
@@ -55,7 +62,12 @@ def test_equal_stacks_are_stored_once() -> None:
 
 def test_the_user_line_is_the_innermost() -> None:
     torch = ("/x/site-packages/torch/nn/linear.py", 9, "forward")
-    made = stacks([torch, ("model.py", 5, "block"), ("train.py", 2, "step")], [torch], [], [("train.py", 2, "step"), torch])
+    made = stacks(
+        [torch, ("model.py", 5, "block"), ("train.py", 2, "step")],
+        [torch],
+        [],
+        [("train.py", 2, "step"), torch],
+    )
     lines = [str(made.frame(int(row))) if row >= 0 else "" for row in made.user_frame]
     assert lines == ["model.py:5 in block", "", "", "train.py:2 in step"]
 

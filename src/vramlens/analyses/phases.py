@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.steps import Steps, clock
+from vramlens.analyses.steps import Steps
 from vramlens.trace import NO_STACK, DeviceTrace, Stacks, Trace
 
 
@@ -194,7 +194,7 @@ def _next_optimizer_start(
     if not names or not len(device.events):
         return ends
     here = np.isin(notes.name, names) & notes.starts & np.isin(notes.device, (device.device, -1))
-    begins = np.append(np.searchsorted(clock(device), np.sort(notes.time_us[here])), len(device.events))
+    begins = np.append(np.searchsorted(device.clock_us, np.sort(notes.time_us[here])), len(device.events))
     following = begins[np.searchsorted(begins[:-1], lasts, side="right")]
     return np.asarray(np.minimum(following, ends))
 

@@ -7,7 +7,6 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.steps import clock
 from vramlens.trace import DeviceTrace, Trace
 
 # PyTorch's own marks, and a profiler's: they name no region of the user's.
@@ -40,6 +39,6 @@ def regions_of(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
             del open_regions[len(open_regions) - 1 - open_regions[::-1].index(name)]
         innermost[place + 1] = open_regions[-1] if open_regions else NO_REGION
     recorded = born >= 0
-    when = clock(device)[born[recorded]]
+    when = device.clock_us[born[recorded]]
     region[recorded] = innermost[np.searchsorted(notes.time_us[chosen], when, side="right")]
     return region

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -42,12 +43,13 @@ class Steps:
 def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
     """The steps of a device, from the best evidence that the recording holds."""
     events = len(device.events)
-    for source, boundaries in (
-        ("vramlens.step", _marks(trace, device, "vramlens.step")),
-        ("optimizer marks", _optimizer_marks(trace, device)),
-        ("optimizer frames", _optimizer_frames(trace, device)),
-        ("repeating pattern", _pattern(device)),
+    for source, find in (
+        ("vramlens.step", lambda: _marks(trace, device, "vramlens.step")),
+        ("optimizer marks", lambda: _optimizer_marks(trace, device)),
+        ("optimizer frames", lambda: _optimizer_frames(trace, device)),
+        ("repeating pattern", lambda: _pattern(device)),
     ):
+        boundaries = find()
         if len(boundaries):
             starts = np.unique(np.concatenate(([0], boundaries)))
             starts = _drop_tail(device, starts[starts < events])
@@ -57,11 +59,6 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
     return Steps(np.zeros(0, np.int64), np.zeros(0, np.int64), None)
 
 
-def clock(device: DeviceTrace) -> NDArray[np.int64]:
-    """The time of each event, made to never run backward (the order of events is the truth, the time is not)."""
-    return np.maximum.accumulate(device.events.time_us) if len(device.events) else device.events.time_us
-
-
 def _marks(trace: Trace, device: DeviceTrace, prefix: str) -> NDArray[np.int64]:
     """The first event after the end of each region whose name begins with ``prefix``."""
     notes = trace.annotations
@@ -69,7 +66,7 @@ def _marks(trace: Trace, device: DeviceTrace, prefix: str) -> NDArray[np.int64]:
     if not wanted or not len(device.events):
         return np.zeros(0, np.int64)
     here = np.isin(notes.name, wanted) & ~notes.starts & np.isin(notes.device, (device.device, -1))
-    return np.searchsorted(clock(device), notes.time_us[here], side="right")
+    return np.searchsorted(device.clock_us, notes.time_us[here], side="right")
 
 
 def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
@@ -163,7 +160,7 @@ def _join_turns(device: DeviceTrace, starts: NDArray[np.int64]) -> NDArray[np.in
 
     def alike(distance: int) -> float:
         pairs = [(a, b) for a, b in zip(seen, seen[distance:], strict=False) if a and b]
-        return float(np.median([len(a & b) / min(len(a), len(b)) for a, b in pairs])) if pairs else 1.0
+        return statistics.median(len(a & b) / min(len(a), len(b)) for a, b in pairs) if pairs else 1.0
 
     for turns in (2, 3):
         if len(seen) >= 2 * turns and alike(1) < 0.1 and alike(turns) > 0.9:

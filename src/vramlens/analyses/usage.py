@@ -47,8 +47,8 @@ def optimizer_state(heap: Heap) -> list[Finding]:
             verdict=held.verdict,
             title=f"{_part(held.bytes, heap)} are optimizer state",
             bytes=held.bytes,
-            fix=f"an 8-bit optimizer saves about {format_size(held.bytes * 3 // 4)}; sharding (FSDP, ZeRO-1) divides it "
-            "by the number of ranks",
+            fix=f"an 8-bit optimizer saves about {format_size(held.bytes * 3 // 4)}; sharding (FSDP, ZeRO-1) "
+            "divides it by the number of ranks",
         )
     ]
 
@@ -78,8 +78,8 @@ def unused_reserve(view: Attribution, fragmentation: Fragmentation) -> list[Find
             bytes=unused,
             place=pin.place if pin else None,
             evidence=tuple(evidence),
-            fix=f"run with {settings_variable(view.trace)}=expandable_segments:True and record again: that often avoids "
-            f"it (up to {format_size(unused)}, not proven)"
+            fix=f"run with {settings_variable(view.trace)}=expandable_segments:True and record again: that often "
+            f"avoids it (up to {format_size(unused)}, not proven)"
             if not view.trace.settings.get("expandable_segments")
             else "torch.cuda.empty_cache() between phases of different sizes gives back whole free segments "
             f"({format_size(fragmentation.releasable_bytes)})",

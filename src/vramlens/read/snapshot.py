@@ -202,7 +202,7 @@ class _Builder:
         segment_places = np.flatnonzero(mine)
         segments = snapshot[f"{final}.rows"][segment_places]
         blocks, block_segment = self._blocks(final, segment_places)
-        columns = {
+        columns: dict[str, Column] = {
             "action": events.action,
             "address": events.address,
             "size": events.size,

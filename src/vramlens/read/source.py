@@ -96,7 +96,7 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
     """
     name = os.fspath(path)
     try:
-        file = sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115  (closed below)
+        file = sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115
     except IsADirectoryError:
         raise InputError(f"{name}: is a directory; name one recording in it") from None
     except OSError as error:
@@ -119,7 +119,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     if head.startswith(b"PK\x03\x04"):
         inner, meta = _open_recording(name, file)
     elif head.startswith(b"\xfd7zXZ\x00"):
-        inner = cast(BinaryIO, lzma.LZMAFile(file))
+        inner = cast(BinaryIO, lzma.LZMAFile(file))  # noqa: SIM115
     elif head.startswith(b"\x1f\x8b"):
         inner = cast(BinaryIO, gzip.GzipFile(fileobj=file))
     elif head.startswith(b"\x28\xb5\x2f\xfd"):

@@ -116,6 +116,12 @@ class DeviceTrace:
     out_of_memory: tuple[OutOfMemory, ...]
 
     @cached_property
+    def clock_us(self) -> NDArray[np.int64]:
+        """The time of each event, made to never run backward: the order of events is the truth, the time is not."""
+        times = self.events.time_us
+        return np.asarray(np.maximum.accumulate(times)) if len(times) else times
+
+    @cached_property
     def requested_curve(self) -> NDArray[np.int64]:
         """Requested bytes right after each event."""
         events = self.events
