@@ -1,9 +1,9 @@
 """Recordings that begin late or end early: the state rebuilt from what is left is the state of the whole one.
 
-Each recording is dumped again as PyTorch would have dumped it at another moment (the oracle plays forward to
-there), and its beginning dropped as a ring buffer drops it. Two things cannot be had back, and are named here:
-how many bytes a block took that is older than the window and freed inside it (its rounded size is assumed), and
-which stack asked for it (that of its free is shown).
+Each recording is dumped again as PyTorch would have dumped it at another moment (the oracle plays
+forward to there), and its beginning dropped as a ring buffer drops it. Two things cannot be had
+back, and are named here: how many bytes a block took that is older than the window and freed inside
+it (its rounded size is assumed), and which stack asked for it (that of its free is shown).
 """
 
 from __future__ import annotations

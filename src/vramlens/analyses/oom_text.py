@@ -237,12 +237,10 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
             evidence.append("the request is taken to be as large as with segments of the default size")
         return (Finding("expandable_segments", "proven" if proven else "likely", title, 0, evidence=tuple(evidence)),)
     holes = max(0, (message.reserved_bytes or 0) - (message.allocated_bytes or 0))
-    title = (
-        f"expandable_segments is possible, not proven: {format_size(holes)} lie in holes of unknown size"
-        if message.reserved_bytes is not None
-        else "expandable_segments is possible, not proven: the message prints no sum of holes"
-    )
-    fix = "record the run and let `vramlens replay` decide before relying on it"
+    known = message.reserved_bytes is not None
+    where = f"{format_size(holes)} lie in holes of unknown size" if known else "the message prints no sum of holes"
+    title = f"expandable_segments is possible, not proven: {where}"
+    fix = f"try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; possible, not proven: {where}"
     return (Finding("expandable_segments", "possible", title, holes or None, evidence=tuple(evidence), fix=fix),)
 
 
@@ -291,7 +289,7 @@ def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) 
     """What only a recording or a look at the machine can tell."""
     if wall == "host" or message.kind == "triton":
         return ("Which line of the program asked for it is in the traceback, not in this message.",)
-    said = ["Why this much was live (growth, one large step, or simply its size) takes a recording: `vramlens run`."]
+    said = ["Why this much was live (growth, one large step, or simply its size) takes a recording."]
     if message.live_bytes is None:
         said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
     if hint == "undecided":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,12 +44,13 @@ class Steps:
 def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
     """The steps of a device, from the best evidence that the recording holds."""
     events = len(device.events)
-    for source, find in (
+    sources: tuple[tuple[str, Callable[[], NDArray[np.int64]]], ...] = (
         ("vramlens.step", lambda: _marks(trace, device, "vramlens.step")),
         ("optimizer marks", lambda: _optimizer_marks(trace, device)),
         ("optimizer frames", lambda: _optimizer_frames(trace, device)),
         ("repeating pattern", lambda: _pattern(device)),
-    ):
+    )
+    for source, find in sources:
         boundaries = find()
         if len(boundaries):
             starts = np.unique(np.concatenate(([0], boundaries)))
