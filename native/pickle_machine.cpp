@@ -358,14 +358,18 @@ inline bool Machine::remembered_text(const uint8_t*& at, Value& value) {
 }
 
 // A list of remembered frames: EMPTY_LIST, memo, MARK, frames, APPENDS. Programs repeat themselves, so the
-// bytes are first compared with those of the list that came after the last one the time before.
+// bytes are first compared with those of the last list, and of the one that followed it the time before.
 inline bool Machine::remembered_frames(const uint8_t*& at, Value& value) {
     const auto left = static_cast<size_t>(in_.end - at);
-    const uint32_t guess = last_list_ == kNone ? kNone : written_[last_list_].next;
+    const auto is_here = [&](uint32_t guess) {
+        return guess != kNone && written_[guess].bytes.size() < left &&
+               std::memcmp(at, written_[guess].bytes.data(), written_[guess].bytes.size()) == 0;
+    };
     uint32_t found = kNone;
-    if (guess != kNone && written_[guess].bytes.size() < left &&
-        std::memcmp(at, written_[guess].bytes.data(), written_[guess].bytes.size()) == 0) {
-        found = guess;
+    if (is_here(last_list_)) {
+        found = last_list_;
+    } else if (last_list_ != kNone && is_here(written_[last_list_].next)) {
+        found = written_[last_list_].next;
     } else {
         if (left < kLongestFixedOpcode || at[1] != 0x94) return false;
         const uint8_t* end = at + 2;
@@ -391,7 +395,7 @@ inline bool Machine::remembered_frames(const uint8_t*& at, Value& value) {
             written_.push_back({bytes, bytes.size() - run_.empty(), stack, kNone});
         }
     }
-    if (last_list_ != kNone) written_[last_list_].next = found;
+    if (last_list_ != kNone && found != last_list_) written_[last_list_].next = found;
     last_list_ = found;
     value = new_object(Shape::Stack, written_[found].stack);
     memo_.push_back(value);

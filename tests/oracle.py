@@ -1,7 +1,7 @@
 """The slow and obvious twin of the native reader: what a snapshot says, worked out with dicts and lists.
 
-``load`` unpickles safely, ``tables_of`` writes down what a Trace must hold, ``lifetimes_of`` pairs the events of
-one device, ``assert_same`` compares all of it with a Trace.
+``load`` unpickles safely, ``tables_of`` writes down what a Trace must hold, ``lifetimes_of`` pairs the events
+of one device, ``assert_same`` compares all of it with a Trace.
 """
 
 from __future__ import annotations

@@ -56,14 +56,17 @@ def read(data: bytes) -> Trace:
     return read_snapshot(io.BytesIO(data), "test")
 
 
+_SlowPickler: Any = vars(pickle)["_Pickler"]  # the one written in Python
+
+
 def dump_slowly(value: Any, protocol: int = 4) -> bytes:
     """What the pickler written in Python makes of a value."""
     out = io.BytesIO()
-    pickle._Pickler(out, protocol).dump(value)  # type: ignore[attr-defined]
+    _SlowPickler(out, protocol).dump(value)
     return out.getvalue()
 
 
-class _OneByOne(pickle._Pickler):  # type: ignore[name-defined,misc]
+class _OneByOne(_SlowPickler):  # type: ignore[misc]
     """Writes every dict one key at a time, and every list one item at a time."""
 
     def _batch_setitems(self, items: Iterable[tuple[Any, Any]], *_: Any) -> None:

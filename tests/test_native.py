@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import random
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_recording_reads_as_the_oracle_reads_it(name: str) -> None:
 @pytest.mark.parametrize("name", SMALL[::3])
 def test_every_protocol(name: str, protocol: int) -> None:
     value = oracle.load(data_of(name))
-    oracle.assert_same(read(oracle.pickle.dumps(value, protocol)), value)
+    oracle.assert_same(read(pickle.dumps(value, protocol)), value)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -58,7 +59,7 @@ def test_stacks_that_are_not_shared(name: str) -> None:
     value["device_traces"] = [[copy.deepcopy(e) for e in events] for events in value["device_traces"]]
     for item in value["segments"]:
         item["blocks"] = [copy.deepcopy(b) for b in item["blocks"]]
-    apart = read(oracle.pickle.dumps(value))
+    apart = read(pickle.dumps(value))
     oracle.assert_same(apart, value)
     assert len(apart.stacks) == len(shared.stacks)
     assert len(apart.stacks.frame_file) == len(shared.stacks.frame_file)
@@ -196,7 +197,7 @@ def test_made_up_histories(
     assert not any(life.base.values())
     first = int(dropped * len(events))
     value = snapshot(events[first:], final_segments(life), allocator_settings=which)
-    trace = read(oracle.pickle.dumps(value))
+    trace = read(pickle.dumps(value))
     oracle.assert_same(trace, value)
     for device in trace.devices.values():
         _check_invariants(device)

@@ -10,6 +10,7 @@ work=${2:-$root/build/fuzz}
 mkdir -p "$work/corpus"
 cmake -S "$root" -B "$work/build" -DVRAMLENS_FUZZ=ON -DCMAKE_CXX_COMPILER="${CXX:-clang++}" >"$work/cmake.log"
 cmake --build "$work/build" >"$work/build.log"
+export ASAN_OPTIONS="quarantine_size_mb=8:malloc_context_size=5:${ASAN_OPTIONS:-}"
 exec "$work/build/fuzz_snapshot" "$work/corpus" "$root/tests/fuzz/corpus" -dict="$root/tests/fuzz/pickle.dict" \
-    -artifact_prefix="$work/" -max_total_time="$seconds" -max_len=8192 -len_control=20 -timeout=5 \
+    -artifact_prefix="$work/" -max_total_time="$seconds" -max_len=2048 -len_control=20 -use_cmp=0 -entropic=0 -timeout=5 \
     -rss_limit_mb=512 -malloc_limit_mb=256 -print_final_stats=1 "$@"

@@ -39,7 +39,12 @@ import json, resource, sys, time
 from vramlens.errors import VramlensError
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import open_source
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def peak():  # getrusage would tell the peak of the parent, where that was higher
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 before, start, error, text = peak(), time.process_time(), "", ""
 try:
@@ -149,6 +154,11 @@ def list_of(*items: bytes) -> bytes:
     return b"](" + b"".join(items) + b"e"
 
 
+def repeated(item: bytes, count: int, close: bytes = b"e") -> bytes:
+    """Items for ``list_of``, closed every thousand as picklers do."""
+    return (close + b"(").join([item * 1000] * (count // 1000))
+
+
 def dict_of(**fields: bytes) -> bytes:
     return b"}(" + b"".join(text(key) + value for key, value in fields.items()) + b"u"
 
@@ -205,30 +215,33 @@ BOMBS: dict[str, bytes] = {
     "number of 8 MB": pickled(segments=b"\x8b" + struct.pack("<i", 8_000_000) + b"\x7f" * 8_000_000),
     "frame of 2^60": b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",
     "one event a million times": pickled(
-        x=dict_of(**EVENT) + b"q\x05", device_traces=list_of(list_of(b"h\x05" * A_MILLION))
+        x=dict_of(**EVENT) + b"q\x05", device_traces=list_of(list_of(repeated(b"h\x05", A_MILLION)))
     ),
     "one segment a million times": pickled(
-        x=dict_of(total_size=ONE) + b"q\x05", segments=list_of(b"h\x05" * A_MILLION)
+        x=dict_of(total_size=ONE) + b"q\x05", segments=list_of(repeated(b"h\x05", A_MILLION))
     ),
     "one list of blocks in many segments": pickled(
-        x=list_of(dict_of(state=ONE, size=ONE) * 50_000) + b"q\x05",
-        segments=list_of(dict_of(total_size=ONE, blocks=b"h\x05") * 50_000),
+        x=list_of(repeated(dict_of(state=ONE, size=ONE), 50_000)) + b"q\x05",
+        segments=list_of(repeated(dict_of(total_size=ONE, blocks=b"h\x05"), 50_000)),
     ),
     "one long list as the stack of every event": pickled(
-        x=list_of(ONE * 500_000) + b"q\x05",
-        device_traces=list_of(list_of(dict_of(**EVENT, frames=b"h\x05") * 100_000)),
+        x=list_of(repeated(ONE, 500_000)) + b"q\x05",
+        device_traces=list_of(list_of(repeated(dict_of(**EVENT, frames=b"h\x05"), 100_000))),
     ),
     "one long dict as the history of every block": pickled(
-        x=list_of(b"}(" + (text("k") + ONE) * 300_000 + b"u") + b"q\x05",
+        x=list_of(b"}(" + repeated(text("k") + ONE, 300_000, b"u") + b"u") + b"q\x05",
         segments=list_of(
-            dict_of(total_size=ONE, blocks=list_of(dict_of(state=ONE, size=ONE, history=b"h\x05") * 50_000))
+            dict_of(
+                total_size=ONE,
+                blocks=list_of(repeated(dict_of(state=ONE, size=ONE, history=b"h\x05"), 50_000)),
+            )
         ),
     ),
     "one large value inside many": pickled(
-        x=list_of(ONE * 400_000) + b"q\x05",
-        device_traces=list_of(list_of(dict_of(**EVENT, new=list_of(b"h\x05")) * 20_000)),
+        x=list_of(repeated(ONE, 400_000)) + b"q\x05",
+        device_traces=list_of(list_of(repeated(dict_of(**EVENT, new=list_of(b"h\x05")), 20_000))),
     ),
-    "one key many times": b"\x80\x02}(" + (text("state") + ONE) * 300_000 + b"u.",
+    "one key many times": b"\x80\x02}(" + repeated(text("state") + ONE, 300_000, b"u") + b"u.",
     "texts that collide": b"\x80\x02(" + colliding_texts(300_000) + b"t.",
     "a field of its own in every event": pickled(
         device_traces=list_of(list_of(*(dict_of(**EVENT, **{f"field{i}": ONE}) for i in range(100_000))))
@@ -563,10 +576,14 @@ def test_odd_addresses_and_sizes() -> None:
         assert sum(len(d.events) for d in trace.devices.values()) == 30
 
 
-def test_settings_of_the_wrong_type() -> None:
-    for odd in (None, [], "x", {"max_split_size": "x"}, {"max_split_size": 2**80}, {"max_split_size": None},
-                {"roundup_power2_divisions": [1]}, {"roundup_power2_divisions": {"1": 2**80, "2": "x"}}):  # fmt: skip
-        assert read(pickle.dumps(snapshot(tiny()["device_traces"][0], [], allocator_settings=odd))).devices
+ODD_SETTINGS: list[Any] = [None, [], "x", {"roundup_power2_divisions": [1]}]
+ODD_SETTINGS += [{"max_split_size": odd} for odd in ("x", 2**80, None, True, 1.5)]
+ODD_SETTINGS += [{"roundup_power2_divisions": {"1": odd, "2": 4}} for odd in ("x", 2**80, None, 2**64 - 1)]
+
+
+@pytest.mark.parametrize("settings", ODD_SETTINGS, ids=repr)
+def test_settings_of_the_wrong_type(settings: Any) -> None:
+    assert read(pickle.dumps(tiny() | {"allocator_settings": settings})).devices
 
 
 def test_contradictory_lists() -> None:
@@ -581,7 +598,8 @@ def test_contradictory_lists() -> None:
 
 
 def test_sections_of_the_wrong_type() -> None:
-    for odd in (None, 1, "x", {}, {"a": 1}, [None], [1, [2]], [[[]]], [{}], ([],)):
+    odds: list[Any] = [None, 1, "x", {}, {"a": 1}, [None], [1, [2]], [[[]]], [{}], ([],)]
+    for odd in odds:
         for key in (
             "segments",
             "device_traces",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import pickle
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +29,12 @@ from recordings import (
 from vramlens.errors import NotARecording
 from vramlens.trace import NO_STACK
 
-DUMPS = [pickle.dumps, dump_slowly, dump_one_by_one, lambda value: pickle.dumps(value, 3)]
+DUMPS: list[Callable[[Any], bytes]] = [
+    pickle.dumps,
+    dump_slowly,
+    dump_one_by_one,
+    lambda value: pickle.dumps(value, 3),
+]
 COUNTERS = ("requested", "allocated", "active", "reserved")
 
 
@@ -84,7 +90,7 @@ def test_plain() -> None:
     check(snapshot(history(), end()))
 
 
-UNKNOWN = [
+UNKNOWN: list[Any] = [
     0,
     -1,
     2**31,

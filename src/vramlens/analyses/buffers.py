@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category
@@ -25,6 +26,8 @@ def operator_buffers(view: Attribution) -> list[Finding]:
     alive = allocations.alive_after(peak.peak_event)
     ended = allocations.died[alive] < len(view.device.events)  # what the recording ends with may have lived on
     brief = ended & (allocations.died[alive] - np.maximum(allocations.born[alive], 0) <= _BRIEF_EVENTS)
+    scratch, comes_again = _scratch(view)
+    brief &= ~(scratch & comes_again)[alive]  # what every step's kernels need cannot be avoided
     looped = np.isin(view.categories.category[alive], (Category.TEMPORARIES, Category.WORKSPACE))
     rows = alive[brief & looped]
     total = int(allocations.requested_bytes[rows].sum())
@@ -33,12 +36,12 @@ def operator_buffers(view: Attribution) -> list[Finding]:
     largest = int(rows[allocations.requested_bytes[rows].argmax()])
     stacks = view.trace.stacks
     convolution = stacks.any_frame(stacks.mark_frames(_CONVOLUTION))
-    stack = int(allocations.stack[largest])
-    from_convolution = stack != NO_STACK and bool(convolution[stack])
+    stack = int(allocations.stack[largest])  # the backward pass has none
+    tried = bool(scratch[largest]) and bool(convolution.any() if stack == NO_STACK else convolution[stack])
     fix = (
         "torch.backends.cudnn.benchmark = False (or a smaller batch): benchmarking picks fast algorithms with large "
         "workspaces"
-        if from_convolution
+        if tried
         else "split that operation into pieces (chunks of the batch or of the vocabulary), or use a fused version of it"
     )
     share = 100 * total / peak.peak_bytes
@@ -56,3 +59,17 @@ def operator_buffers(view: Attribution) -> list[Finding]:
             fix=f"{fix} (up to {format_size(total)})",
         )
     ]
+
+
+def _scratch(view: Attribution) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which allocations one kernel works in (nothing else is asked for while they live), and which sizes come again.
+
+    ``cudnn.benchmark`` tries sizes in the first step that no later step asks for.
+    """
+    allocations = view.device.allocations
+    births = np.sort(allocations.born[allocations.born >= 0])
+    others = np.searchsorted(births, allocations.free_requested) - np.searchsorted(births, allocations.born, "right")
+    scratch = (allocations.born >= 0) & (others == 0)
+    pairs = np.unique(np.stack((allocations.requested_bytes[scratch], view.step[scratch])), axis=1)
+    sizes, steps = np.unique(pairs[0], return_counts=True)
+    return scratch, np.isin(allocations.requested_bytes, sizes[steps > 1])

@@ -172,16 +172,19 @@ class _Judge:
     def loaded(self) -> None:
         """A checkpoint's tensors: of each size, as many as the model has are its weights; the rest optimizer state.
 
-        ``load_state_dict`` copies weights into the model, but an optimizer goes on with the very tensors it is given.
+        ``load_state_dict`` copies weights into the model, but an optimizer goes on with the very tensors it is given
+        (its step counters too). A model without weights of its own took over what was loaded.
         """
         loaded = np.flatnonzero(loading_rows(self._stacks, self.allocations.stack) & (self.phases.phase == Phase.OTHER))
         owned = self.category == Category.PARAMETERS
         owned[loaded] = False
         sizes = self.allocations.requested_bytes
-        first, counted = _rank(sizes[loaded], *np.unique(sizes[owned], return_counts=True))
-        spare, kind = (Category.OTHER, Category.OPTIMIZER_STATE) if owned.any() else (Category.PARAMETERS,) * 2
-        self._settle(loaded[first], spare, Certainty.POSSIBLE)
-        self._settle(loaded[counted & ~first], kind, Certainty.POSSIBLE)
+        if not owned.any():
+            self._settle(loaded, Category.PARAMETERS, Certainty.POSSIBLE)
+            return
+        first, _ = _rank(sizes[loaded], *np.unique(sizes[owned], return_counts=True))
+        self._settle(loaded[first], Category.OTHER, Certainty.POSSIBLE)
+        self._settle(loaded[~first], Category.OPTIMIZER_STATE, Certainty.POSSIBLE)
 
     def workspaces(self) -> None:
         """cuBLAS's work buffers, which stay; and cuDNN's, which are gone before the next request."""

@@ -22,32 +22,46 @@ def loaded_copies(view: Attribution) -> list[Finding]:
     if int(allocations.requested_bytes[rows].sum()) < _LEAST_BYTES:
         return []
     moment = _when_most(view, rows)
-    alive = allocations.alive_after(moment)
-    loaded = alive[loading[alive]]
-    owned = alive[~loading[alive] & (view.categories.category[alive] == Category.PARAMETERS)]
-    twice = _matched(allocations.requested_bytes[loaded], allocations.requested_bytes[owned])
-    if twice < _LEAST_BYTES or twice < _LEAST_SHARE * int(allocations.requested_bytes[owned].sum()):
+    alive, twice = _twins(view, loading, moment)
+    if twice < _LEAST_BYTES or twice < _LEAST_SHARE * int(allocations.requested_bytes[alive & ~loading].sum()):
         return []
-    peak = view.device.requested
-    at_peak = int(view.device.requested_curve[moment]) >= peak.peak_bytes
-    evidence = [
-        f"at event {moment:,}, {len(loaded):,} loaded tensors had twins of the same size that were alive already"
-    ]
-    if not at_peak:
-        evidence.append("this is not the run's peak: it matters where loading itself runs out of memory")
+    kept = _twins(view, loading, view.device.requested.peak_event)[1]
+    loaded = np.flatnonzero(alive & loading)
+    seen = f"at event {moment:,}, {len(loaded):,} loaded tensors were alive beside parameters of the same sizes"
     frames = view.phases.frame[loaded]
+    place = view.place(int(frames[frames >= 0][0])) if (frames >= 0).any() else None
+    if not kept:
+        return [
+            Finding(
+                id="two_copies",
+                verdict="not a problem",
+                title=f"Loading put a second copy on the GPU, {format_size(twice)}; it was gone before the peak",
+                bytes=twice,
+                place=place,
+                evidence=(seen, "it matters only where loading itself runs out of memory"),
+            )
+        ]
     return [
         Finding(
             id="two_copies",
             verdict="likely",
-            title=f"Loading put a second copy on the GPU: {format_size(twice)} beside what was there",
-            bytes=twice,
-            place=view.place(int(frames[frames >= 0][0])) if (frames >= 0).any() else None,
-            evidence=tuple(evidence),
-            fix=f"torch.load(..., map_location='cpu', mmap=True), or load_state_dict(..., assign=True) "
-            f"({format_size(twice)} less while loading)",
+            title=f"Loading put a second copy on the GPU: {format_size(kept)} beside what was there",
+            bytes=kept,
+            place=place,
+            evidence=(seen, f"{format_size(kept)} of them were still there at the peak"),
+            fix="torch.load(..., map_location='cpu', mmap=True), or load_state_dict(..., assign=True) "
+            f"(peak {format_size(kept)} lower)",
         )
     ]
+
+
+def _twins(view: Attribution, loading: NDArray[np.bool_], event: int) -> tuple[NDArray[np.bool_], int]:
+    """Loaded tensors and parameters alive right after an event, and the bytes that are among both."""
+    allocations = view.device.allocations
+    chosen = loading | (view.categories.category == Category.PARAMETERS)
+    alive = chosen & (allocations.born <= event) & (allocations.died > event)
+    sizes = allocations.requested_bytes
+    return alive, _matched(sizes[alive & loading], sizes[alive & ~loading])
 
 
 def _when_most(view: Attribution, rows: NDArray[np.int64]) -> int:

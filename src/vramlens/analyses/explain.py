@@ -132,7 +132,7 @@ def explain_trace(
     at_end = fragmentation if failure else fragmentation_at(view, len(chosen.events) - 1)
     findings += operator_buffers(view) + stranded.stranded_streams(view, at_end)
     findings += stranded.private_pools(view, fragmentation) + usage.unused_reserve(view, fragmentation)
-    findings += usage.activations(needed, sum(leak.bytes for leak in leaks)) + usage.optimizer_state(needed)
+    findings += usage.activations(view, needed, leaks) + usage.optimizer_state(needed)
     return Explanation(
         recording=facts,
         peak=peak,

@@ -294,6 +294,7 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
     """What the message's own advice, expandable_segments, is worth for this failure."""
     setting = settings_variable(view.trace)
     needed = failure.live_bytes + failure.request.size_bytes
+    in_pages = -(-needed // _SMALL_SEGMENT) * _SMALL_SEGMENT
     capacity = failure.limit_high_bytes
     if capacity is None and failure.free_bytes is not None:
         capacity = failure.reserved_bytes + failure.free_bytes
@@ -305,13 +306,14 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
             bytes=0,
             evidence=("the message prints its hint whatever the settings are",),
         )
-    if capacity is not None and needed > capacity:
+    if capacity is not None and in_pages > capacity:
+        excess = f"{format_size(needed - capacity)} more than" if needed > capacity else "in whole pages more than"
         return Finding(
             id="expandable_segments",
             verdict="not a problem",
             title=(
-                f"expandable_segments does not help: live blocks and the request are {format_size(needed - capacity)} "
-                "more than the limit, even without any holes"
+                f"expandable_segments does not help: live blocks and the request are {excess} the limit, even "
+                "without any holes"
             ),
             bytes=0,
             evidence=(f"{format_size(failure.live_bytes)} live", f"at most {format_size(capacity)} to be had"),

@@ -15,18 +15,19 @@ _IDLE_SHARE = 0.5
 
 
 def stranded_streams(view: Attribution, fragmentation: Fragmentation) -> list[Finding]:
-    """Memory cached for streams on which nothing has been asked for in the later half of the recording."""
+    """Memory cached for streams that none of the later half of all requests was for."""
     events = view.device.events
-    births = np.flatnonzero(events.action == Action.ALLOC)
+    births = np.flatnonzero(events.action[: fragmentation.event + 1] == Action.ALLOC)
     if not len(births):
         return []
+    later_half = int(births[int(len(births) * _IDLE_SHARE)])
     streams, last_of_reversed = np.unique(events.stream[births][::-1], return_index=True)
     last_use = dict(zip(streams.tolist(), births[::-1][last_of_reversed].tolist(), strict=True))
     idle = [
         pool
         for pool in fragmentation.by_pool
         if pool.pool in ("small", "large")
-        and last_use.get(pool.stream, -1) < fragmentation.event - _IDLE_SHARE * len(events)
+        and last_use.get(pool.stream, -1) < later_half
     ]
     held = sum(pool.free_bytes for pool in idle)
     if held < _LEAST_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.fragmentation import Fragmentation
+from vramlens.analyses.growth import Leak
 from vramlens.analyses.heap import Heap
 from vramlens.analyses.oom import settings_variable
 from vramlens.units import MIB, format_size
@@ -14,23 +15,26 @@ _UNUSED_SHARE = 0.2
 _LEAST_BYTES = 64 * MIB
 
 
-def activations(heap: Heap, leaked_bytes: int) -> list[Finding]:
-    """Activations, when they make up much of the memory and do not merely leak."""
+def activations(view: Attribution, heap: Heap, leaks: tuple[Leak, ...]) -> list[Finding]:
+    """Activations, when they make up much of the memory; without what merely leaks."""
     held = heap.by_category.get("activations")
-    if held is None or held.bytes < _LARGE_SHARE * heap.requested_bytes or held.bytes < MIB:
+    if held is None or not (len(view.phases.span_start) or view.device.out_of_memory):
+        return []  # nothing waits for a backward pass where there is none
+    size = held.bytes - sum(leak.bytes for leak in leaks)
+    if size < max(_LARGE_SHARE * heap.requested_bytes, MIB, held.bytes // 2):
         return []
-    if leaked_bytes > held.bytes // 2:
-        return []
-    line = next((row for row in heap.by_line if row.category == "activations"), None)
+    leaking = {leak.place: leak.bytes for leak in leaks}
+    lines = [row for row in heap.by_line if row.category == "activations"]
+    line = max(lines, key=lambda row: row.bytes - leaking.get(row.place, 0), default=None)
     return [
         Finding(
             id="activations",
             verdict=held.verdict,
-            title=f"{_part(held.bytes, heap)} are activations kept for the backward pass",
-            bytes=held.bytes,
+            title=f"{_part(size, heap)} are activations kept for the backward pass",
+            bytes=size,
             place=line.place if line else None,
             evidence=("they shrink in proportion to the batch and the sequence length",),
-            fix=f"half the batch saves about {format_size(held.bytes // 2)}; or torch.utils.checkpoint around the "
+            fix=f"half the batch saves about {format_size(size // 2)}; or torch.utils.checkpoint around the "
             "repeated blocks, or autocast to bfloat16",
         )
     ]
