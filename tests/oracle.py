@@ -128,7 +128,7 @@ def stack_of(frames: Any) -> Stack | None:
 
 
 def _number(value: Any) -> int:
-    return value if is_number(value) else 0
+    return int(value) if is_number(value) else 0
 
 
 def _wide_is_text(value: Any) -> Any:
@@ -264,11 +264,12 @@ class _Reader:
         address, requested = item.get("address"), item.get("requested_size")
         stack = self.stack(item["frames"]) if "frames" in item else None
         history = item.get("history")
-        old = isinstance(history, list) and bool(history) and isinstance(history[0], dict)
-        if old:
-            address = history[0].get("addr", address)
-            requested = history[0].get("real_size", requested)
-            stack = self.stack(history[0]["frames"]) if "frames" in history[0] else stack
+        last = history[0] if isinstance(history, list) and history else None
+        old = isinstance(last, dict)
+        if isinstance(last, dict):
+            address = last.get("addr", address)
+            requested = last.get("real_size", requested)
+            stack = self.stack(last["frames"]) if "frames" in last else stack
         good = {name: is_number(item.get(name)) for name in ("address", "size", "requested_size")}
         good |= {
             "state": isinstance(item.get("state"), str),
@@ -330,14 +331,9 @@ class _Reader:
         good = {"stage": isinstance(item.get("stage"), str), "name": isinstance(item.get("name"), str)}
         good |= {"device": is_number(item.get("device")), "time_us": is_number(item.get("time_us"))}
         self.leftovers("annotations", item, ANNOTATION_KEYS, good)
-        device = item.get("device")
+        device = item["device"] if good["device"] else -1
         name = text(item["name"]) if good["name"] else ""
-        return (
-            name,
-            item.get("stage") == "START",
-            device if is_number(device) else -1,
-            _number(item.get("time_us")),
-        )
+        return name, bool(item.get("stage") == "START"), int(device), _number(item.get("time_us"))
 
 
 def tables_of(value: Any) -> Tables:
@@ -420,9 +416,9 @@ class FreeList:
     """Free memory as (start, end, owner), sorted; pieces of one owner that touch are one piece."""
 
     def __init__(self) -> None:
-        self.pieces: list[tuple[int, int, Any]] = []
+        self.pieces: list[tuple[int, int, tuple[str, int]]] = []
 
-    def give(self, start: int, end: int, owner: Any) -> None:
+    def give(self, start: int, end: int, owner: tuple[str, int]) -> None:
         at = bisect_right(self.pieces, start, key=lambda piece: piece[0])
         if at < len(self.pieces) and self.pieces[at][0] == end and self.pieces[at][2] == owner:
             end = self.pieces.pop(at)[1]
@@ -441,7 +437,7 @@ class FreeList:
     def take(self, address: int, size: int, settings: dict[str, Any]) -> int:
         """Hands out a piece by ``should_split``; returns its size."""
         at = bisect_right(self.pieces, address, key=lambda piece: piece[0]) - 1
-        start, end, owner = self.pieces[at] if at >= 0 else (0, 0, None)
+        start, end, owner = self.pieces[at] if at >= 0 else (0, 0, ("", 0))
         if end - address < size:
             return size  # the recording contradicts itself
         limit = settings.get("max_split_size", -1)
@@ -571,8 +567,8 @@ def lifetimes_of(
             a.died = i
             now["requested"] -= a.requested
             now["active"] -= a.taken
-            if (r := holder(e.address)) is not None:
-                free.give(a.address, a.address + a.taken, owner(r))
+            if (inside := holder(e.address)) is not None:
+                free.give(a.address, a.address + a.taken, owner(inside))
         elif e.action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
             reserve(Range(i, never, e.address, e.size, e.stream, e.action == Action.SEGMENT_MAP))
         elif e.action == Action.SEGMENT_FREE:
