@@ -93,8 +93,7 @@ def find_steps(events: list[Item], marks: list[Item]) -> list[Step]:
     if len(cuts) < 3:
         raise SystemExit("grow: no two steps that start and end with the allocator in the same state")
     return [
-        Step(a, b, m, n, marks[m - 1]["time_us"], marks[n - 1]["time_us"])
-        for (a, m), (b, n) in pairwise(cuts.items())
+        Step(a, b, m, n, marks[m - 1]["time_us"], marks[n - 1]["time_us"]) for (a, m), (b, n) in pairwise(cuts.items())
     ]
 
 
@@ -150,7 +149,8 @@ class Opcodes:
     def memo_index(self, value: object) -> int:
         """Where a reader's memo holds a value that was pickled before."""
         (opcode, index, _), *_ = pickletools.genops(self.of(value) + pickle.STOP)
-        assert opcode.name in ("BINGET", "LONG_BINGET") and isinstance(index, int)
+        assert opcode.name in ("BINGET", "LONG_BINGET")
+        assert isinstance(index, int)
         return index
 
 
@@ -158,7 +158,8 @@ def own_references(opcodes: bytes, memo_start: int) -> Iterator[tuple[int, int]]
     """(memo index, byte offset) of each four-byte reference to `memo_start` or later."""
     for opcode, argument, at in pickletools.genops(opcodes + pickle.STOP):
         if opcode.name == "LONG_BINGET":
-            assert isinstance(argument, int) and at is not None
+            assert isinstance(argument, int)
+            assert at is not None
             if argument >= memo_start:
                 yield argument, at + 1
 

@@ -224,9 +224,7 @@ class _Reader:
 
     def event(self, item: dict[str, Any]) -> Event:
         stack = self.stack(item["frames"]) if "frames" in item else None
-        texts = {
-            name: _wide_is_text(item.get(name)) for name in ("compile_context", "user_metadata", "action")
-        }
+        texts = {name: _wide_is_text(item.get(name)) for name in ("compile_context", "user_metadata", "action")}
         numbers = ("addr", "size", "stream", "time_us", "device_free")
         good = {name: is_number(item.get(name)) for name in numbers}
         good |= {name: isinstance(value, str) for name, value in texts.items()}
@@ -292,17 +290,13 @@ class _Reader:
             if not isinstance(item, dict) or "total_size" not in item:
                 continue
             blocks = [
-                self.block(b)
-                for b in item.get("blocks") or ()
-                if isinstance(b, dict) and {"state", "size"} <= set(b)
+                self.block(b) for b in item.get("blocks") or () if isinstance(b, dict) and {"state", "size"} <= set(b)
             ]
             base, placed = _unsigned(item.get("address")), []
             before = 0
             for block in blocks:  # old ones have no address: they follow one another
                 placed.append(
-                    block._replace(
-                        address=block.address or base + before, requested=block.requested or block.size
-                    )
+                    block._replace(address=block.address or base + before, requested=block.requested or block.size)
                 )
                 before += block.size
             good = {name: is_number(item.get(name)) for name in SEGMENT_KEYS}
@@ -486,9 +480,7 @@ def undo(
             live[e.address].free_requested = never
         elif e.action == Action.FREE_COMPLETED:
             taken = rounded(e.size, settings)
-            live[e.address] = Allocation(
-                BEFORE, BEFORE, never, e.address, e.size, taken, e.stream, e.stack, NO_TEXT
-            )
+            live[e.address] = Allocation(BEFORE, BEFORE, never, e.address, e.size, taken, e.stream, e.stack, NO_TEXT)
         elif e.action == Action.SEGMENT_ALLOC:
             ranges.pop(e.address, None)
         elif e.action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
@@ -614,8 +606,7 @@ class _Shown:
         e, strings = device.events, self.trace.stacks.strings
         columns = [column.tolist() for column in (e.action, e.address, e.size, e.stream, e.time_us)]
         texts = [
-            [strings[i] for i in column.tolist()]
-            for column in (e.compile_context, e.user_metadata, e.other_action)
+            [strings[i] for i in column.tolist()] for column in (e.compile_context, e.user_metadata, e.other_action)
         ]
         stacks, pools = [self.stack(i) for i in e.stack.tolist()], [self.pool(i) for i in e.pool.tolist()]
         return [Event(*row) for row in zip(*columns, stacks, *texts, pools, strict=True)]
@@ -625,8 +616,7 @@ class _Shown:
         numbers = (a.born, a.free_requested, a.died, a.address, a.requested_bytes, a.taken_bytes, a.stream)
         stacks = [self.stack(i) for i in a.stack.tolist()]
         return [
-            Allocation(*row)
-            for row in zip(*(c.tolist() for c in numbers), stacks, a.segment.tolist(), strict=True)
+            Allocation(*row) for row in zip(*(c.tolist() for c in numbers), stacks, a.segment.tolist(), strict=True)
         ]
 
 
@@ -653,9 +643,7 @@ def assert_same(trace: Trace, value: Any, *, lifetimes: bool = True) -> None:
     hosts = [(i, events) for i, events in enumerate(tables.host_traces) if events]
     assert len(trace.host) == len(hosts)
     for (i, events), device in zip(hosts, trace.host, strict=True):
-        _assert_device(
-            shown, device, events, tables.host_segments if i == 0 else [], tables.settings, lifetimes
-        )
+        _assert_device(shown, device, events, tables.host_segments if i == 0 else [], tables.settings, lifetimes)
     a, strings = trace.annotations, trace.stacks.strings
     rows = zip(a.name.tolist(), a.starts.tolist(), a.device.tolist(), a.time_us.tolist(), strict=True)
     assert [(strings[name], *rest) for name, *rest in rows] == tables.annotations

@@ -121,9 +121,7 @@ def segment(address: int, size: int, blocks: list[dict[str, Any]], **more: Any) 
     } | more
 
 
-def block(
-    address: int, size: int, requested: int, state: str = "active_allocated", **more: Any
-) -> dict[str, Any]:
+def block(address: int, size: int, requested: int, state: str = "active_allocated", **more: Any) -> dict[str, Any]:
     """A block as PyTorch writes it."""
     return {
         "address": address,

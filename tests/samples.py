@@ -16,9 +16,7 @@ from vramlens.units import GIB, MIB
 LONG_FOLDER = "/home/somebody/projects/a-rather-long-project-name/src/package/models"
 
 
-def line(
-    number: int, size: int, *, likely: int = 0, file: str = f"{LONG_FOLDER}/transformer.py"
-) -> LineBytes:
+def line(number: int, size: int, *, likely: int = 0, file: str = f"{LONG_FOLDER}/transformer.py") -> LineBytes:
     return LineBytes(Place(file, number, f"forward_{number}"), size, 1000 + number, likely, "activations")
 
 
@@ -27,9 +25,7 @@ def heap(event: int = 900) -> Heap:
     unattributed = 41 * MIB
     total = sum(row.bytes for row in lines) + unattributed
     stacks = tuple(
-        StackBytes(
-            tuple(Frame(f"{LONG_FOLDER}/deep_{n}.py", d, f"call_{d}") for d in range(1, 20)), row.bytes, 3
-        )
+        StackBytes(tuple(Frame(f"{LONG_FOLDER}/deep_{n}.py", d, f"call_{d}") for d in range(1, 20)), row.bytes, 3)
         for n, row in enumerate(lines)
     )
     return Heap(
@@ -69,9 +65,7 @@ def refuted() -> Finding:
     return Finding("expandable_segments", "not a problem", "expandable_segments does not help: it was on", 0)
 
 
-LEAK = Leak(
-    "proven", None, Place("train.py", 88, "loop"), 36 * MIB, 360 * MIB, 10, None, "append loss.item()"
-)
+LEAK = Leak("proven", None, Place("train.py", 88, "loop"), 36 * MIB, 360 * MIB, 10, None, "append loss.item()")
 
 
 def run(**changes: object) -> Explanation:
@@ -130,21 +124,15 @@ def error_text() -> Explanation:
     """All that an error's text tells."""
     oom = failed().oom
     assert oom is not None
-    oom = replace(
-        oom, event=None, requested_bytes=None, largest_free_bytes=None, cause=None, place=None, count=1
-    )
+    oom = replace(oom, event=None, requested_bytes=None, largest_free_bytes=None, cause=None, place=None, count=1)
     ledger = (
         LedgerRow("pytorch_allocated", 1 * GIB, "exact"),
         LedgerRow("this_process_other", 1 * GIB, "inferred"),
         LedgerRow("free", 100 * GIB, "exact"),
         LedgerRow("unknown", 3 * GIB, "unknown"),
     )
-    facts = RecordingFacts(
-        "train.log", None, None, 0, 0, False, ("a recording: this is an error's text",), {}
-    )
-    return Explanation(
-        facts, None, None, "oom", oom, StepFacts(0, None, ()), None, (), ledger, (finding(1), refuted())
-    )
+    facts = RecordingFacts("train.log", None, None, 0, 0, False, ("a recording: this is an error's text",), {})
+    return Explanation(facts, None, None, "oom", oom, StepFacts(0, None, ()), None, (), ledger, (finding(1), refuted()))
 
 
 EVIL = "a[bold]b\n\x1b[31mred\u202e|`x` <b> @someone"

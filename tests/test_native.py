@@ -166,12 +166,7 @@ class Allocator:
         self.events.append({"action": "oom", "device_free": 5, "size": 512, "stream": 0, "time_us": 9})
 
     def run(self, steps: int) -> list[dict[str, Any]]:
-        acts = (
-            [self.allocate] * 10
-            + [self.request_free] * 7
-            + [self.complete_free] * 2
-            + [self.give_back, self.fail]
-        )
+        acts = [self.allocate] * 10 + [self.request_free] * 7 + [self.complete_free] * 2 + [self.give_back, self.fail]
         for _ in range(steps):
             self.choose.choice(acts)()
         return self.events
@@ -189,9 +184,7 @@ def rows_of(events: list[dict[str, Any]]) -> list[Event]:
     expandable=st.booleans(),
     dropped=st.floats(0, 1),
 )
-def test_made_up_histories(
-    seed: int, steps: int, which: dict[str, Any], expandable: bool, dropped: float
-) -> None:
+def test_made_up_histories(seed: int, steps: int, which: dict[str, Any], expandable: bool, dropped: float) -> None:
     events = Allocator(random.Random(seed), which, expandable).run(steps)
     life = lifetimes_of(rows_of(events), [], which)  # undone to nothing: that is how it began
     assert not any(life.base.values())
@@ -213,9 +206,7 @@ def _check_invariants(device: DeviceTrace) -> None:
     assert (a.taken_bytes >= a.requested_bytes).all()
     for event_index in range(BEFORE, count, 7):
         alive = a.alive_after(event_index)
-        now = (
-            device.requested.base_bytes if event_index == BEFORE else int(device.requested_curve[event_index])
-        )
+        now = device.requested.base_bytes if event_index == BEFORE else int(device.requested_curve[event_index])
         assert int(a.requested_bytes[alive].sum()) == now >= 0
         ends = a.address[alive] + a.taken_bytes[alive].astype(a.address.dtype)
         order = a.address[alive].argsort()

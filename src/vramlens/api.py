@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -117,7 +117,10 @@ def explain(
         messages = find_oom_messages(source.stream)
         if not messages:
             raise NotARecording(f"{source.name}: {_WHAT_IT_IS[source.kind]}, with no out-of-memory error in it")
-        return explain_text(messages[-1], source.name, messages.total)
+        message = messages[-1]
+        if total_bytes is not None:
+            message = replace(message, total_bytes=total_bytes)
+        return explain_text(message, source.name, messages.total)
 
 
 _WHAT_IT_IS = {"text": "is a text", "json": "is JSON"}

@@ -16,9 +16,7 @@ from vramlens.analyses.oom_text import WALLS, TextVerdict, explain_message
 from vramlens.read.oom_text import find_oom_messages
 from vramlens.units import GIB, MIB, format_size
 
-CORPUS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "data" / "oom_messages.json").read_text("utf-8")
-)
+CORPUS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "oom_messages.json").read_text("utf-8"))
 SMALL = (
     "CUDA out of memory. Tried to allocate 58.00 MiB. GPU 0 has a total capacity of 3.71 GiB of which"
     " 57.00 MiB is"
@@ -182,9 +180,7 @@ def devices(draw: st.DrawFn) -> tuple[str, dict[str, int]]:
     tried = draw(st.integers(1, 20_000)) * step
     allowed = draw(st.none() | st.integers(GIB, 100 * GIB))
     total = live + holes + outside + free + driver + sum(others)
-    processes = "".join(
-        f"Process {pid} has {format_size(size)} memory in use. " for pid, size in enumerate(others)
-    )
+    processes = "".join(f"Process {pid} has {format_size(size)} memory in use. " for pid, size in enumerate(others))
     limit = f"{format_size(allowed)} allowed; " if allowed is not None else ""
     text = (
         f"CUDA out of memory. Tried to allocate {format_size(tried)}. GPU 0 has a total capacity of"

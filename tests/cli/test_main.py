@@ -169,9 +169,7 @@ def test_version_and_help(capsys):
     assert "--by" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["explain", "--help"], ["explain", "--top", "0"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["explain", "--help"], ["explain", "--top", "0"]])
 def test_starts_without_numpy_and_rich(arguments):
     program = (
         "import sys; from vramlens.cli.main import main; main(sys.argv[1:]);"

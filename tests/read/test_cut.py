@@ -96,9 +96,7 @@ def check_state(
             assert taken == rounded(b.requested, settings) <= b.taken
         else:
             assert taken == b.taken
-            assert tuple((f.file, f.line, f.function) for f in trace.stacks.of(int(a.stack[row]))) == (
-                b.stack or ()
-            )
+            assert tuple((f.file, f.line, f.function) for f in trace.stacks.of(int(a.stack[row]))) == (b.stack or ())
     held = device.segments
     reserved = pieces((int(held.address[i]), int(held.size_bytes[i])) for i in held.alive_after(at - first))
     assert reserved == pieces((r.address, r.size) for r in whole.ranges if r.born <= at < r.died)

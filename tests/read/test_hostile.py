@@ -193,6 +193,7 @@ def colliding_texts(count: int) -> bytes:
 
 ONE, A_MILLION = b"K\x01", 1 << 20
 EVENT = {"action": text("alloc")}
+FRAME = dict_of(filename=text("f"), name=text("g"), line=ONE)
 BOMBS: dict[str, bytes] = {
     "memo index": bytes.fromhex("80027d72000000102e"),
     "memo index of 4 GiB": b"\x80\x02}r\xff\xff\xff\xff.",
@@ -225,7 +226,7 @@ BOMBS: dict[str, bytes] = {
         segments=list_of(repeated(dict_of(total_size=ONE, blocks=b"h\x05"), 50_000)),
     ),
     "one long list as the stack of every event": pickled(
-        x=list_of(repeated(ONE, 500_000)) + b"q\x05",
+        x=list_of(FRAME + b"q\x06", repeated(b"h\x06", 500_000), ONE) + b"q\x05",
         device_traces=list_of(list_of(repeated(dict_of(**EVENT, frames=b"h\x05"), 100_000))),
     ),
     "one long dict as the history of every block": pickled(
@@ -356,9 +357,7 @@ def check_part(whole: Trace, data: bytes, events: list[tuple[int, ...]]) -> bool
         if device.whole and len(device.events):
             assert len(mine) == len(events)
             assert device.requested.peak_bytes == whole.devices[index].requested.peak_bytes
-        assert all(
-            0 <= stack < len(trace.stacks) or stack == 0xFFFFFFFF for stack in device.events.stack.tolist()
-        )
+        assert all(0 <= stack < len(trace.stacks) or stack == 0xFFFFFFFF for stack in device.events.stack.tolist())
     return True
 
 
@@ -367,9 +366,7 @@ def event_rows(trace: Trace, index: int) -> list[tuple[int, ...]]:
     return list(zip(e.action.tolist(), e.address.tolist(), e.size.tolist(), e.stream.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
-    "dump", [lambda v: pickle.dumps(v, 2), lambda v: pickle.dumps(v, 4), dump_one_by_one]
-)
+@pytest.mark.parametrize("dump", [lambda v: pickle.dumps(v, 2), lambda v: pickle.dumps(v, 4), dump_one_by_one])
 def test_a_tiny_snapshot_cut_at_every_byte(dump: Callable[[Any], bytes]) -> None:
     data = dump(tiny())
     whole = read(data)
@@ -464,9 +461,7 @@ def zip_of(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_DEFLATE
     return path
 
 
-@pytest.mark.parametrize(
-    "how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
-)
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_damaged_vram_files(how: int, tmp_path: Path) -> None:
     data = data_of("recordings/graphs")
     path = zip_of(tmp_path / "a.vram", {"meta.json": b'{"torch": "2.11.0"}', "snapshot.pickle": data}, how)
@@ -492,9 +487,7 @@ def test_zips_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(NotARecording, match="no vramlens recording"):
         read_file(zip_of(tmp_path / "a.zip", {"a.txt": b"x"}))
     for meta in (b"", b"{", b"[" * 100_000, b"\xff", b"[1]", b"7"):
-        read_or_refuse(
-            zip_of(tmp_path / "a.vram", {"meta.json": meta, "snapshot.pickle": pickle.dumps(tiny())})
-        )
+        read_or_refuse(zip_of(tmp_path / "a.vram", {"meta.json": meta, "snapshot.pickle": pickle.dumps(tiny())}))
 
 
 # ---- files -----------------------------------------------------------------------------
@@ -589,9 +582,7 @@ def test_settings_of_the_wrong_type(settings: Any) -> None:
 def test_contradictory_lists() -> None:
     """A history that its final state denies is read, and said to be contradictory."""
     trace = read(
-        pickle.dumps(
-            snapshot([event("alloc", 4096, 100)] * 3, [segment(1 << 30, 2 * MIB, [block(1 << 30, 512, 1)])])
-        )
+        pickle.dumps(snapshot([event("alloc", 4096, 100)] * 3, [segment(1 << 30, 2 * MIB, [block(1 << 30, 512, 1)])]))
     )
     assert trace.devices[0].orphan_events > 0
     assert any("contradict" in line for line in trace.missing)

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from vramlens.read.oom_text import KEPT, find_oom_messages
 from vramlens.units import GIB, format_size
 
-CORPUS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "data" / "oom_messages.json").read_text("utf-8")
-)
+CORPUS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "oom_messages.json").read_text("utf-8"))
 SIZES = st.integers(0, 1 << 44)
 OTHERS = st.lists(st.tuples(st.integers(1, 1 << 22), SIZES), max_size=9)
 STARTS = (
@@ -54,9 +52,7 @@ def test_prefixes_on_every_line_change_nothing(case: dict[str, Any], prefix: str
     assert message.rank == (3 if "rank3" in prefix + case["text"] else None)
 
 
-@given(
-    SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, st.lists(st.tuples(st.integers(1, 1 << 22), SIZES), max_size=9)
-)
+@given(SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, st.lists(st.tuples(st.integers(1, 1 << 22), SIZES), max_size=9))
 def test_what_pytorch_prints_comes_back_within_its_rounding(
     tried: int, total: int, free: int, own: int, live: int, holes: int, others: list[tuple[int, int]]
 ) -> None:
@@ -134,9 +130,7 @@ def test_only_the_last_distinct_messages_are_kept_but_all_are_counted() -> None:
 
 
 def test_words_that_only_quote_the_error_are_no_error() -> None:
-    assert not find_oom_messages(
-        b'    if "CUDA out of memory" in str(e):\n    except torch.cuda.OutOfMemoryError:\n'
-    )
+    assert not find_oom_messages(b'    if "CUDA out of memory" in str(e):\n    except torch.cuda.OutOfMemoryError:\n')
 
 
 def test_pinning_shows_in_the_lines_before() -> None:
@@ -173,9 +167,7 @@ def test_shared_recordings_parse_and_agree_with_their_own_statistics() -> None:
         stats = truth["stats"]
         assert message.reserved_bytes is not None
         assert message.live_bytes is not None
-        assert message.reserved_bytes <= stats["reserved_bytes.all.peak"] + message.slack("reserved_bytes"), (
-            path
-        )
+        assert message.reserved_bytes <= stats["reserved_bytes.all.peak"] + message.slack("reserved_bytes"), path
         slack = message.slack("allocated_bytes", "private_pool_bytes")
         assert message.live_bytes <= stats["allocated_bytes.all.peak"] + slack, path
         if path.name in ("fuzz11cap__c1.json", "fuzz11cap__c4.json", "fuzz11cap__c9.json", "oom_train.json"):

@@ -128,12 +128,8 @@ UNKNOWN += [float("nan"), float("inf"), {"a": {"b": [1, 2.5, None]}}, {1: 2, (1,
 def test_unknown_fields_are_kept(unknown: Any) -> None:
     value = snapshot(history(new=unknown), end(new=unknown), new=unknown)
     value["segments"][0]["newer"] = unknown
-    value["external_annotations"] = [
-        {"stage": "START", "name": "a", "device": 0, "time_us": 1, "new": unknown}
-    ]
-    value["device_traces"][0][1]["frames"] = [
-        {"filename": "f", "line": 1, "name": "n", "fx_node_op": unknown}
-    ]
+    value["external_annotations"] = [{"stage": "START", "name": "a", "device": 0, "time_us": 1, "new": unknown}]
+    value["device_traces"][0][1]["frames"] = [{"filename": "f", "line": 1, "name": "n", "fx_node_op": unknown}]
     check(value)
 
 
@@ -184,11 +180,7 @@ def test_known_fields_of_the_wrong_type_in_the_state(wrong: Any) -> None:
     for key in ("filename", "line", "name"):
         value = snapshot(history(frames=[{"filename": "f", "line": 1, "name": "n"} | {key: wrong}]), end())
         check(value)
-    check(
-        snapshot(
-            [], [], external_annotations=[{"stage": wrong, "name": wrong, "device": wrong, "time_us": wrong}]
-        )
-    )
+    check(snapshot([], [], external_annotations=[{"stage": wrong, "name": wrong, "device": wrong, "time_us": wrong}]))
 
 
 def test_before_pytorch_2_0() -> None:
@@ -311,9 +303,7 @@ def test_pinned_host_memory() -> None:
 
 
 def test_the_ring_buffer_overflowed() -> None:
-    value = snapshot(
-        history()[3:], end(), allocator_settings={"trace_alloc_overflowed": True, "max_split_size": -1}
-    )
+    value = snapshot(history()[3:], end(), allocator_settings={"trace_alloc_overflowed": True, "max_split_size": -1})
     check(value)
     trace = read(pickle.dumps(value))
     assert not trace.complete
@@ -354,9 +344,7 @@ def test_a_field_given_twice_counts_the_last_time() -> None:
     assert read(made).devices[0].events.size.tolist() == [2]
 
 
-@pytest.mark.parametrize(
-    "value", [[1, 2], "text", 7, None, {}, {"a": 1}, (1, 2), [], {"segments_": []}], ids=repr
-)
+@pytest.mark.parametrize("value", [[1, 2], "text", 7, None, {}, {"a": 1}, (1, 2), [], {"segments_": []}], ids=repr)
 def test_other_pickles(value: Any) -> None:
     with pytest.raises(NotARecording, match="not a PyTorch memory snapshot"):
         read(pickle.dumps(value))

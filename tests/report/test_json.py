@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from samples import EVERY, LEAK, error_text, failed, hostile, nothing, run
 
+from samples import EVERY, LEAK, error_text, failed, hostile, nothing, run
 from vramlens.report.json import to_json
 
 TABLES = (

@@ -17,9 +17,7 @@ def test_wraps_any_text(width):
 
 
 def test_the_line_number_survives_any_shortening():
-    place = Place(
-        "/very/long/folder/name/that/does/not/fit/model.py", 1234, "a_function_with_quite_a_long_name"
-    )
+    place = Place("/very/long/folder/name/that/does/not/fit/model.py", 1234, "a_function_with_quite_a_long_name")
     layout = Layout(80)
     for width in range(14, 100):
         name = layout.place(place, width)

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from samples import EVERY, error_text, failed, hostile, run
 
+from samples import EVERY, error_text, failed, hostile, run
 from vramlens.report.markdown import code, escaped, to_markdown
 from vramlens.report.tables import GROUPINGS
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
 
+from samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
 from vramlens.report.tables import GROUPINGS
 from vramlens.report.text import FAILURE_LINES, render
 
@@ -109,9 +109,7 @@ def test_a_lower_bound_says_so_beside_the_number():
 
 def test_sizes_are_right_aligned():
     rows = [
-        line
-        for line in lines_of(run(), 120)
-        if "transformer.py" in line and "MiB" in line and line.startswith(" ")
+        line for line in lines_of(run(), 120) if "transformer.py" in line and "MiB" in line and line.startswith(" ")
     ]
     assert len({line.index("MiB") for line in rows}) == 1
 
@@ -152,22 +150,14 @@ def test_a_terminal_without_unicode_gets_dots():
 def test_leaks_are_told_once():
     leak = replace(finding(), id="leak", place=LEAK.place)
     assert "Grows with every step" in text_of(run(leaks=(LEAK,)))
-    assert "36.00 MiB a step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(
-        run(leaks=(LEAK,))
-    )
+    assert "36.00 MiB a step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(run(leaks=(LEAK,)))
     assert "Grows with every step" not in text_of(run(leaks=(LEAK,), findings=(leak,)))
 
 
 def test_findings_are_sorted_by_what_they_ask_for():
     text = text_of(run())
-    assert (
-        text.index("What to do") < text.index("Do: use a smaller batch") < text.index("What would not help")
-    )
-    assert (
-        text.index("What would not help")
-        < text.index("expandable_segments does not help")
-        < text.index("Also")
-    )
+    assert text.index("What to do") < text.index("Do: use a smaller batch") < text.index("What would not help")
+    assert text.index("What would not help") < text.index("expandable_segments does not help") < text.index("Also")
 
 
 def test_a_survived_failure_is_no_headline():
@@ -208,9 +198,8 @@ def test_a_file_that_looks_like_an_option_can_be_pasted():
 
 
 def test_steps_are_summed_up():
-    assert (
-        "8 steps, told by optimizer marks; their peaks, requested: 100.00 MiB, 200.00 MiB, 300.00 MiB, …"
-        in text_of(run())
+    assert "8 steps, told by optimizer marks; their peaks, requested: 100.00 MiB, 200.00 MiB, 300.00 MiB, …" in text_of(
+        run()
     )
     same = replace(run().steps, count=3, peak_bytes=(5, 5, 5))
     assert "3 steps, told by optimizer marks; each peaks at 5 bytes requested." in text_of(run(steps=same))

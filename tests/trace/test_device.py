@@ -96,9 +96,7 @@ def test_mapped_ranges_are_one_piece() -> None:
 
 
 def test_what_was_there_before() -> None:
-    state = [
-        segment(BASE, 2 * MIB, [block(BASE, 512, 100), block(BASE + 512, 1024, 900, "active_pending_free")])
-    ]
+    state = [segment(BASE, 2 * MIB, [block(BASE, 512, 100), block(BASE + 512, 1024, 900, "active_pending_free")])]
     d = device([event("free_requested", BASE + 512, 900)], state)
     assert d.allocations.born.tolist() == [BEFORE, BEFORE]
     assert d.allocations.free_requested.tolist() == [1, 0]

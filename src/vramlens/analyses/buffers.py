@@ -36,8 +36,9 @@ def operator_buffers(view: Attribution) -> list[Finding]:
     largest = int(rows[allocations.requested_bytes[rows].argmax()])
     stacks = view.trace.stacks
     convolution = stacks.any_frame(stacks.mark_frames(_CONVOLUTION))
-    stack = int(allocations.stack[largest])  # the backward pass has none
-    tried = bool(scratch[largest]) and bool(convolution.any() if stack == NO_STACK else convolution[stack])
+    stack = int(allocations.stack[largest])
+    backward = bool(view.phases.inferred[largest]) or stack == NO_STACK  # whose stacks say nothing
+    tried = bool(scratch[largest]) and bool(convolution.any() if backward else convolution[stack])
     fix = (
         "torch.backends.cudnn.benchmark = False (or a smaller batch): benchmarking picks fast algorithms with large "
         "workspaces"

@@ -45,7 +45,8 @@ def peak_of(view: Attribution) -> Peak:
     """The counters' maxima on one device and the heap where requested bytes are highest."""
     device = view.device
     # What was there before the first event may once have been more.
-    proven = device.orphan_events == 0 and device.whole and not device.reserved.base_bytes
+    from_the_start = len(device.events) > 0 and not device.reserved.base_bytes
+    proven = from_the_start and device.whole and device.orphan_events == 0
     return Peak(
         device=device.device,
         requested_bytes=device.requested.peak_bytes,
@@ -123,7 +124,8 @@ def explain_trace(
         failed = verdict_of(view, failure, leaks, peaks, outside)
         findings += _about_failure(failed, leaks)
         findings.append(expandable_finding(view, failure, outside))
-    at = at or ("oom" if failed is not None and not failed.survived else "peak")
+    if at is None:
+        at = "oom" if failed is not None and not failed.survived else "peak"
     event = moment(chosen, at)
     heap = peak.heap if event == peak.heap.event else heap_at(view, event)
     needed = heap_at(view, failure.request.event) if failure else peak.heap

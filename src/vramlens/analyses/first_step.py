@@ -34,16 +34,17 @@ def first_step_to_come(view: Attribution) -> list[Finding]:
     weights = int((sizes * counts).sum())
     if not held or not weights:
         return []
-    kind = marks[0][2] if marks else None
-    factor = _STATES.get(kind, 2) if kind else 2
+    kind = marks[0][2] if marks else ""
+    known = kind in _STATES
+    factor = _STATES.get(kind, 2)
     needed = factor * weights
     if not needed:
         return []
-    who = kind if kind else "an Adam-type optimizer"
+    who = kind if known else "an Adam-type optimizer"
     return [
         Finding(
             id="first_optimizer_step",
-            verdict="likely" if kind else "possible",
+            verdict="likely" if known else "possible",
             title=f"The first optimizer.step() is still to come and will need {format_size(needed)} more with {who}",
             bytes=needed,
             evidence=(

@@ -103,7 +103,7 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
     limited = outside.limit_bytes is not None or (free is not None and free >= tried)
     low = high = room = None
     if limited:
-        low, high = _limit_bounds(device, reserved, tried, _large_segment(view))
+        low, high = _limit_bounds(device, reserved, _large_segment(view))
         if outside.limit_bytes is not None:
             low = high = outside.limit_bytes
             room = max(0, outside.limit_bytes - reserved)
@@ -152,25 +152,16 @@ def _usable(device: DeviceTrace, holes: Holes, request: OutOfMemory) -> np.ndarr
     return sizes
 
 
-def _limit_bounds(device: DeviceTrace, reserved: int, tried: int, large_segment: int) -> tuple[int, int]:
-    """What the process's limit can be: every segment that was had lies below it, every one refused above.
+def _limit_bounds(device: DeviceTrace, reserved: int, large_segment: int) -> tuple[int, int | None]:
+    """What the process's limit can be: no less than was ever reserved, less than what a failure would have made it.
 
-    A refusal shows as the failure itself, or as segments given back right before one is taken (a retry).
+    Segments given back before one is taken tell nothing: a program's own empty_cache looks like a retry. No upper bound
+    where a failure lies below what was reserved at other times: then the limit was another one.
     """
-    curve, events = device.reserved_curve, device.events
     highest = max(device.reserved.peak_bytes, reserved)
-    refused = reserved + tried
-    for failure in device.out_of_memory:
-        refused = min(refused, int(curve[failure.event]) + segment_size(failure.size_bytes, large_segment))
-    gives_back = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    takes = np.flatnonzero(np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)))
-    for event in takes[gives_back[np.maximum(takes - 1, 0)]].tolist():
-        first = event - 1
-        while first > 0 and gives_back[first - 1]:
-            first -= 1
-        before = int(curve[first - 1]) if first else device.reserved.base_bytes
-        refused = min(refused, before + int(events.size[event]))
-    return highest, max(highest, refused - 1)
+    curve = device.reserved_curve
+    refused = min(int(curve[f.event]) + segment_size(f.size_bytes, large_segment) for f in device.out_of_memory)
+    return highest, refused - 1 if refused > highest else None
 
 
 def verdict_of(

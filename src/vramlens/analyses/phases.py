@@ -201,17 +201,14 @@ def _next_optimizer_start(
 
 def _recurs(stack: NDArray[np.uint32], step: NDArray[np.int64], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether an allocation's stack asks for memory in more than one step."""
-    rows = np.flatnonzero(among)
-    if not len(rows):
-        return np.zeros(len(stack), np.bool_)
-    order = np.lexsort((step[rows], stack[rows]))
-    kind, when = stack[rows][order], step[rows][order]
-    new_kind = np.append(True, kind[1:] != kind[:-1])
-    new_step = new_kind | np.append(True, when[1:] != when[:-1])
-    group = np.cumsum(new_kind) - 1
-    recurring = np.bincount(group, weights=new_step)[group] > 1
     marked = np.zeros(len(stack), np.bool_)
-    marked[rows[order]] = recurring
+    rows = np.flatnonzero(among)
+    if len(rows):
+        # Rows are in order of birth: of several assignments to one stack the last stays.
+        earliest, latest = np.zeros((2, int(stack[rows].max()) + 1), np.int64)
+        earliest[stack[rows[::-1]]] = step[rows[::-1]]
+        latest[stack[rows]] = step[rows]
+        marked[rows] = (latest > earliest)[stack[rows]]
     return marked
 
 

@@ -26,8 +26,7 @@ def stranded_streams(view: Attribution, fragmentation: Fragmentation) -> list[Fi
     idle = [
         pool
         for pool in fragmentation.by_pool
-        if pool.pool in ("small", "large")
-        and last_use.get(pool.stream, -1) < later_half
+        if pool.pool in ("small", "large") and last_use.get(pool.stream, -1) < later_half
     ]
     held = sum(pool.free_bytes for pool in idle)
     if held < _LEAST_BYTES:

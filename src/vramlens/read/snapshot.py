@@ -103,7 +103,7 @@ def _text_or_none(value: object) -> str | None:
 def _totals(value: object) -> dict[int, int]:
     if not isinstance(value, dict):
         return {}
-    return {int(key): total for key, total in value.items() if str(key).isdigit() and isinstance(total, int)}
+    return {int(key): total for key, total in value.items() if str(key).isdecimal() and isinstance(total, int)}
 
 
 def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.trace.events import Action, Events, OutOfMemory
+from vramlens.trace.events import Events, OutOfMemory
 
 BEFORE = -1
 """In an event's place: before the first recorded event. "Never" is the number of events."""
@@ -124,19 +124,19 @@ class DeviceTrace:
     @cached_property
     def requested_curve(self) -> NDArray[np.int64]:
         """Requested bytes right after each event."""
-        events = self.events
-        return self._running(self.requested, events.size, Action.ALLOC, Action.FREE_COMPLETED)
+        alive = self.allocations
+        return self._running(self.requested, alive.born, alive.died, alive.requested_bytes)
 
     @cached_property
     def reserved_curve(self) -> NDArray[np.int64]:
         """Reserved bytes right after each event."""
-        plus = np.isin(self.events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-        minus = np.isin(self.events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-        sizes = self.events.size.astype(np.int64)
-        return self.reserved.base_bytes + np.cumsum(np.where(plus, sizes, 0) - np.where(minus, sizes, 0))
+        alive = self.segments
+        return self._running(self.reserved, alive.born, alive.died, alive.size_bytes)
 
-    def _running(self, counter: Counter, sizes: NDArray[np.uint64], up: Action, down: Action) -> NDArray[np.int64]:
-        action, signed = self.events.action, sizes.astype(np.int64)
-        signed[action == down] *= -1
-        signed[(action != down) & (action != up)] = 0
-        return counter.base_bytes + np.cumsum(signed)
+    def _running(
+        self, counter: Counter, born: NDArray[np.int64], died: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        change = np.zeros(len(self.events) + 1, np.int64)  # one more: what never dies
+        np.add.at(change, born[born >= 0], sizes[born >= 0])
+        np.subtract.at(change, died, sizes)
+        return counter.base_bytes + np.cumsum(change[:-1])

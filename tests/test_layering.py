@@ -1,0 +1,94 @@
+"""Data flows one way: no stage imports a later one; and modules stay of a size that can be read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import vramlens
+
+ROOT = Path(vramlens.__path__[0])
+RANKS = {
+    "errors": 0,
+    "units": 1,
+    "_native": 2,
+    "trace": 3,
+    "read": 4,
+    "analyses": 5,
+    "report": 6,
+    "api": 7,
+    "cli": 8,
+    "__main__": 9,
+}
+"""A stage may import those of lower rank, and itself."""
+NARROWER = {
+    "trace": set(),  # columns: nothing that judges, reads or prints
+    "read": {"_native", "trace", "errors", "units"},
+    "analyses": {"read.oom_text", "trace", "errors", "units"},
+    "report": {"analyses", "trace", "errors", "units"},
+    "api": {"analyses", "read", "trace", "errors"},
+}
+"""Stages of which not even all lower ones may be imported."""
+LONG = {
+    "read/snapshot.py": "one pass over a snapshot's tables, which share their row numbers",
+    "read/oom_text.py": "one grammar: the wordings of every framework's message",
+}
+"""Modules of 400 lines and more, with the reason."""
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a module imports of the package, wherever in it, as names below ``vramlens``."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name[9:] for alias in node.names if alias.name.startswith("vramlens."))
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "vramlens":
+                yield from (alias.name for alias in node.names if not alias.name.startswith("__version"))
+            elif node.module and node.module.startswith("vramlens."):
+                inner = node.module[9:]
+                for alias in node.names:
+                    is_module = (ROOT / inner.replace(".", "/") / f"{alias.name}.py").exists()
+                    yield f"{inner}.{alias.name}" if is_module else inner
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if name_of(path)], ids=name_of)
+def test_no_stage_imports_a_later_one(path: Path) -> None:
+    stage = name_of(path).split(".")[0]
+    for imported in imports(path):
+        other = imported.split(".")[0]
+        if other == stage:
+            continue
+        assert RANKS[other] < RANKS[stage], f"{stage} imports {imported}"
+        if stage in NARROWER:
+            allowed = NARROWER[stage]
+            assert any(imported == name or imported.startswith(f"{name}.") for name in allowed), imported
+
+
+def test_the_package_itself_imports_errors_and_the_interface() -> None:
+    assert {name.split(".")[0] for name in imports(ROOT / "__init__.py")} == {"errors", "api"}
+
+
+def test_every_stage_has_its_place() -> None:
+    assert {name_of(path).split(".")[0] for path in MODULES if name_of(path)} == set(RANKS)
+
+
+def test_imports_are_found_where_they_are() -> None:
+    assert "analyses.heap" in set(imports(ROOT / "api.py"))
+    assert "analyses.explanation" in set(imports(ROOT / "cli/explain.py"))  # inside of a condition
+    assert any(name.split(".")[0] == "api" for name in imports(ROOT / "cli/explain.py"))
+
+
+def test_modules_are_short() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name for name, count in lines.items() if count >= 400} <= set(LONG)
+    assert max(lines.values()) < 600

@@ -1,0 +1,63 @@
+"""Sizes: what is printed reads back, and what people write means what they think."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramlens import UsageError
+from vramlens.units import GIB, KIB, MIB, format_size, parse_size
+
+FACTORS = {
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+SIZES = st.integers(0, 1 << 60)
+
+
+@given(SIZES)
+def test_a_printed_size_reads_back_within_its_rounding(size: int) -> None:
+    printed = format_size(size)
+    unit = {"KiB": KIB, "MiB": MIB, "GiB": GIB}.get(printed.split()[1], 0)
+    assert abs(parse_size(printed) - size) <= unit / 200 + 1 + size // 2**50  # two digits; a float's own
+
+
+@given(SIZES, st.sampled_from(["", " B", " byte", "bytes"]))
+def test_bytes_are_exact(size: int, unit: str) -> None:
+    assert parse_size(f"{size}{unit}") == size
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(FACTORS)))
+def test_units(count: int, name: str) -> None:
+    factor = FACTORS[name]
+    for written in (f"{count}{name}", f" {count} {name.lower()} ", f"{count}.0{name.upper()}"):
+        assert parse_size(written) == count * factor
+
+
+@given(SIZES, SIZES)
+def test_larger_sizes_never_read_smaller(one: int, other: int) -> None:
+    for smaller, larger in (sorted((one, other)), (one, one + 1)):
+        assert parse_size(format_size(smaller)) <= parse_size(format_size(larger))
+
+
+@given(SIZES)
+def test_the_sign_is_kept(size: int) -> None:
+    assert format_size(-size) == (f"-{format_size(size)}" if size else "0 bytes")
+
+
+@pytest.mark.parametrize(
+    ("size", "printed"),
+    [
+        (0, "0 bytes"), (1, "1 byte"), (1023, "1023 bytes"), (1536, "1.50 KiB"), (57 * MIB, "57.00 MiB"),
+        (3_983_588_884, "3.71 GiB"), (MIB, "1.00 MiB"), (2048 * GIB, "2048.00 GiB"), (-MIB, "-1.00 MiB"),
+    ],
+)  # fmt: skip
+def test_printed_as_pytorch_prints(size: int, printed: str) -> None:
+    assert format_size(size) == printed
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "12 parsecs", "-5", "1e9", "1,5GiB", "\u0663MiB", "0x10", "5 Mi B", "nan"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_size(text)
