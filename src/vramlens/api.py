@@ -13,7 +13,7 @@ from vramlens.analyses.explain import choose_device, explain_text, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.fragmentation import Fragmentation
 from vramlens.analyses.heap import Heap
-from vramlens.errors import InputError, NotARecording, VramlensError
+from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.read.oom_text import OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
@@ -55,6 +55,10 @@ class Recording(Trace):
     def fragmentation(self, device: int | None = None) -> Fragmentation | None:
         """Free memory inside reserved segments, at the failure if there is one, else at the peak."""
         return self.explain(device=device).fragmentation
+
+    def __repr__(self) -> str:
+        events = sum(len(device.events) for device in self.devices.values())
+        return f"<Recording {self.source}: {events:,} events, devices {list(self.devices)}>"
 
     def attribution(self, device: int | None = None) -> Attribution:
         """For every allocation of a device its step, phase, user line, category and region."""
@@ -112,8 +116,10 @@ def explain(
     with open_source(path) as source:
         if source.kind == "pickle":
             recording = _read_recording(source, progress)
-            message = None if log is None else _messages(log)[-1]
-            return explain_trace(recording, at=at, device=device, message=message, total_bytes=total_bytes)
+            messages = () if log is None else _messages(log)
+            return explain_trace(recording, at=at, device=device, messages=messages, total_bytes=total_bytes)
+        if device is not None or log is not None or at not in (None, "peak", "oom"):
+            raise UsageError(f"{source.name}: is no recording: a device, a moment or a log cannot be chosen")
         messages = find_oom_messages(source.stream)
         if not messages:
             raise NotARecording(f"{source.name}: {_WHAT_IT_IS[source.kind]}, with no out-of-memory error in it")
@@ -123,7 +129,7 @@ def explain(
         return explain_text(message, source.name, messages.total)
 
 
-_WHAT_IT_IS = {"text": "is a text", "json": "is JSON"}
+_WHAT_IT_IS = {"text": "is a text", "json": "is JSON", "binary": "is neither a recording nor a text"}
 
 
 def example_path() -> Path:

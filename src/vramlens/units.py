@@ -40,3 +40,8 @@ def format_size(size_bytes: int | float) -> str:
         if size < factor * 1024:
             return f"{sign}{size / factor:.2f} {unit}"
     return f"{sign}{size / GIB:.2f} GiB"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: ``1 hole``, ``3,000 holes``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from vramlens.analyses import stranded, usage
@@ -16,8 +17,9 @@ from vramlens.analyses.gradients import gradients_kept
 from vramlens.analyses.growth import Leak, leaks_of
 from vramlens.analyses.heap import heap_at
 from vramlens.analyses.ledger import LedgerRow, ledger_of
-from vramlens.analyses.oom import Outside, expandable_finding, failure_of, verdict_of
+from vramlens.analyses.oom import Failure, Outside, expandable_finding, failure_of, message_of, verdict_of
 from vramlens.analyses.oom_text import explain_message
+from vramlens.analyses.other_devices import other_devices
 from vramlens.analyses.timeline import shape_of, step_peaks
 from vramlens.analyses.unused_graph import unused_graph
 from vramlens.errors import UsageError
@@ -83,7 +85,7 @@ def explain_trace(
     *,
     at: str | None = None,
     device: int | None = None,
-    message: OomMessage | None = None,
+    messages: Sequence[OomMessage] = (),
     total_bytes: int | None = None,
 ) -> Explanation:
     """The explanation of a recording.
@@ -92,11 +94,12 @@ def explain_trace(
         at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number; None is the failure that
             ended the program, else the peak.
         device: the device; by default the one with the highest requested peak.
-        message: the out-of-memory error that the program printed, if at hand: it knows limits and other processes.
+        messages: out-of-memory errors that the program printed, if at hand: the one that fits the recording's failure
+            tells limits and other processes.
         total_bytes: the device's memory, if known.
 
     Raises:
-        UsageError: there is no such device or moment.
+        UsageError: there is no such device or moment, or no message fits.
     """
     chosen = choose_device(trace, device)
     facts = RecordingFacts(
@@ -108,12 +111,14 @@ def explain_trace(
         complete=trace.complete,
         missing=trace.missing,
         settings=trace.settings,
+        devices=tuple(trace.devices),
     )
     if chosen is None:
         return Explanation(facts, None, None, at or "peak", None, StepFacts(0, None, ()), None, (), (), ())
     view = attribute(trace, chosen)
     peak = peak_of(view)
     peaks = step_peaks(view)
+    message = _message(view, messages)
     outside = _outside(message, total_bytes or trace.total_bytes.get(chosen.device))
     failure = failure_of(view, outside)
     leaks = leaks_of(view, failure.request.event if failure else None)
@@ -122,7 +127,7 @@ def explain_trace(
     findings: list[Finding] = []
     if failure is not None:
         failed = verdict_of(view, failure, leaks, peaks, outside)
-        findings += _about_failure(failed, leaks)
+        findings += _about_failure(failed, failure, outside)
         findings.append(expandable_finding(view, failure, outside))
     if at is None:
         at = "oom" if failed is not None and not failed.survived else "peak"
@@ -133,7 +138,8 @@ def explain_trace(
     findings += gradients_kept(view) + unused_graph(view) + loaded_copies(view) + first_step_to_come(view)
     at_end = fragmentation if failure else fragmentation_at(view, len(chosen.events) - 1)
     findings += operator_buffers(view) + stranded.stranded_streams(view, at_end)
-    findings += stranded.private_pools(view, fragmentation) + usage.unused_reserve(view, fragmentation)
+    findings += stranded.private_pools(view, fragmentation) + usage.unused_reserve(view)
+    findings += other_devices(trace, chosen)
     findings += usage.activations(view, needed, leaks) + usage.optimizer_state(needed)
     return Explanation(
         recording=facts,
@@ -145,7 +151,7 @@ def explain_trace(
         fragmentation=fragmentation,
         leaks=leaks,
         ledger=_ledger(view, message, outside),
-        findings=tuple(_ranked(findings)),
+        findings=tuple(_ranked(findings, failed)),
     )
 
 
@@ -173,8 +179,37 @@ def explain_text(message: OomMessage, source: str, count: int = 1) -> Explanatio
     facts = RecordingFacts(source, None, None, 0, 0, False, ("a recording: this is an error's text alone",), {})
     steps = StepFacts(0, None, ())
     return Explanation(
-        facts, None, None, "oom", failed, steps, None, (), verdict.ledger, tuple(_ranked(list(verdict.findings)))
+        facts,
+        None,
+        None,
+        "oom",
+        failed,
+        steps,
+        None,
+        (),
+        verdict.ledger,
+        tuple(_ranked(list(verdict.findings), failed)),
     )
+
+
+def _message(view: Attribution, messages: Sequence[OomMessage]) -> OomMessage | None:
+    """The message that a device's failure printed; None when there are no messages.
+
+    Raises:
+        UsageError: none of the messages is this failure's.
+    """
+    if not messages:
+        return None
+    failure = failure_of(view)
+    if failure is None:
+        raise UsageError("no request failed in this recording: the log's error belongs to another run")
+    message = message_of(messages, failure, view.device.device)
+    if message is None:
+        raise UsageError(
+            f"the log's errors belong to another run: here {format_size(failure.tried_bytes)} failed on device "
+            f"{view.device.device} with {format_size(failure.allocated_bytes)} allocated"
+        )
+    return message
 
 
 def _outside(message: OomMessage | None, total_bytes: int | None) -> Outside:
@@ -189,7 +224,7 @@ def _outside(message: OomMessage | None, total_bytes: int | None) -> Outside:
     )
 
 
-def _about_failure(verdict: OomVerdict, leaks: tuple[Leak, ...]) -> list[Finding]:
+def _about_failure(verdict: OomVerdict, failure: Failure, outside: Outside) -> list[Finding]:
     """What the cause of a failure calls for."""
     found = []
     if verdict.cause == "fragmentation":
@@ -211,15 +246,24 @@ def _about_failure(verdict: OomVerdict, leaks: tuple[Leak, ...]) -> list[Finding
                 verdict="proven",
                 title=f"The process's own limit refused it: the device had {format_size(verdict.free_bytes or 0)} free",
                 bytes=verdict.short_by_bytes,
-                fix="raise torch.cuda.set_per_process_memory_fraction by "
-                + (
-                    f"{format_size(verdict.short_by_bytes)} or more"
-                    if verdict.short_by_bytes
-                    else f"up to {format_size(verdict.tried_bytes or 0)} (the limit itself is not in the recording)"
-                ),
+                fix=_raise_limit(failure, outside),
             )
         )
     return found
+
+
+def _raise_limit(failure: Failure, outside: Outside) -> str:
+    needed = failure.reserved_bytes + failure.tried_bytes
+    if outside.total_bytes:
+        fraction = -(-needed * 10_000 // outside.total_bytes) / 10_000
+        return (
+            f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows the {format_size(needed)} "
+            "that this request needs"
+        )
+    return (
+        f"raise the fraction given to torch.cuda.set_per_process_memory_fraction: {format_size(needed)} in all are "
+        "enough for this request"
+    )
 
 
 def _leak_finding(leak: Leak) -> Finding:
@@ -240,13 +284,14 @@ _ORDER = ("proven", "likely", "possible", "not a problem")
 _FIRST = ("request_too_large", "fragmented_request", "leak", "process_limit", "other_process", "device_full")
 
 
-def _ranked(findings: list[Finding]) -> list[Finding]:
+def _ranked(findings: list[Finding], failed: OomVerdict | None) -> list[Finding]:
     """The most useful first: what saves most and can be acted on; what would not help, last."""
+    first = _FIRST if failed is not None else ()
     return sorted(
         findings,
         key=lambda finding: (
             finding.verdict == "not a problem" or finding.fix is None,
-            _FIRST.index(finding.id) if finding.id in _FIRST else len(_FIRST),
+            first.index(finding.id) if finding.id in first else len(first),
             -(finding.bytes or 0) * (0.5 if finding.verdict == "possible" else 1),
             _ORDER.index(finding.verdict),
         ),

@@ -23,6 +23,7 @@ class RecordingFacts:
         events, allocations: how many, over all devices.
         complete, missing: whether something is missing, and what.
         settings: of the allocator, as recorded.
+        devices: those that hold memory or events.
     """
 
     source: str
@@ -33,6 +34,7 @@ class RecordingFacts:
     complete: bool
     missing: tuple[str, ...]
     settings: Mapping[str, Any]
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

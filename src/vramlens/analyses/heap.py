@@ -80,6 +80,9 @@ class Heap:
     unattributed_bytes: int
     inferred_bytes: int
 
+    def __repr__(self) -> str:
+        return f"<Heap after event {self.event:,} of device {self.device}: {self.requested_bytes:,} bytes requested>"
+
 
 def heap_at(view: Attribution, event: int) -> Heap:
     """The heap right after an event of a device; -1 is the moment before the first."""

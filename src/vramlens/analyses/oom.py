@@ -7,9 +7,11 @@ before it fails), and docs/design.md for the meaning of wall and cause.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
@@ -17,8 +19,9 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.timeline import StepPeaks
+from vramlens.read.oom_text import OomMessage
 from vramlens.trace import Action, DeviceTrace, OutOfMemory, Trace
-from vramlens.units import MIB, format_size
+from vramlens.units import MIB, counted, format_size
 
 _SMALL_SEGMENT = 2 * MIB
 _LARGE_REQUEST = 10 * MIB
@@ -56,6 +59,7 @@ class Failure:
         live_bytes: requested bytes alive just before it.
         allocated_bytes, reserved_bytes: the allocator's counters.
         free_bytes: free on the device, as the driver said; None where not recorded.
+        pool: the id of the private pool that the request was for; None for the default pool.
         usable_free_bytes, usable_holes, largest_usable_bytes: free blocks of the request's own pool and stream.
         limit_low_bytes, limit_high_bytes: bounds of the process's limit, inclusive; None where there is none.
         room_bytes: what more could have been reserved; None where unknown.
@@ -68,6 +72,7 @@ class Failure:
     allocated_bytes: int
     reserved_bytes: int
     free_bytes: int | None
+    pool: str | None
     usable_free_bytes: int
     usable_holes: int
     largest_usable_bytes: int
@@ -99,7 +104,7 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
     reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
     tried = segment_size(request.size_bytes, _large_segment(view))
     free = request.device_free_bytes if request.device_free_bytes is not None else outside.free_bytes
-    sizes = _usable(device, holes_at(device, event), request)
+    sizes, pool = _usable(view, holes_at(device, event), request)
     limited = outside.limit_bytes is not None or (free is not None and free >= tried)
     low = high = room = None
     if limited:
@@ -116,6 +121,7 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
         allocated_bytes=int(allocations.taken_bytes[held].sum()),
         reserved_bytes=reserved,
         free_bytes=free,
+        pool=pool,
         usable_free_bytes=int(sizes.sum()),
         usable_holes=len(sizes),
         largest_usable_bytes=int(sizes.max(initial=0)),
@@ -124,6 +130,26 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
         room_bytes=room,
         expandable=bool(view.trace.settings.get("expandable_segments")),
     )
+
+
+def message_of(messages: Sequence[OomMessage], failure: Failure, device: int) -> OomMessage | None:
+    """The error text that a failure printed: the same device, the same request, the nearest allocated bytes.
+
+    A job's log holds the errors of many processes; None when none of them can be this failure's.
+    """
+
+    def distance(message: OomMessage) -> int:
+        return 0 if message.live_bytes is None else abs(message.live_bytes - failure.allocated_bytes)
+
+    fitting = [
+        message
+        for message in messages
+        if message.tried_bytes is not None
+        and abs(message.tried_bytes - failure.tried_bytes) <= message.slack("tried_bytes")
+        and message.device in (None, device)
+        and distance(message) <= message.slack("allocated_bytes") + failure.allocated_bytes // 50
+    ]
+    return min(fitting, key=distance, default=None)
 
 
 def settings_variable(trace: Trace) -> str:
@@ -139,17 +165,34 @@ def _large_segment(view: Attribution) -> int:
     return 20 * MIB
 
 
-def _usable(device: DeviceTrace, holes: Holes, request: OutOfMemory) -> np.ndarray:
-    """The free blocks that the request could have come from, had one been large enough."""
+def _usable(view: Attribution, holes: Holes, request: OutOfMemory) -> tuple[NDArray[np.int64], str | None]:
+    """The free blocks that the request could have come from, had one been large enough; and its private pool, if any.
+
+    Before PyTorch 2.12 events name no pool. But a pool with a block that would have done cannot be the request's own:
+    it is the default pool unless that has such a block, else the private pool that has none.
+    """
+    device = view.device
     segment = holes.segments[holes.segment]
     small = request.size_bytes <= SMALL_REQUEST_BYTES
     mine = (device.segments.stream[segment] == request.stream) & (holes.small[holes.segment] == small)
-    pool = device.segments.pool[segment]
-    if len(pool):
-        failed_pool = device.events.pool[request.event]
-        mine &= (pool == failed_pool) if device.events.has_pools else np.ones(len(pool), np.bool_)
-    sizes: np.ndarray = holes.size_bytes[mine]
-    return sizes
+    limit = view.trace.settings.get("max_split_size")
+    if isinstance(limit, int) and 0 < request.size_bytes < limit:  # larger blocks are kept for larger requests
+        mine &= holes.size_bytes < limit
+    pools = view.trace.pools
+    private = np.array([bool(pair.any()) for pair in pools] + [False], np.bool_)
+    pool = np.minimum(device.segments.pool[segment].astype(np.int64), len(pools))  # the last place: unknown, so default
+    default = mine & ~private[pool]
+    if device.events.has_pools:
+        named = min(int(device.events.pool[request.event]), len(pools))
+        candidates = [named if private[named] else None]
+    else:
+        held = device.segments.pool[device.segments.alive_after(request.event)]
+        candidates = [None, *(i for i in np.unique(held).tolist() if i < len(pools) and private[i])]
+    for candidate in candidates:
+        blocks = holes.size_bytes[default if candidate is None else mine & (pool == candidate)]
+        if int(blocks.max(initial=0)) < request.size_bytes or len(candidates) == 1:
+            return blocks, None if candidate is None else str(tuple(pools[candidate].tolist()))
+    return holes.size_bytes[default], None
 
 
 def _limit_bounds(device: DeviceTrace, reserved: int, large_segment: int) -> tuple[int, int | None]:
@@ -254,14 +297,18 @@ def _short(failure: Failure, wall: str) -> int | None:
     return None
 
 
+def _pool_name(failure: Failure) -> str:
+    return "reserved memory" if failure.pool is None else f"private pool {failure.pool}"
+
+
 def _headline(failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], short: int | None) -> str:
     wanted = format_size(failure.request.size_bytes)
     free = format_size(failure.usable_free_bytes)
     if cause == "fragmentation":
         largest = format_size(failure.largest_usable_bytes)
         return (
-            f"{free} were free inside reserved memory, but in {failure.usable_holes:,} holes of at most {largest}: "
-            f"{wanted} in one piece did not fit"
+            f"{free} were free inside {_pool_name(failure)}, but in {counted(failure.usable_holes, 'hole')} of at most "
+            f"{largest}: {wanted} in one piece did not fit"
         )
     if cause == "leak":
         leak = leaks[0]
@@ -273,9 +320,14 @@ def _headline(failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], 
     lack = failure.request.size_bytes - failure.usable_free_bytes
     if short is None:
         text = f"{wanted} wanted: {format_size(lack)} short even if all {free} of holes had been one piece"
+        if failure.pool is not None:
+            text = (
+                f"{wanted} wanted from private pool {failure.pool}, which had {free} free and may use no other memory"
+            )
     else:
         where = "below the process's limit" if wall == "process_limit" else "at the driver"
-        text = f"{format_size(short)} short {where}: {wanted} wanted, {free} free in {failure.usable_holes:,} holes"
+        holes = counted(failure.usable_holes, "hole")
+        text = f"{format_size(short)} short {where}: {wanted} wanted, {free} free in {holes}"
     if cause == "spike":
         return f"{text}; this step needs more than twice what any earlier one did"
     return text
@@ -298,7 +350,7 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
             evidence=("the message prints its hint whatever the settings are",),
         )
     if capacity is not None and in_pages > capacity:
-        excess = f"{format_size(needed - capacity)} more than" if needed > capacity else "in whole pages more than"
+        excess = f"{format_size(in_pages - capacity)} more than"
         return Finding(
             id="expandable_segments",
             verdict="not a problem",
@@ -311,7 +363,7 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
         )
     if outside.limit_bytes is not None and failure.room_bytes is not None:
         spare = outside.limit_bytes - needed
-        evidence = f"only with holes of less than {format_size(spare)} in all would it fit"
+        evidence = f"it would fit if no more than {format_size(spare)} were left in holes"
     else:
         evidence = (
             f"{format_size(failure.usable_free_bytes)} lie in holes; those smaller than a page cannot be given back"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.fragmentation import Fragmentation
+from vramlens.analyses.fragmentation import fragmentation_at
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.heap import Heap
 from vramlens.analyses.oom import settings_variable
-from vramlens.units import MIB, format_size
+from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25
 _UNUSED_SHARE = 0.2
@@ -57,28 +57,28 @@ def optimizer_state(heap: Heap) -> list[Finding]:
     ]
 
 
-def unused_reserve(view: Attribution, fragmentation: Fragmentation) -> list[Finding]:
-    """Reserved memory that the peak did not need, when it is much."""
+def unused_reserve(view: Attribution) -> list[Finding]:
+    """Memory that the run reserved beyond what its peak needed, when it is much."""
     device = view.device
-    allocations = device.allocations
-    alive = allocations.alive_after(fragmentation.event)
-    unused = fragmentation.reserved_bytes - int(allocations.taken_bytes[alive].sum())
-    if unused < _UNUSED_SHARE * fragmentation.reserved_bytes or unused < _LEAST_BYTES or device.out_of_memory:
+    unused = device.reserved.peak_bytes - device.active.peak_bytes
+    if unused < _UNUSED_SHARE * device.reserved.peak_bytes or unused < _LEAST_BYTES or device.out_of_memory:
         return []
+    fragmentation = fragmentation_at(view, device.reserved.peak_event)
     pin = fragmentation.pinned_by[0] if fragmentation.pinned_by else None
     evidence = [
-        f"{fragmentation.holes:,} holes, the largest {format_size(fragmentation.largest_free_bytes)}; "
-        f"{format_size(fragmentation.releasable_bytes)} in whole free segments"
+        f"at most {format_size(device.reserved.peak_bytes)} reserved and {format_size(device.active.peak_bytes)} used",
+        f"then {counted(fragmentation.holes, 'hole')}, the largest {format_size(fragmentation.largest_free_bytes)}; "
+        f"{format_size(fragmentation.releasable_bytes)} in whole free segments",
     ]
     if pin is not None and pin.held_bytes and pin.place is not None:
         evidence.append(
-            f"{pin.blocks:,} blocks of {pin.place} keep {format_size(pin.held_bytes)} of it from being used"
+            f"{counted(pin.blocks, 'block')} of {pin.place} keep {format_size(pin.held_bytes)} of it from being used"
         )
     return [
         Finding(
             id="unused_reserve",
             verdict="proven",
-            title=f"{format_size(unused)} were reserved at the peak that the peak did not need",
+            title=f"{format_size(unused)} more was reserved than the peak needed",
             bytes=unused,
             place=pin.place if pin else None,
             evidence=tuple(evidence),

@@ -28,7 +28,7 @@ from vramlens.trace import (
     Strings,
     Trace,
 )
-from vramlens.units import format_size
+from vramlens.units import counted, format_size
 
 HOST = -1
 _UNLIMITED = 2**64 - 1
@@ -107,16 +107,14 @@ def _totals(value: object) -> dict[int, int]:
 
 
 def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
-    if len(snapshot["final.rows"]) or len(snapshot["traces.count"]) or len(snapshot["host_traces.count"]):
+    if len(snapshot["final.rows"]) or snapshot["traces.count"].any() or snapshot["host_traces.count"].any():
         return
+    if snapshot.truncated_at is not None:
+        raise InputError(f"ends at byte {snapshot.truncated_at}, before the first whole segment or event")
     if {"segments", "device_traces"} & set(top):  # a snapshot, but of nothing
-        if snapshot.truncated_at is not None:
-            raise InputError(f"ends at byte {snapshot.truncated_at}, before the first whole segment or event")
         return
     if {"entries", "pg_config"} <= set(top):
         raise NotARecording("this is an NCCL flight record, not a memory snapshot")
-    if snapshot.truncated_at is not None:
-        raise InputError(f"ends at byte {snapshot.truncated_at}, before the first whole segment or event")
     raise NotARecording("a pickle, but not a PyTorch memory snapshot (no segments, no device_traces)")
 
 
@@ -221,7 +219,8 @@ class _Builder:
         }
         life = Lifetimes(
             {name: np.ascontiguousarray(column) for name, column in columns.items()},
-            has_final_state=whole and bool((snapshot[f"{final}.whole"] == 1).any()),
+            # Events must lead up to the final state; without events it is all there is, whole or not.
+            has_final_state=(whole and bool((snapshot[f"{final}.whole"] == 1).any())) or not len(events),
             max_split_size=_max_split_size(self._settings),
             roundup_divisions=_roundup_divisions(self._settings),
         )
@@ -370,7 +369,8 @@ def _missing(
         elif held or trace.reserved.base_bytes:
             why = "overwritten by later ones" if overwritten else "before recording began or overwritten by later ones"
             said.append(
-                f"device {device}: the earliest events ({why}): {format_size(held)} in {blocks:,} blocks were there"
+                f"device {device}: the earliest events ({why}): {format_size(held)} "
+                f"in {counted(blocks, 'block')} were there"
             )
         if trace.orphan_events and trace.whole:
             said.append(f"device {device}: {trace.orphan_events:,} events contradict the rest; figures are estimates")
