@@ -86,7 +86,10 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
     """
     with open_source(path) as source:
         if source.kind != "pickle":
-            raise NotARecording(f"{source.name}: {_WHAT_IT_IS[source.kind]}, not a recording")
+            what = (
+                "is neither a recording nor a text" if source.kind == "binary" else f"is {source.kind}, not a recording"
+            )
+            raise NotARecording(f"{source.name}: {what}")
         return _read_recording(source, progress)
 
 
@@ -122,14 +125,18 @@ def explain(
             raise UsageError(f"{source.name}: is no recording: a device, a moment or a log cannot be chosen")
         messages = find_oom_messages(source.stream)
         if not messages:
-            raise NotARecording(f"{source.name}: {_WHAT_IT_IS[source.kind]}, with no out-of-memory error in it")
+            raise NotARecording(f"{source.name}: {_WHAT_ELSE[source.kind]}")
         message = messages[-1]
         if total_bytes is not None:
             message = replace(message, total_bytes=total_bytes)
         return explain_text(message, source.name, messages.total)
 
 
-_WHAT_IT_IS = {"text": "is a text", "json": "is JSON", "binary": "is neither a recording nor a text"}
+_WHAT_ELSE = {
+    "text": "a text with no out-of-memory error in it; give the log that has the error, or a recording",
+    "json": "JSON, with no out-of-memory error in it; give the log that has the error, or a recording",
+    "binary": "is neither a recording nor a text",
+}
 
 
 def example_path() -> Path:

@@ -157,6 +157,80 @@ def test_every_wording_gets_a_sound_verdict(case: dict[str, Any]) -> None:
         assert found.findings[0].verdict == "not a problem"
 
 
+def test_an_error_wrapped_inside_words_gives_the_same_verdict() -> None:
+    wrapped = "\n".join("  " + LIMIT[at : at + 80] for at in range(0, len(LIMIT), 80))
+    assert verdict(wrapped) == verdict(LIMIT)
+
+
+def test_an_error_that_breaks_off_states_no_shortage() -> None:
+    at_limit = verdict(LIMIT[: LIMIT.index(" Of the")])
+    assert at_limit.wall == "process_limit"
+    assert at_limit.headline.startswith("64.00 MiB refused, most likely by this process's own limit of 2.00 GiB")
+    at_driver = verdict(SMALL[: SMALL.index("non-PyTorch")])
+    assert at_driver.headline.startswith("at least 1.00 MiB short")
+    assert finding(at_driver, "device_full").verdict == "likely"
+    unexplained = verdict(LIMIT[: LIMIT.index("2.00 GiB allowed")] + "2.0")
+    assert "breaks off" in unexplained.headline
+    for found in (at_limit, at_driver, unexplained):
+        assert found.short_by_bytes is None
+        assert "Part of the message is missing" in found.unknowns[0]
+    assert not any("missing" in unknown for unknown in verdict(LIMIT).unknowns)
+
+
+def test_the_advice_says_the_headline_s_number_and_its_rounding() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 1.29 GiB. GPU 0 has a total capacity of 79.32 GiB of which 1.00 GiB is"
+        " free."
+    )
+    found = verdict(text)
+    assert found.headline.startswith("about 296.96 MiB short")
+    fix = finding(found, "device_full").fix or ""
+    assert fix.startswith("need 296.96 MiB less (up to 307.20 MiB with the rounding of the printed figures)")
+
+
+@pytest.mark.parametrize(
+    ("text", "slug", "verdict_is", "words"),
+    [
+        ("RuntimeError: CUDA error: out of memory", "driver_memory", "likely", "empty_cache"),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling", "library_memory", "likely", "set_per_process_memory_fraction"),
+        ("CUBLAS_STATUS_NOT_INITIALIZED when calling", "library_memory", "possible", "CUDA_LAUNCH_BLOCKING"),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "library_memory", "likely", "empty_cache"),
+        ("Out of memory while trying to allocate 33762398024 bytes.", "jax_memory", "likely", "PREALLOCATE=false"),
+        ("OOM when allocating tensor with shape[64,64]", "tensorflow_memory", "likely", "ALLOW_GROWTH"),
+        ("No available memory for the cache blocks.", "vllm_memory", "likely", "gpu_memory_utilization"),
+        ("Failed to CUDA calloc 536870912 bytes", "nccl_memory", "likely", "NCCL_BUFFSIZE"),
+        ("CUDA out of memory", "no_figures", "possible", "vramlens run"),
+    ],
+)
+def test_what_allocates_outside_pytorch_gets_a_fix(text: str, slug: str, verdict_is: str, words: str) -> None:
+    one = finding(verdict(text), slug)
+    assert one.verdict == verdict_is
+    assert words in (one.fix or "")
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
+def test_every_wording_gets_a_fix_and_says_nothing_twice(case: dict[str, Any]) -> None:
+    found = verdict(case["text"])
+    assert any(one.fix for one in found.findings) or case["name"] == "mps without limit"
+    assert found.headline not in [one.title for one in found.findings]
+
+
+def test_the_kernel_s_words_name_the_process_and_what_it_held() -> None:
+    text = "Memory cgroup out of memory: Killed process 23793 (python) total-vm:2623712kB, anon-rss:506500kB"
+    killed = finding(verdict(text), "oom_killer")
+    assert killed.bytes == 506500 * 1024
+    assert "23793 (python), which held 494.63 MiB: its container's" in killed.title
+
+
+def test_a_bus_error_in_a_worker_is_shared_memory() -> None:
+    text = (
+        "RuntimeError: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory"
+    )
+    found = verdict(text + " (shm).")
+    assert (found.wall, found.findings[0].id) == ("host", "shared_memory")
+    assert "--shm-size" in (found.findings[0].fix or "")
+
+
 def check(found: TextVerdict) -> None:
     assert found.wall in WALLS
     assert found.cause is None

@@ -63,7 +63,16 @@ def test_explains_the_example_and_says_so(capsys):
     assert main(["explain"]) == 0
     output = capsys.readouterr()
     assert str(api.example_path()) in output.err.splitlines()[0]
-    assert len(output.out.splitlines()) <= 24
+    assert "--markdown shows all" in output.out  # what 24 lines have no room for is told
+
+
+def test_a_failure_fits_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["explain", str(api.example_path())]) == 0
+    assert 15 < len(capsys.readouterr().out.splitlines()) <= 24
 
 
 def test_reads_standard_input(log):
@@ -79,7 +88,16 @@ def test_reads_standard_input(log):
         [],
         ["explode"],
         ["explain", "--top", "0"],
+        ["explain", "--top", "-3"],
         ["explain", "--top", "many"],
+        ["explain", "--top", "9" * 5000],
+        ["explain", "--device", "cuda"],
+        ["explain", "--device", "cpu:0"],
+        ["explain", "--device", "9" * 5000],
+        ["explain", "--total", "0"],
+        ["explain", "--log", "train.log"],
+        ["explain", "run.pickle", "--log"],
+        ["gpt.pickle"],
         ["explain", "--device", "-1"],
         ["explain", "--by", "colour"],
         ["explain", "--at", "lunch"],
@@ -98,6 +116,32 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
     if arguments:
         assert output.err.startswith("vramlens: ")
         assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["explain", "--log", "train.log"], "--log needs a FILE: the recording that the error belongs to\n"),
+        (["explain", "--top", "-3"], "argument --top: must be at least 1 "),
+        (["explain", "--top=0"], "argument --top: must be at least 1 "),
+        (["explain", "--total", "0GiB"], "argument --total: must be more than 0 "),
+        (["explain", "--device", "one"], "argument --device: 'one' is no device: say 0 or cuda:0 "),
+        (["gpt.pickle"], "gpt.pickle is no verb; did you mean: vramlens explain gpt.pickle\n"),
+        (["my runs/gpt", "--json"], "did you mean: vramlens explain 'my runs/gpt' --json\n"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(arguments, said, capsys):
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_existing_file_is_no_verb_whatever_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "snapshot").write_text("")
+    (tmp_path / "explain").write_text(ERROR_TEXT)
+    assert main(["snapshot"]) == 2
+    assert "did you mean: vramlens explain snapshot" in capsys.readouterr().err
+    assert main(["explain", "explain"]) == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of interest\n", b"\x80\x04N.", b"{}"])
@@ -146,7 +190,7 @@ def test_options_arrive(monkeypatch, log):
         return real(path)
 
     monkeypatch.setattr(api, "explain", explain)
-    assert main(["explain", log, "--at", "7", "--device", "1", "--log", "x", "--total", "80GiB"]) == 0
+    assert main(["explain", log, "--at", "7", "--device", "cuda:1", "--log", "x", "--total", "80GiB"]) == 0
     assert seen.pop("progress") is not None
     assert seen == {"at": "7", "device": 1, "log": "x", "total_bytes": 80 * 2**30}
 

@@ -52,6 +52,62 @@ def test_prefixes_on_every_line_change_nothing(case: dict[str, Any], prefix: str
     assert message.rank == (3 if "rank3" in prefix + case["text"] else None)
 
 
+@pytest.mark.parametrize(
+    "case", [case for case in CORPUS if "Of the allocated" in case["text"]], ids=lambda c: c["name"]
+)
+@pytest.mark.parametrize("indent", ["", "    "])
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_breaks_inside_words_and_numbers_change_no_figure(case: dict[str, Any], indent: str, trimmed: bool) -> None:
+    text = " ".join(case["text"].replace("# ", "").split())
+    (plain,) = find_oom_messages(text.encode())
+    for width in range(60, 132):
+        lines = [text[at : at + width] for at in range(0, len(text), width)]
+        wrapped = "\n".join(indent + (line.strip() if trimmed else line) for line in lines)
+        (message,) = find_oom_messages(wrapped.encode() + b"\nTraceback (most recent call last):\n")
+        for name in (*case["expect"], "cut", "hint_expandable"):
+            assert getattr(message, name) == getattr(plain, name), (width, name, wrapped)
+
+
+def test_a_break_inside_words_leaves_no_trace_in_the_text() -> None:
+    text = next(case["text"] for case in CORPUS if case["name"] == "cuda many processes")
+    start = text.index("CUDA")
+    wrapped = "\n".join(text[at : at + 80] for at in range(0, len(text), 80))
+    assert find_oom_messages(wrapped.encode())[0].text == " ".join(text[start:].split())
+
+
+def test_the_first_words_may_be_broken_too() -> None:
+    for at in range(1, len("CUDA out of memory. Tried to allo")):
+        text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 8.00 GiB"
+        (message,) = find_oom_messages(f"x\n{text[:at]}\n  {text[at:]}".encode())
+        assert (message.kind, message.tried_bytes, message.total_bytes) == ("cuda", 2 * GIB, 8 * GIB), at
+        assert message.line_number == 2
+
+
+FULL = (
+    "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which 133.32 GiB is"
+    " free. Process 7 has 1.00 GiB memory in use. Including non-PyTorch memory, this process has 2.64 GiB memory in"
+    " use. 2.00 GiB allowed; Of the allocated memory 1.90 GiB is allocated by PyTorch, with 1.00 MiB allocated in"
+    " private pools (e.g., CUDA Graphs), and 1.78 MiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_a_message_that_breaks_off_is_known_to() -> None:
+    first, last = FULL.index("Tried to") + 9, FULL.index(" but unallocated") + len(" but unallocated")
+    for at in range(first, last):
+        whole = FULL[:at].rstrip().endswith(("MiB.", "free.", "use."))
+        (message,) = find_oom_messages(FULL[:at].encode())
+        assert message.cut != whole, FULL[:at]
+    assert not find_oom_messages(FULL.encode())[0].cut
+    (message,) = find_oom_messages(FULL[:300].encode() + b"\nTraceback (most recent call last):\n  File 1\n")
+    assert message.cut
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
+def test_whole_messages_are_not_taken_for_cut_ones(case: dict[str, Any]) -> None:
+    for after in ("", "\nTraceback (most recent call last):\n", "\nProcess SpawnProcess-1:\nOf course\n"):
+        assert not find_oom_messages((case["text"] + after).encode())[0].cut
+
+
 @given(SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, st.lists(st.tuples(st.integers(1, 1 << 22), SIZES), max_size=9))
 def test_what_pytorch_prints_comes_back_within_its_rounding(
     tried: int, total: int, free: int, own: int, live: int, holes: int, others: list[tuple[int, int]]

@@ -26,6 +26,12 @@ def test_the_line_number_survives_any_shortening():
     assert layout.place(place, 100) == str(place)
 
 
+def test_a_file_name_is_not_cut_when_it_fits_without_its_folders():
+    place = Place("train/workloads.py", 39, "forward")
+    assert Layout(80).place(place, 29) == "…/workloads.py:39 in forward"
+    assert Layout(80).place(place, 26) == "workloads.py:39 in forward"
+
+
 def test_control_characters_become_visible():
     assert visible("a\nb\x1b[0m\u202e\ud800") == "a\\nb\\x1b[0m\\u202e\\ud800"
     assert visible("café 漢字") == "café 漢字"

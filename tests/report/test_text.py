@@ -18,15 +18,32 @@ NUMBER_AT_THE_END = re.compile(r"[0-9]$")
 UNIT_AT_THE_START = re.compile(r"\s*(?:bytes?|[KMGT]iB|%)\b")
 
 
-def lines_of(explanation, width=80, by="line", top=None, **options):
+def lines_of(explanation, width=80, by="line", top=None, whole=False, **options):
     console = Console(file=io.StringIO(), width=width, **options)
-    render(explanation, console, by, top)
+    render(explanation, console, by, top, whole=whole)
     return console.file.getvalue().splitlines()
 
 
-def text_of(explanation, width=80, by="line", top=None):
+def screen_of(explanation, width=80, by="line", height=24):
+    """The lines on a terminal."""
+    return lines_of(explanation, width, by, height=height, force_terminal=True, color_system=None)
+
+
+def words(lines):
     """The words, wherever the lines end."""
-    return " ".join(" ".join(lines_of(explanation, width, by, top)).split())
+    return " ".join(" ".join(lines).split())
+
+
+def text_of(explanation, width=80, by="line", top=None):
+    return words(lines_of(explanation, width, by, top))
+
+
+def with_devices(explanation, device):
+    """The same on the given one of two devices."""
+    heap = replace(explanation.heap, device=device)
+    peak = replace(explanation.peak, device=device, heap=replace(explanation.peak.heap, device=device))
+    facts = replace(explanation.recording, devices=(0, 1))
+    return replace(explanation, recording=facts, heap=heap, peak=peak)
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
@@ -54,11 +71,37 @@ def test_a_number_stays_with_its_unit(make, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("make", [failed, error_text])
 def test_a_failure_fits_one_screen(make, width, by):
-    assert len(lines_of(make(), width, by)) <= FAILURE_LINES
+    assert len(screen_of(make(), width, by)) <= FAILURE_LINES
+
+
+@pytest.mark.parametrize("height", [10, 24, 25, 40, 60, 500])
+def test_a_failure_uses_the_rows_there_are(height):
+    shown, everything = screen_of(failed(), height=height), lines_of(failed(), whole=True)
+    assert len(shown) <= max(FAILURE_LINES, height - 1)
+    assert len(shown) <= len(everything)
+    assert (shown == everything) == (height == 500)
+
+
+def test_a_failure_fits_24_lines_in_a_pipe():
+    assert 15 < len(lines_of(failed())) <= FAILURE_LINES
+
+
+def test_a_failure_has_headings_on_a_wide_terminal():
+    assert any(line.split() == ["count", "line", "mostly"] for line in screen_of(failed(), 200))
+
+
+@pytest.mark.parametrize(
+    "options", [{"whole": True}, {"top": 3, "force_terminal": True, "color_system": None, "height": 24}]
+)
+def test_a_failure_is_shown_whole_where_no_screen_limits_it(options):
+    text = words(lines_of(failed(), **options))
+    for number in range(6):
+        assert f"finding {number}: 200.00 MiB" in text
+    assert "--markdown" not in text
 
 
 def test_a_failure_keeps_what_matters_most():
-    text = text_of(failed())
+    text = words(screen_of(failed()))
     for wanted in (
         "1.28 GiB were free inside reserved memory",
         "Refused by the limit set for this process",
@@ -81,7 +124,7 @@ def test_rows_asked_for_are_shown_even_after_a_failure():
 
 def test_the_first_line_is_the_answer():
     assert lines_of(run(), 120)[0].startswith(
-        "Peak 448.00 MiB requested (2.00 GiB reserved) in step 3: 89 % activations"
+        "Peak 448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB): 89 % activations"
     )
     assert lines_of(failed(), 120)[0].startswith("1.28 GiB were free inside reserved memory")
 
@@ -97,14 +140,19 @@ def test_bytes_without_a_line_are_a_row():
 
 
 def test_inferred_bytes_are_marked():
-    header, row = [line for line in lines_of(run(), 120) if " likely " in line or "forward_4 " in line][:2]
+    header, row = [line for line in lines_of(run(), 120) if " inferred " in line or "forward_4 " in line][:2]
     assert "19 %" in row
-    assert header.index("likely") < row.index("19 %") + len("likely")
+    assert header.index("inferred") < row.index("19 %") + len("inferred")
+    assert "inferred: asked for by the backward pass on behalf of that line" in text_of(run())
+    assert "inferred" not in text_of(run(), top=3)
+    assert "inferred" not in text_of(run(), by="phase")
 
 
 def test_a_lower_bound_says_so_beside_the_number():
     peak = replace(run().peak, exact=("requested_bytes",))
-    assert "(2.00 GiB reserved, at least)" in text_of(run(peak=peak))
+    assert "448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB or more)" in text_of(run(peak=peak))
+    peak = replace(run().peak, exact=())
+    assert "448.00 MiB or more requested in step 3" in text_of(run(peak=peak))
 
 
 def test_sizes_are_right_aligned():
@@ -139,12 +187,12 @@ def test_names_cannot_draw_on_the_screen(by):
 def test_a_terminal_without_unicode_gets_dots():
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding="ascii")
-    render(run(), Console(file=stream, width=80))
+    render(run(), Console(file=stream, width=90))
     stream.flush()
     output = buffer.getvalue().decode("ascii")
     assert "... and 12 more lines" in output
     assert ".../transformer.py" in output
-    assert max(map(len, output.splitlines())) <= 80
+    assert max(map(len, output.splitlines())) <= 90
 
 
 def test_leaks_are_told_once():
@@ -171,7 +219,7 @@ def test_a_survived_failure_is_no_headline():
 def test_the_heap_at_another_moment_says_which():
     text = text_of(run(heap=replace(run().heap, event=999), at="end"), 200)
     assert text.startswith("448.00 MiB requested at the end in step 3")
-    assert "The peak: 448.00 MiB requested (2.00 GiB reserved)" in text
+    assert "The peak: 448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB)" in text
 
 
 def test_missing_names_say_how_to_get_them():
@@ -192,17 +240,58 @@ def test_every_answer_ends_with_a_next_step():
     assert lines_of(run(recording=spaced))[-1] == "  vramlens explain 'my run.pickle' --by stack"
 
 
+@pytest.mark.parametrize("device", [0, 1])
+def test_one_of_several_devices_is_named(device):
+    lines = lines_of(with_devices(run(), device), 120)
+    assert lines[0].startswith(f"Peak 448.00 MiB requested on device {device} in step 3 (")
+    assert f"448.00 MiB held at the peak on device {device}, by line" in lines
+    assert lines[-1] == f"  vramlens explain run.pickle --device {device} --by stack"
+    lines = screen_of(with_devices(failed(), device), 120)
+    assert f"600.00 MiB did not fit (on device {device})" in words(lines)
+    assert f"448.00 MiB held when the request failed on device {device}, by line" in lines
+    assert lines[-1] == f"  vramlens explain run.pickle --device {device} --by stack"
+
+
+def test_a_single_device_is_not_named():
+    one = replace(run().recording, devices=(1,))
+    assert "device" not in text_of(run(recording=one))
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("oom_killer", 'dmesg -T | grep -i -E "killed process|out of memory"'),
+        ("host_memory", 'dmesg -T | grep -i -E "killed process|out of memory"'),
+        ("pinned_memory", "ulimit -l; free -h"),
+        ("shared_memory", "df -h /dev/shm"),
+    ],
+)
+def test_after_a_host_failure_the_system_is_asked(kind, command):
+    answer = error_text()
+    answer = replace(answer, oom=replace(answer.oom, wall="host"), findings=(replace(finding(), id=kind),))
+    assert lines_of(answer)[-1] == f"  {command}"
+    assert "record" not in text_of(answer)
+
+
+def test_where_no_memory_failed_there_is_no_command():
+    answer = replace(error_text(), findings=(replace(finding(), id="not_memory", verdict="not a problem"),))
+    assert text_of(answer).endswith(
+        "Next, nothing to record, since no memory ran out: change the kernel and run it again."
+    )
+
+
 def test_a_file_that_looks_like_an_option_can_be_pasted():
     dashed = replace(run().recording, source="-x.pickle")
     assert lines_of(run(recording=dashed))[-1] == "  vramlens explain ./-x.pickle --by stack"
 
 
 def test_steps_are_summed_up():
-    assert "8 steps, told by optimizer marks; their peaks, requested: 100.00 MiB, 200.00 MiB, 300.00 MiB, …" in text_of(
-        run()
+    assert (
+        "8 steps, found by optimizer marks; their peaks, requested: 100.00 MiB, 200.00 MiB, 300.00 MiB, …"
+        in text_of(run())
     )
     same = replace(run().steps, count=3, peak_bytes=(5, 5, 5))
-    assert "3 steps, told by optimizer marks; each peaks at 5 bytes requested." in text_of(run(steps=same))
+    assert "3 steps, found by optimizer marks; each peaks at 5 bytes requested." in text_of(run(steps=same))
 
 
 def test_a_failure_with_nothing_to_do_says_what_would_not_help():

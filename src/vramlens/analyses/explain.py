@@ -73,7 +73,7 @@ def moment(device: DeviceTrace, at: str) -> int:
         return len(device.events) - 1
     if at == "oom":
         if not device.out_of_memory:
-            raise UsageError(f"no request failed on device {device.device}: there is no moment `oom`")
+            raise UsageError(f"no request failed on device {device.device}: leave --at out, or say peak or end")
         return device.out_of_memory[-1].event
     if at.isascii() and at.isdigit() and int(at) < len(device.events):
         return int(at)

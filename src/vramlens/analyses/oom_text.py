@@ -32,6 +32,40 @@ __all__ = ["WALLS", "LedgerRow", "TextVerdict", "explain_message"]
 WALLS = ("process_limit", "device", "other_process", "host", "unknown")
 _LIBRARIES = {"nccl": "NCCL", "cublas": "cuBLAS", "cudnn": "cuDNN", "cufft": "cuFFT", "cusolver": "cuSOLVER"}
 _LIBRARIES |= {"cusparse": "cuSPARSE", "jax": "JAX", "tensorflow": "TensorFlow", "vllm": "vLLM"}
+_ROOM = (
+    "make room outside PyTorch's cache: torch.cuda.empty_cache() just before it, or"
+    " torch.cuda.set_per_process_memory_fraction(0.9) at the start"
+)
+# By kind: the finding's id, its title, and the fix.
+_OUTSIDE_FIXES = {
+    "driver": (
+        "driver_memory",
+        "Something outside PyTorch's cache asked the driver: a context, a library, a graph or pinned host memory",
+        f"{_ROOM}; at the first CUDA call look at nvidia-smi: another process may hold the device",
+    ),
+    "nccl": (
+        "nccl_memory",
+        "NCCL takes memory from the driver, not from PyTorch's cache",
+        "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller NCCL_BUFFSIZE",
+    ),
+    "jax": (
+        "jax_memory",
+        "JAX takes 75 % of the device when it starts, whatever it needs",
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=.50 where PyTorch shares the device;"
+        " if JAX has the device alone, a smaller batch or jax.checkpoint",
+    ),
+    "tensorflow": (
+        "tensorflow_memory",
+        "TensorFlow takes nearly the whole device when it starts, whatever it needs",
+        "TF_FORCE_GPU_ALLOW_GROWTH=true where PyTorch shares the device; if TensorFlow has it alone, a smaller batch",
+    ),
+    "vllm": (
+        "vllm_memory",
+        "Weights and activations leave nothing of vLLM's share of the device for its cache",
+        "raise gpu_memory_utilization (at most what nvidia-smi shows as free), or lower max_model_len or max_num_seqs,"
+        " or raise tensor_parallel_size",
+    ),
+}
 _CONTEXT_LOW, _CONTEXT_HIGH = 200 * MIB, 1000 * MIB  # what a process holds that only made a CUDA context
 
 
@@ -45,7 +79,7 @@ class TextVerdict:
         excluded_causes: those of the four that the sums do rule out.
         expandable_segments: ``refuted`` | ``undecided`` | None where it does not apply.
         short_by_bytes: what the request lacked, at the driver or below the process's limit; None if not
-            known.
+            known, also where the message breaks off.
         short_slack_bytes: by how much rounding may move it.
         headline: one sentence, the number that matters first.
         ledger: rows that sum exactly to the device's printed total; () when that is unknown or the figures
@@ -81,6 +115,7 @@ def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
         *_host_findings(message, wall),
         *_wall_findings(message, wall, short, slack, owners),
         *_expandable_findings(message, conf, hint),
+        *_outside_findings(message, wall),
         *_other_findings(message, owners, ledger),
     )
     return TextVerdict(
@@ -88,8 +123,8 @@ def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
         cause=None,
         excluded_causes=excluded_causes(message),
         expandable_segments=hint,
-        short_by_bytes=short,
-        short_slack_bytes=slack,
+        short_by_bytes=None if message.cut else short,
+        short_slack_bytes=0 if message.cut else slack,
         headline=_headline(message, wall, short, slack, owners),
         ledger=ledger,
         findings=findings,
@@ -102,6 +137,14 @@ def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
 
 def _about(size: int, slack: int) -> str:
     return f"{'about ' if slack * 50 > size else ''}{format_size(size)}"
+
+
+def _up_to(size: int, slack: int) -> str:
+    """How much less to need: a printed sum, and the most that it may really be."""
+    most = format_size(size + slack)
+    if most == format_size(size):
+        return f"{most} less"
+    return f"{format_size(size)} less (up to {most} with the rounding of the printed figures)"
 
 
 def _biggest(owners: Owners) -> tuple[int, int]:
@@ -126,14 +169,17 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
     wanted = f"{format_size(tried)} wanted"
     free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""
     of_total = f" of {format_size(message.total_bytes)}" if message.total_bytes is not None else ""
+    least = "at least " if message.cut else ""
     if wall == "process_limit":
         limit = format_size(message.allowed_bytes or 0)
         left = f", while the device had {free}" if free else ""
-        over = _about(short, slack) if short is not None else format_size(tried)
-        return f"{over} over this process's own limit of {limit}: {wanted}{left}"
+        if short is None:
+            return f"{format_size(tried)} refused, most likely by this process's own limit of {limit}{left}"
+        return f"{least}{_about(short, slack)} over this process's own limit of {limit}: {wanted}{left}"
     if short is None and free and wall == "unknown":
-        return f"{free}, yet the driver refused {format_size(tried)}: the printed figures do not explain it"
-    lack = f"{_about(short, slack)} short" if short is not None else "Short by less than the printed rounding"
+        why = "the message breaks off before it says why" if message.cut else "the printed figures do not explain it"
+        return f"{free}, yet the driver refused {format_size(tried)}: {why}"
+    lack = f"{least}{_about(short, slack)} short" if short is not None else "Short by less than the printed rounding"
     if wall == "other_process":
         if owners.others:
             pid, held = _biggest(owners)
@@ -143,11 +189,17 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
 
 
 def _host_headline(message: OomMessage) -> str:
+    if _is_shared_memory(message):
+        return "The workers' shared memory (/dev/shm) most likely ran out: the GPU's memory is not the reason"
     if message.verdict == "possible":
         return "A process was killed or refused, most often because the host's memory ran out: the GPU's did not"
     if message.tried_bytes is not None:
         return f"{format_size(message.tried_bytes)} of host memory was refused: the GPU's memory is not the reason"
     return "The host's memory ran out, not the GPU's"
+
+
+def _is_shared_memory(message: OomMessage) -> bool:
+    return re.search(r"[Bb]us error|shared memory", message.text) is not None and message.kind == "host"
 
 
 def _wall_findings(
@@ -168,8 +220,8 @@ def _wall_findings(
         free = f" (the device has {format_size(message.free_bytes)} free)" if message.free_bytes is not None else ""
         name = "PYTORCH_MPS_HIGH_WATERMARK_RATIO" if message.kind == "mps" else "set_per_process_memory_fraction"
         title = f"The limit of {format_size(message.allowed_bytes)} refused it, not the device{free}"
-        fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {format_size(short)} less"
-        found.append(Finding("process_limit", "proven", title, short, fix=fix))
+        fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {_up_to(short, slack)}"
+        found.append(Finding("process_limit", "likely" if message.cut else "proven", title, short, fix=fix))
     elif wall == "other_process" and owners.others:
         pid, size = _biggest(owners)
         title = f"Other processes hold at least {format_size(owners.others_low)} of this device; it would have fitted"
@@ -177,12 +229,15 @@ def _wall_findings(
         verdict = "proven" if owners.how == "named" else "likely"
         found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
     elif wall == "device" and short is not None and not found:
-        title = f"The driver lacked {_about(short, slack)} for a segment of {format_size(message.tried_bytes or 0)}"
+        least = "at least " if message.cut else ""
+        title = (
+            f"The driver lacked {least}{_about(short, slack)} for a segment of {format_size(message.tried_bytes or 0)}"
+        )
         fix = (
-            f"need {format_size(short + slack)} less at this moment (smaller batch, checkpointing, no_grad in"
+            f"need {_up_to(short, slack)} at this moment (smaller batch, checkpointing, no_grad in"
             " evaluation); what is freed counts once a whole segment is empty"
         )
-        found.append(Finding("device_full", "proven", title, short, fix=fix))
+        found.append(Finding("device_full", "likely" if message.cut else "proven", title, short, fix=fix))
     return tuple(found)
 
 
@@ -199,23 +254,65 @@ def _host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
             "Pinned host memory could not be had",
             "pin_memory=False or fewer workers; look at `ulimit -l`",
         )
-    elif re.search(r"Bus error|shared memory", message.text):
+    elif _is_shared_memory(message):
         kind, verdict = "shared_memory", "likely"
         title, fix = (
-            "The shared memory of the workers is full",
+            "DataLoader workers hand their batches over in /dev/shm, which Docker makes 64 MiB large",
             "docker run --shm-size=16g, or fewer DataLoader workers",
         )
-    elif re.search(r"Kill|oom|Out Of Memory|low on memory", message.text):
-        kind, verdict = "oom_killer", message.verdict
-        title = "The system killed a process to get host memory back"
+    elif re.search(r"KILL|Kill|oom|Out Of Memory|low on memory", message.text):
+        held = re.search(r"anon-rss:(\d{1,16})kB", message.text)
+        title, size = _killed(message.text), int(held[1]) * 1024 if held else None
         fix = "read `dmesg -T | grep -i oom` and the container's or job's memory limit; fewer workers, smaller queues"
+        return (Finding("oom_killer", message.verdict, title, size, fix=fix),)
     else:
         kind, verdict = "host_memory", message.verdict
         title, fix = (
-            "The host's memory (or its limit) is full",
+            "One request to the host itself failed; the limit may be the machine's, the container's or the job's",
             "look at `free -h` and the job's memory limit",
         )
     return (Finding(kind, verdict, title, message.tried_bytes, fix=fix),)
+
+
+def _killed(text: str) -> str:
+    """Who killed what, as far as the message says."""
+    if named := re.search(r"Kill(?:ed)? process (\d{1,10}) \(([^)]{1,40})\)(?:.{0,80}?anon-rss:(\d{1,16})kB)?", text):
+        whose = "its container's or job's limit was full" if "cgroup" in text else "the whole machine was full"
+        held = f", which held {format_size(int(named[3]) * 1024)}" if named[3] else ""
+        return f"The kernel killed process {named[1]} ({named[2]}){held}: {whose}"
+    if "DataLoader worker" in text:
+        return "A DataLoader worker got SIGKILL, which is what the kernel's out-of-memory killer sends"
+    if re.search(r"task \d{1,7}: Out Of Memory|StepId=|slurm", text):
+        return "Slurm stopped a step at its memory limit (--mem), which counts all of the step's tasks"
+    if "low on memory" in text:
+        return "Ray's memory monitor killed workers before the kernel had to"
+    if "oom" in text:
+        return "The out-of-memory killer was at work in this job's group of processes"
+    return "SIGKILL leaves no reason behind: the kernel's log tells whether its out-of-memory killer sent it"
+
+
+def _outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
+    """How to make room for what does not allocate through PyTorch's cache."""
+    kind = message.kind
+    if wall == "host" or kind == "triton":
+        return ()
+    if kind in _OUTSIDE_FIXES:
+        slug, title, fix = _OUTSIDE_FIXES[kind]
+        verdict = "possible" if message.verdict == "possible" else "likely"
+        return (Finding(slug, verdict, title, message.tried_bytes, fix=fix),)
+    if kind in _LIBRARIES:
+        name, fix = _LIBRARIES[kind], _ROOM
+        title = f"{name} allocates its handle and workspace from the driver, where PyTorch's cache had left no room"
+        if "NOT_INITIALIZED" in message.text:
+            title = f"{name} could not start: often for want of memory for its handle, else a damaged context or driver"
+            fix += "; if nvidia-smi shows room, look for an earlier CUDA error with CUDA_LAUNCH_BLOCKING=1"
+        verdict = "possible" if message.verdict == "possible" else "likely"
+        return (Finding("library_memory", verdict, title, message.tried_bytes, fix=fix),)
+    if message.tried_bytes is None and "more than 1EB" not in message.text:
+        title = "The size, the limit and what was free stand in the full error, of which this is only the beginning"
+        fix = "give the whole text of the error, or record the failure: vramlens run -o oom.vram SCRIPT"
+        return (Finding("no_figures", "possible", title, fix=fix),)
+    return ()
 
 
 def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tuple[Finding, ...]:
@@ -275,10 +372,6 @@ def _other_findings(message: OomMessage, owners: Owners, ledger: tuple[LedgerRow
         title = "With expandable_segments PyTorch calls the driver in a way that can fail although memory is free"
         fix = "try without expandable_segments (WSL and Jetson refuse it at times)"
         found.append(Finding("driver_calls", "possible", title, fix=fix))
-    if message.kind == "nccl":
-        fix = "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller NCCL_BUFFSIZE"
-        title = "NCCL takes memory from the driver, not from PyTorch's cache"
-        found.append(Finding("nccl_memory", "likely", title, message.tried_bytes, fix=fix))
     if message.live_bytes is not None and message.kind not in ("mps", "npu") and message.reserved_bytes is not None:
         title = "torch.cuda.empty_cache() before it does not help: PyTorch had already given back every empty segment"
         found.append(Finding("empty_cache", "likely", title, 0))
@@ -289,7 +382,8 @@ def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) 
     """What only a recording or a look at the machine can tell."""
     if wall == "host" or message.kind == "triton":
         return ("Which line of the program asked for it is in the traceback, not in this message.",)
-    said = ["Why this much was live (growth, one large step, or simply its size) takes a recording."]
+    said = ["Part of the message is missing: it breaks off before its end."] if message.cut else []
+    said += ["Why this much was live (growth, one large step, or simply its size) takes a recording."]
     if message.live_bytes is None:
         said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
     if hint == "undecided":

@@ -57,7 +57,7 @@ def shape_of(view: Attribution, peaks: StepPeaks) -> str | None:
         text += f" at {place}" + (" (likely)" if view.phases.inferred[row] else "")
     falls = _falls_in(view, event, int(view.steps.ends[step]), peaks.start_bytes[step], peaks.peak_bytes[step])
     if falls is not None:
-        text += f", falls in {falls}" if falls != phase else ", falls there again"
+        text += f", falls in {falls}" if falls != phase else " and falls again in the same phase"
     return text + "."
 
 

@@ -33,7 +33,7 @@ def activations(view: Attribution, heap: Heap, leaks: tuple[Leak, ...]) -> list[
             title=f"{_part(size, heap)} are activations kept for the backward pass",
             bytes=size,
             place=line.place if line else None,
-            evidence=("they shrink in proportion to the batch and the sequence length",),
+            evidence=("they shrink in proportion to the batch and to the size of each input",),
             fix=f"half the batch saves about {format_size(size // 2)}; or torch.utils.checkpoint around the "
             "repeated blocks, or autocast to bfloat16",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -38,10 +39,14 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--top",
         type=_positive,
         metavar="N",
-        help="how many rows to show (default: 10, fewer after a failure)",
+        help="how many rows to show (default: 10; after a failure as many as one screen has room for)",
     )
-    parser.add_argument("--device", type=_natural, metavar="N", help="the device (default: the one that holds most)")
-    parser.add_argument("--log", metavar="FILE", help="the error's text: its figures complete those of the recording")
+    parser.add_argument(
+        "--device", type=_device, metavar="N", help="the device, 0 or cuda:0 (default: the one that holds most)"
+    )
+    parser.add_argument(
+        "--log", metavar="LOG", help="a file with the error's text: its figures complete those of the recording"
+    )
     parser.add_argument("--total", type=_size, metavar="SIZE", help="the GPU's memory, for example 80GiB")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print data: one JSON object")
@@ -54,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vramlens import api
 
     path: str | None = arguments.file
+    if path is None and arguments.log is not None:
+        raise UsageError("--log needs a FILE: the recording that the error belongs to")
     if path is None:
         path = str(api.example_path())
         print(f"vramlens: no FILE given, so this is the example that comes with it: {path}", file=sys.stderr)
@@ -102,7 +109,8 @@ def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: b
 
     # Not straight to standard output: rich would end the program by itself when the reader has gone away.
     page = Page(None if to_file else sys.stdout)
-    render(explanation, Console(file=page, width=_FILE_WIDTH if to_file else None), arguments.by, arguments.top)
+    console = Console(file=page, width=_FILE_WIDTH if to_file else None)
+    render(explanation, console, arguments.by, arguments.top, whole=to_file)
     return page.getvalue()
 
 
@@ -112,23 +120,28 @@ def _moment(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is no moment: say peak, oom, end or an event's number")
 
 
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return int(text)
+def _device(text: str) -> int:
+    named = re.fullmatch(r"(?:cuda:)?([0-9]{1,9})", text)
+    if named is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no device: say 0 or cuda:0")
+    return int(named[1])
 
 
 def _positive(text: str) -> int:
-    number = _natural(text)
-    if number < 1:
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    if int(text) < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+    return int(text)
 
 
 def _size(text: str) -> int:
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     except (OverflowError, ValueError):  # more digits than any number has
         raise argparse.ArgumentTypeError("is too large") from None
+    if size < 1:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return size

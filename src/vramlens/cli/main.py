@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, Protocol, cast
@@ -87,6 +88,8 @@ def _run(argv: list[str]) -> int:
         command = cast(Command, importlib.import_module(f"vramlens.cli.{name}"))
         commands[name] = command
         command.prepare_parser(verbs.add_parser(name, help=command.HELP, description=command.HELP))
+    if argv and _looks_like_a_file(argv[0]):
+        raise UsageError(f"{argv[0]} is no verb; did you mean: vramlens explain {shlex.join(argv)}")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as done:  # --help and --version
@@ -95,6 +98,12 @@ def _run(argv: list[str]) -> int:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
     return commands[arguments.verb].run(arguments)
+
+
+def _looks_like_a_file(word: str) -> bool:
+    if word in VERBS or word.startswith("-"):
+        return False
+    return "." in word or "/" in word or os.sep in word or os.path.lexists(word)
 
 
 def _complain(message: str) -> None:

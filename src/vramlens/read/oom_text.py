@@ -5,6 +5,9 @@ The wordings are those of PyTorch 1.0 to 2.13 (``c10/cuda/CUDACachingAllocator.c
 ``aten/src/ATen/mps/MPSAllocator.mm``, ``c10/core/impl/alloc_cpu.cpp``), of NCCL (``src/include/alloc.h``), of
 the CUDA libraries, of the Linux kernel, and of a few programs that are seen beside them.
 
+A message may be broken over lines anywhere, also inside words and numbers, as a terminal does: it is read once
+with line breaks as spaces and once without any space, and the reading that yields more figures is kept.
+
 A log is read as a stream: memory stays below a few MiB and time grows linearly, whatever the log holds.
 """
 
@@ -24,17 +27,29 @@ _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process 
 _CONTEXT = 1 << 12  # what is looked at before a message: its line's prefix, and whether pinning was under way
 _GAP = 160  # characters that may stand between two clauses of one message (new wordings, wrapped prefixes)
 _LINE = 600  # characters kept of a message that is one line
+_BREAK = r"[ \t\r]{0,8}\n[ \t#>|*]{0,80}"  # where a terminal or a mail broke the line
 _NOT_AVAILABLE = 1 << 62  # 2**64 - 1 stands for "not known" and is printed as 17179869184.00 GiB
 
 # A block of the log without any of these holds no message; ``in`` is several times faster than a pattern.
 _WORDS = (
-    b"emory|MEMORY|STATUS_|_ALLOC|Failed to CUDA|to mmap|DataLoader worker|oom|OOM when|Errno 12|bad_alloc"
-    b"|Unable to allocate|error 1455|Signal 9|Killed|out of resource"
+    b"emory|out of me|MEMORY|STATUS_|_ALLOC|Failed to CUDA|to mmap|DataLoader worker|oom|OOM when|Errno 12|bad_alloc"
+    b"|Unable to allocate|error 1455|Signal 9|Killed|out of resource|bus error"
 ).split(b"|")
+
+
+def _broken(words: str) -> bytes:
+    """A pattern for plain words that a line break may stand in, anywhere after the first letter."""
+    letters = [rf"(?:(?:{_BREAK})| )" if letter == " " else re.escape(letter) for letter in words]
+    pairs = zip(words, letters, words[1:] + " ", strict=True)
+    return "".join(
+        one + ("" if " " in (word, following) else f"(?:{_BREAK})?") for word, one, following in pairs
+    ).encode()
+
+
 # The first words of every message: the grammar below is only tried where one of them stands. Each begins with
 # a plain letter, which lets ``re`` skip the places where none can.
 _HEADS = re.compile(
-    rb"CUDA out of m|HIP out of m|XPU out of m|NPU out of m|MUSA out of m|MLU out of m|GCU out of m"
+    _broken("CUDA out of m") + rb"|HIP out of m|XPU out of m|NPU out of m|MUSA out of m|MLU out of m|GCU out of m"
     rb"|Out of memory|Allocation on device|MPS backend out of|Cuda failure|HIP failure|Failed to CUDA"
     rb"|CUDA error: out|CUDA driver error|HIP error: out|HIP driver error|cuda runtime error|CUDA failed with"
     rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF"
@@ -42,7 +57,7 @@ _HEADS = re.compile(
     rb"|CUSOLVER_STATUS_|CUSPARSE_STATUS_|out of resource: |OOM when allocating|No available memory"
     rb"|DefaultCPUAllocator|unable to (?:mmap|open|allocate|resize)|DataLoader worker|Memory cgroup out"
     rb"|oom[-_]kill|task \d{1,7}: Out Of Memory|\[Errno 12\]|std::bad_alloc|Unable to allocate|os error 1455"
-    rb"|node running low|Signal 9 |Killed"
+    rb"|node running low|Signal 9 |Killed|Unexpected bus error"
 )
 # Each alternative is one kind of message. Every repetition is bounded, so trying one costs a constant.
 _START = re.compile(
@@ -51,6 +66,7 @@ _START = re.compile(
     rb" \(out of memory\))"
     rb"|(?P<mps>MPS backend out of memory)"
     rb"|(?P<bare>(?P<maker2>CUDA|HIP|XPU|NPU) out of memory)"
+    rb"|(?P<wrapped>" + _broken("CUDA out of memory") + rb")"
     rb"|(?P<nccl>(?:Cuda|HIP) failure:? (?:\d{1,4} )?'out of memory'"
     rb"|Failed to CUDA (?:calloc|malloc|host alloc)(?: async)?(?: \d{1,20} bytes)?)"
     rb"|(?P<driver>(?:CUDA|HIP)(?: driver)? error: out of memory|cuda runtime error \(2\) ?: out of memory"
@@ -70,7 +86,7 @@ _START = re.compile(
     rb"|(?P<host>DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"
     rb"|unable to mmap \d{1,20} bytes"
     rb"|DataLoader worker \(pid(?:\(s\))? [\d, ]{1,200}\) is killed by signal: (?:Bus error|Killed)"
-    rb"|unable to (?:open|allocate|resize) shared memory"
+    rb"|Unexpected bus error encountered in worker|unable to (?:open|allocate|resize) shared memory"
     rb"|(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process \d{1,10}|oom[-_]kill event"
     rb"|task \d{1,7}: Out Of Memory|\[Errno 12\] Cannot allocate memory|std::bad_alloc\b"
     rb"|Unable to allocate (?=[\d.]{1,20} [KMGT]iB for an array)"
@@ -81,7 +97,7 @@ _START = re.compile(
 # What these say has other causes too, so a reader must not be told that memory was certainly the reason.
 _ONLY_POSSIBLE = re.compile(
     r"NOT_INITIALIZED|unable to open shared|INSUFFICIENT_RESOURCES|^Killed|SIGKILL"
-    r"|is killed by signal: Killed"
+    r"|is killed by signal: Killed|Unexpected bus error"
 )
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _LINE_PREFIX = re.compile(
@@ -140,6 +156,28 @@ _PATTERNS = {
     style: re.compile("|".join(f"(?P<c{i}>{pattern})" for i, (_, pattern) in enumerate(clauses)))
     for style, clauses in _CLAUSES.items()
 }
+# The same without any space, for messages that are broken inside words.
+_SQUASHED = {
+    style: re.compile(pattern.pattern.replace(r"\b", "").replace(" ?", "").replace("[^ )]", "[^)]").replace(" ", ""))
+    for style, pattern in _PATTERNS.items()
+    if style != "line"
+}
+_VOCABULARY = frozenset(  # what a break inside a word is recognised by; only for showing the message
+    re.findall(
+        r"[A-Za-z_]{2,}",
+        "CUDA out of memory Tried to allocate KiB MiB GiB TiB KB MB GB bytes GPU has total capacity of which is free"
+        " Process memory in use Including non PyTorch this process has allowed allocated by with private pools Graphs"
+        " and reserved but unallocated If is large try setting PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF"
+        " PYTORCH_ALLOC_CONF expandable_segments max_split_size_mb True to avoid fragmentation See documentation for"
+        " Memory Management https pytorch org docs stable notes html environment variables already cached current",
+    )
+)
+# A sentence of PyTorch's message that has begun and gives a figure, without spaces; and what it may be cut to.
+_SENTENCE = re.compile(
+    r"Triedtoalloc(?!atemorethan1EB)|GPU.{0,4}(?:hasatotal|h?a?s?$)|Process\d{1,10}h?a?s?(?:\d|$)|Includingnon"
+    r"|Oftheallocated|\d{1,20}(?:\.\d{0,6})?[KMGT]?i?B?(?:al{0,2}o?w?e?d?)?;?$"
+)
+_SENTENCES = ("Triedtoallocate", "GPU0hasatotal", "Includingnon-PyTorchmemory", "Oftheallocatedmemory", "Process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +204,7 @@ class OomMessage:
         private_pool_bytes: printed as "allocated in private pools"; really the free blocks inside them.
         hint_expandable, hint_max_split: what the message advises, whatever the settings are.
         while_pinning: the lines before speak of pinned host memory, which fails with the same words.
+        cut: the message breaks off where PyTorch goes on, so figures may be missing.
         count: how often the same text was seen (for the same rank).
         roundings: (field, the most by which the printed number may be off) for those that are not exact.
     """
@@ -190,6 +229,7 @@ class OomMessage:
     hint_expandable: bool = False
     hint_max_split: bool = False
     while_pinning: bool = False
+    cut: bool = False
     count: int = 1
     roundings: tuple[tuple[str, int], ...] = ()
 
@@ -285,9 +325,9 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
     if match["bare"] and before[-1:] in (b'"', b"'", b"`"):
         return None
     group = match.lastgroup or ""
-    maker = match["maker"] or match["maker2"] or (b"CUDA" if match["async"] else b"device")
-    kind = maker.decode("ascii").lower() if group in ("alloc", "bare", "async") else group
-    style = {"bare": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}.get(group, "line")
+    maker = match["maker"] or match["maker2"] or (b"CUDA" if match["async"] or match["wrapped"] else b"device")
+    kind = maker.decode("ascii").lower() if group in ("alloc", "bare", "wrapped", "async") else group
+    style = {"bare": "alloc", "wrapped": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}.get(group, "line")
     figures = _parse(style, buffer[begin:end], binary_units=kind == "mps")
     sizes = {name: size for name, size in figures.sizes.items() if size < _NOT_AVAILABLE}
     unknown = figures.sizes.keys() - sizes.keys()
@@ -311,6 +351,7 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
         hint_expandable="expandable_segments" in figures.text,
         hint_max_split="max_split_size_mb" in figures.text,
         while_pinning=kind == "driver" and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
+        cut=figures.cut,
         roundings=tuple((name, most) for name, most in figures.rounded.items() if most and name not in unknown),
         **sizes,
     )
@@ -325,6 +366,11 @@ class _Figures:
     sizes: dict[str, int] = field(default_factory=dict)
     rounded: dict[str, int] = field(default_factory=dict)
     others: list[tuple[int, int]] = field(default_factory=list)
+    count: int = 0  # of clauses
+    last: int = 0  # where the last figure ends, its name, and whether a bracket closed there
+    last_name: str = ""
+    closed: bool = False
+    cut: bool = False
 
     def add(self, name: str, groups: tuple[str, ...], binary_units: bool) -> None:
         """Keep one clause's groups under its name."""
@@ -350,20 +396,20 @@ class _Figures:
 @lru_cache(maxsize=64)  # a loop that retries prints the same text again and again
 def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
     """The figures in a window of the log that begins with a message, and the message's own text."""
-    text = _one_line(window, only_first=style == "line")
-    figures, position = _Figures(), 0
-    pattern, clauses = _PATTERNS[style], _CLAUSES[style]
-    # The start's own words are no clause, so the first clause may stand as far away as they are long.
-    while match := pattern.search(text, position, position + 2 * _GAP):
-        if match.start() > position + _GAP:
-            break
-        position = match.end()
-        index = int((match.lastgroup or "c0")[1:])
-        name, first = clauses[index][0], pattern.groupindex[f"c{index}"]
-        if name:
-            ends = pattern.groupindex.get(f"c{index + 1}", pattern.groups + 1)
-            figures.add(name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units)
-    figures.text = text if style == "line" else text[: max(position, text.find(".") + 1 or len(text[:_GAP]))].strip()
+    lines = _lines(window)
+    text = " ".join(lines[0][:_LINE].split()) if style == "line" else " ".join(" ".join(lines).split())
+    figures, end = _read(style, text, _PATTERNS[style], binary_units)
+    if style == "line":
+        figures.text = text
+    else:
+        squashed = _squash("".join(line.strip() for line in lines))
+        whole, whole_end = _read(style, squashed, _SQUASHED[style], binary_units)
+        rest = _squash(text[figures.last : figures.last + _GAP])
+        if whole.count > figures.count or (whole.count == figures.count and whole.sizes != figures.sizes):
+            text, end = _unbroken(lines, whole_end)
+            figures, rest = whole, squashed[whole.last :]
+        figures.text = text[: max(end, text.find(".") + 1 or len(text[:_GAP]))].strip()
+        figures.cut = _is_cut(style, figures, rest)
     figures.sum_up("reserved_bytes", "allocated_bytes", "unallocated_bytes")
     figures.sum_up("process_bytes", "allocated_bytes", "other_allocations")  # MPS prints the two apart
     figures.sizes.pop("other_allocations", None)
@@ -371,13 +417,75 @@ def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
     return figures
 
 
-def _one_line(window: bytes, only_first: bool) -> str:
-    """The window as one line of text: no colours, no log prefixes, single spaces."""
+def _read(style: str, text: str, pattern: re.Pattern[str], binary_units: bool) -> tuple[_Figures, int]:
+    """The figures that a text begins with, and where the last clause ends."""
+    figures, position, clauses = _Figures(), 0, _CLAUSES[style]
+    # The start's own words are no clause, so the first clause may stand as far away as they are long.
+    while match := pattern.search(text, position, position + 2 * _GAP):
+        if match.start() > position + _GAP:
+            break
+        position = match.end()
+        index = int((match.lastgroup or "c0")[1:])
+        name, first = clauses[index][0], pattern.groupindex[f"c{index}"]
+        figures.count += 1
+        if name:
+            ends = pattern.groupindex.get(f"c{index + 1}", pattern.groups + 1)
+            figures.add(name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units)
+            figures.last, figures.last_name = position, name
+            figures.closed = match[0].endswith(")")
+    return figures, position
+
+
+def _is_cut(style: str, figures: _Figures, rest: str) -> bool:
+    """Whether a message stops where PyTorch goes on; rest is what follows its last figure, without spaces."""
+    if style == "mps":
+        return "tried_bytes" not in figures.sizes
+    if style == "async":
+        return "allowed_bytes" not in figures.sizes
+    if figures.last_name == "unallocated_bytes" or figures.closed:
+        return False
+    if figures.last_name:
+        if rest[:1] not in (".", ")") or figures.last_name in ("allowed_bytes", "private_pool_bytes"):
+            return True
+        rest = rest[1:]
+    rest = rest[rest.find(".") + 1 :] if not figures.last_name else rest
+    return bool(_SENTENCE.match(rest) or (rest and any(sentence.startswith(rest) for sentence in _SENTENCES)))
+
+
+def _lines(window: bytes) -> list[str]:
+    """The window's lines: no colours, no log prefixes."""
     lines = _ANSI.sub(b"", window).decode("utf-8", "replace").splitlines() or [""]
-    if only_first:
-        return " ".join(lines[0][:_LINE].split())
-    bodies = [lines[0], *(_LINE_PREFIX.sub("", line, count=1) for line in lines[1:])]
-    return " ".join(" ".join(bodies).split())
+    return [lines[0], *(_LINE_PREFIX.sub("", line, count=1) for line in lines[1:])]
+
+
+def _squash(text: str) -> str:
+    """The text without its spaces, but for those that part two numbers."""
+    return re.sub(r"(?<!\d) | (?!\d)", "", " ".join(text.split()))
+
+
+def _unbroken(lines: list[str], squashed_end: int) -> tuple[str, int]:
+    """The lines as one text, joined as words demand, and where the first so many characters but spaces end."""
+    text = ""
+    for line in lines:
+        body = line.strip()
+        left, right = re.search(r"[A-Za-z_]*$", text), re.match(r"[A-Za-z_]*", body)
+        word = (left[0] if left else "") + (right[0] if right else "")
+        together = (
+            (word in _VOCABULARY and bool(left and left[0]) and bool(right and right[0]))
+            or bool(re.search(r"[\d.]$", text) and re.match(r"\.?\d", body) and not text.endswith(". "))
+            or text[-1:] in ("=", "/", "#", "_", "-")
+            or body[:1] in (".", ",", ";", ")", "=", "/", "#", ":", "_", "-")
+        )
+        text += body if together or not text else " " + body
+        if len(text) > squashed_end * 2 + _LINE:
+            break
+    text = " ".join(text.split())
+    seen = 0
+    for index, letter in enumerate(text):
+        seen += letter != " "
+        if seen == squashed_end:
+            return text, index + 1
+    return text, len(text)
 
 
 def _device_number(text: str) -> int | None:

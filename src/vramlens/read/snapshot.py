@@ -110,12 +110,14 @@ def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
     if len(snapshot["final.rows"]) or snapshot["traces.count"].any() or snapshot["host_traces.count"].any():
         return
     if snapshot.truncated_at is not None:
-        raise InputError(f"ends at byte {snapshot.truncated_at}, before the first whole segment or event")
+        raise InputError(
+            f"ends at byte {snapshot.truncated_at}, before the first whole segment or event; copy or record it again"
+        )
     if {"segments", "device_traces"} & set(top):  # a snapshot, but of nothing
         return
     if {"entries", "pg_config"} <= set(top):
         raise NotARecording("this is an NCCL flight record, not a memory snapshot")
-    raise NotARecording("a pickle, but not a PyTorch memory snapshot (no segments, no device_traces)")
+    raise NotARecording("a pickle, but not a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot makes one)")
 
 
 def _settings(snapshot: Snapshot, top: Mapping[str, int]) -> dict[str, Any]:

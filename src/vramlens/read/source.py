@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import lzma
@@ -24,6 +25,12 @@ else:
 # What decompression may produce: real snapshots shrink 10 to 30 times, bombs 1,000 times and more.
 _LARGEST_RATIO = 200
 _ALWAYS_ALLOWED_BYTES = 64 * 1024**2
+
+_HEAD = 4096  # bytes that are looked at to tell a text from something else
+# Control characters that texts do hold: bell, backspace, tab, line and page ends, colours.
+_TEXT_CONTROLS = frozenset(b"\a\b\t\n\v\f\r\x1b")
+_CONTROLS = bytes(code for code in (*range(32), 127) if code not in _TEXT_CONTROLS)
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 _DAMAGED = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstd.ZstdError, zipfile.BadZipFile)
 
@@ -55,14 +62,36 @@ class _Bounded(io.RawIOBase):
         return got
 
 
+class _Recoded(io.RawIOBase):
+    """A stream of UTF-16, as PowerShell writes it, given out as UTF-8."""
+
+    def __init__(self, stream: io.BufferedReader, encoding: str) -> None:
+        self._stream, self._ready = stream, b""
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        ended = False
+        while not self._ready and not ended:
+            block = self._stream.read1(1 << 16)
+            ended = not block
+            self._ready = self._decoder.decode(block, ended).encode("utf-8", "replace")
+        got = min(len(view), len(self._ready))
+        view[:got], self._ready = self._ready[:got], self._ready[got:]
+        return got
+
+
 @dataclass(slots=True)
 class Source:
     """An opened input.
 
     Attributes:
         name: as the person gave it.
-        kind: "pickle", "json" or "text".
-        stream: its bytes, decompressed, from the first on.
+        kind: "pickle", "json", "text" or "binary", by the first bytes.
+        stream: its bytes, decompressed, from the first on; UTF-16 with a mark as UTF-8.
         size_bytes: of the file; None for standard input. Of a compressed file, the compressed size.
         position: how far the file itself has been read, for a progress bar.
         meta: the recording's own ``meta.json``; empty for anything but a ``.vram`` file.
@@ -125,14 +154,16 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     elif head.startswith(b"\x28\xb5\x2f\xfd"):
         inner = cast(BinaryIO, zstd.ZstdFile(file))
     else:
-        return Source(name, _kind(head), file, size, file)
+        kind, stream = _kind_of(file)
+        return Source(name, kind, stream, size, file)
     limit = max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * (size or 0))
     bounded = _Bounded(inner, name, limit)
     stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
     head = stream.peek(8)
     if not head:
         raise InputError(f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing"))
-    return Source(name, _kind(head), stream, size, file, bounded, meta)
+    kind, stream = _kind_of(stream)
+    return Source(name, kind, stream, size, file, bounded, meta)
 
 
 def _open_recording(name: str, file: io.BufferedReader) -> tuple[BinaryIO, dict[str, Any]]:
@@ -152,7 +183,34 @@ def _open_recording(name: str, file: io.BufferedReader) -> tuple[BinaryIO, dict[
         raise InputError(f"{name}: a damaged .vram file ({error})") from None
 
 
+def _kind_of(stream: io.BufferedReader) -> tuple[str, io.BufferedReader]:
+    """What a stream holds, and the stream to read it from."""
+    head = stream.peek(_HEAD)[:_HEAD]
+    for mark, encoding in _MARKS:
+        if head.startswith(mark):
+            stream.read(len(mark))
+            stream = io.BufferedReader(cast(Any, _Recoded(stream, encoding)))
+            return _kind(stream.peek(_HEAD)[:_HEAD]), stream
+    return _kind(head), stream
+
+
 def _kind(head: bytes) -> str:
-    if head[0] == 0x80 and len(head) > 1 and 2 <= head[1] <= 5:
+    if len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5:
         return "pickle"
-    return "json" if head.lstrip()[:1] in (b"{", b"[") else "text"
+    if _is_binary(head):
+        return "binary"
+    return "json" if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[") else "text"
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether these bytes are no text.
+
+    A few NUL bytes prove nothing: PyTorch 2.2 and 2.3 print GPU 0 as one. Nor does what is not UTF-8: a log may be
+    in any old encoding, but then it holds next to no control characters.
+    """
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return controls > len(head) / 50
+    return controls > len(head) / 10

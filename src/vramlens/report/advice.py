@@ -28,7 +28,7 @@ class NextStep:
 
     Attributes:
         why: what it brings, with the bytes to expect; ends without a full stop.
-        lines: the command, or the lines to paste.
+        lines: the command, or the lines to paste; none where ``why`` says it all.
     """
 
     why: str
@@ -37,11 +37,15 @@ class NextStep:
 
 def next_step(explanation: Explanation, by: str) -> NextStep:
     """The one next step after an answer that was grouped by ``by``."""
-    if explanation.peak is None:
-        return _record(explanation)
     source = explanation.recording.source
     oom = explanation.oom
-    options = f" --device {explanation.peak.device}" if explanation.peak.device else ""
+    if any(finding.id == "not_memory" for finding in explanation.findings):
+        return NextStep("nothing to record, since no memory ran out: change the kernel and run it again", ())
+    if oom is not None and oom.wall == "host" and not oom.survived:
+        return _ask_the_host(explanation)
+    if explanation.peak is None:
+        return _record(explanation)
+    options = f" --device {explanation.peak.device}" if len(explanation.recording.devices) > 1 else ""
     if oom is not None and not oom.survived:
         size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
         if oom.cause == "fragmentation" and "replay" in VERBS:
@@ -82,6 +86,19 @@ def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
         return NextStep(why, (f"vramlens {verb} -{options} < FILE",))
     name = f"./{source}" if source.startswith("-") else source  # else it would be taken for an option
     return NextStep(why, (f"vramlens {verb} {shlex.quote(name)}{options}",))
+
+
+# What the system knows of host memory that ran out; a recording of the GPU's knows nothing of it.
+_HOST = {
+    "pinned_memory": ("how much the process may pin, and what the host has left", "ulimit -l; free -h"),
+    "shared_memory": ("how much shared memory the workers have", "df -h /dev/shm"),
+}
+_HOST_LOG = ("what the system says of it", 'dmesg -T | grep -i -E "killed process|out of memory"')
+
+
+def _ask_the_host(explanation: Explanation) -> NextStep:
+    why, command = next((_HOST[it.id] for it in explanation.findings if it.id in _HOST), _HOST_LOG)
+    return NextStep(why, (command,))
 
 
 def _record(explanation: Explanation) -> NextStep:

@@ -89,7 +89,8 @@ class Layout:
             file = min(file, f"{self.ellipsis}/{name}", key=cell_len)
         least = min(cell_len(file), cell_len(self.ellipsis + "/" + name))
         room = width - cell_len(line) - min(least, width // 2)
-        function = self.from_right(function, max(room, 0)) if room > 5 else ""
+        if cell_len(name + line + function) > width:
+            function = self.from_right(function, max(room, 0)) if room > 5 else ""
         return self._path(file, width - cell_len(line + function)) + line + function
 
     def _path(self, file: str, width: int) -> str:
@@ -100,7 +101,8 @@ class Layout:
             shorter = self.ellipsis + file[cut.start() :]
             if cell_len(shorter) <= width:
                 return shorter
-        return self.from_left(file, width)
+        name = re.split(r"[/\\]", file)[-1]
+        return name if name and cell_len(name) <= width else self.from_left(file, width)
 
 
 def right(cells: list[str]) -> list[str]:

@@ -14,7 +14,18 @@ from vramlens.units import format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>#|~])")
+_SPECIAL = re.compile(r"[\\`*\[\]<>#|~]|_+")
+# What is to be typed becomes code: settings and arguments, calls, names in torch, options.
+_VALUE = r"=(?:[^\s`,;:.()]|[,;:.](?=[^\s`()]))+"
+_CODE = re.compile(
+    r"(?<![\w.])(?:"
+    r"(?:[A-Za-z_]\w*\.[\w.]*\w|[A-Za-z_]\w*_\w+)\([^()`]*\)|[A-Za-z_][\w.]*\(\)"
+    rf"|[A-Za-z_][\w.]*{_VALUE}"
+    r"|torch(?:\.\w+)+"
+    rf"|(?<!-)--[a-z][\w-]*(?:{_VALUE})?"
+    r")"
+)
+_SHELL = ("vramlens", "dmesg", "df", "ulimit")
 # A mention or a reference in a comment would notify people and link issues that have nothing to do with it.
 _ENTITIES = {"&": "&amp;", "@": "&#64;"}
 
@@ -34,8 +45,8 @@ def to_markdown(explanation: Explanation, by: str = "line", top: int | None = No
         *_listed("Grows with every step", story.growth),
         *([escaped(story.steps)] if story.steps else []),
         *_listed("Not known", story.unknown),
-        f"**Next**, {escaped(story.next.why)}:",
-        _fenced(story.next.lines),
+        f"**Next**, {escaped(story.next.why)}{':' if story.next.lines else '.'}",
+        *([_fenced(story.next.lines)] if story.next.lines else []),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -44,13 +55,28 @@ def escaped(text: str) -> str:
     """Text that Markdown shows as it is; what stands between single backticks becomes code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # a backtick without its pair is just a character
-        return _escaped(text)
-    return "".join(code(part) if i % 2 else _escaped(part) for i, part in enumerate(parts))
+        return _with_code(text)
+    return "".join(code(part) if i % 2 else _with_code(part) for i, part in enumerate(parts))
+
+
+def _with_code(text: str) -> str:
+    done, end = "", 0
+    for found in _CODE.finditer(text):
+        done += _escaped(text[end : found.start()]) + code(found[0])
+        end = found.end()
+    return done + _escaped(text[end:])
 
 
 def _escaped(text: str) -> str:
     text = "".join(_ENTITIES.get(char, char) for char in text)
-    return re.sub(r"(&\\#64;)", "&#64;", _SPECIAL.sub(r"\\\1", text))
+    return _SPECIAL.sub(_shown, text).replace(r"&\#64;", "&#64;")
+
+
+def _shown(found: re.Match[str]) -> str:
+    """A special character with its backslash; underscores inside a word mean nothing and are left alone."""
+    text = found.string
+    inside = text[found.start() - 1 : found.start()].isalnum() and text[found.end() : found.end() + 1].isalnum()
+    return found[0] if inside and found[0][0] == "_" else "".join(f"\\{char}" for char in found[0])
 
 
 def code(text: str) -> str:
@@ -66,7 +92,7 @@ def code(text: str) -> str:
 def _fenced(lines: tuple[str, ...]) -> str:
     longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return "\n".join((f"{fence}sh" if lines[0].startswith("vramlens ") else fence, *lines, fence))
+    return "\n".join((f"{fence}sh" if lines[0].split(" ")[0] in _SHELL else fence, *lines, fence))
 
 
 def _grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: int) -> str:
@@ -90,6 +116,8 @@ def _held(story: Story, top: int) -> list[str]:
     blocks = [title, _table(table)]
     if table.cut_note:
         blocks.append(escaped(f"… {table.cut_note}"))
+    if table.inferred_note:
+        blocks.append(escaped(table.inferred_note))
     if table.by == "stack":
         blocks += [_stack(number, row) for number, row in enumerate(table.rows, 1)]
     return blocks
@@ -97,9 +125,9 @@ def _held(story: Story, top: int) -> list[str]:
 
 def _table(table: Table) -> str:
     rows = [*table.rows, *([table.rest] if table.rest else [])]
-    likely = any(row.likely_bytes for row in rows)
+    inferred = any(row.inferred_bytes for row in rows)
     counts = any(row.allocations is not None for row in rows)
-    header = ["size", "share"] + ["count"] * counts + ["likely"] * likely
+    header = ["size", "share"] + ["count"] * counts + ["inferred"] * inferred
     right = len(header)
     header += [table.by] + [table.note_header] * bool(table.note_header)
     body: list[tuple[str, ...]] = []
@@ -109,7 +137,7 @@ def _table(table: Table) -> str:
             share(row.bytes, table.total_bytes).replace("<", "&lt;").replace(">", "&gt;"),
         ]
         cells += [f"{row.allocations:,}" if row.allocations is not None else ""] * counts
-        cells += [share(row.likely_bytes, row.bytes) if row.likely_bytes else ""] * likely
+        cells += [share(row.inferred_bytes, row.bytes) if row.inferred_bytes else ""] * inferred
         cells.append(code(place_name(row.place)) if row.place is not None else escaped(row.name))
         cells += [escaped(row.note)] * bool(table.note_header)
         body.append(tuple(cells))

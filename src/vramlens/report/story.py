@@ -12,7 +12,6 @@ from vramlens.report.advice import NextStep, next_step
 from vramlens.report.tables import Table, table_of
 from vramlens.report.wording import (
     capitalized,
-    counted,
     place_name,
     plain,
     sentence,
@@ -20,7 +19,7 @@ from vramlens.report.wording import (
     short_place_name,
     visible,
 )
-from vramlens.units import format_size
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
@@ -145,22 +144,24 @@ def story_of(explanation: Explanation, by: str) -> Story:
 
 def _headline(explanation: Explanation, failed: bool) -> str:
     oom, peak, heap = explanation.oom, explanation.peak, explanation.heap
+    where = f" on device {heap.device}" if heap is not None and len(explanation.recording.devices) > 1 else ""
     if failed and oom is not None:
-        return oom.headline
+        return f"{oom.headline} ({where.strip()})" if where else oom.headline
     if peak is None or heap is None:
         return oom.headline if oom is not None else "No GPU memory to explain: the input names no device"
     if heap.event == peak.heap.event:
-        return f"Peak {_peak_size(peak)}{_when(heap)}{_made_of(heap)}"
+        return f"Peak {_peak(peak, where)}{_made_of(heap)}"
     moment = {"end": "at the end", "oom": "when the request failed"}.get(explanation.at, f"after event {heap.event:,}")
     size = format_size(heap.requested_bytes)
-    return f"{size} requested {moment}{_when(heap)}{_made_of(heap)}. The peak: {_peak_size(peak)}{_when(peak.heap)}"
+    return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. The peak: {_peak(peak)}"
 
 
-def _peak_size(peak: Peak) -> str:
+def _peak(peak: Peak, where: str = "") -> str:
+    """Both maxima; that of reserved bytes may be at another moment."""
     requested, reserved = format_size(peak.requested_bytes), format_size(peak.reserved_bytes)
-    about = "" if "requested_bytes" in peak.exact else ", at least"
-    about_reserved = "" if "reserved_bytes" in peak.exact else ", at least"
-    return f"{requested} requested{about} ({reserved} reserved{about_reserved})"
+    requested += "" if "requested_bytes" in peak.exact else " or more"
+    reserved += "" if "reserved_bytes" in peak.exact else " or more"
+    return f"{requested} requested{where}{_when(peak.heap)} (reserved peaked at {reserved})"
 
 
 def _when(heap: Heap) -> str:
@@ -243,7 +244,8 @@ def _table_title(explanation: Explanation) -> str:
         moment = moments["oom"]
     elif peak is not None and heap.event == peak.heap.event and explanation.at != "end":
         moment = moments["peak"]
-    return f"{format_size(heap.requested_bytes)} held {moment}"
+    where = f" on device {heap.device}" if len(explanation.recording.devices) > 1 else ""
+    return f"{format_size(heap.requested_bytes)} held {moment}{where}"
 
 
 def _sorted_findings(
@@ -292,8 +294,8 @@ def _steps(explanation: Explanation) -> str:
     steps = explanation.steps
     if not steps.count:
         return ""
-    told_by = f", told by {steps.source}" if steps.source else ""
-    said = f"{counted(steps.count, 'step')}{told_by}"
+    found_by = f", found by {steps.source}" if steps.source else ""
+    said = f"{counted(steps.count, 'step')}{found_by}"
     peaks = steps.peak_bytes
     if not peaks:
         return f"{said}."

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vramlens.report.wording import Location, counted, place_name, plain, visible
-from vramlens.units import format_size
+from vramlens.report.wording import Location, place_name, plain, visible
+from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.heap import Heap
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
 DEFAULT_TOP = 10
+_INFERRED = "inferred: asked for by the backward pass on behalf of that line"
 _PLURALS = {"category": "categories"}
 
 
@@ -26,7 +27,7 @@ class Row:
         name: what holds the bytes; ``place`` instead where it is a line of code.
         place: the line; it can be shortened in a way that a name cannot.
         bytes, allocations: how much and how many; None where the count is not known.
-        likely_bytes: the part of ``bytes`` that was attributed to this row by inference.
+        inferred_bytes: the part of ``bytes`` that was attributed to this row by inference.
         note: the category, or how sure the row is.
         frames: of a stack, innermost first.
     """
@@ -35,7 +36,7 @@ class Row:
     place: Location | None
     bytes: int
     allocations: int | None = None
-    likely_bytes: int = 0
+    inferred_bytes: int = 0
     note: str = ""
     frames: tuple[Frame, ...] = ()
 
@@ -82,6 +83,11 @@ class Table:
             return ""
         more = counted(self.hidden, f"more {self.by}", f"more {_PLURALS.get(self.by, self.by + 's')}")
         return f"and {more}, {format_size(self.hidden_bytes)}"
+
+    @property
+    def inferred_note(self) -> str:
+        """What "inferred" means; "" where no row shown has such bytes."""
+        return _INFERRED if any(row.inferred_bytes for row in self.rows) else ""
 
 
 def table_of(heap: Heap, by: str) -> Table:
@@ -135,7 +141,7 @@ def _lines(heap: Heap) -> tuple[Row, ...]:
             line.place,
             line.bytes,
             line.allocations,
-            likely_bytes=line.inferred_bytes,
+            inferred_bytes=line.inferred_bytes,
             note=plain(line.category),
         )
         for line in heap.by_line

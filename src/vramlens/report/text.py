@@ -24,19 +24,27 @@ if TYPE_CHECKING:
 FAILURE_LINES = 24
 _FRAMES = 12
 _WIDTH_FOR_COUNTS = 70
+_WIDE = 100
 _NOTE = 16
 _TITLE = "bold"
 
 
-def render(explanation: Explanation, console: Console, by: str = "line", top: int | None = None) -> None:
+def render(
+    explanation: Explanation, console: Console, by: str = "line", top: int | None = None, *, whole: bool = False
+) -> None:
     """Prints an explanation.
 
     Args:
         by: what the memory is grouped by: line, module, category, phase, region or stack.
-        top: how many rows to show; by default 10, and after a failure as many as its 24 lines leave room for.
+        top: how many rows to show; by default 10, and after a failure as many as 24 lines, or a larger terminal, have
+            room for.
+        whole: show everything after a failure, however many lines it takes; so does naming ``top``.
     """
     layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
-    for line in _Report(story_of(explanation, by), layout).lines(top):
+    # One row of a larger terminal is left for the prompt, so that the answer's first line stays in sight.
+    screen = max(FAILURE_LINES, console.height - 1) if console.is_terminal else FAILURE_LINES
+    room = None if whole or top is not None else screen
+    for line in _Report(story_of(explanation, by), layout).lines(top, room):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -49,6 +57,7 @@ class _Detail:
     claims: int = 99
     titles: bool = True
     evidence: bool = True
+    meanings: bool = True
     refuted: int = 99
     notes: int = 99
     unknown: int = 99
@@ -59,14 +68,23 @@ class _Detail:
     blanks: int = 2
 
 
-def _details(rows: int | None) -> Iterator[_Detail]:
-    """From all to little: what matters least in a failure goes first, who holds the memory and what to do last."""
-    most = DEFAULT_TOP if rows is None else rows
-    detail = _Detail(most, frames=4, claims=3, refuted=3, notes=2, unknown=2, growth=2)
+def _details(*, wide: bool) -> Iterator[_Detail]:
+    """From all to little: what matters least in a failure goes first, who holds the memory and what to do last.
+
+    Args:
+        wide: columns that lie far apart need their headings; where they are close the units beside the numbers do.
+    """
+    headings = {"header": 0}
+    most = DEFAULT_TOP
+    detail = _Detail(most, frames=_FRAMES)
     yield detail
     changes: tuple[dict[str, int], ...] = (
+        {"frames": 4},
+        {"evidence": 0},
+        {"claims": 3, "refuted": 3, "notes": 2, "unknown": 2, "growth": 2},
         {"steps": 0},
         {"notes": 0},
+        {"meanings": 0},
         {"rows": min(most, 6), "frames": 2},
         {"unknown": 1, "growth": 1},
         {"titles": 0},
@@ -75,16 +93,17 @@ def _details(rows: int | None) -> Iterator[_Detail]:
         {"blanks": 1},
         {"refuted": 1},
         {"rows": min(most, 3)},
-        {"header": 0},
+        *([] if wide else [headings]),
         {"claims": 1},
         {"blanks": 0},
-        {"refuted": 0, "growth": 0},
+        {"refuted": 0},
+        *([headings] if wide else []),
+        {"growth": 0},
         {"ledger": 0},
         {"rows": 1},
     )
     for change in changes:
-        asked = {part: most for part, most in change.items() if part != "rows" or rows is None}
-        detail = replace(detail, **asked)  # type: ignore[arg-type]
+        detail = replace(detail, **change)  # type: ignore[arg-type]
         yield detail
 
 
@@ -94,14 +113,14 @@ class _Report:
     def __init__(self, story: Story, layout: Layout) -> None:
         self.story, self.layout = story, layout
 
-    def lines(self, top: int | None) -> list[Text]:
-        """All lines; those of a failure fit one screen, unless more rows than that were asked for."""
-        if not self.story.failed:
+    def lines(self, top: int | None, room: int | None) -> list[Text]:
+        """All lines; those of a failure fit into ``room`` lines, where there is such a limit."""
+        if not self.story.failed or room is None:
             return self._composed(_Detail(DEFAULT_TOP if top is None else top, frames=_FRAMES))
         shown: list[Text] = []
-        for detail in _details(top):
+        for detail in _details(wide=self.layout.width >= _WIDE):
             shown = self._composed(detail)
-            if len(shown) <= FAILURE_LINES:
+            if len(shown) <= room:
                 break
         return shown
 
@@ -189,7 +208,7 @@ class _Report:
                 with_stake(sure + claim.fix if sure else capitalized(claim.fix), claim.size_bytes), first=mark
             )
         lines = self.layout.wrap(sure + _after(sure, claim.title), first=mark)
-        if detail.evidence and not self.story.failed:
+        if detail.evidence:
             lines += [line for text in claim.evidence for line in self.layout.wrap(text, first=indent)]
         return [*lines, *self.layout.wrap(claim.fix, first=f"{indent}Do: ")]
 
@@ -203,7 +222,8 @@ class _Report:
 
     def _next(self) -> list[Text]:
         step = self.story.next
-        lines = [Text(line, style=_TITLE) for line in self.layout.wrap(f"Next, {step.why}:")]
+        title = f"Next, {step.why}{':' if step.lines else '.'}"
+        lines = [Text(line, style=_TITLE) for line in self.layout.wrap(title)]
         return [
             *lines,
             *(Text(f"  {line}") for line in step.lines),
@@ -226,9 +246,10 @@ def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
     if any(row.allocations is not None for row in rows) and layout.width >= _WIDTH_FOR_COUNTS:
         counts = [f"{row.allocations:,}" if row.allocations is not None else "" for row in rows]
         columns.append(right(["count", *counts] if header else ["", *(f"{n}x" if n else "" for n in counts)]))
-    likely = [share(row.likely_bytes, row.bytes) if row.likely_bytes else "" for row in rows]
-    if any(likely):
-        columns.append(right(["likely", *likely] if header else ["", *(f"{s} likely" if s else "" for s in likely)]))
+    inferred = [share(row.inferred_bytes, row.bytes) if row.inferred_bytes else "" for row in rows]
+    if any(inferred):
+        bare = ["", *(f"{part} inferred" if part else "" for part in inferred)]
+        columns.append(right(["inferred", *inferred] if header else bare))
     notes = (
         left([table.note_header, *(layout.from_right(row.note, _NOTE) for row in rows)]) if table.note_header else []
     )
@@ -244,6 +265,8 @@ def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
     if table.cut_note:
         place = len(lines) - 1 if table.rest else len(lines)
         lines[place:place] = layout.wrap(f"{layout.ellipsis} {table.cut_note}", first="  ")
+    if table.inferred_note and detail.meanings:
+        lines += layout.wrap(table.inferred_note, first="  ")
     return lines
 
 

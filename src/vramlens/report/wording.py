@@ -41,11 +41,6 @@ def share(part: int, whole: int) -> str:
     return f"{rounded} %"
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """``1 line``, ``1,200 lines``."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def listed(words: list[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
