@@ -86,10 +86,7 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
     """
     with open_source(path) as source:
         if source.kind != "pickle":
-            what = (
-                "is neither a recording nor a text" if source.kind == "binary" else f"is {source.kind}, not a recording"
-            )
-            raise NotARecording(f"{source.name}: {what}")
+            raise NotARecording(f"{source.name}: {_NO_RECORDING[source.kind]}")
         return _read_recording(source, progress)
 
 
@@ -125,17 +122,21 @@ def explain(
             raise UsageError(f"{source.name}: is no recording: a device, a moment or a log cannot be chosen")
         messages = find_oom_messages(source.stream)
         if not messages:
-            raise NotARecording(f"{source.name}: {_WHAT_ELSE[source.kind]}")
+            raise NotARecording(f"{source.name}: {_NO_ERROR[source.kind]}")
         message = messages[-1]
         if total_bytes is not None:
             message = replace(message, total_bytes=total_bytes)
         return explain_text(message, source.name, messages.total)
 
 
-_WHAT_ELSE = {
-    "text": "a text with no out-of-memory error in it; give the log that has the error, or a recording",
-    "json": "JSON, with no out-of-memory error in it; give the log that has the error, or a recording",
+_NO_RECORDING = {
+    "text": "is a text, not a recording",
+    "json": "is JSON, not a recording",
     "binary": "is neither a recording nor a text",
+}
+_NO_ERROR = _NO_RECORDING | {
+    "text": "is a text with no out-of-memory error in it; give the log that has the error, or a recording",
+    "json": "is JSON with no out-of-memory error in it; give the log that has the error, or a recording",
 }
 
 

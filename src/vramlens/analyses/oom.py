@@ -374,8 +374,8 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
         title="expandable_segments is undecided: sums cannot tell whether the holes could be used",
         bytes=failure.usable_free_bytes,
         evidence=(evidence,),
-        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} of holes may become usable, "
-        "and may or may not be enough"
+        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} of holes may become "
+        "usable, and may or may not be enough"
         if failure.usable_free_bytes
         else None,
     )
