@@ -198,7 +198,7 @@ class Machine {
         int64_t wide = 0;
         if (!s_.as_integer(value, wide)) return false;
         out = static_cast<T>(wide);
-        return true;
+        return sizeof(T) == sizeof wide || static_cast<int64_t>(out) == wide;  // else too wide for the column
     }
     static bool name(Value value, uint32_t& out) {
         if (value.kind() != Kind::Text) return false;

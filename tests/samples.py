@@ -16,6 +16,21 @@ from vramlens.units import GIB, MIB
 LONG_FOLDER = "/home/somebody/projects/a-rather-long-project-name/src/package/models"
 
 
+class _OneStack:
+    """Stands for the stacks of a recording that has one."""
+
+    def __init__(self, frames):
+        self.frames = frames
+
+    def of(self, stack):
+        return list(self.frames)
+
+
+def stack_of(frames, size_bytes, allocations):
+    """The bytes of a stack with these frames."""
+    return StackBytes(0, size_bytes, allocations, _OneStack(frames))
+
+
 def line(number: int, size: int, *, likely: int = 0, file: str = f"{LONG_FOLDER}/transformer.py") -> LineBytes:
     return LineBytes(Place(file, number, f"forward_{number}"), size, 1000 + number, likely, "activations")
 
@@ -25,7 +40,7 @@ def heap(event: int = 900) -> Heap:
     unattributed = 41 * MIB
     total = sum(row.bytes for row in lines) + unattributed
     stacks = tuple(
-        StackBytes(tuple(Frame(f"{LONG_FOLDER}/deep_{n}.py", d, f"call_{d}") for d in range(1, 20)), row.bytes, 3)
+        stack_of(tuple(Frame(f"{LONG_FOLDER}/deep_{n}.py", d, f"call_{d}") for d in range(1, 20)), row.bytes, 3)
         for n, row in enumerate(lines)
     )
     return Heap(
@@ -41,7 +56,7 @@ def heap(event: int = 900) -> Heap:
         by_phase={"forward": total - 10 * MIB, "optimizer": 10 * MIB},
         by_module={"model.layers.0": 100 * MIB, "model.head": 1 * MIB},
         by_region={"loss [eval]": 30 * MIB},
-        by_stack=(*stacks, StackBytes((), unattributed, 7)),
+        by_stack=(*stacks, stack_of((), unattributed, 7)),
         unattributed_bytes=unattributed,
         inferred_bytes=sum(row.inferred_bytes for row in lines),
     )
@@ -150,7 +165,7 @@ def hostile() -> Explanation:
         by_phase={EVIL: held.requested_bytes},
         by_module={EVIL: 5},
         by_region={EVIL: 5},
-        by_stack=(StackBytes((Frame(EVIL, 1, EVIL), Frame(EVIL, 2, EVIL)), held.requested_bytes, 1),),
+        by_stack=(stack_of((Frame(EVIL, 1, EVIL), Frame(EVIL, 2, EVIL)), held.requested_bytes, 1),),
     )
     said = replace(finding(), title=EVIL, evidence=(EVIL,), fix=EVIL, place=place)
     peak = run().peak

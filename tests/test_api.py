@@ -7,7 +7,6 @@ import json
 import lzma
 import sys
 import zipfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,10 @@ def test_every_compression_gives_the_same(tmp_path: Path) -> None:
         recording = load(path)
         assert recording.source == str(path)
         assert recording.complete
-        heaps.append(asdict(recording.peak()))
-    heaps.append(asdict(load(vram(tmp_path / "gpt.vram", data)).peak()))
+        heaps.append(recording.peak())
+    heaps.append(load(vram(tmp_path / "gpt.vram", data)).peak())
     assert all(heap == heaps[0] for heap in heaps)
-    assert heaps[0]["requested_bytes"] == truth_of("recordings/gpt")["stats"]["requested_bytes.all.peak"]
+    assert heaps[0].requested_bytes == truth_of("recordings/gpt")["stats"]["requested_bytes.all.peak"]
 
 
 def test_the_content_counts_and_not_the_name(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -131,10 +132,13 @@ class Snapshot(_Columns):
             InputError: the stream cannot be read.
         """
         failure: list[BaseException] = []
-        done = 0
+        handles: list[int | None] = []
+        done, stopped = 0, False
 
         def fill(_context: int | None, buffer: int, capacity: int) -> int:
             nonlocal done
+            if stopped:
+                return -1
             try:
                 into = memoryview((ctypes.c_char * capacity).from_address(buffer)).cast("B")
                 got = cast(Any, stream).readinto(into) or 0
@@ -146,7 +150,19 @@ class Snapshot(_Columns):
                 failure.append(error)
                 return -1
 
-        super().__init__(_core().vl_snapshot_read(_ReadFunction(fill), None), "snapshot")
+        # On a thread of its own: an interrupt (Ctrl-C) goes to the main thread only, and so never into the callback,
+        # where ctypes would swallow it and hand C a number that nobody wrote.
+        callback = _ReadFunction(fill)
+        reader = threading.Thread(target=lambda: handles.append(_core().vl_snapshot_read(callback, None)), daemon=True)
+        reader.start()
+        try:
+            reader.join()
+        except BaseException:
+            stopped = True
+            reader.join()
+            super().__init__(handles[0], "snapshot")  # so that it is freed
+            raise
+        super().__init__(handles[0], "snapshot")
         if failure:
             raise failure[0]
         status = _Status()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.fragmentation import Fragmentation
 from vramlens.analyses.heap import Heap
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
-from vramlens.read.oom_text import OomMessages, find_oom_messages
+from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
 from vramlens.trace import Trace
@@ -123,10 +123,10 @@ def explain(
         messages = find_oom_messages(source.stream)
         if not messages:
             raise NotARecording(f"{source.name}: {_NO_ERROR[source.kind]}")
-        message = messages[-1]
+        message, count = _telling(messages)
         if total_bytes is not None:
             message = replace(message, total_bytes=total_bytes)
-        return explain_text(message, source.name, messages.total)
+        return explain_text(message, source.name, count)
 
 
 _NO_RECORDING = {
@@ -143,6 +143,20 @@ _NO_ERROR = _NO_RECORDING | {
 def example_path() -> Path:
     """The recording that ships with the package: a real training run on an H200 that ran out of memory."""
     return Path(__file__).with_name("example.pickle.xz")
+
+
+def _telling(messages: Sequence[OomMessage]) -> tuple[OomMessage, int]:
+    """The last of the messages that say most, and how many of its kind there are.
+
+    A launcher's "received SIGKILL" often follows the error that matters.
+    """
+
+    def rank(message: OomMessage) -> tuple[bool, bool]:
+        return message.verdict == "proven", message.tried_bytes is not None
+
+    best = max(map(rank, messages))
+    telling = [message for message in messages if rank(message) == best][-1]
+    return telling, sum(message.count for message in messages if message.kind == telling.kind)
 
 
 def _messages(path: str | os.PathLike[str]) -> OomMessages:

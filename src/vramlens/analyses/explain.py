@@ -12,7 +12,7 @@ from vramlens.analyses.copies import loaded_copies
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.first_step import first_step_to_come
-from vramlens.analyses.fragmentation import fragmentation_at
+from vramlens.analyses.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.gradients import gradients_kept
 from vramlens.analyses.growth import Leak, leaks_of
 from vramlens.analyses.heap import heap_at
@@ -25,7 +25,7 @@ from vramlens.analyses.unused_graph import unused_graph
 from vramlens.errors import UsageError
 from vramlens.read.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Trace
-from vramlens.units import format_size
+from vramlens.units import counted, format_size
 
 
 def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None:
@@ -127,7 +127,7 @@ def explain_trace(
     findings: list[Finding] = []
     if failure is not None:
         failed = verdict_of(view, failure, leaks, peaks, outside)
-        findings += _about_failure(failed, failure, outside)
+        findings += _about_failure(failed, failure, outside, fragmentation)
         findings.append(expandable_finding(view, failure, outside))
     if at is None:
         at = "oom" if failed is not None and not failed.survived else "peak"
@@ -224,7 +224,9 @@ def _outside(message: OomMessage | None, total_bytes: int | None) -> Outside:
     )
 
 
-def _about_failure(verdict: OomVerdict, failure: Failure, outside: Outside) -> list[Finding]:
+def _about_failure(
+    verdict: OomVerdict, failure: Failure, outside: Outside, fragmentation: Fragmentation
+) -> list[Finding]:
     """What the cause of a failure calls for."""
     found = []
     if verdict.cause == "fragmentation":
@@ -235,6 +237,12 @@ def _about_failure(verdict: OomVerdict, failure: Failure, outside: Outside) -> l
                 title=verdict.headline,
                 bytes=verdict.requested_bytes,
                 place=verdict.place,
+                evidence=tuple(
+                    f"{counted(pin.blocks, 'block')} of {pin.place} keep {format_size(pin.held_bytes)} apart, the "
+                    f"oldest for {counted(pin.age_events, 'event')}"
+                    for pin in fragmentation.pinned_by[:2]
+                    if pin.held_bytes
+                ),
                 fix="allocate the long-lived tensors before the short-lived ones, or the large one first; "
                 f"then {format_size(verdict.requested_bytes or 0)} fit where the holes are now",
             )

@@ -24,7 +24,7 @@ class Pin:
         bytes: what the blocks take.
         blocks: how many.
         held_bytes: free bytes in the segments that they pin.
-        age_events: how many events ago the median one of them was born.
+        age_events: how many events ago the oldest of them was born.
     """
 
     place: Place | None
@@ -189,19 +189,17 @@ def _pins(view: Attribution, holes: Holes, free_of: NDArray[np.int64], event: in
     leads = np.append(True, np.diff(piece[oldest_first]) != 0) if len(rows) else np.zeros(0, np.bool_)
     held = np.zeros(len(rows), np.int64)
     held[oldest_first[leads]] = free_of[piece[oldest_first[leads]]]
-    frame = view.phases.frame[rows]
-    pins = []
-    for key in np.unique(frame).tolist():
-        mine = frame == key
-        pins.append(
-            Pin(
-                place=view.place(key),
-                bytes=int(allocations.taken_bytes[rows[mine]].sum()),
-                blocks=int(mine.sum()),
-                held_bytes=int(held[mine].sum()),
-                age_events=int(event - np.median(allocations.born[rows[mine]])),
-            )
-        )
+    frames, which = np.unique(view.phases.frame[rows], return_inverse=True)
+    taken, kept = np.zeros((2, len(frames)), np.int64)
+    np.add.at(taken, which, allocations.taken_bytes[rows])
+    np.add.at(kept, which, held)
+    oldest = np.full(len(frames), event, np.int64)
+    np.minimum.at(oldest, which, allocations.born[rows])
+    counts = np.bincount(which, minlength=len(frames))
+    pins = [
+        Pin(view.place(int(frames[i])), int(taken[i]), int(counts[i]), int(kept[i]), event - int(oldest[i]))
+        for i in range(len(frames))
+    ]
     return tuple(sorted(pins, key=lambda pin: (-pin.held_bytes, -pin.bytes)))
 
 
@@ -212,20 +210,16 @@ def _by_pool(view: Attribution, holes: Holes) -> tuple[PoolFree, ...]:
         pool = int(segments.pool[row])
         private = pool != NO_TEXT and pool < len(pools) and bool(pools[pool].any())
         names.append(str(tuple(pools[pool].tolist())) if private else "small" if small else "large")
-    found: dict[tuple[str, int], list[int]] = {}
-    for place, (row, name) in enumerate(zip(holes.segments.tolist(), names, strict=True)):
-        found.setdefault((name, int(segments.stream[row])), []).append(place)
-    rows = []
-    for (name, stream), places in found.items():
-        sizes = holes.size_bytes[np.isin(holes.segment, places)]
-        rows.append(
-            PoolFree(
-                pool=name,
-                stream=stream,
-                reserved_bytes=int(holes.segment_bytes[places].sum()),
-                free_bytes=int(sizes.sum()),
-                largest_free_bytes=int(sizes.max(initial=0)),
-                holes=len(sizes),
-            )
-        )
+    found: dict[tuple[str, int], int] = {}
+    streams = segments.stream[holes.segments].tolist()
+    group = np.array([found.setdefault(key, len(found)) for key in zip(names, streams, strict=True)], np.int64)
+    reserved, free, largest = np.zeros((3, len(found)), np.int64)
+    np.add.at(reserved, group, holes.segment_bytes)
+    np.add.at(free, group[holes.segment], holes.size_bytes)
+    np.maximum.at(largest, group[holes.segment], holes.size_bytes)
+    counts = np.bincount(group[holes.segment], minlength=len(found))
+    rows = [
+        PoolFree(name, stream, int(reserved[i]), int(free[i]), int(largest[i]), int(counts[i]))
+        for (name, stream), i in found.items()
+    ]
     return tuple(sorted(rows, key=lambda row: -row.free_bytes))

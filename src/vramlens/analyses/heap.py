@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category, Certainty
 from vramlens.analyses.finding import Place
 from vramlens.analyses.phases import Phase
-from vramlens.trace import Frame
+from vramlens.trace import Frame, Stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,24 @@ class CategoryBytes:
 
 @dataclass(frozen=True, slots=True)
 class StackBytes:
-    """Bytes that one stack asked for, innermost frame first; no frames: asked for without a Python stack."""
+    """Bytes that one stack asked for.
 
-    frames: tuple[Frame, ...]
+    Attributes:
+        stack: its id, NO_STACK for what was asked for without one.
+        bytes: requested bytes alive.
+        allocations: how many.
+        stacks: where the frames of the id are.
+    """
+
+    stack: int
     bytes: int
     allocations: int
+    stacks: Stacks = field(repr=False, compare=False)
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The frames, innermost first; none without a stack."""
+        return tuple(self.stacks.of(self.stack))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,4 +176,4 @@ def _categories(
 def _stacks(view: Attribution, stack: NDArray[np.uint32], sizes: NDArray[np.int64]) -> tuple[StackBytes, ...]:
     counts = _sums(stack, np.ones_like(sizes))
     totals = sorted(_sums(stack, sizes).items(), key=lambda item: (-item[1], item[0]))
-    return tuple(StackBytes(tuple(view.trace.stacks.of(key)), total, counts[key]) for key, total in totals)
+    return tuple(StackBytes(key, total, counts[key], view.trace.stacks) for key, total in totals)

@@ -159,7 +159,7 @@ def settings_variable(trace: Trace) -> str:
 
 def _large_segment(view: Attribution) -> int:
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        found = re.search(r"large_segment_size_mb:(\d+)", str(view.trace.settings.get(name, "")))
+        found = re.search(r"large_segment_size_mb:(\d{1,6})\b", str(view.trace.settings.get(name, "")))
         if found:
             return int(found[1]) * MIB
     return 20 * MIB

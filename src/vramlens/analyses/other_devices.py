@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from vramlens.analyses.finding import Finding
 from vramlens.trace import DeviceTrace, Trace
-from vramlens.units import format_size
+from vramlens.units import MIB, format_size
 
-_STRAY_SHARE = 0.25
+_STRAY_BYTES = 512 * MIB
+_STRAY_ALLOCATIONS = 16
 
 
 def other_devices(trace: Trace, chosen: DeviceTrace) -> list[Finding]:
-    """Devices that hold little beside the one that holds most, and so were probably not meant."""
+    """Devices that hold a little and do nothing, and so were perhaps not meant."""
     found = []
     for device in trace.devices.values():
         held = device.reserved.peak_bytes
-        if device is chosen or not held or held > _STRAY_SHARE * chosen.reserved.peak_bytes:
+        busy = len(device.allocations) > _STRAY_ALLOCATIONS
+        if device is chosen or not held or held > _STRAY_BYTES or busy:
             continue
         found.append(
             Finding(
                 id="other_device",
-                verdict="likely",
+                verdict="possible",
                 title=f"This process also holds {format_size(held)} on device {device.device}, beside device "
                 f"{chosen.device}",
                 bytes=held,

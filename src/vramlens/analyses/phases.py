@@ -106,7 +106,9 @@ def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:
         freed_in = np.searchsorted(starts, allocations.free_requested, side="right") - 1
         dies_in_backward = (freed_in >= 0) & (allocations.born < starts[freed_in])
         dies_in_backward &= allocations.free_requested < ends[freed_in]
-        phase[forward & dies_in_backward] = Phase.FORWARD
+        # What the program drops at its end may seem given up too, but it has lived through other passes.
+        lately = (freed_in == 0) | (allocations.born >= starts[np.maximum(freed_in - 1, 0)])
+        phase[forward & dies_in_backward & lately] = Phase.FORWARD
     else:
         dies_in_backward = np.zeros(count, np.bool_)
     phase[backward] = Phase.BACKWARD
@@ -227,7 +229,7 @@ def _evaluation(
         return rows[:0]
     callers, functions, single_layers = flags.callers()
     caller, function = callers[stack[rows]], functions[stack[rows]]
-    trains = np.bincount(caller, weights=dies_in_backward[rows]) > 0
+    trains = np.bincount(caller, weights=dies_in_backward[rows], minlength=len(single_layers)) > 0
     # What follows a call (an activation function, the loss) goes with the call: the latest one before it.
     forward = np.flatnonzero(phase == Phase.FORWARD)
     place = np.searchsorted(rows, forward, side="right") - 1

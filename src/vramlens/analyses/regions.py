@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +30,20 @@ def regions_of(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
     if not len(chosen) or not len(device.events):
         return region
     chosen = chosen[np.argsort(notes.time_us[chosen], kind="stable")]
-    open_regions: list[int] = []
+    open_regions: list[int] = []  # names, the innermost last; a closed one goes when it comes to the top
+    closed_below: Counter[int] = Counter()
+    open_count: Counter[int] = Counter()
     innermost = np.full(len(chosen) + 1, NO_REGION, np.int64)
     for place, note in enumerate(chosen.tolist()):
         name = int(notes.name[note])
         if notes.starts[note]:
             open_regions.append(name)
-        elif name in open_regions:  # the latest of that name; regions of two threads may cross
-            del open_regions[len(open_regions) - 1 - open_regions[::-1].index(name)]
+            open_count[name] += 1
+        elif open_count[name]:  # the latest of that name; regions of two threads may cross
+            open_count[name] -= 1
+            closed_below[name] += 1
+        while open_regions and closed_below[open_regions[-1]]:
+            closed_below[open_regions.pop()] -= 1
         innermost[place + 1] = open_regions[-1] if open_regions else NO_REGION
     recorded = born >= 0
     when = device.clock_us[born[recorded]]

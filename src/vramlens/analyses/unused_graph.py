@@ -26,10 +26,8 @@ def unused_graph(view: Attribution) -> list[Finding]:
     stack = allocations.stack[rows]
     first = stack == stack[0]
     fresh = np.append(True, np.diff(rows) > 1) | (first & np.append(True, ~first[:-1]))
-    number = np.cumsum(fresh) - 1
     worst, kept_bytes, place_frame = 0, 0, -1
-    for index in range(int(number[-1]) + 1):
-        mine = rows[number == index]
+    for mine in np.split(rows, np.flatnonzero(fresh)[1:]):
         if len(mine) < _FEWEST_ALLOCATIONS:
             continue
         alive = _fullest(view, mine)

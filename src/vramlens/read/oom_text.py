@@ -468,11 +468,11 @@ def _unbroken(lines: list[str], squashed_end: int) -> tuple[str, int]:
     text = ""
     for line in lines:
         body = line.strip()
-        left, right = re.search(r"[A-Za-z_]*$", text), re.match(r"[A-Za-z_]*", body)
+        left, right = re.search(r"[A-Za-z_]*$", text[-64:]), re.match(r"[A-Za-z_]*", body)
         word = (left[0] if left else "") + (right[0] if right else "")
         together = (
             (word in _VOCABULARY and bool(left and left[0]) and bool(right and right[0]))
-            or bool(re.search(r"[\d.]$", text) and re.match(r"\.?\d", body) and not text.endswith(". "))
+            or bool(re.search(r"[\d.]$", text[-1:]) and re.match(r"\.?\d", body) and not text.endswith(". "))
             or text[-1:] in ("=", "/", "#", "_", "-")
             or body[:1] in (".", ",", ";", ")", "=", "/", "#", ":", "_", "-")
         )

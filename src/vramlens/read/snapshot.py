@@ -32,6 +32,8 @@ from vramlens.units import counted, format_size
 
 HOST = -1
 _UNLIMITED = 2**64 - 1
+_LARGEST_BLOCK = 2**43
+_MOST_DEVICES = 1024
 # What a block is called while a stream still uses it: the documentation has one name, the writer another.
 _PENDING_STATES = ("active_pending_free", "active_awaiting_free")
 _COUNTERS = ("requested", "allocated", "active", "reserved")
@@ -103,7 +105,11 @@ def _text_or_none(value: object) -> str | None:
 def _totals(value: object) -> dict[int, int]:
     if not isinstance(value, dict):
         return {}
-    return {int(key): total for key, total in value.items() if str(key).isdecimal() and isinstance(total, int)}
+    return {
+        int(key): total
+        for key, total in value.items()
+        if key.isdecimal() and len(key) < 6 and type(total) is int and total > 0
+    }
 
 
 def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
@@ -118,6 +124,14 @@ def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
     if {"entries", "pg_config"} <= set(top):
         raise NotARecording("this is an NCCL flight record, not a memory snapshot")
     raise NotARecording("a pickle, but not a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot makes one)")
+
+
+def _refuse_impossible(life: Lifetimes) -> None:
+    """No device has terabytes in one piece; sums of such sizes would not fit in 64 bits."""
+    for name in ("allocations.requested", "allocations.taken", "segments.size"):
+        sizes = life[name]
+        if len(sizes) and (sizes.max() > _LARGEST_BLOCK or float(sizes.sum(dtype=np.float64)) > 2.0**62):
+            raise UnsafeInput(f"it claims a block of {int(sizes.max()):,} bytes: no device has that")
 
 
 def _settings(snapshot: Snapshot, top: Mapping[str, int]) -> dict[str, Any]:
@@ -155,7 +169,9 @@ class _Builder:
         lists = len(self._snapshot["traces.count"])
         segment_device = self._snapshot["segments.device"][self._snapshot["final.rows"]]
         found = {int(device) for device in np.unique(segment_device) if device >= 0}
-        found |= {index for index in range(lists) if self._snapshot["traces.count"][index]}
+        found |= set(np.flatnonzero(self._snapshot["traces.count"]).tolist())
+        if len(found) > _MOST_DEVICES or lists > _MOST_DEVICES:
+            raise UnsafeInput(f"it claims {max(len(found), lists):,} devices")
         return {
             device: self._device(
                 device, "traces", "final", device if device < lists else None, segment_device == device
@@ -226,6 +242,7 @@ class _Builder:
             max_split_size=_max_split_size(self._settings),
             roundup_divisions=_roundup_divisions(self._settings),
         )
+        _refuse_impossible(life)
         pool_of = dict(
             zip(columns["segment_address"].tolist(), snapshot["segments.pool"][segments].tolist(), strict=True)
         )

@@ -124,6 +124,8 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
         UnsafeInput: it expands out of proportion.
     """
     name = os.fspath(path)
+    if name == "-" and sys.stdin is None:
+        raise InputError("standard input is closed; name a file")
     try:
         file = sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115
     except IsADirectoryError:

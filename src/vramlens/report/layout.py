@@ -97,6 +97,7 @@ class Layout:
         """A path without its first folders; cut inside a name only when the name alone is too long."""
         if cell_len(file) <= width:
             return file
+        file = file[-4 * max(width, 1) :]  # more has no room in any case
         for cut in re.finditer(r"[/\\]", file):
             shorter = self.ellipsis + file[cut.start() :]
             if cell_len(shorter) <= width:

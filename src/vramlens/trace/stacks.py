@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.trace.strings import Strings
+from vramlens.trace.strings import NO_TEXT, Strings
 
 NO_STACK = 0xFFFFFFFF
+_LONGEST_NAME = 1000
 
 # Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard library, torch
 # from its source tree, code that torch.compile wrote, and C++.
@@ -34,7 +35,7 @@ _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
 
 def is_user_file(file: str) -> bool:
     """Whether a file is the user's own: not torch, an installed package, the standard library or synthetic."""
-    return _NOT_THE_USERS.search(file) is None
+    return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +88,20 @@ class Stacks:
 
     def mark_frames(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
         """One flag a frame: whether ``file:function`` matches the pattern."""
+        names, which = self._functions
+        return np.array([pattern.search(name) is not None for name in names], np.bool_)[which]
+
+    @cached_property
+    def _functions(self) -> tuple[list[str], NDArray[np.int64]]:
+        """The distinct ``file:function`` (the end of a very long one), and which of them each frame is."""
+        pairs, which = np.unique(
+            self.frame_file.astype(np.uint64) << np.uint64(32) | self.frame_function, return_inverse=True
+        )
         texts = self.strings
-        flags = np.zeros(len(self.frame_file), np.bool_)
-        pairs = np.stack((self.frame_file, self.frame_function), axis=1).astype(np.int64)
-        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-        hits = [pattern.search(f"{texts[int(a)]}:{texts[int(b)]}") is not None for a, b in distinct]
-        if hits:
-            flags[:] = np.array(hits, np.bool_)[where.reshape(-1)]
-        return flags
+        names = [
+            f"{texts[pair >> 32][-_LONGEST_NAME:]}:{texts[pair & NO_TEXT][-_LONGEST_NAME:]}" for pair in pairs.tolist()
+        ]
+        return names, which.reshape(-1)
 
     def any_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """One flag a stack: whether any of its frames is marked."""
