@@ -9,7 +9,6 @@ from vramlens.analyses.categories import Category
 from vramlens.analyses.finding import Finding
 from vramlens.units import format_size
 
-
 _HIGHEST_STEPS = 200
 """Only so many steps are looked at, those with the highest peaks: the bytes saved are then at least those told."""
 
