@@ -21,7 +21,7 @@ def loaded_copies(view: Attribution) -> list[Finding]:
     rows = np.flatnonzero(loading)
     if int(allocations.requested_bytes[rows].sum()) < _LEAST_BYTES:
         return []
-    moment = _when_most(view, rows)
+    moment, _ = allocations.fullest(rows)
     alive, twice = _twins(view, loading, moment)
     if twice < _LEAST_BYTES or twice < _LEAST_SHARE * int(allocations.requested_bytes[alive & ~loading].sum()):
         return []
@@ -62,15 +62,6 @@ def _twins(view: Attribution, loading: NDArray[np.bool_], event: int) -> tuple[N
     alive = chosen & (allocations.born <= event) & (allocations.died > event)
     sizes = allocations.requested_bytes
     return alive, _matched(sizes[alive & loading], sizes[alive & ~loading])
-
-
-def _when_most(view: Attribution, rows: NDArray[np.int64]) -> int:
-    """The event at which most bytes of some allocations are alive."""
-    allocations = view.device.allocations
-    when = np.concatenate((allocations.born[rows], allocations.died[rows]))
-    sizes = allocations.requested_bytes[rows]
-    order = np.argsort(when, kind="stable")
-    return int(when[order[np.cumsum(np.concatenate((sizes, -sizes))[order]).argmax()]])
 
 
 def _matched(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:

@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.steps import Steps
+from vramlens.analyses.steps import OPTIMIZER_FRAME, Steps
 from vramlens.trace import NO_STACK, DeviceTrace, Stacks, Trace
 
 
@@ -29,7 +29,6 @@ class Phase(IntEnum):
     UNKNOWN = 5
 
 
-_OPTIMIZER = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)")
 _BACKWARD_CALL = re.compile(
     r"torch[/\\](?:_tensor\.py:backward|autograd[/\\](?:__init__\.py:(?:backward|grad|_make_grads)"
     r"|graph\.py:_engine_run_backward))$"
@@ -125,7 +124,7 @@ class _StackFlags:
 
     def __init__(self, stacks: Stacks) -> None:
         self.stacks = stacks
-        self.optimizer = stacks.any_frame(stacks.mark_frames(_OPTIMIZER))
+        self.optimizer = stacks.any_frame(stacks.mark_frames(OPTIMIZER_FRAME))
         self.backward_call = stacks.any_frame(stacks.mark_frames(_BACKWARD_CALL))
         engine = stacks.any_frame(stacks.mark_frames(_BACKWARD_ENGINE))
         self._module_frames = stacks.mark_frames(_MODULE_CALL)

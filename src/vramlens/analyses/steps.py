@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vramlens.trace import BEFORE, NO_STACK, Action, DeviceTrace, Trace
 
-_OPTIMIZER_FRAME = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)")
+OPTIMIZER_FRAME = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)")
 _FEWEST_CYCLES = 3
 
 
@@ -93,7 +93,7 @@ def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
 
 def _optimizer_births(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
     """The events that allocate from inside an optimizer."""
-    stacks = trace.stacks.any_frame(trace.stacks.mark_frames(_OPTIMIZER_FRAME))
+    stacks = trace.stacks.any_frame(trace.stacks.mark_frames(OPTIMIZER_FRAME))
     events = device.events
     places = np.flatnonzero((events.action == Action.ALLOC) & (events.stack != NO_STACK))
     return places[stacks[events.stack[places]]]

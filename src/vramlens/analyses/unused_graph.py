@@ -30,7 +30,7 @@ def unused_graph(view: Attribution) -> list[Finding]:
     for mine in np.split(rows, np.flatnonzero(fresh)[1:]):
         if len(mine) < _FEWEST_ALLOCATIONS:
             continue
-        alive = _fullest(view, mine)
+        _, alive = allocations.fullest(mine)
         total = int(allocations.requested_bytes[mine].sum())
         if alive < _KEPT_SHARE * total or alive <= worst:
             continue
@@ -61,15 +61,6 @@ def unused_graph(view: Attribution) -> list[Finding]:
             ),
         )
     ]
-
-
-def _fullest(view: Attribution, rows: NDArray[np.int64]) -> int:
-    """The most bytes of some allocations that are alive at once."""
-    allocations = view.device.allocations
-    when = np.concatenate((allocations.born[rows], allocations.died[rows]))
-    sizes = allocations.requested_bytes[rows]
-    order = np.argsort(when, kind="stable")
-    return int(np.cumsum(np.concatenate((sizes, -sizes))[order]).max())
 
 
 def _peak_without(view: Attribution, rows: NDArray[np.int64]) -> int:

@@ -49,6 +49,15 @@ class Allocations:
         """Rows of the allocations that hold memory right after an event (pending frees included)."""
         return np.flatnonzero((self.born <= event) & (self.died > event))
 
+    def fullest(self, rows: NDArray[np.int64]) -> tuple[int, int]:
+        """The first event at which most bytes of some allocations (at least one) are alive, and how many."""
+        when = np.concatenate((self.born[rows], self.died[rows]))
+        change = np.concatenate((self.requested_bytes[rows], -self.requested_bytes[rows]))
+        order = np.argsort(when, kind="stable")
+        running = np.cumsum(change[order])
+        most = int(running.argmax())
+        return int(when[order[most]]), int(running[most])
+
 
 @dataclass(frozen=True, eq=False)
 class Segments:
