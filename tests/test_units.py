@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramlens import UsageError
-from vramlens.units import GIB, KIB, MIB, format_size, parse_size
+from vramlens.units import GIB, KIB, MIB, format_duration, format_size, parse_size
 
 FACTORS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
@@ -61,3 +61,14 @@ def test_printed_as_pytorch_prints(size: int, printed: str) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "printed"),
+    [
+        (0, "0 ns"), (812, "812 ns"), (1000, "1.00 us"), (999.6, "1.00 us"), (23_100, "23.1 us"), (471e6, "471 ms"),
+        (999_400_000, "999 ms"), (999_600_000, "1.00 s"), (1.238e9, "1.24 s"), (9.996e9, "10.0 s"), (5e12, "5,000 s"),
+    ],
+)  # fmt: skip
+def test_durations_have_three_digits(nanoseconds: float, printed: str) -> None:
+    assert format_duration(nanoseconds) == printed

@@ -45,3 +45,13 @@ def format_size(size_bytes: int | float) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun: ``1 hole``, ``3,000 holes``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def format_duration(nanoseconds: int | float) -> str:
+    """A time with its unit, in three digits: ``1.24 s``, ``471 ms``, ``23.1 us``; ``812 ns`` below a microsecond."""
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(nanoseconds) >= factor * 0.9995:
+            value = nanoseconds / factor
+            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+            return f"{value:,.{digits}f} {unit}"
+    return f"{nanoseconds:.0f} ns"
