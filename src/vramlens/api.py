@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device, explain_text, explain_trace, peak_of
@@ -18,6 +19,9 @@ from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
 from vramlens.trace import Trace
+
+if TYPE_CHECKING:
+    from vramlens.analyses.profile import Profile
 
 Progress = Callable[[float], None]
 """Called with the share of the file that has been read, from 0 to 1."""
@@ -98,8 +102,8 @@ def explain(
     log: str | os.PathLike[str] | None = None,
     total_bytes: int | None = None,
     progress: Progress | None = None,
-) -> Explanation:
-    """Explains whatever the file is: a recording, or a log with an out-of-memory error in it.
+) -> Explanation | Profile:
+    """Explains whatever the file is: a recording, a log with an out-of-memory error in it, or a profiler trace.
 
     Args:
         path: the file; ``-`` is standard input.
@@ -112,15 +116,30 @@ def explain(
     Raises:
         InputError, UnsafeInput, NotARecording: as for ``load``.
         UsageError: the recording has no such device or moment.
+
+    Returns:
+        A Profile for a profiler trace, an Explanation for all else.
     """
     with open_source(path) as source:
         if source.kind == "pickle":
             recording = _read_recording(source, progress)
             messages = () if log is None else _messages(log)
             return explain_trace(recording, at=at, device=device, messages=messages, total_bytes=total_bytes)
+        stream = source.stream
+        if source.kind == "json":
+            from vramlens.analyses.profile import explain_profile  # only what is a trace pays for it
+            from vramlens.read.profiler_trace import read_profiler_trace
+            from vramlens.trace.profile import ProfilerTrace
+
+            found = read_profiler_trace(stream, source.name, _reporter(source, progress))
+            if isinstance(found, ProfilerTrace):
+                if log is not None or total_bytes is not None or at not in (None, "peak"):
+                    raise UsageError(f"{source.name}: is a profiler trace: it takes no log, total or moment")
+                return explain_profile(found, device)
+            stream = found
         if device is not None or log is not None or at not in (None, "peak", "oom"):
             raise UsageError(f"{source.name}: is no recording: a device, a moment or a log cannot be chosen")
-        messages = find_oom_messages(source.stream)
+        messages = find_oom_messages(stream)
         if not messages:
             raise NotARecording(f"{source.name}: {_NO_ERROR[source.kind]}")
         message, count = _telling(messages)
@@ -131,12 +150,13 @@ def explain(
 
 _NO_RECORDING = {
     "text": "is a text, not a recording",
-    "json": "is JSON, not a recording",
+    "json": "is JSON, not a recording; `vramlens explain` reads profiler traces",
     "binary": "is neither a recording nor a text",
 }
 _NO_ERROR = _NO_RECORDING | {
     "text": "is a text with no out-of-memory error in it; give the log that has the error, or a recording",
-    "json": "is JSON with no out-of-memory error in it; give the log that has the error, or a recording",
+    "json": "is JSON with no out-of-memory error in it, and no profiler trace; give the log with the error, a trace or"
+    " a recording",
 }
 
 
@@ -167,13 +187,21 @@ def _messages(path: str | os.PathLike[str]) -> OomMessages:
     return messages
 
 
+def _reporter(source: Source, progress: Progress | None) -> Callable[[], None] | None:
+    """What tells how much of a source has been read."""
+    size = source.size_bytes
+    if progress is None or not size:
+        return None
+    return lambda: progress(min(1.0, source.position() / size))
+
+
 def _read_recording(source: Source, progress: Progress | None) -> Recording:
     def report(_bytes: int) -> None:
         if progress is not None and source.size_bytes:
             progress(min(1.0, source.position() / source.size_bytes))
 
     try:
-        trace = read_snapshot(source.stream, source.name, progress=report if progress else None, meta=source.meta)
+        trace = read_snapshot(source.stream, source.name, progress=report if progress else None, members=source.members)
     except VramlensError as error:
         damage = " (the compressed data is damaged or cut short)" if source.damaged else ""
         text = str(error)

@@ -9,6 +9,7 @@ from vramlens.report.json import to_json
 
 TABLES = (
     "unattributed_bytes",
+    "named_bytes",
     "by_line",
     "by_category",
     "category_verdicts",
@@ -18,7 +19,9 @@ TABLES = (
 )
 KEYS = {
     "": "schema recording peak heap oom steps fragmentation leaks ledger findings",
-    "recording": "source torch device events allocations complete missing settings",
+    "recording": "source torch device events allocations complete missing settings vramlens cuda driver python platform"
+    " command trigger step host pid rank local_rank world_size max_events module_marks started_us written_us"
+    " dump_seconds overwritten named_tensors samples members",
     "oom": "event device count requested_bytes tried_bytes allocated_bytes reserved_bytes free_bytes"
     " largest_free_bytes limit_bytes wall cause file line function",
     "steps": "count source peak_bytes",
@@ -43,7 +46,7 @@ def test_keys_of_the_peak_and_its_rows():
     counters = {f"{name}_bytes" for name in ("requested", "allocated", "active", "reserved")}
     assert set(data["peak"]) == {"device", "exact", "event", "step", *counters, *TABLES}
     assert set(data["heap"]) == {"at", "event", "device", "step", "requested_bytes", *TABLES}
-    assert set(data["peak"]["by_line"][0]) == {"file", "line", "function", "bytes", "allocations"}
+    assert set(data["peak"]["by_line"][0]) == {"file", "line", "function", "bytes", "allocations", "names"}
     assert data["peak"]["by_module"][0] == {"name": "model.layers.0", "bytes": 104857600}
     assert data["peak"]["by_region"] == [{"name": "loss [eval]", "bytes": 31457280}]
     assert data["heap"]["at"] == "peak"

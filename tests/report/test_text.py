@@ -235,7 +235,7 @@ def test_every_answer_ends_with_a_next_step():
     for make in (run, failed, hostile):
         assert lines_of(make())[-1].startswith("  vramlens explain ")
     for make in (error_text, nothing):
-        assert lines_of(make())[-1] == "  vramlens explain oom.pickle"
+        assert lines_of(make())[-1] == "  vramlens run -o oom.vram YOUR_SCRIPT.py"
     spaced = replace(run().recording, source="my run.pickle")
     assert lines_of(run(recording=spaced))[-1] == "  vramlens explain 'my run.pickle' --by stack"
 

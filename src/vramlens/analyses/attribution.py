@@ -1,4 +1,4 @@
-"""Attribution: for every allocation of a device its step, phase, user line, category and region."""
+"""Attribution: for every allocation of a device its step, phase, user line, category, region, name and module."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.categories import Categories, categories_of
 from vramlens.analyses.finding import Place
+from vramlens.analyses.modules import Modules, modules_of
+from vramlens.analyses.names import Names, names_of
 from vramlens.analyses.phases import Phases, phases_of
 from vramlens.analyses.regions import regions_of
 from vramlens.analyses.steps import Steps, steps_of
@@ -21,7 +23,7 @@ class Attribution:
 
     Attributes:
         trace, device: what it is about.
-        steps, phases, categories: see those modules.
+        steps, phases, categories, names, modules: see those modules.
         step: the step in which each allocation was born; -1 before the recording.
         region: text id of the innermost region; -1 where there is none.
     """
@@ -33,6 +35,8 @@ class Attribution:
     categories: Categories
     step: NDArray[np.int64]
     region: NDArray[np.int64]
+    names: Names
+    modules: Modules
 
     def place(self, frame: int) -> Place | None:
         """The line of a frame id; None for -1."""
@@ -51,12 +55,15 @@ def attribute(trace: Trace, device: DeviceTrace) -> Attribution:
     """Attributes every allocation of a device."""
     steps = steps_of(trace, device)
     phases = phases_of(trace, device, steps)
+    names = names_of(trace, device)
     return Attribution(
         trace=trace,
         device=device,
         steps=steps,
         phases=phases,
-        categories=categories_of(trace, device, steps, phases),
+        categories=categories_of(trace, device, steps, phases, names),
         step=steps.of(device.allocations.born),
         region=regions_of(trace, device),
+        names=names,
+        modules=modules_of(trace, device, names),
     )

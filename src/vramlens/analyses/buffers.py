@@ -11,7 +11,7 @@ from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category
 from vramlens.analyses.finding import Finding
 from vramlens.trace import NO_STACK
-from vramlens.units import format_size
+from vramlens.units import counted, format_size
 
 _BRIEF_EVENTS = 12
 _LEAST_SHARE = 0.05
@@ -54,8 +54,8 @@ def operator_buffers(view: Attribution) -> list[Finding]:
             bytes=total,
             place=view.place(int(view.phases.frame[largest])),
             evidence=(
-                f"{len(rows):,} buffers, the largest {format_size(int(allocations.requested_bytes[largest]))}, "
-                f"each gone within {_BRIEF_EVENTS} events",
+                f"{counted(len(rows), 'buffer')}, the largest "
+                f"{format_size(int(allocations.requested_bytes[largest]))}, each gone within {_BRIEF_EVENTS} events",
             ),
             fix=f"{fix} (up to {format_size(total)})",
         )

@@ -1,7 +1,8 @@
 """Categories: what each allocation is for, judged by who asked, when, how long it lived and how large it is.
 
 A snapshot names no tensors. What is certain is said as proven (memory that an optimizer asked for and kept), what
-follows from lifetimes as likely, what rests on sizes alone as possible.
+follows from lifetimes as likely, what rests on sizes alone as possible. A recording that vramlens made names those that
+were alive at its end, which settles them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.names import Names
 from vramlens.analyses.phases import Phase, Phases
 from vramlens.analyses.steps import Steps
-from vramlens.trace import NO_STACK, DeviceTrace, Stacks, Trace
+from vramlens.trace import NO_STACK, DeviceTrace, Stacks, TensorKind, Trace
 
 
 class Category(IntEnum):
@@ -66,9 +68,18 @@ class Categories:
     certainty: NDArray[np.uint8]
 
 
-def categories_of(trace: Trace, device: DeviceTrace, steps: Steps, phases: Phases) -> Categories:
+_OF_KIND = {
+    TensorKind.PARAMETER: Category.PARAMETERS,
+    TensorKind.BUFFER: Category.PARAMETERS,
+    TensorKind.GRADIENT: Category.GRADIENTS,
+    TensorKind.OPTIMIZER_STATE: Category.OPTIMIZER_STATE,
+}
+"""A module's buffers live and move with its parameters; other tensors may be anything."""
+
+
+def categories_of(trace: Trace, device: DeviceTrace, steps: Steps, phases: Phases, names: Names) -> Categories:
     """What every allocation of a device is for."""
-    judge = _Judge(trace, device, steps, phases)
+    judge = _Judge(trace, device, steps, phases, names)
     judge.temporaries_and_activations()
     judge.gradients()
     judge.optimizer_state()
@@ -76,14 +87,15 @@ def categories_of(trace: Trace, device: DeviceTrace, steps: Steps, phases: Phase
     judge.loaded()
     judge.workspaces()
     judge.older_than_the_recording()
+    judge.named()
     return Categories(judge.category, judge.certainty)
 
 
 class _Judge:
     """Settles one category after the other; a later one may overrule an earlier one."""
 
-    def __init__(self, trace: Trace, device: DeviceTrace, steps: Steps, phases: Phases) -> None:
-        self.device, self.steps, self.phases = device, steps, phases
+    def __init__(self, trace: Trace, device: DeviceTrace, steps: Steps, phases: Phases, names: Names) -> None:
+        self.device, self.steps, self.phases, self.names = device, steps, phases, names
         self.allocations = device.allocations
         self.events = len(device.events)
         count = len(self.allocations)
@@ -150,6 +162,7 @@ class _Judge:
         lasting = own & (self.end_step > self.born_step)
         if not len(self.steps):
             lasting = own
+        lasting[self.names.of_kind(TensorKind.PARAMETER)] = True
         return np.unique(self.allocations.requested_bytes[lasting])
 
     def optimizer_state(self) -> None:
@@ -213,6 +226,25 @@ class _Judge:
         first, counted = _rank(sizes[old], *np.unique(sizes[first_step], return_counts=True))
         self._settle(old[first], Category.PARAMETERS, Certainty.POSSIBLE)
         self._settle(old[counted & ~first], Category.OPTIMIZER_STATE, Certainty.POSSIBLE)
+
+    def named(self) -> None:
+        """What a tensor's name says; and gradients of earlier steps, which were asked for as the named ones were."""
+        for kind, category in _OF_KIND.items():
+            self._settle(self.names.of_kind(kind), category, Certainty.PROVEN)
+        named = self.names.of_kind(TensorKind.GRADIENT)
+        if not len(named):
+            return
+        stack, size = self.allocations.stack.astype(np.int64), self.allocations.requested_bytes
+        alike = np.isin(size, np.unique(size[named])) & np.isin(stack, np.unique(stack[named]))
+        alike &= ~self.names.named & (self.end < self.events) & (self.allocations.born >= 0)
+        rows = np.flatnonzero(alike)
+        pairs = set(zip(stack[named].tolist(), size[named].tolist(), strict=True))
+        rows = rows[[pair in pairs for pair in zip(stack[rows].tolist(), size[rows].tolist(), strict=True)]]
+        # Autograd's threads leave no stack: of theirs, those that outlived their backward pass.
+        span = self.phases.span[rows]
+        outlived = np.zeros(len(rows), np.bool_)
+        outlived[span >= 0] = self.end[rows[span >= 0]] > self.phases.span_last[span[span >= 0]]
+        self._settle(rows[outlived | self._has_stack[rows] & (span < 0)], Category.GRADIENTS, Certainty.LIKELY)
 
 
 def loading_rows(stacks: Stacks, stack: NDArray[np.uint32]) -> NDArray[np.bool_]:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from vramlens.analyses import stranded, usage
 from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.buffers import operator_buffers
 from vramlens.analyses.copies import loaded_copies
+from vramlens.analyses.eval_with_grad import eval_with_grad, evaluation_of
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
+from vramlens.analyses.facts import facts_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.first_step import first_step_to_come
 from vramlens.analyses.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.gradients import gradients_kept
 from vramlens.analyses.growth import Leak, leaks_of
 from vramlens.analyses.heap import heap_at
-from vramlens.analyses.ledger import LedgerRow, ledger_of
-from vramlens.analyses.oom import Failure, Outside, expandable_finding, failure_of, message_of, verdict_of
+from vramlens.analyses.oom import Failure, Outside, expandable_finding, failure_of, verdict_of
 from vramlens.analyses.oom_text import explain_message
 from vramlens.analyses.other_devices import other_devices
+from vramlens.analyses.sampled_growth import sampled_growth
+from vramlens.analyses.surroundings import ledger_rows, message_for, outside_of
 from vramlens.analyses.timeline import shape_of, step_peaks
 from vramlens.analyses.unused_graph import unused_graph
 from vramlens.errors import UsageError
@@ -102,24 +104,14 @@ def explain_trace(
         UsageError: there is no such device or moment, or no message fits.
     """
     chosen = choose_device(trace, device)
-    facts = RecordingFacts(
-        source=trace.source,
-        torch=trace.torch_version,
-        device=trace.device_name,
-        events=sum(len(one.events) for one in trace.devices.values()),
-        allocations=sum(len(one.allocations) for one in trace.devices.values()),
-        complete=trace.complete,
-        missing=trace.missing,
-        settings=trace.settings,
-        devices=tuple(trace.devices),
-    )
+    facts = facts_of(trace)
     if chosen is None:
         return Explanation(facts, None, None, at or "peak", None, StepFacts(0, None, ()), None, (), (), ())
     view = attribute(trace, chosen)
     peak = peak_of(view)
     peaks = step_peaks(view)
-    message = _message(view, messages)
-    outside = _outside(message, total_bytes or trace.total_bytes.get(chosen.device))
+    message = message_for(view, messages)
+    outside = outside_of(view, message, total_bytes)
     failure = failure_of(view, outside)
     leaks = leaks_of(view, failure.request.event if failure else None)
     fragmentation = fragmentation_at(view, failure.request.event if failure else chosen.requested.peak_event)
@@ -135,12 +127,17 @@ def explain_trace(
     heap = peak.heap if event == peak.heap.event else heap_at(view, event)
     needed = heap_at(view, failure.request.event) if failure else peak.heap
     findings += [_leak_finding(leak) for leak in leaks]
-    findings += gradients_kept(view) + unused_graph(view) + loaded_copies(view) + first_step_to_come(view)
+    findings += sampled_growth(view, leaks, outside, failed=failed is not None and not failed.survived)
+    evaluation = evaluation_of(view)
+    marked = eval_with_grad(view, evaluation, failure.request.event if failure else None)
+    findings += marked or unused_graph(view)  # the same bytes; what marks say is surer
+    findings += gradients_kept(view) + loaded_copies(view) + first_step_to_come(view)
     at_end = fragmentation if failure else fragmentation_at(view, len(chosen.events) - 1)
     findings += operator_buffers(view) + stranded.stranded_streams(view, at_end)
     findings += stranded.private_pools(view, fragmentation) + usage.unused_reserve(view)
     findings += other_devices(trace, chosen)
-    findings += usage.activations(view, needed, leaks) + usage.optimizer_state(needed)
+    unused = evaluation.kept_at(needed.event) if evaluation is not None else 0
+    findings += usage.activations(view, needed, leaks, unused) + usage.optimizer_state(needed)
     return Explanation(
         recording=facts,
         peak=peak,
@@ -150,7 +147,7 @@ def explain_trace(
         steps=StepFacts(len(view.steps), view.steps.source, peaks.peak_bytes),
         fragmentation=fragmentation,
         leaks=leaks,
-        ledger=_ledger(view, message, outside),
+        ledger=ledger_rows(view, message, outside, total_bytes),
         findings=tuple(_ranked(findings, failed)),
     )
 
@@ -189,38 +186,6 @@ def explain_text(message: OomMessage, source: str, count: int = 1) -> Explanatio
         (),
         verdict.ledger,
         tuple(_ranked(list(verdict.findings), failed)),
-    )
-
-
-def _message(view: Attribution, messages: Sequence[OomMessage]) -> OomMessage | None:
-    """The message that a device's failure printed; None when there are no messages.
-
-    Raises:
-        UsageError: none of the messages is this failure's.
-    """
-    if not messages:
-        return None
-    failure = failure_of(view)
-    if failure is None:
-        raise UsageError("no request failed in this recording: the log's error belongs to another run")
-    message = message_of(messages, failure, view.device.device)
-    if message is None:
-        raise UsageError(
-            f"the log's errors belong to another run: here {format_size(failure.tried_bytes)} failed on device "
-            f"{view.device.device} with {format_size(failure.allocated_bytes)} allocated"
-        )
-    return message
-
-
-def _outside(message: OomMessage | None, total_bytes: int | None) -> Outside:
-    if message is None:
-        return Outside(total_bytes=total_bytes)
-    return Outside(
-        limit_bytes=message.allowed_bytes,
-        total_bytes=total_bytes or message.total_bytes,
-        free_bytes=message.free_bytes,
-        other_bytes=sum(size for _, size in message.other_processes) if message.other_processes else None,
-        own_bytes=message.process_bytes,
     )
 
 
@@ -304,21 +269,3 @@ def _ranked(findings: list[Finding], failed: OomVerdict | None) -> list[Finding]
             _ORDER.index(finding.verdict),
         ),
     )
-
-
-def _ledger(view: Attribution, message: OomMessage | None, outside: Outside) -> tuple[LedgerRow, ...]:
-    """Where the device's memory was: at the failure if there was one, else at the end of the recording."""
-    if outside.total_bytes is None:
-        return ()
-    if message is not None and message.total_bytes is not None:
-        verdict = explain_message(replace(message, total_bytes=outside.total_bytes))
-        if verdict.ledger:
-            return verdict.ledger
-    device = view.device
-    event = device.out_of_memory[-1].event if device.out_of_memory else len(device.events) - 1
-    allocations = device.allocations
-    alive = allocations.alive_after(event)
-    held = int(allocations.taken_bytes[alive[allocations.free_requested[alive] > event]].sum())
-    reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
-    free = device.out_of_memory[-1].device_free_bytes if device.out_of_memory else None
-    return ledger_of(outside.total_bytes, held, reserved, free)

@@ -11,6 +11,22 @@ from vramlens.analyses.fragmentation import Fragmentation
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.heap import Heap
 from vramlens.analyses.ledger import LedgerRow
+from vramlens.trace import Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """A ring of events that was full: what came before its first event is gone.
+
+    Attributes:
+        device: whose ring.
+        first_event_us: when the first event that is left happened, in microseconds since the epoch.
+        lost_us: how long had been recorded by then; None where unknown.
+    """
+
+    device: int
+    first_event_us: int
+    lost_us: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +40,10 @@ class RecordingFacts:
         complete, missing: whether something is missing, and what.
         settings: of the allocator, as recorded.
         devices: those that hold memory or events.
+        meta: what a recording that vramlens made says about itself; None for a bare snapshot.
+        overwritten: the devices whose earliest events the recording says are overwritten.
+        named_tensors, samples: how many the recording has.
+        members: the parts of the ``.vram`` file.
     """
 
     source: str
@@ -35,6 +55,11 @@ class RecordingFacts:
     missing: tuple[str, ...]
     settings: Mapping[str, Any]
     devices: tuple[int, ...] = ()
+    meta: Meta | None = None
+    overwritten: tuple[Overwritten, ...] = ()
+    named_tensors: int = 0
+    samples: int = 0
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

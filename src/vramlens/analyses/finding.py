@@ -9,14 +9,14 @@ VERDICTS = ("proven", "likely", "possible", "not a problem")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the user's program: the file as the recording names it, the line (from 1) and the function."""
+    """A line of the user's program: the file as the recording names it, the line (from 1; 0: unknown), the function."""
 
     file: str
     line: int
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
+        return f"{self.file}:{self.line} in {self.function}" if self.line else f"{self.file} in {self.function}"
 
 
 @dataclass(frozen=True, slots=True)

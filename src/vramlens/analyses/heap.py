@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category, Certainty
 from vramlens.analyses.finding import Place
+from vramlens.analyses.modules import OUTSIDE
+from vramlens.analyses.names import few_names
 from vramlens.analyses.phases import Phase
 from vramlens.trace import Frame, Stacks
 
@@ -25,6 +27,7 @@ class LineBytes:
         allocations: how many.
         inferred_bytes: the part of ``bytes`` that the backward pass asked for on behalf of this line (likely).
         category: the category that most of them have.
+        names: of the tensors that nearly all of the bytes are, largest first, where those are few and named.
     """
 
     place: Place
@@ -32,6 +35,7 @@ class LineBytes:
     allocations: int
     inferred_bytes: int
     category: str
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +72,19 @@ class StackBytes:
 class Heap:
     """Requested bytes alive right after one event.
 
-    Each of by_line + unattributed_bytes, by_category and by_phase sums to requested_bytes.
+    Each of by_line + unattributed_bytes, by_category, by_phase, and by_module + what is outside modules sums to
+    requested_bytes.
 
     Attributes:
         device, event, step: when; event -1 is before the recording, step None where steps are unknown.
         requested_bytes: all of them.
         by_line: largest first.
-        by_category, by_phase, by_module, by_region: largest first.
+        by_category, by_phase, by_region: largest first.
+        by_module: what each module asked for itself, without the modules inside it, by full path, largest first.
         by_stack: largest first.
         unattributed_bytes: without a user line.
         inferred_bytes: with the line of the forward pass they serve (likely).
+        named_bytes: with a tensor's name, a module or a user line.
     """
 
     device: int
@@ -92,6 +99,7 @@ class Heap:
     by_stack: tuple[StackBytes, ...]
     unattributed_bytes: int
     inferred_bytes: int
+    named_bytes: int = 0
 
     def __repr__(self) -> str:
         return f"<Heap after event {self.event:,} of device {self.device}: {self.requested_bytes:,} bytes requested>"
@@ -104,22 +112,29 @@ def heap_at(view: Attribution, event: int) -> Heap:
     sizes = allocations.requested_bytes[rows]
     frame, inferred = view.phases.frame[rows], view.phases.inferred[rows]
     category = view.categories.category[rows]
-    strings = view.trace.stacks.strings
+    strings, paths = view.trace.stacks.strings, view.modules.paths
     step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) and event >= 0 else None
     return Heap(
         device=view.device.device,
         event=event,
         step=step,
         requested_bytes=int(sizes.sum()),
-        by_line=_lines(view, frame, sizes, inferred, category),
+        by_line=_lines(view, rows, sizes),
         by_category=_categories(category, view.categories.certainty[rows], sizes),
         by_phase=_ranked({Phase(p).name.lower(): n for p, n in _sums(view.phases.phase[rows], sizes).items()}),
-        by_module={},  # module marks come with a recording made by vramlens
+        by_module=_ranked({paths[m]: n for m, n in _sums(view.modules.module[rows], sizes).items() if m != OUTSIDE}),
         by_region=_ranked({strings[r]: n for r, n in _sums(view.region[rows], sizes).items() if r >= 0}),
         by_stack=_stacks(view, allocations.stack[rows], sizes),
         unattributed_bytes=int(sizes[frame < 0].sum()),
         inferred_bytes=int(sizes[inferred].sum()),
+        named_bytes=named_bytes(view, rows),
     )
+
+
+def named_bytes(view: Attribution, rows: NDArray[np.int64]) -> int:
+    """How many requested bytes of some allocations have a tensor's name, a module or a user line."""
+    known = view.names.named[rows] | (view.modules.module[rows] != OUTSIDE) | (view.phases.frame[rows] >= 0)
+    return int(view.device.allocations.requested_bytes[rows[known]].sum())
 
 
 def _sums(keys: NDArray[np.integer], sizes: NDArray[np.int64]) -> dict[int, int]:
@@ -133,13 +148,9 @@ def _ranked(totals: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _lines(
-    view: Attribution,
-    frame: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    inferred: NDArray[np.bool_],
-    category: NDArray[np.uint8],
-) -> tuple[LineBytes, ...]:
+def _lines(view: Attribution, alive: NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[LineBytes, ...]:
+    frame, inferred = view.phases.frame[alive], view.phases.inferred[alive]
+    category = view.categories.category[alive]
     # Frames are interned by file, line and function, but may differ in further fields: join them by place.
     place_of = {f: view.place(f) for f in np.unique(frame).tolist() if f >= 0}
     places = {place: i for i, place in enumerate(dict.fromkeys(place_of.values()))}
@@ -154,12 +165,30 @@ def _lines(
     np.add.at(counts, line, 1)
     np.add.at(lent, line, np.where(inferred[rows], sizes[rows], 0))
     np.add.at(shares, (line, category[rows]), sizes[rows])
+    named = [few_names(view.names, alive[mine], sizes[mine]) for mine in _by_line(view, rows, line, len(places))]
     found = [
-        LineBytes(place, int(totals[i]), int(counts[i]), int(lent[i]), Category(int(shares[i].argmax())).name.lower())
+        LineBytes(
+            place=place,
+            bytes=int(totals[i]),
+            allocations=int(counts[i]),
+            inferred_bytes=int(lent[i]),
+            category=Category(int(shares[i].argmax())).name.lower(),
+            names=named[i] if named else (),
+        )
         for place, i in places.items()
         if place is not None
     ]
     return tuple(sorted(found, key=lambda row: (-row.bytes, str(row.place))))
+
+
+def _by_line(
+    view: Attribution, rows: NDArray[np.int64], line: NDArray[np.int64], lines: int
+) -> list[NDArray[np.int64]]:
+    """The rows of each line; none at all where the recording names no tensors."""
+    if view.names.table is None or not lines:
+        return []
+    order = np.argsort(line, kind="stable")
+    return np.split(rows[order], np.cumsum(np.bincount(line, minlength=lines))[:-1])
 
 
 def _categories(

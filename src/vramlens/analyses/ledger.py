@@ -10,14 +10,17 @@ class LedgerRow:
     """One part of a device's memory.
 
     Attributes:
-        kind: pytorch_allocated, pytorch_cached, this_process_other, other_processes, outside_pytorch, free or unknown.
+        kind: pytorch_allocated, pytorch_cached, pytorch_private_pools, nccl, driver_reserved, this_process,
+            this_process_other, other_processes, outside_pytorch, free or unknown.
         bytes: its size.
         confidence: exact, inferred or unknown.
+        note: what is in it, or why it is not exact; "" if there is nothing to say.
     """
 
     kind: str
     bytes: int
     confidence: str
+    note: str = ""
 
 
 def ledger_of(

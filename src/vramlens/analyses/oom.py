@@ -26,6 +26,8 @@ from vramlens.units import MIB, counted, format_size
 _SMALL_SEGMENT = 2 * MIB
 _LARGE_REQUEST = 10 * MIB
 _SPIKE = 2.0
+_ROUNDED = 0.005
+"""How far a text's figures may be off."""
 _RISE = 1.1
 """Earlier steps "did not rise" when the last of them is at most this much above the first."""
 
@@ -112,6 +114,7 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
         if outside.limit_bytes is not None:
             low = high = outside.limit_bytes
             room = max(0, outside.limit_bytes - reserved)
+            room = room if free is None else min(room, free)
     elif free is not None:
         room = free
     return Failure(
@@ -256,9 +259,11 @@ def _backward_place(view: Attribution, event: int) -> Place | None:
 
 
 def _wall(failure: Failure, outside: Outside) -> str:
+    needed, limit = failure.reserved_bytes + failure.tried_bytes, outside.limit_bytes
     if failure.free_bytes is None:
-        return "process_limit" if outside.limit_bytes is not None else "unknown"
-    if failure.free_bytes >= failure.tried_bytes:
+        return "process_limit" if limit is not None and needed > (1 - _ROUNDED) * limit else "unknown"
+    # The allocator looks at its own limit before it asks the driver (alloc_block).
+    if failure.free_bytes >= failure.tried_bytes or (limit is not None and needed > (1 + _ROUNDED) * limit):
         return "process_limit"
     others = outside.other_bytes
     if others is not None and failure.free_bytes + others >= failure.tried_bytes:
@@ -339,8 +344,9 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
     needed = failure.live_bytes + failure.request.size_bytes
     in_pages = -(-needed // _SMALL_SEGMENT) * _SMALL_SEGMENT
     capacity = failure.limit_high_bytes
-    if capacity is None and failure.free_bytes is not None:
-        capacity = failure.reserved_bytes + failure.free_bytes
+    if failure.free_bytes is not None and (capacity is None or failure.free_bytes < failure.tried_bytes):
+        on_device = failure.reserved_bytes + failure.free_bytes
+        capacity = on_device if capacity is None else min(capacity, on_device)
     if failure.expandable:
         return Finding(
             id="expandable_segments",
@@ -355,8 +361,8 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
             id="expandable_segments",
             verdict="not a problem",
             title=(
-                f"expandable_segments does not help: live blocks and the request are {excess} the limit, even "
-                "without any holes"
+                f"expandable_segments does not help: live blocks and the request, in whole pages, are {excess} the "
+                "limit, even without any holes"
             ),
             bytes=0,
             evidence=(f"{format_size(failure.live_bytes)} live", f"at most {format_size(capacity)} to be had"),

@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.steps import OPTIMIZER_FRAME, Steps
+from vramlens.analyses.steps import Steps, optimizer_stacks
 from vramlens.trace import NO_STACK, DeviceTrace, Stacks, Trace
 
 
@@ -33,7 +33,7 @@ _BACKWARD_CALL = re.compile(
     r"torch[/\\](?:_tensor\.py:backward|autograd[/\\](?:__init__\.py:(?:backward|grad|_make_grads)"
     r"|graph\.py:_engine_run_backward))$"
 )
-_MODULE_CALL = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$")
+MODULE_CALL = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$")
 _BACKWARD_ENGINE = re.compile(r"torch::autograd::(?:Engine::(?:thread_main|evaluate_function)|Node::operator)")
 # The outermost frame of a stack that began on one of autograd's threads: custom functions, hooks, checkpoints.
 _AUTOGRAD_ROOT = re.compile(
@@ -124,10 +124,10 @@ class _StackFlags:
 
     def __init__(self, stacks: Stacks) -> None:
         self.stacks = stacks
-        self.optimizer = stacks.any_frame(stacks.mark_frames(OPTIMIZER_FRAME))
+        self.optimizer = optimizer_stacks(stacks)
         self.backward_call = stacks.any_frame(stacks.mark_frames(_BACKWARD_CALL))
         engine = stacks.any_frame(stacks.mark_frames(_BACKWARD_ENGINE))
-        self._module_frames = stacks.mark_frames(_MODULE_CALL)
+        self._module_frames = stacks.mark_frames(MODULE_CALL)
         self.module_call = stacks.any_frame(self._module_frames)
         lengths = np.diff(stacks.starts)
         roots = np.zeros(len(stacks), np.bool_)

@@ -11,10 +11,21 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.trace import BEFORE, NO_STACK, Action, DeviceTrace, Trace
+from vramlens.trace import BEFORE, NO_STACK, Action, DeviceTrace, Stacks, Trace
 
 OPTIMIZER_FRAME = re.compile(r"[/\\]optim(?:izers?)?[/\\][^:]*\.py:(?!zero_grad)")
+# What an optimizer calls back into: Lightning runs the whole step inside of it, LBFGS the forward and backward pass.
+_CALLED_BACK = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py:_call_impl$|_tensor\.py:backward$|:\w*closure\w*$")
 _FEWEST_CYCLES = 3
+
+
+def optimizer_stacks(stacks: Stacks) -> NDArray[np.bool_]:
+    """One flag a stack: whether an optimizer asked, and not what it called back into."""
+    optimizer = stacks.mark_frames(OPTIMIZER_FRAME)
+    first = stacks.first_frame(optimizer | stacks.mark_frames(_CALLED_BACK))
+    flags: NDArray[np.bool_] = first >= 0
+    flags[flags] = optimizer[first[flags]]
+    return flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +104,7 @@ def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
 
 def _optimizer_births(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
     """The events that allocate from inside an optimizer."""
-    stacks = trace.stacks.any_frame(trace.stacks.mark_frames(OPTIMIZER_FRAME))
+    stacks = optimizer_stacks(trace.stacks)
     events = device.events
     places = np.flatnonzero((events.action == Action.ALLOC) & (events.stack != NO_STACK))
     return places[stacks[events.stack[places]]]

@@ -22,17 +22,9 @@ def unused_graph(view: Attribution) -> list[Finding]:
     rows = np.flatnonzero(evaluates)
     if len(rows) < _FEWEST_ALLOCATIONS:
         return []
-    # A pass: evaluation allocations with nothing else in between, begun anew where the first line comes again.
-    stack = allocations.stack[rows]
-    first = stack == stack[0]
-    fresh = np.append(True, np.diff(rows) > 1) | (first & np.append(True, ~first[:-1]))
     worst, kept_bytes, place_frame = 0, 0, -1
-    for mine in np.split(rows, np.flatnonzero(fresh)[1:]):
-        if len(mine) < _FEWEST_ALLOCATIONS:
-            continue
-        _, alive = allocations.fullest(mine)
-        total = int(allocations.requested_bytes[mine].sum())
-        if alive < _KEPT_SHARE * total or alive <= worst:
+    for mine, alive in keeping_passes(view, rows):
+        if alive <= worst:
             continue
         worst = alive
         largest = int(allocations.requested_bytes[mine].max())
@@ -40,7 +32,7 @@ def unused_graph(view: Attribution) -> list[Finding]:
         place_frame = int(view.phases.frame[mine[0]])
     if not kept_bytes:
         return []
-    saved = view.device.requested.peak_bytes - _peak_without(view, rows)
+    saved = view.device.requested.peak_bytes - int(curve_without_graph(view, rows).max())
     place = view.place(place_frame)
     evidence = [
         f"a pass had {format_size(worst)} alive at once; without a graph about {format_size(worst - kept_bytes)}"
@@ -63,8 +55,29 @@ def unused_graph(view: Attribution) -> list[Finding]:
     ]
 
 
-def _peak_without(view: Attribution, rows: NDArray[np.int64]) -> int:
-    """The requested peak, had each of these been gone three requests later, as without a graph."""
+def keeping_passes(view: Attribution, rows: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], int]]:
+    """The passes that keep most of what they ask for, as only a graph does, and the most bytes of each at once.
+
+    A pass: some allocations with nothing else in between, begun anew where the first line comes again.
+    """
+    allocations = view.device.allocations
+    if len(rows) < _FEWEST_ALLOCATIONS:
+        return []
+    stack = allocations.stack[rows]
+    first = stack == stack[0]
+    fresh = np.append(True, np.diff(rows) > 1) | (first & np.append(True, ~first[:-1]))
+    found = []
+    for mine in np.split(rows, np.flatnonzero(fresh)[1:]):
+        if len(mine) < _FEWEST_ALLOCATIONS:
+            continue
+        _, alive = allocations.fullest(mine)
+        if alive >= _KEPT_SHARE * int(allocations.requested_bytes[mine].sum()):
+            found.append((mine, alive))
+    return found
+
+
+def curve_without_graph(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Requested bytes after each event, had each of these been gone three requests later, as without a graph."""
     allocations = view.device.allocations
     born = allocations.born[rows]
     soon = np.append(born[3:], np.full(min(3, len(born)), len(view.device.events)))
@@ -72,4 +85,4 @@ def _peak_without(view: Attribution, rows: NDArray[np.int64]) -> int:
     earlier = soon < allocations.died[rows]
     np.add.at(change, soon[earlier], -allocations.requested_bytes[rows[earlier]])
     np.add.at(change, allocations.died[rows[earlier]], allocations.requested_bytes[rows[earlier]])
-    return int((view.device.requested_curve + np.cumsum(change)[:-1]).max())
+    return np.asarray(view.device.requested_curve + np.cumsum(change)[:-1])

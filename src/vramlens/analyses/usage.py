@@ -15,12 +15,12 @@ _UNUSED_SHARE = 0.2
 _LEAST_BYTES = 64 * MIB
 
 
-def activations(view: Attribution, heap: Heap, leaks: tuple[Leak, ...]) -> list[Finding]:
-    """Activations, when they make up much of the memory; without what merely leaks."""
+def activations(view: Attribution, heap: Heap, leaks: tuple[Leak, ...], unused_bytes: int = 0) -> list[Finding]:
+    """Activations, when they make up much of the memory; without what merely leaks, or what nothing will use."""
     held = heap.by_category.get("activations")
     if held is None or not (len(view.phases.span_start) or view.device.out_of_memory):
         return []  # nothing waits for a backward pass where there is none
-    size = held.bytes - sum(leak.bytes for leak in leaks)
+    size = held.bytes - sum(leak.bytes for leak in leaks) - unused_bytes
     if size < max(_LARGE_SHARE * heap.requested_bytes, MIB, held.bytes // 2):
         return []
     leaking = {leak.place: leak.bytes for leak in leaks}

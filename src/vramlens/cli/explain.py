@@ -13,6 +13,7 @@ from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.profile import Profile
 
 HELP = "Say where the memory is, why it ran out and what to change."
 _GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
@@ -25,21 +26,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "file",
         nargs="?",
         metavar="FILE",
-        help="a recording, a PyTorch memory snapshot, or a log with an out-of-memory error; - reads standard input;"
-        " without it: the example that comes with vramlens",
+        help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, or a trace of PyTorch's"
+        " profiler; - reads standard input; without it: the example that comes with vramlens",
     )
     parser.add_argument(
         "--at",
         type=_moment,
         metavar="MOMENT",
-        help="the moment to show: peak, oom, end or an event's number (default: the failure, else the peak)",
+        help="the moment to show: peak, oom, end or an event's number (default: the failure, else the peak); not for a"
+        " trace",
     )
-    parser.add_argument("--by", choices=_GROUPINGS, default="line", help="what to group memory by (default: line)")
+    parser.add_argument("--by", choices=_GROUPINGS, help="what to group memory by (default: line); not for a trace")
     parser.add_argument(
         "--top",
         type=_positive,
         metavar="N",
-        help="how many rows to show (default: 10; after a failure as many as one screen has room for)",
+        help="how many rows to show (default: 10; after a failure, and of a trace, as many as one screen has room for)",
     )
     parser.add_argument(
         "--device", type=_device, metavar="N", help="the device, 0 or cuda:0 (default: the one that holds most)"
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Explanation:
+def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Explanation | Profile:
     from vramlens import api
     from vramlens.report.progress import reading_progress
 
@@ -92,7 +94,15 @@ def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Expl
         )
 
 
-def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: bool) -> str:
+def _written(explanation: Explanation | Profile, arguments: argparse.Namespace, to_file: bool) -> str:
+    from vramlens.analyses.profile import Profile
+
+    if isinstance(explanation, Profile):
+        for option in ("by", "at"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(f"--{option} is for recordings; {explanation.source} is a trace of PyTorch's profiler")
+        return _written_profile(explanation, arguments, to_file)
+    by = arguments.by or "line"
     if arguments.json:
         import json
 
@@ -102,7 +112,7 @@ def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: b
     if arguments.markdown:
         from vramlens.report.markdown import to_markdown
 
-        return to_markdown(explanation, arguments.by, arguments.top)
+        return to_markdown(explanation, by, arguments.top)
     from rich.console import Console
 
     from vramlens.report.text import render
@@ -110,7 +120,28 @@ def _written(explanation: Explanation, arguments: argparse.Namespace, to_file: b
     # Not straight to standard output: rich would end the program by itself when the reader has gone away.
     page = Page(None if to_file else sys.stdout)
     console = Console(file=page, width=_FILE_WIDTH if to_file else None)
-    render(explanation, console, arguments.by, arguments.top, whole=to_file)
+    # What was asked for by name is not cut to fit a screen.
+    render(explanation, console, by, arguments.top, whole=to_file or arguments.by is not None)
+    return page.getvalue()
+
+
+def _written_profile(profile: Profile, arguments: argparse.Namespace, to_file: bool) -> str:
+    if arguments.json:
+        import json
+
+        from vramlens.report.profile_json import profile_to_json
+
+        return json.dumps(profile_to_json(profile), indent=2, allow_nan=False) + "\n"
+    if arguments.markdown:
+        from vramlens.report.profile_markdown import profile_to_markdown
+
+        return profile_to_markdown(profile, arguments.top)
+    from rich.console import Console
+
+    from vramlens.report.profile_text import render_profile
+
+    page = Page(None if to_file else sys.stdout)
+    render_profile(profile, Console(file=page, width=_FILE_WIDTH if to_file else None), arguments.top, whole=to_file)
     return page.getvalue()
 
 

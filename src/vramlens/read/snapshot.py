@@ -7,7 +7,7 @@ Sources: torch/csrc/cuda/memory_snapshot.cpp and torch/cuda/memory.py (what a sn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from vramlens.trace import (
     Counter,
     DeviceTrace,
     Events,
+    Meta,
     OutOfMemory,
     Segments,
     SideColumn,
@@ -29,6 +30,9 @@ from vramlens.trace import (
     Trace,
 )
 from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.read.members import Members
 
 HOST = -1
 _UNLIMITED = 2**64 - 1
@@ -49,7 +53,7 @@ def read_snapshot(
     source: str,
     *,
     progress: Callable[[int], None] | None = None,
-    meta: Mapping[str, Any] | None = None,
+    members: Members | None = None,
 ) -> Trace:
     """The Trace of a snapshot; whatever is whole in it, with what is missing said in ``Trace.missing``.
 
@@ -57,7 +61,7 @@ def read_snapshot(
         stream: the pickle's bytes.
         source: what to call the file in messages.
         progress: called with the number of bytes read so far.
-        meta: what the recording says beside the snapshot (``meta.json`` of a ``.vram`` file).
+        members: what a ``.vram`` file holds beside the snapshot.
 
     Raises:
         UnsafeInput: it would run code or use memory without bound.
@@ -74,7 +78,7 @@ def read_snapshot(
     build = _Builder(snapshot, strings, settings)
     devices = build.devices()
     host = build.host()
-    trace_meta = meta or {}
+    meta = members.meta if members else None
     return Trace(
         source=source,
         stacks=Stacks(
@@ -90,26 +94,17 @@ def read_snapshot(
         annotations=_annotations(snapshot, strings),
         pools=snapshot["pools.ids"].reshape(-1, 2),
         settings=settings,
-        missing=tuple(_missing(snapshot, devices, settings, top)),
+        missing=(*_missing(snapshot, devices, settings, top, meta), *(members.missing if members else ())),
         side_columns=tuple(_side_columns(snapshot, strings, top)),
-        torch_version=_text_or_none(trace_meta.get("torch")),
-        device_name=_text_or_none(trace_meta.get("device_name")),
-        total_bytes=_totals(trace_meta.get("total_bytes")),
+        torch_version=meta.torch if meta else None,
+        device_name=meta.device_name if meta else None,
+        total_bytes=members.totals if members else {},
+        meta=meta,
+        names=members.names if members else None,
+        ledgers=members.ledgers if members else None,
+        samples=members.samples if members else None,
+        members=members.present if members else (),
     )
-
-
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _totals(value: object) -> dict[int, int]:
-    if not isinstance(value, dict):
-        return {}
-    return {
-        int(key): total
-        for key, total in value.items()
-        if key.isdecimal() and len(key) < 6 and type(total) is int and total > 0
-    }
 
 
 def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
@@ -368,7 +363,11 @@ def _annotations(snapshot: Snapshot, strings: Strings) -> Annotations:
 
 
 def _missing(
-    snapshot: Snapshot, devices: Mapping[int, DeviceTrace], settings: Mapping[str, Any], top: Mapping[str, int]
+    snapshot: Snapshot,
+    devices: Mapping[int, DeviceTrace],
+    settings: Mapping[str, Any],
+    top: Mapping[str, int],
+    meta: Meta | None,
 ) -> list[str]:
     """What a whole recording would hold and this one does not, one sentence each."""
     said = []
@@ -386,7 +385,10 @@ def _missing(
         if not len(trace.events):
             said.append(f"device {device}: events (nothing was recorded there, only the state at the end)")
         elif held or trace.reserved.base_bytes:
-            why = "overwritten by later ones" if overwritten else "before recording began or overwritten by later ones"
+            wrapped = overwritten or (meta is not None and meta.wrapped.get(device))
+            why = "overwritten by later ones" if wrapped else "before recording began or overwritten by later ones"
+            if meta is not None and meta.wrapped.get(device) is False:
+                why = "before recording began"
             said.append(
                 f"device {device}: the earliest events ({why}): {format_size(held)} "
                 f"in {counted(blocks, 'block')} were there"

@@ -12,8 +12,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 
@@ -21,6 +21,9 @@ if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
+
+if TYPE_CHECKING:
+    from vramlens.read.members import Members
 
 # What decompression may produce: real snapshots shrink 10 to 30 times, bombs 1,000 times and more.
 _LARGEST_RATIO = 200
@@ -94,7 +97,7 @@ class Source:
         stream: its bytes, decompressed, from the first on; UTF-16 with a mark as UTF-8.
         size_bytes: of the file; None for standard input. Of a compressed file, the compressed size.
         position: how far the file itself has been read, for a progress bar.
-        meta: the recording's own ``meta.json``; empty for anything but a ``.vram`` file.
+        members: what a ``.vram`` file holds beside the snapshot; None for anything else.
     """
 
     name: str
@@ -103,7 +106,7 @@ class Source:
     size_bytes: int | None
     _file: BinaryIO
     _bounded: _Bounded | None = None
-    meta: dict[str, Any] = field(default_factory=dict)
+    members: Members | None = None
 
     def position(self) -> int:
         """How many bytes of the file have been read."""
@@ -146,9 +149,9 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     head = file.peek(8)
     if not head:
         raise InputError(f"{name}: is empty")
-    meta: dict[str, Any] = {}
+    members: Members | None = None
     if head.startswith(b"PK\x03\x04"):
-        inner, meta = _open_recording(name, file)
+        inner, members = _open_recording(name, file, size or 0)
     elif head.startswith(b"\xfd7zXZ\x00"):
         inner = cast(BinaryIO, lzma.LZMAFile(file))  # noqa: SIM115
     elif head.startswith(b"\x1f\x8b"):
@@ -165,24 +168,23 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     if not head:
         raise InputError(f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing"))
     kind, stream = _kind_of(stream)
-    return Source(name, kind, stream, size, file, bounded, meta)
+    return Source(name, kind, stream, size, file, bounded, members)
 
 
-def _open_recording(name: str, file: io.BufferedReader) -> tuple[BinaryIO, dict[str, Any]]:
-    """The snapshot inside a ``.vram`` file, and the file's ``meta.json``."""
-    import json
+def _open_recording(name: str, file: io.BufferedReader, size_bytes: int) -> tuple[BinaryIO, Members]:
+    """The snapshot inside a ``.vram`` file, and what else the file holds."""
+    from vramlens.read.members import read_members
 
     if not file.seekable():
         raise InputError(f"{name}: a .vram file cannot be read from a pipe; name the file")
     try:
         archive = zipfile.ZipFile(file)
-        members = set(archive.namelist())
-        if "snapshot.pickle" not in members:
+        if "snapshot.pickle" not in archive.namelist():
             raise NotARecording(f"{name}: a zip file, but no vramlens recording")
-        meta = json.loads(archive.open("meta.json").read(1 << 20)) if "meta.json" in members else {}
-        return cast(BinaryIO, archive.open("snapshot.pickle")), meta if isinstance(meta, dict) else {}
+        snapshot = cast(BinaryIO, archive.open("snapshot.pickle"))
     except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
         raise InputError(f"{name}: a damaged .vram file ({error})") from None
+    return snapshot, read_members(archive, size_bytes)
 
 
 def _kind_of(stream: io.BufferedReader) -> tuple[str, io.BufferedReader]:

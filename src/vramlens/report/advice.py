@@ -12,15 +12,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
 
 # The verbs that this version has (a test compares them with the command line's): advice names no others.
-VERBS = frozenset({"explain"})
-
-# What records a run with PyTorch alone; the dump belongs where the error passes.
-_RECORD = (
-    "torch.cuda.memory._record_memory_history()      # at start",
-    'torch.cuda.memory._dump_snapshot("oom.pickle")  # on error',
-    "vramlens explain oom.pickle",
-)
-
+VERBS = frozenset({"doctor", "dump", "explain", "run"})
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
@@ -106,4 +98,4 @@ def _record(explanation: Explanation) -> NextStep:
     held = sum(row.bytes for row in explanation.ledger if row.kind.startswith("pytorch_allocated"))
     what = f"the {format_size(held)}" if held else "the memory"
     why = f"record the run to see which lines hold {what}"
-    return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",) if "run" in VERBS else _RECORD)
+    return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",))

@@ -31,8 +31,11 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         },
         "fragmentation": _fragmentation(explanation.fragmentation),
         "leaks": [_leak(leak) for leak in explanation.leaks],
-        "ledger": [{"kind": row.kind, "bytes": row.bytes, "confidence": row.confidence} for row in explanation.ledger],
-        "findings": [_finding(finding) for finding in explanation.findings],
+        "ledger": [
+            {"kind": row.kind, "bytes": row.bytes, "confidence": row.confidence, "note": row.note or None}
+            for row in explanation.ledger
+        ],
+        "findings": [finding_to_json(finding) for finding in explanation.findings],
     }
 
 
@@ -46,6 +49,30 @@ def _recording(facts: RecordingFacts) -> dict[str, Any]:
         "complete": facts.complete,
         "missing": list(facts.missing),
         "settings": _plain(facts.settings),
+        **_made(facts),
+    }
+
+
+_SAID = (
+    "vramlens", "cuda", "driver", "python", "platform", "trigger", "step", "host", "pid", "rank", "local_rank",
+    "world_size", "max_events", "started_us", "written_us", "dump_seconds",
+)  # fmt: skip
+
+
+def _made(facts: RecordingFacts) -> dict[str, Any]:
+    """What only a recording that vramlens made knows of its making."""
+    meta = facts.meta
+    return {
+        **{name: getattr(meta, name, None) for name in _SAID},
+        "command": list(meta.command) if meta is not None else [],
+        "module_marks": meta.module_marks if meta is not None else None,
+        "overwritten": [
+            {"device": ring.device, "first_event_us": ring.first_event_us, "lost_us": ring.lost_us}
+            for ring in facts.overwritten
+        ],
+        "named_tensors": facts.named_tensors,
+        "samples": facts.samples,
+        "members": list(facts.members),
     }
 
 
@@ -62,10 +89,11 @@ def _plain(value: object) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _place(place: Place | None) -> dict[str, Any]:
+def place_to_json(place: Place | None) -> dict[str, Any]:
+    """File, line and function; all null where there is no place."""
     if place is None:
         return {"file": None, "line": None, "function": None}
-    return {"file": place.file, "line": place.line, "function": place.function}
+    return {"file": place.file, "line": place.line or None, "function": place.function}
 
 
 def _peak(peak: Peak | None) -> dict[str, Any] | None:
@@ -100,8 +128,15 @@ def _heap(heap: Heap | None, at: str) -> dict[str, Any] | None:
 def _tables(heap: Heap) -> dict[str, Any]:
     return {
         "unattributed_bytes": heap.unattributed_bytes,
+        "named_bytes": heap.named_bytes,
         "by_line": [
-            {**_place(line.place), "bytes": line.bytes, "allocations": line.allocations} for line in heap.by_line
+            {
+                **place_to_json(line.place),
+                "bytes": line.bytes,
+                "allocations": line.allocations,
+                "names": list(line.names),
+            }
+            for line in heap.by_line
         ],
         "by_category": {name: held.bytes for name, held in heap.by_category.items()},
         "category_verdicts": {name: held.verdict for name, held in heap.by_category.items()},
@@ -131,7 +166,7 @@ def _oom(oom: OomVerdict | None) -> dict[str, Any] | None:
         "limit_bytes": oom.limit_bytes,
         "wall": oom.wall,
         "cause": oom.cause,
-        **_place(oom.place),
+        **place_to_json(oom.place),
     }
 
 
@@ -159,7 +194,7 @@ def _leak(leak: Leak) -> dict[str, Any]:
     return {
         "verdict": leak.verdict,
         "class": leak.kind,
-        **_place(leak.place),
+        **place_to_json(leak.place),
         "bytes_per_step": leak.bytes_per_step,
         "bytes": leak.bytes,
         "steps": leak.steps,
@@ -168,13 +203,14 @@ def _leak(leak: Leak) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """A finding, key by key."""
     return {
         "id": finding.id,
         "verdict": finding.verdict,
         "title": finding.title,
         "bytes": finding.bytes,
-        **_place(finding.place),
+        **place_to_json(finding.place),
         "evidence": list(finding.evidence),
         "fix": finding.fix,
     }

@@ -37,6 +37,7 @@ def to_markdown(explanation: Explanation, by: str = "line", top: int | None = No
         f"**{escaped(story.headline)}**",
         *([escaped(" ".join(story.sentences))] if story.sentences else []),
         *_figures(story.figures),
+        *([escaped(" ".join(story.origin))] if story.origin else []),
         *_held(story, DEFAULT_TOP if top is None else top),
         *_ledger(story),
         *_claims(story.claims),
@@ -46,7 +47,7 @@ def to_markdown(explanation: Explanation, by: str = "line", top: int | None = No
         *([escaped(story.steps)] if story.steps else []),
         *_listed("Not known", story.unknown),
         f"**Next**, {escaped(story.next.why)}{':' if story.next.lines else '.'}",
-        *([_fenced(story.next.lines)] if story.next.lines else []),
+        *([fenced(story.next.lines)] if story.next.lines else []),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -89,13 +90,14 @@ def code(text: str) -> str:
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
-def _fenced(lines: tuple[str, ...]) -> str:
+def fenced(lines: tuple[str, ...]) -> str:
+    """Lines as a block of code."""
     longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join((f"{fence}sh" if lines[0].split(" ")[0] in _SHELL else fence, *lines, fence))
 
 
-def _grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: int) -> str:
+def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: int) -> str:
     """A table whose first ``right`` columns are aligned to the right."""
     rule = tuple("---:" if i < right else "---" for i in range(len(header)))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
@@ -103,7 +105,7 @@ def _grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: int) 
 
 def _figures(figures: tuple[Figure, ...]) -> list[str]:
     rows = [(format_size(figure.size_bytes), escaped(figure.words)) for figure in figures]
-    return [_grid(("size", "what"), rows, 1)] if rows else []
+    return [grid(("size", "what"), rows, 1)] if rows else []
 
 
 def _held(story: Story, top: int) -> list[str]:
@@ -138,22 +140,24 @@ def _table(table: Table) -> str:
         ]
         cells += [f"{row.allocations:,}" if row.allocations is not None else ""] * counts
         cells += [share(row.inferred_bytes, row.bytes) if row.inferred_bytes else ""] * inferred
-        cells.append(code(place_name(row.place)) if row.place is not None else escaped(row.name))
+        name = code(place_name(row.place)) if row.place is not None else escaped(row.name)
+        cells.append(f"{name} ({', '.join(map(code, row.tensors))})" if row.tensors else name)
         cells += [escaped(row.note)] * bool(table.note_header)
         body.append(tuple(cells))
-    return _grid(tuple(header), body, right)
+    return grid(tuple(header), body, right)
 
 
 def _stack(number: int, row: Row) -> str:
     frames = tuple(place_name(frame) for frame in row.frames)
-    return f"Stack {number}, {format_size(row.bytes)}:\n\n{_fenced(frames)}"
+    return f"Stack {number}, {format_size(row.bytes)}:\n\n{fenced(frames)}"
 
 
 def _ledger(story: Story) -> list[str]:
     if not story.ledger:
         return []
     total = format_size(sum(row.size_bytes for row in story.ledger))
-    return [f"### Where the GPU's {total} are", *_figures(story.ledger)]
+    verb = f"were{story.ledger_when}" if story.ledger_when else "are"
+    return [f"### Where the GPU's {total} {verb}", *_figures(story.ledger)]
 
 
 def _claims(claims: tuple[Claim, ...]) -> list[str]:

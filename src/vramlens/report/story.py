@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.report.advice import NextStep, next_step
+from vramlens.report.origin import higher_before, origin_of
 from vramlens.report.tables import Table, table_of
 from vramlens.report.wording import (
     capitalized,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.growth import Leak
     from vramlens.analyses.heap import Heap
+    from vramlens.analyses.ledger import LedgerRow
 
 _WALLS = {
     "process_limit": "Refused by the limit set for this process, not by the GPU",
@@ -48,6 +50,8 @@ _KINDS = {
     "this_process_other": "this process outside PyTorch: context, libraries, NCCL",
     "outside_pytorch": "outside PyTorch: contexts, libraries, other processes",
     "other_processes": "other processes",
+    "nccl": "NCCL's buffers",
+    "driver_reserved": "kept by the driver and its firmware",
     "free": "free",
     "unknown": "held by something that this input does not name",
 }
@@ -84,6 +88,7 @@ class Story:
         table: who holds the memory; None where the input cannot tell.
         table_title: which moment the table is about.
         ledger: where all of the device's memory is.
+        ledger_when: when that was, where the recording measured it itself; "" elsewhere.
         claims: findings with something to do, the most useful first.
         refuted: what would not help.
         notes: findings that ask for nothing.
@@ -91,6 +96,7 @@ class Story:
         steps: the steps in one sentence; "" where unknown.
         unknown: what is missing or cannot be told.
         next: the one next step.
+        origin: which run the recording comes from; nothing for a bare snapshot.
     """
 
     failed: bool
@@ -107,6 +113,8 @@ class Story:
     steps: str
     unknown: tuple[str, ...]
     next: NextStep
+    origin: tuple[str, ...] = ()
+    ledger_when: str = ""
 
 
 def story_of(explanation: Explanation, by: str) -> Story:
@@ -122,13 +130,7 @@ def story_of(explanation: Explanation, by: str) -> Story:
         figures=_figures(oom, holders_known=heap is not None or not explanation.ledger) if oom and failed else (),
         table=table_of(heap, by) if heap is not None else None,
         table_title=_table_title(explanation) if heap is not None else "",
-        ledger=tuple(
-            Figure(
-                row.bytes,
-                _KINDS.get(row.kind, plain(row.kind)) + ("" if row.confidence != "inferred" else " (inferred)"),
-            )
-            for row in explanation.ledger
-        ),
+        ledger=tuple(Figure(row.bytes, _part(row, explanation.ledger)) for row in explanation.ledger if row.bytes),
         claims=claims,
         refuted=refuted,
         notes=notes,
@@ -136,7 +138,22 @@ def story_of(explanation: Explanation, by: str) -> Story:
         steps=_steps(explanation),
         unknown=tuple(visible(sentence(text)) for text in _unknown(explanation, failed)),
         next=NextStep(visible(step.why), tuple(visible(line) for line in step.lines)),
+        origin=origin_of(explanation.recording),
+        ledger_when=_ledger_when(explanation),
     )
+
+
+def _ledger_when(explanation: Explanation) -> str:
+    if "ledger.json" not in explanation.recording.members:
+        return ""
+    return " when the request failed" if explanation.oom is not None else " at the end"
+
+
+def _part(row: LedgerRow, rows: tuple[LedgerRow, ...]) -> str:
+    words = _KINDS.get(row.kind, plain(row.kind))
+    if row.kind == "this_process_other" and any(other.kind == "nccl" for other in rows):
+        words = words.removesuffix(", NCCL").replace("context, ", "context and ")
+    return words + (" (inferred)" if row.confidence == "inferred" else "")
 
 
 # The answer
@@ -198,6 +215,8 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
         said.append(f"{times} failed and the program went on (`--at oom` shows that moment): {oom.headline}")
     if peak is not None and peak.shape and not failed:
         said.append(peak.shape)
+    if peak is not None and not failed and (higher := higher_before(explanation.recording, peak)):
+        said.append(higher)
     return said
 
 

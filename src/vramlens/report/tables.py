@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vramlens.report.module_tree import branches_of
 from vramlens.report.wording import Location, place_name, plain, visible
 from vramlens.units import counted, format_size
 
@@ -28,8 +29,11 @@ class Row:
         place: the line; it can be shortened in a way that a name cannot.
         bytes, allocations: how much and how many; None where the count is not known.
         inferred_bytes: the part of ``bytes`` that was attributed to this row by inference.
-        note: the category, or how sure the row is.
+        note: the category, or how sure the row is; how many modules are alike.
         frames: of a stack, innermost first.
+        tensors: the names of those that the bytes are, where they are few.
+        depth: how deep the row is in a tree.
+        label: the part of the name that a row of a tree adds to the one above it.
     """
 
     name: str
@@ -39,6 +43,9 @@ class Row:
     inferred_bytes: int = 0
     note: str = ""
     frames: tuple[Frame, ...] = ()
+    tensors: tuple[str, ...] = ()
+    depth: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Table:
         rest: what belongs to no row (no line known, outside any module); None where everything does.
         note_header: what the rows' notes are.
         empty: why there are no rows, and how to get some; "" where there are.
+        nested: whether the bytes of a row are among those of the row that it lies in.
     """
 
     by: str
@@ -63,17 +71,21 @@ class Table:
     rest: Row | None = None
     note_header: str = ""
     empty: str = ""
+    nested: bool = False
 
     def cut(self, top: int) -> Table:
         """The table with no more than ``top`` rows."""
         if top >= len(self.rows):
             return self
-        gone = self.rows[top:]
+        # A module is no smaller than those inside it, and stands before them: it is never cut before they are.
+        largest = sorted(range(len(self.rows)), key=lambda i: -self.rows[i].bytes) if self.nested else None
+        kept = set(range(top) if largest is None else largest[:top])
+        gone = [row for i, row in enumerate(self.rows) if i not in kept]
         return replace(
             self,
-            rows=self.rows[:top],
+            rows=tuple(row for i, row in enumerate(self.rows) if i in kept),
             hidden=self.hidden + len(gone),
-            hidden_bytes=self.hidden_bytes + sum(row.bytes for row in gone),
+            hidden_bytes=self.hidden_bytes + sum(row.bytes for row in gone if not row.depth),
         )
 
     @property
@@ -82,6 +94,8 @@ class Table:
         if not self.hidden:
             return ""
         more = counted(self.hidden, f"more {self.by}", f"more {_PLURALS.get(self.by, self.by + 's')}")
+        if self.nested and not self.hidden_bytes:
+            return f"and {more} inside these"
         return f"and {more}, {format_size(self.hidden_bytes)}"
 
     @property
@@ -109,6 +123,8 @@ def table_of(heap: Heap, by: str) -> Table:
     if by == "stack":
         return _stacks(heap)
     named = heap.by_module if by == "module" else heap.by_region
+    if named and by == "module":
+        return _modules(heap)
     if not named:
         return Table(by, total, (), empty=_NOTHING_NAMED[by])
     outside = total - sum(named.values())
@@ -121,7 +137,8 @@ def table_of(heap: Heap, by: str) -> Table:
 
 
 _NOTHING_NAMED = {
-    "module": "No module is named here: a bare PyTorch snapshot does not hold module names.",
+    "module": "No module is named here: none ran, or this is a bare PyTorch snapshot. "
+    "A recording that vramlens run makes with PyTorch 2.10 or newer names them.",
     "region": "No region is named here: wrap code in `with torch.profiler.record_function('name'):` and record again.",
 }
 
@@ -134,6 +151,18 @@ def _named(sizes: Mapping[str, int]) -> tuple[Row, ...]:
     return tuple(Row(name, None, size) for name, size in sizes.items())
 
 
+def _modules(heap: Heap) -> Table:
+    branches = branches_of(heap.by_module)
+    return Table(
+        "module",
+        heap.requested_bytes,
+        tuple(Row(b.path, None, b.bytes, note=b.note, depth=b.depth, label=b.label) for b in branches),
+        rest=_rest("(outside any module)", heap.requested_bytes - sum(heap.by_module.values())),
+        note_header="alike" if any(branch.note for branch in branches) else "",
+        nested=True,
+    )
+
+
 def _lines(heap: Heap) -> tuple[Row, ...]:
     return tuple(
         Row(
@@ -143,6 +172,7 @@ def _lines(heap: Heap) -> tuple[Row, ...]:
             line.allocations,
             inferred_bytes=line.inferred_bytes,
             note=plain(line.category),
+            tensors=tuple(visible(name) for name in line.names),
         )
         for line in heap.by_line
     )

@@ -63,6 +63,8 @@ class _Detail:
     unknown: int = 99
     growth: int = 99
     ledger: bool = True
+    whole_device: bool = True
+    origin: bool = True
     steps: bool = True
     header: bool = True
     blanks: int = 2
@@ -79,6 +81,8 @@ def _details(*, wide: bool) -> Iterator[_Detail]:
     detail = _Detail(most, frames=_FRAMES)
     yield detail
     changes: tuple[dict[str, int], ...] = (
+        {"origin": 0},
+        {"whole_device": 0},
         {"frames": 4},
         {"evidence": 0},
         {"claims": 3, "refuted": 3, "notes": 2, "unknown": 2, "growth": 2},
@@ -132,6 +136,7 @@ class _Report:
         sections = [
             [*opening, *figures] if detail.blanks < 2 else opening,
             figures if detail.blanks > 1 else [],
+            self._each(story.origin) if detail.origin else [],
             self._held(detail),
             self._ledger(detail),
             self._claims(detail),
@@ -173,11 +178,14 @@ class _Report:
         return [*title, *self._texts(_table_lines(table.cut(detail.rows), self.layout, detail))]
 
     def _ledger(self, detail: _Detail) -> list[Text]:
-        # After a failure whose holders are known it would only say the figures again.
-        if not self.story.ledger or not detail.ledger or (self.story.failed and self.story.table is not None):
+        if not self.story.ledger or not detail.ledger:
+            return []
+        # After a failure whose holders are known it would only say the figures again, unless it was measured.
+        if self.story.failed and self.story.table is not None and not (self.story.ledger_when and detail.whole_device):
             return []
         total = format_size(sum(row.size_bytes for row in self.story.ledger))
-        title = Text(f"Where the GPU's {total} are", style=_TITLE)
+        verb = f"were{self.story.ledger_when}" if self.story.ledger_when else "are"
+        title = Text(f"Where the GPU's {total} {verb}", style=_TITLE)
         return [title, *self._texts(self._figures(self.story.ledger))]
 
     def _claims(self, detail: _Detail) -> list[Text]:
@@ -261,7 +269,7 @@ def _table_lines(table: Table, layout: Layout, detail: _Detail) -> list[str]:
         rows = [Row("", None, 0), *rows]
     else:
         lines = lines[1:]
-    lines = [line for row, text in zip(rows, lines, strict=True) for line in (text, *_frames(row, layout, detail))]
+    lines = [line for row, text in zip(rows, lines, strict=True) for line in (text, *_below(row, layout, detail))]
     if table.cut_note:
         place = len(lines) - 1 if table.rest else len(lines)
         lines[place:place] = layout.wrap(f"{layout.ellipsis} {table.cut_note}", first="  ")
@@ -287,7 +295,15 @@ def _folder(row: Row) -> str:
 def _name(row: Row, layout: Layout, width: int) -> str:
     if row.place is not None:
         return layout.place(row.place, width)
-    return layout.from_right(row.name, width)
+    return layout.from_right("  " * row.depth + row.label if row.label else row.name, width)
+
+
+def _below(row: Row, layout: Layout, detail: _Detail) -> list[str]:
+    """What is said of a row below it: the names of its tensors, the callers of its stack."""
+    if row.tensors and detail.frames > 2:
+        kind = "tensor" if len(row.tensors) == 1 else "tensors"
+        return [f"      {layout.from_right(f'{kind}: ' + ', '.join(row.tensors), layout.width - 6)}"]
+    return _frames(row, layout, detail)
 
 
 def _frames(row: Row, layout: Layout, detail: _Detail) -> list[str]:

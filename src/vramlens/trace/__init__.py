@@ -2,11 +2,16 @@
 
 from vramlens.trace.device import BEFORE, Allocations, Counter, DeviceTrace, Segments
 from vramlens.trace.events import Action, Events, OutOfMemory
+from vramlens.trace.ledgers import DeviceLedger, LedgerPart, Ledgers
+from vramlens.trace.meta import DeviceMeta, FailureMeta, Meta
+from vramlens.trace.names import AT_THE_END, TensorKind, TensorNames
+from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import NO_STACK, Frame, Stacks
 from vramlens.trace.strings import NO_TEXT, Strings
 from vramlens.trace.trace import Annotations, SideColumn, Trace
 
 __all__ = [
+    "AT_THE_END",
     "BEFORE",
     "NO_STACK",
     "NO_TEXT",
@@ -14,13 +19,22 @@ __all__ = [
     "Allocations",
     "Annotations",
     "Counter",
+    "DeviceLedger",
+    "DeviceMeta",
     "DeviceTrace",
     "Events",
+    "FailureMeta",
     "Frame",
+    "LedgerPart",
+    "Ledgers",
+    "Meta",
     "OutOfMemory",
+    "Samples",
     "Segments",
     "SideColumn",
     "Stacks",
     "Strings",
+    "TensorKind",
+    "TensorNames",
     "Trace",
 ]

@@ -10,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.trace.device import DeviceTrace
+from vramlens.trace.ledgers import Ledgers
+from vramlens.trace.meta import Meta
+from vramlens.trace.names import TensorNames
+from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import Stacks
 
 
@@ -66,6 +70,8 @@ class Trace:
         side_columns: unknown fields, kept.
         torch_version, device_name: where the recording says so, else None.
         total_bytes: the device's memory by device, where the recording says so.
+        meta, names, ledgers, samples: what a recording that vramlens made holds beside the snapshot; None elsewhere.
+        members: the parts of the ``.vram`` file, by name; empty for a bare snapshot.
     """
 
     source: str
@@ -80,6 +86,11 @@ class Trace:
     torch_version: str | None = None
     device_name: str | None = None
     total_bytes: Mapping[int, int] = field(default_factory=dict)
+    meta: Meta | None = None
+    names: TensorNames | None = None
+    ledgers: Ledgers | None = None
+    samples: Samples | None = None
+    members: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:

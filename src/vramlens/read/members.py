@@ -1,0 +1,305 @@
+"""What a ``.vram`` file holds beside the snapshot: facts, tensors' names, ledgers, samples.
+
+Each part is optional and may be damaged or made by somebody else: it is read within bounds, values of a wrong type are
+passed over, and what cannot be read is said in one sentence. None of it can keep the snapshot from being read.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from vramlens.trace import (
+    AT_THE_END,
+    DeviceLedger,
+    DeviceMeta,
+    FailureMeta,
+    LedgerPart,
+    Ledgers,
+    Meta,
+    Samples,
+    TensorKind,
+    TensorNames,
+)
+
+_LARGEST_BYTES = {"meta.json": 1 << 20, "names.json": 32 << 20, "ledger.json": 1 << 20, "samples.json": 64 << 20}
+_LARGEST_RATIO = 200  # as for the snapshot: names and numbers shrink 10 to 30 times
+_ALWAYS_ALLOWED_BYTES = 1 << 20
+# Small JSON can make large objects: each dict and list takes 60 bytes and more, whatever is in it.
+_MOST_CONTAINERS = 2_000_000
+_LARGEST_NUMBER = 1 << 50  # a petabyte, 35 years in microseconds: larger ones are no sizes, and would overflow in sums
+_LATEST_US = 1 << 60
+_LONGEST_TEXT = 1000
+_LONGEST_MESSAGE = 1 << 16
+_MOST_DEVICES = 1024
+_MOST_PARTS = 64
+_MOST_STATS = 1000
+_LOST = {
+    "meta.json": "what the recording says about itself",
+    "names.json": "the tensors' names",
+    "ledger.json": "where the rest of the GPU's memory was",
+    "samples.json": "the samples of the whole run",
+}
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The parts of a ``.vram`` file beside its snapshot.
+
+    Attributes:
+        meta, names, ledgers, samples: None where the file has none that can be read.
+        totals: each device's memory, where the file says it.
+        present: the names of all known parts that the file has.
+        missing: what could not be read, one sentence each.
+    """
+
+    meta: Meta | None = None
+    names: TensorNames | None = None
+    ledgers: Ledgers | None = None
+    samples: Samples | None = None
+    totals: Mapping[int, int] = field(default_factory=dict)
+    present: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def read_members(archive: zipfile.ZipFile, size_bytes: int) -> Members:
+    """The parts of an opened ``.vram`` file; never raises.
+
+    Args:
+        size_bytes: of the file, for what its parts may expand to.
+    """
+    listed = {name: archive.getinfo(name) for name in (*_LOST, "start.pickle") if name in archive.NameToInfo}
+    missing: list[str] = []
+
+    def read(name: str, make: Callable[[Any, list[str]], _Read]) -> _Read | None:
+        if name not in listed:
+            return None
+        try:
+            return make(_json(archive, listed[name], size_bytes), missing)
+        except Exception as error:  # zip, deflate and JSON raise a dozen kinds; an optional part must not matter
+            reason = str(error).split("\n", 1)[0][:100] or type(error).__name__
+            missing.append(f"{_LOST[name]}: {name} cannot be read ({reason})")
+            return None
+
+    meta = read("meta.json", _meta)
+    return Members(
+        meta=meta[0] if meta else None,
+        names=read("names.json", _names),
+        ledgers=read("ledger.json", _ledgers),
+        samples=read("samples.json", _samples),
+        totals=meta[1] if meta else {},
+        present=tuple(listed),
+        missing=tuple(missing),
+    )
+
+
+def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> dict[str, Any]:
+    """The JSON object of a part.
+
+    Raises:
+        ValueError: it is too large, or no JSON object. Others where the zip is damaged.
+    """
+    import json
+
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError("it is compressed in a way that vramlens does not use")
+    limit = min(_LARGEST_BYTES[info.filename], max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * size_bytes))
+    with archive.open(info) as member:
+        data = member.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"it is larger than {limit:,} bytes")
+    if data.count(b"{") + data.count(b"[") > _MOST_CONTAINERS:
+        raise ValueError("it holds more than a recording's would")
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
+# Values: None for whatever is not what it should be
+
+
+def _text(value: object, longest: int = _LONGEST_TEXT) -> str | None:
+    return value[:longest] if isinstance(value, str) else None
+
+
+def _number(value: object, largest: int = _LARGEST_NUMBER) -> int | None:
+    return value if type(value) is int and 0 <= value <= largest else None
+
+
+def _size(value: object) -> int | None:
+    return _number(value) or None
+
+
+def _fraction(value: object) -> float | None:
+    return (
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9 else None
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _by_device(value: object) -> Iterable[tuple[int, Any]]:
+    """The entries whose keys are device indices."""
+    for key, entry in list(_dict(value).items())[:_MOST_DEVICES]:
+        if key.isascii() and key.isdecimal() and len(key) < 6:
+            yield int(key), entry
+
+
+def _address(value: object) -> int | None:
+    if isinstance(value, str) and value[:2] == "0x" and len(value) <= 18:
+        try:
+            value = int(value, 16)
+        except ValueError:
+            return None
+    return _number(value, 2**64 - 1) or None
+
+
+# The parts
+
+
+def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, int]]:
+    """What the recording says about itself, and each device's memory."""
+    devices = {device: _device(entry) for device, entry in _by_device(value.get("devices"))}
+    totals = {device: entry.total_bytes for device, entry in devices.items() if entry.total_bytes is not None}
+    totals |= {device: size for device, total in _by_device(value.get("total_bytes")) if (size := _size(total))}
+    failure = value.get("oom")
+    meta = Meta(
+        **{name: _text(value.get(name)) for name in _TEXTS},  # type: ignore[arg-type]
+        **{name: _number(value.get(name)) for name in _NUMBERS},  # type: ignore[arg-type]
+        command=tuple(word for each in _list(value.get("command"))[:1000] if (word := _text(each)) is not None),
+        devices=devices,
+        environment={key: text for key, each in _dict(value.get("settings")).items() if (text := _text(each))},
+        wrapped={device: entry for device, entry in _by_device(value.get("wrapped")) if isinstance(entry, bool)},
+        module_marks=value.get("module_marks") is True,
+        failure=_failure(failure) if isinstance(failure, dict) else None,
+        started_us=_number(value.get("started_us"), _LATEST_US),
+        written_us=_number(value.get("written_us"), _LATEST_US),
+        dump_seconds=_fraction(value.get("dump_seconds")),
+    )
+    return meta, totals
+
+
+_TEXTS = ("vramlens", "torch", "cuda", "driver", "python", "platform", "trigger", "host", "device_name")
+_NUMBERS = ("pid", "rank", "local_rank", "world_size", "max_events", "step")
+
+
+def _device(value: object) -> DeviceMeta:
+    entry = _dict(value)
+    stats = list(_dict(entry.get("stats")).items())[:_MOST_STATS]
+    return DeviceMeta(
+        name=_text(entry.get("name")),
+        uuid=_text(entry.get("uuid")),
+        total_bytes=_size(entry.get("total_bytes")),
+        memory_fraction=_fraction(entry.get("memory_fraction")),
+        limit_bytes=_size(entry.get("limit_bytes")),
+        stats={name: number for name, each in stats if (number := _number(each)) is not None},
+    )
+
+
+def _failure(entry: dict[str, Any]) -> FailureMeta:
+    return FailureMeta(
+        device=_number(entry.get("device"), _MOST_DEVICES),
+        requested_bytes=_number(entry.get("requested_bytes")),
+        device_free_bytes=_number(entry.get("device_free_bytes")),
+        message=_text(entry.get("message"), _LONGEST_MESSAGE),
+    )
+
+
+def _names(value: dict[str, Any], _missing: list[str]) -> TensorNames:
+    """The named storages; rows without an address, a size or a name are passed over."""
+    rows: list[tuple[int, int, int, int, int, str]] = []
+    kinds = {kind.name.lower(): kind.value for kind in TensorKind}
+    for each in _list(value.get("tensors")):
+        entry = _dict(each)
+        device, address = _number(entry.get("device"), _MOST_DEVICES), _address(entry.get("address"))
+        size, name = _size(entry.get("bytes")), _text(entry.get("name"))
+        if device is None or address is None or size is None or not name:
+            continue
+        kind, time_us = entry.get("kind"), _number(entry.get("time_us"), _LATEST_US)
+        moment = AT_THE_END if time_us is None else time_us
+        rows.append((device, address, size, kinds.get(kind, 0) if isinstance(kind, str) else 0, moment, name))
+    device_, address_, size_, kind_, time_, name_ = zip(*rows, strict=True) if rows else ((),) * 6
+    return TensorNames(
+        device=np.array(device_, np.int32),
+        address=np.array(address_, np.uint64),
+        size_bytes=np.array(size_, np.int64),
+        kind=np.array(kind_, np.uint8),
+        time_us=np.array(time_, np.int64),
+        name=tuple(name_),
+    )
+
+
+def _ledgers(value: dict[str, Any], missing: list[str]) -> Ledgers:
+    found: dict[str, dict[int, DeviceLedger]] = {}
+    host: dict[str, dict[str, int]] = {}
+    for moment in ("start", "peak", "end"):
+        entry = _dict(value.get(moment))
+        found[moment] = {}
+        for device, one in _by_device(entry.get("devices")):
+            ledger = _ledger(_dict(one))
+            if ledger is None:
+                missing.append(
+                    f"device {device}: its measured ledger ({moment}) does not add up to the device's memory, and is "
+                    "left out"
+                )
+            else:
+                found[moment][device] = ledger
+        figures = list(_dict(entry.get("host")).items())[:_MOST_PARTS]
+        host[moment] = {name[:_LONGEST_TEXT]: size for name, each in figures if (size := _number(each)) is not None}
+    return Ledgers(start=found["start"], peak=found["peak"], end=found["end"], host=host)
+
+
+def _ledger(entry: dict[str, Any]) -> DeviceLedger | None:
+    """A device's ledger; None unless its parts sum to the whole."""
+    total, rows = _size(entry.get("total_bytes")), _list(entry.get("rows"))
+    parts = []
+    for row in rows[:_MOST_PARTS]:
+        part = _dict(row)
+        kind, size = _text(part.get("kind"), 100), _number(part.get("bytes"))
+        if not kind or size is None:
+            return None
+        confidence = part.get("confidence")
+        sure = confidence if confidence in ("exact", "inferred", "unknown") else "unknown"
+        parts.append(LedgerPart(kind, size, sure, _text(part.get("note")) or ""))
+    if total is None or sum(part.bytes for part in parts) != total:
+        return None
+    return DeviceLedger(total, tuple(parts))
+
+
+_REQUIRED = ("time_us", "device", "allocated_bytes")
+_SAMPLED = ("time_us", "step", "device", "allocated_bytes", "reserved_bytes", "free_bytes", "host_rss_bytes")
+
+
+def _samples(value: dict[str, Any], _missing: list[str]) -> Samples:
+    """The samples, in order of time; rows without a time, a device or allocated bytes are passed over."""
+    columns = [name if isinstance(name, str) else "" for name in _list(value.get("columns"))]
+    place = {name: columns.index(name) for name in _SAMPLED if name in columns}
+    rows: list[list[int]] = []
+    if all(name in place for name in _REQUIRED):
+        required = [_SAMPLED.index(name) for name in _REQUIRED]
+        limits = [_LATEST_US] + [_LARGEST_NUMBER] * (len(_SAMPLED) - 1)
+        for row in _list(value.get("rows")):
+            if not isinstance(row, list) or len(row) < len(columns):
+                continue
+            cells = [row[place[name]] if name in place else None for name in _SAMPLED]
+            numbers = [
+                cell if type(cell) is int and 0 <= cell <= largest else -1
+                for cell, largest in zip(cells, limits, strict=True)
+            ]
+            if all(numbers[i] >= 0 for i in required):
+                rows.append(numbers)
+    table = np.array(rows, np.int64).reshape(-1, len(_SAMPLED))
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    return Samples(_fraction(value.get("interval_s")), *(table[:, i] for i in range(len(_SAMPLED))))

@@ -1,0 +1,103 @@
+"""What a recording of vramlens' own says about itself: the program, the machine, when and why it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMeta:
+    """One device when the recording was written; None where the recording does not say.
+
+    Attributes:
+        name, uuid: of the GPU.
+        total_bytes: its memory.
+        memory_fraction: what ``torch.cuda.set_per_process_memory_fraction`` had set; 1.0 is no limit.
+        limit_bytes: what the process could reserve at most.
+        stats: ``torch.cuda.memory_stats``, flat.
+    """
+
+    name: str | None = None
+    uuid: str | None = None
+    total_bytes: int | None = None
+    memory_fraction: float | None = None
+    limit_bytes: int | None = None
+    stats: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def process_limit_bytes(self) -> int | None:
+        """What the process may reserve, where that is less than the device has; else None."""
+        limit, fraction = self.limit_bytes, self.memory_fraction
+        if fraction is not None:
+            if not 0 < fraction < 1:
+                return None
+            if limit is None and self.total_bytes is not None:
+                limit = int(self.total_bytes * fraction)
+        if limit is not None and self.total_bytes is not None and limit >= self.total_bytes:
+            return None
+        return limit
+
+
+@dataclass(frozen=True, slots=True)
+class FailureMeta:
+    """The out-of-memory error that made the program write the recording; None where the recording does not say.
+
+    Attributes:
+        device: where it happened.
+        requested_bytes: what was asked for.
+        device_free_bytes: what the driver said was free.
+        message: the error's text.
+    """
+
+    device: int | None = None
+    requested_bytes: int | None = None
+    device_free_bytes: int | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """A recording's ``meta.json``; None where it does not say.
+
+    Attributes:
+        vramlens, torch, cuda, driver, python, platform: versions.
+        command: the program and its arguments.
+        trigger: why it was written: oom, signal, exit, steps, every or api.
+        pid, host, rank, local_rank, world_size: which process of which job.
+        device_name: of the current GPU.
+        devices: by device index.
+        environment: environment variables that set the allocator.
+        max_events: how many events a device's ring holds.
+        wrapped: by device, whether the ring was full and its earliest events are overwritten.
+        step: steps counted when it was written.
+        module_marks: whether the events' ``user_metadata`` are module paths.
+        failure: the error that it was written for.
+        started_us, written_us: when recording began and when this was written, in microseconds since the epoch.
+        dump_seconds: how long writing it held the program.
+    """
+
+    vramlens: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    command: tuple[str, ...] = ()
+    trigger: str | None = None
+    pid: int | None = None
+    host: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    device_name: str | None = None
+    devices: Mapping[int, DeviceMeta] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    max_events: int | None = None
+    wrapped: Mapping[int, bool] = field(default_factory=dict)
+    step: int | None = None
+    module_marks: bool = False
+    failure: FailureMeta | None = None
+    started_us: int | None = None
+    written_us: int | None = None
+    dump_seconds: float | None = None

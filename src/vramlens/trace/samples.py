@@ -1,0 +1,44 @@
+"""Samples: the counters now and then over a whole run, which outlast the ring of events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNKNOWN = -1
+"""In a column: not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """One row a sample, in order of time.
+
+    Attributes:
+        interval_s: the time between two samples that was aimed at; None where unknown.
+        time_us: microseconds since the epoch.
+        step, device: numbers, from 0.
+        allocated_bytes, reserved_bytes: the allocator's counters.
+        free_bytes: of the device, as the driver says.
+        host_rss_bytes: the process's memory on the host.
+    """
+
+    interval_s: float | None
+    time_us: NDArray[np.int64]
+    step: NDArray[np.int64]
+    device: NDArray[np.int64]
+    allocated_bytes: NDArray[np.int64]
+    reserved_bytes: NDArray[np.int64]
+    free_bytes: NDArray[np.int64]
+    host_rss_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.time_us)
+
+    def of(self, device: int) -> Samples:
+        """The samples of one device."""
+        mine = self.device == device
+        columns = (self.time_us, self.step, self.device, self.allocated_bytes)
+        others = (self.reserved_bytes, self.free_bytes, self.host_rss_bytes)
+        return Samples(self.interval_s, *(column[mine] for column in (*columns, *others)))
