@@ -19,10 +19,17 @@ EXPORTS = [
     "UsageError",
     "VramlensError",
     "__version__",
+    "distributed_state",
     "explain",
+    "install",
     "load",
+    "memory",
+    "profile",
+    "record",
+    "snapshot",
+    "step",
 ]
-CALLS = ("explain", "load")
+CALLS = ("distributed_state", "explain", "install", "load", "memory", "profile", "record", "snapshot", "step")
 SOURCE = Path(vramlens.__path__[0]).parent
 
 
@@ -59,6 +66,8 @@ def test_an_unknown_name_is_no_attribute() -> None:
         ("import vramlens", ("numpy", "rich", "torch", "vramlens.api")),
         ("import vramlens.cli.main", ("numpy", "torch", "vramlens.api")),
         ("import vramlens; vramlens.load", ("rich", "torch")),
+        ("import vramlens; vramlens.install", ("numpy", "rich", "torch")),
+        ("import vramlens; vramlens.install(); vramlens.step()", ("numpy", "rich", "torch", "multiprocessing")),
     ],
 )
 def test_an_import_brings_no_more_than_it_needs(statement: str, absent: tuple[str, ...]) -> None:

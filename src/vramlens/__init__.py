@@ -2,7 +2,10 @@
 
 import vramlens
 
-recording = vramlens.load("snapshot.pickle")
+vramlens.install()                              # in the program: a verdict in every out-of-memory error
+with vramlens.record("run.vram"): train()       # or a recording of a block
+
+recording = vramlens.load("run.vram")           # anywhere else
 recording.peak().by_line
 recording.explain().findings
 """
@@ -15,6 +18,8 @@ from vramlens.errors import InputError, NotARecording, UnsafeInput, UsageError, 
 
 if TYPE_CHECKING:
     from vramlens.api import Recording, explain, load
+    from vramlens.function_profile import profile
+    from vramlens.program import distributed_state, install, memory, record, snapshot, step
 
 __version__ = "0.1.0"
 
@@ -26,17 +31,38 @@ __all__ = [
     "UsageError",
     "VramlensError",
     "__version__",
+    "distributed_state",
     "explain",
+    "install",
     "load",
+    "memory",
+    "profile",
+    "record",
+    "snapshot",
+    "step",
 ]
 
 _FROM_API = ("Recording", "explain", "load")
+_FROM_PROGRAM = ("distributed_state", "install", "memory", "record", "snapshot", "step")
+
+
+def __dir__() -> list[str]:
+    """What there is, for help and completion."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs NumPy only when it is asked for: ``vramlens --help`` is quick."""
+    """Imports what needs NumPy, or sets something going, only when it is asked for: ``vramlens --help`` is quick."""
     if name in _FROM_API:
         from vramlens import api
 
         return getattr(api, name)
+    if name in _FROM_PROGRAM:
+        from vramlens import program
+
+        return getattr(program, name)
+    if name == "profile":
+        from vramlens.function_profile import profile
+
+        return profile
     raise AttributeError(f"module 'vramlens' has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
     VramlensError            what, where and what to do, in one line
     ├── UsageError           the request itself is wrong            (exit code 2)
+    │   └── NoProgram        there is no such program to run
     └── InputError           the input cannot be used               (exit code 3)
         ├── UnsafeInput      it would run code, or exhaust memory
         └── NotARecording    readable, but nothing that vramlens knows
@@ -22,6 +23,10 @@ class UsageError(VramlensError):
     """The request is wrong: an unknown option value, a missing argument."""
 
     exit_code = 2
+
+
+class NoProgram(UsageError):
+    """The script or module to be run does not exist; the program itself has not begun."""
 
 
 class InputError(VramlensError):

@@ -12,24 +12,27 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, cast
 
 from vramlens import __version__
-from vramlens.errors import UsageError, VramlensError
+from vramlens.errors import NoProgram, UsageError, VramlensError
 
 # In the order of the help.
-VERBS = ("explain",)
+VERBS = ("run", "explain", "dump", "doctor")
 
 INTERRUPTED = 130
 _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
 _EPILOG = """\
 examples:
+  vramlens run train.py --epochs 3            your program as it is, and a recording of it
   vramlens explain snapshot.pickle            a recording: the peak, who holds it, what to change
   vramlens explain train.log                  an out-of-memory error's text
+  vramlens explain trace.json.gz              a trace of PyTorch's profiler
   vramlens explain                            a real failure that comes with vramlens
+  vramlens doctor                             what on this machine helps or hinders recording
 
-exit codes: 0 done, 2 wrong usage, 3 input refused
+exit codes: 0 done, 2 wrong usage, 3 input refused; run: the program's own
 """
 
 
@@ -41,8 +44,8 @@ class Command(Protocol):
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the verb's arguments."""
 
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Does it; the exit code.
+    def run(self, arguments: argparse.Namespace) -> int | Callable[[], int]:
+        """Does it; the exit code, or the user's program, to be run where nothing catches what it raises.
 
         Raises:
             VramlensError: it could not be done.
@@ -58,10 +61,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
-    # Nothing here multiplies matrices: NumPy need not start the threads that would.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        done = _run(sys.argv[1:] if argv is None else list(argv))
     except VramlensError as error:
         _complain(str(error))
         return error.exit_code
@@ -72,9 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return VramlensError.exit_code
     except BrokenPipeError:
         return 0
+    if isinstance(done, int):
+        return done
+    try:
+        return done()
+    except NoProgram as error:
+        _complain(str(error))
+        return error.exit_code
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str]) -> int | Callable[[], int]:
     parser = _Parser(
         prog="vramlens",
         description=_DESCRIPTION,
@@ -97,6 +105,9 @@ def _run(argv: list[str]) -> int:
     if arguments.verb is None:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
+    if arguments.verb != "run":
+        # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's program may.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return commands[arguments.verb].run(arguments)
 
 
@@ -116,7 +127,3 @@ def _complain(message: str) -> None:
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     with contextlib.suppress(OSError):  # nobody to tell
         print(f"vramlens: {line}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,6 +10,7 @@ import sys
 from typing import TextIO
 
 from vramlens.errors import InputError, UsageError
+from vramlens.whole_file import whole_file
 
 
 class OutputError(InputError):
@@ -81,29 +82,10 @@ def write_file(path: str, text: str, *, source: str | None = None) -> None:
     try:
         if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError("is a directory; name a file in it")
-        if mode is not None and not stat.S_ISREG(mode):  # a pipe or a device: nothing to replace
-            with open(target, "wb") as file:
-                file.write(data)
-            return
-        _replace(target, data, mode)
+        with whole_file(target) as file:
+            file.write(data)
     except OSError as error:
         raise OutputError(f"{path}: {_reason(error)}") from None
-
-
-def _replace(target: str, data: bytes, mode: int | None) -> None:
-    partial = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}.partial")
-    try:
-        with open(partial, "xb") as file:
-            if mode is not None:
-                os.chmod(partial, stat.S_IMODE(mode))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
-        raise
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,172 @@
+"""Recordings on demand: ``kill -USR2 PID`` and ``vramlens dump PID``.
+
+A thread waits at a socket that only the same user can open; it also takes the samples. ``dump`` works when the program
+has replaced the signal's handler and when its main thread waits for the GPU; a signal waits for the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from vramlens.capture.warn import harmless
+from vramlens.errors import InputError
+
+_ANSWER_WITHIN_S = 300.0
+_ASKS_WITHIN_S = 5.0
+_ENDS_WITHIN_S = 2.0
+_TICK_S = 1.0
+_LONGEST_LINE = 1 << 16
+
+
+def control_folder() -> str:
+    """The folder of this user's sockets."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return os.path.join(base, f"vramlens-{os.getuid()}")
+
+
+def ask(pid: int, request: dict[str, Any]) -> dict[str, Any]:
+    """Asks a program that runs under vramlens, and returns its answer.
+
+    Raises:
+        InputError: there is no such program, or it does not answer.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise InputError("this system has no Unix sockets: a running program cannot be asked")
+    path = os.path.join(control_folder(), f"{pid}.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_ANSWER_WITHIN_S)
+        try:
+            client.connect(path)
+        except OSError:
+            raise InputError(
+                f"process {pid} does not run under vramlens here, or has not used a GPU yet: start it with "
+                "'vramlens run', or call vramlens.install() in it"
+            ) from None
+        try:
+            client.sendall(json.dumps(request).encode() + b"\n")
+            with client.makefile("rb") as answers:
+                answer = json.loads(answers.readline(_LONGEST_LINE))
+        except (OSError, ValueError):
+            raise InputError(f"process {pid} did not answer: it may have ended or be stuck") from None
+    if not isinstance(answer, dict):
+        raise InputError(f"process {pid} gave no answer that makes sense")
+    return answer
+
+
+class Control:
+    """The thread, the socket and the signal of one process."""
+
+    def __init__(self, dump: Callable[[str, str | None], dict[str, Any]], tick: Callable[[], None]) -> None:
+        """Prepares.
+
+        Args:
+            dump: writes a recording, given the trigger and a path or None; its answer goes to whoever asked.
+            tick: called once a second or so, on the thread.
+        """
+        self._dump, self._tick = dump, tick
+        self._pid = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._listener: socket.socket | None = None
+        self._path = ""
+        self._wake_end, self._waiting_end = socket.socketpair()
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+
+    @harmless("preparing SIGUSR2")
+    def handle_signal(self) -> None:
+        """Handles the signal from now on, where the program has no handler: unhandled it would end the program."""
+        number = getattr(signal, "SIGUSR2", None)
+        if number is None or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, self._signalled)
+
+    def start(self) -> None:
+        """Begins to listen: the thread starts."""
+        self._waiting_end.setblocking(False)
+        self._selector.register(self._waiting_end, selectors.EVENT_READ)
+        self._listen()
+        self._thread = threading.Thread(target=self._run, name="vramlens", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and takes the socket away."""
+        if self._pid != os.getpid():
+            return
+        self._is_over = True
+        self._wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_ENDS_WITHIN_S)
+        if self._listener is not None:
+            self._listener.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def _signalled(self, _number: int, _frame: Any) -> None:
+        # The program may be anywhere, inside of its own locks too: the thread does the work.
+        if os.getpid() != self._pid:
+            return
+        if self._thread is None:
+            os.write(2, b"vramlens: no recording: the program has not used a GPU yet\n")
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake_end.send(b"x")
+
+    @harmless("listening for 'vramlens dump'")
+    def _listen(self) -> None:
+        if not hasattr(socket, "AF_UNIX"):
+            return
+        folder = control_folder()
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+            raise PermissionError(f"{folder} is open to others")
+        self._path = os.path.join(folder, f"{self._pid}.sock")
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)  # of an earlier process with our number
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self._path)
+        listener.listen(4)
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._listener = listener
+
+    def _run(self) -> None:
+        while not self._is_over:
+            for key, _ in self._selector.select(_TICK_S):
+                if key.fileobj is self._listener:
+                    self._answer()
+                elif self._drained() and not self._is_over:
+                    self._dump("signal", None)
+            if not self._is_over:
+                self._tick()
+
+    def _drained(self) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(self._waiting_end.recv(4096))
+        return False
+
+    @harmless("answering 'vramlens dump'")
+    def _answer(self) -> None:
+        if self._listener is None:
+            return
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.settimeout(_ASKS_WITHIN_S)
+            with connection.makefile("rb") as lines:
+                path = json.loads(lines.readline(_LONGEST_LINE)).get("path")
+            answer = self._dump("signal", path if isinstance(path, str) else None)
+            connection.sendall(json.dumps(answer).encode() + b"\n")

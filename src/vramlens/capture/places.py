@@ -1,0 +1,85 @@
+"""Where recordings go: one name for each process, and nothing that tells of a failure is ever replaced."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_MOST_FAILURES = 8
+
+
+def rank_of_process() -> int | None:
+    """The rank in a distributed job: from the process group, else from the launcher's environment."""
+    rank = _rank_in_group()
+    return _rank_in_environment() if rank is None else rank
+
+
+def _rank_in_group() -> int | None:
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank())
+    except (AttributeError, RuntimeError, ValueError):
+        pass
+    return None
+
+
+def _rank_in_environment() -> int | None:
+    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
+        text = os.environ.get(name, "")
+        if text.isdigit() and (name == "RANK" or _is_a_job_of_many()):
+            return int(text)
+    return None
+
+
+def _is_a_job_of_many() -> bool:
+    return any(os.environ.get(name, "1") not in ("", "1") for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
+
+
+class Places:
+    """The files of one process.
+
+    A path that ends in ``.vram`` is the file, any other a folder. In a job of several ranks the rank is in the name;
+    a child process adds its number to the file it was given.
+    """
+
+    def __init__(self, output: str | None, program: str | None, *, is_child: bool = False) -> None:
+        # Made absolute at once: programs change their folder.
+        self._output = os.path.abspath(output or os.curdir)
+        self._is_file = output is not None and output.endswith(".vram")
+        self._program = os.path.splitext(os.path.basename(program or ""))[0] or "python"
+        self._is_child = is_child
+        # A child inherits its parent's environment, and with it a rank that need not be its own.
+        self._inherited = _rank_in_environment() if is_child else None
+        self._failures = 0
+
+    @property
+    def folder(self) -> str:
+        """The folder that everything goes to."""
+        return os.path.dirname(self._output) if self._is_file else self._output
+
+    def main(self) -> str:
+        """The file of this process."""
+        rank, mine = rank_of_process(), f"-{os.getpid()}"
+        shared = self._is_child and (rank is None or (_rank_in_group() is None and rank == self._inherited))
+        if not self._is_file:
+            name = f"{self._program}{mine}" if rank is None else f"rank{rank:05d}{mine if shared else ''}"
+            return os.path.join(self._output, f"{name}.vram")
+        ranked = "" if rank is None else f"-rank{rank:05d}"
+        return f"{self._output.removesuffix('.vram')}{ranked}{mine if shared else ''}.vram"
+
+    def next(self) -> str:
+        """The file for the recording to be written now: the main one unless a failure's is there."""
+        return self._numbered(self._failures)
+
+    def wrote_failure(self) -> None:
+        """Notes that the last file tells of a failure: later ones go beside it (the eighth is replaced)."""
+        self._failures = min(self._failures + 1, _MOST_FAILURES - 1)
+
+    def previous(self) -> str:
+        """Where the recording before the newest is kept by ``--every``."""
+        return self.next().removesuffix(".vram") + "-previous.vram"
+
+    def _numbered(self, number: int) -> str:
+        path = self.main()
+        return path if not number else path.removesuffix(".vram") + f"-{number + 1}.vram"

@@ -1,0 +1,308 @@
+"""This process's place in a distributed job, read from the environment and from what PyTorch already knows.
+
+Nothing here communicates, initialises CUDA or imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vramlens.capture.on_import import when_imported
+from vramlens.units import counted
+
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group that this process belongs to.
+
+    Attributes:
+        name: PyTorch's name for it; "0" is the default group.
+        description: what the program called it; empty if nothing.
+        backend: such as ``nccl`` or ``cpu:gloo,cuda:nccl``.
+        ranks: the global ranks in it.
+    """
+
+    name: str
+    description: str
+    backend: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DistributedState:
+    """Where this process stands in its job; None is what cannot be told.
+
+    Attributes:
+        initialized: whether the default process group exists now.
+        launcher: "torchrun", "accelerate", "slurm", "mpi", "environment" (RANK and WORLD_SIZE set by hand) or "none".
+        rank, local_rank, world_size: from the process group, else from the launcher's environment.
+        backend: of the default group.
+        timeout_s: of the default group, in seconds.
+        groups: every process group that this process has made.
+        device: the current CUDA device; None before this process uses CUDA.
+        device_set_first: whether ``torch.cuda.set_device`` came before the first use of CUDA; None where nobody
+            watched (``watch_device``).
+        duplicate_device: whether another local rank very likely uses the same device, inferred from LOCAL_RANK; never
+            asked of the others.
+        note: why, in one sentence; empty where there is nothing to say.
+    """
+
+    initialized: bool
+    launcher: str
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    backend: str | None
+    timeout_s: float | None
+    groups: tuple[Group, ...]
+    device: int | None
+    device_set_first: bool | None
+    duplicate_device: bool | None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON."""
+        found = asdict(self)
+        found["groups"] = [{**group, "ranks": list(group["ranks"])} for group in found["groups"]]
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def distributed_state(environment: Mapping[str, str] | None = None) -> DistributedState:
+    """This process's place in its job right now. Never raises, never waits for another rank.
+
+    Args:
+        environment: read instead of ``os.environ``.
+    """
+    known = os.environ if environment is None else environment
+    launcher = _launcher(known)
+    many = launcher != "none"
+    rank, local_rank, world_size, local_size = (
+        _number(known, names) if many else None for names in (_RANK, _LOCAL_RANK, _WORLD_SIZE, _LOCAL_SIZE)
+    )
+    distributed = _initialized()
+    backend = timeout = None
+    groups: tuple[Group, ...] = ()
+    if distributed is not None:
+        rank = _said(distributed.get_rank, rank)
+        world_size = _said(distributed.get_world_size, world_size)
+        backend = _said(lambda: str(distributed.get_backend()))
+        timeout = _timeout(distributed)
+        groups = _groups(distributed)
+    device, devices = _device()
+    duplicate, note = _duplicate(device, devices, local_rank, local_size)
+    first = _watch.set_first()
+    if first is False and device and not note:
+        note = "CUDA was used before torch.cuda.set_device: a context may lie on device 0."
+    return DistributedState(
+        distributed is not None,
+        launcher,
+        rank,
+        local_rank,
+        world_size,
+        backend,
+        timeout,
+        groups,
+        device,
+        first,
+        duplicate,
+        note,
+    )
+
+
+def warn_if_not_destroyed() -> str | None:
+    """One sentence if the process group still exists, to be asked when the program ends; else None. Never raises."""
+    distributed = _initialized()
+    if distributed is None:
+        return None
+    backend = _said(lambda: str(distributed.get_backend())) or "its backend"
+    return (
+        f"The process group ({backend}) was not destroyed: call torch.distributed.destroy_process_group() at the end, "
+        "or its threads and memory outlive the program's last line."
+    )
+
+
+def watch_device() -> None:
+    """Notices from now on whether ``torch.cuda.set_device`` comes before the first use of CUDA. Harmless, repeatable.
+
+    The function is replaced by one that looks once and puts the original back.
+    """
+    _watch.start()
+
+
+class _Watch:
+    """The observation of ``torch.cuda.set_device``.
+
+    Attributes:
+        began: whether it began before CUDA was used.
+        seen: whether a device was set before CUDA was used; None before the first call.
+    """
+
+    def __init__(self) -> None:
+        self.began = False
+        self.seen: bool | None = None
+        self._asked = False
+
+    def start(self) -> None:
+        if not self._asked:
+            self._asked = True
+            with contextlib.suppress(Exception):
+                when_imported("torch", self._attach)
+
+    def set_first(self) -> bool | None:
+        """The answer now; None where it is open or was not watched."""
+        if not self.began or self.seen is not None:
+            return self.seen
+        return False if _cuda_in_use() is not None else None
+
+    def _attach(self) -> None:
+        with contextlib.suppress(Exception):
+            cuda = sys.modules["torch"].cuda
+            if cuda.is_initialized():
+                return
+            original = cuda.set_device
+
+            def set_device(device: Any) -> Any:
+                with contextlib.suppress(Exception):
+                    if self.seen is None:
+                        self.seen = not cuda.is_initialized()
+                    if cuda.set_device is set_device:
+                        cuda.set_device = original
+                return original(device)
+
+            set_device.__doc__ = original.__doc__
+            set_device.__wrapped__ = original  # type: ignore[attr-defined]
+            cuda.set_device = set_device
+            self.began = True
+
+
+_watch = _Watch()
+
+
+def _launcher(known: Mapping[str, str]) -> str:
+    if "ACCELERATE_MIXED_PRECISION" in known:  # accelerate/utils/launch.py sets it always, and may run torchrun below
+        return "accelerate"
+    if "TORCHELASTIC_RUN_ID" in known:  # torch.distributed.is_torchelastic_launched
+        return "torchrun"
+    if "OMPI_COMM_WORLD_RANK" in known:
+        return "mpi"
+    if "SLURM_PROCID" in known and known.get("SLURM_NTASKS", "1") not in ("", "1"):
+        return "slurm"
+    if "PMI_RANK" in known:
+        return "mpi"
+    return "environment" if "RANK" in known and "WORLD_SIZE" in known else "none"
+
+
+def _number(known: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    texts = (known.get(name, "") for name in names)
+    return next((int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 10), None)
+
+
+def _initialized() -> Any:
+    """``torch.distributed`` once its default group exists, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None:
+        return None
+    return distributed if _said(lambda: distributed.is_available() and distributed.is_initialized()) else None
+
+
+def _world(distributed: Any) -> Any:
+    return getattr(getattr(distributed, "distributed_c10d", None), "_world", None)
+
+
+def _timeout(distributed: Any) -> float | None:
+    """Of the default group's backends the longest: each device has a backend, most share one."""
+    world = _world(distributed)
+    group: Any = None if world is None else world.default_pg
+    found = []
+    for device in _said(lambda: list(group._device_types)) or ():
+        options = _said(lambda device=device: group._get_backend(device).options)
+        seconds = _said(lambda options=options: float(options._timeout.total_seconds()))
+        found += [] if seconds is None else [seconds]
+    return max(found, default=None)
+
+
+def _groups(distributed: Any) -> tuple[Group, ...]:
+    world = _world(distributed)
+    found = []
+    for group in _said(lambda: list(world.pg_map)) or ():
+        ranks = _said(lambda group=group: tuple(int(rank) for rank in world.pg_group_ranks[group]), ())
+        name = _said(lambda group=group: str(world.pg_names[group]), "")
+        backend = _said(lambda group=group: str(world.pg_backend_config[group]), "")
+        description = _said(lambda group=group: str(group.group_desc), "")
+        found.append(Group(name, "" if description == "undefined" else description, backend, ranks))
+    return tuple(found)
+
+
+def _cuda_in_use() -> Any:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and _said(cuda.is_initialized) else None
+
+
+def _device() -> tuple[int | None, int | None]:
+    """The current device and how many there are; asked only where CUDA is in use: asking would make it so."""
+    cuda = _cuda_in_use()
+    return (None, None) if cuda is None else (_said(cuda.current_device), _said(cuda.device_count))
+
+
+def _duplicate(
+    device: int | None, devices: int | None, local_rank: int | None, local_size: int | None
+) -> tuple[bool | None, str]:
+    if device is None or devices is None or local_rank is None or local_size is None or local_size < 2:
+        return None, ""
+    if devices < local_size:  # each rank may have been given devices of its own: nothing is known of the others'
+        return None, f"{counted(devices, 'device')} visible for {local_size} local ranks."
+    if device == local_rank:
+        return False, ""
+    if device:
+        return None, f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use it is not known."
+    return True, (
+        f"Device 0, the default, is in use where LOCAL_RANK is {local_rank}: call torch.cuda.set_device({local_rank}) "
+        "first, or this rank shares local rank 0's GPU."
+    )
+
+
+def _lines(state: DistributedState) -> list[str]:
+    if state.launcher == "none" and not state.initialized:
+        return ["One process: no launcher, no process group."]
+    size = "" if state.world_size is None else f" of {state.world_size}"
+    local = "" if state.local_rank is None else f" (local {state.local_rank})"
+    by = {"none": "", "environment": ", ranks set in the environment"}.get(
+        state.launcher, f", launched by {state.launcher}"
+    )
+    lines = [f"Rank {'unknown' if state.rank is None else state.rank}{size}{local}{by}"]
+    if state.initialized:
+        timeout = "" if state.timeout_s is None else f", timeout {state.timeout_s:g} s"
+        lines.append(f"Process group: {state.backend or 'backend unknown'}{timeout}")
+        for group in state.groups[1:]:
+            ranks = ", ".join(map(str, group.ranks[:8])) + (", …" if len(group.ranks) > 8 else "")
+            lines.append(f"  {group.description or 'group ' + group.name}: {group.backend}, ranks {ranks}")
+    else:
+        lines.append("Process group: none yet in this process")
+    if state.device is not None:
+        how = {True: ", set before the first use of CUDA", False: ", not set before the first use of CUDA", None: ""}
+        lines.append(f"Device: {state.device}{how[state.device_set_first]}")
+    return [*lines, state.note] if state.note else lines
+
+
+def _said(ask: Any, otherwise: Any = None) -> Any:
+    """What a call returns; ``otherwise`` where it is missing or fails."""
+    try:
+        return ask()
+    except Exception:
+        return otherwise

@@ -1,0 +1,151 @@
+"""PyTorch's private memory functions, and how they differ between versions: the only module that knows them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Observer = Callable[[int, int, int, int], None]
+"""Called with device, bytes asked for, bytes of the device, bytes free; on the thread whose request failed."""
+
+
+def loaded_torch() -> Any:
+    """The ``torch`` module if the program has imported it, else None."""
+    return sys.modules.get("torch")
+
+
+def connect() -> Allocator | None:
+    """The kind of GPU that the imported torch was built for; None without one, or without torch."""
+    torch = loaded_torch()
+    if torch is None:
+        return None
+    if hasattr(torch._C, "_cuda_memorySnapshot"):  # ROCm answers to the same names
+        return Allocator(torch, torch.cuda, "cuda")
+    if hasattr(torch._C, "_xpu_recordMemoryHistory") and hasattr(torch, "xpu"):
+        return Allocator(torch, torch.xpu, "xpu")
+    return None
+
+
+class Allocator:
+    """The caching allocator of the GPUs that this process uses.
+
+    Attributes:
+        kind: "cuda" (ROCm too) or "xpu": what ``torch.device`` calls it.
+    """
+
+    def __init__(self, torch: Any, module: Any, kind: str) -> None:
+        self._torch, self._module, self.kind = torch, module, kind
+
+    def is_initialized(self) -> bool:
+        """Whether this process has begun to use a GPU."""
+        return bool(self._module.is_initialized())
+
+    def is_visible(self) -> bool:
+        """Whether there is a GPU at all. Asks the driver: only for when the program is over."""
+        return bool(self._module.is_available())
+
+    def when_initialized(self, action: Callable[[], None]) -> None:
+        """Runs ``action`` now, or as soon as the program first uses a GPU; never makes it begin."""
+        if self.is_initialized():
+            action()
+        else:
+            self._module._lazy_call(action)
+
+    def device_count(self) -> int:
+        """How many devices the process sees."""
+        return int(self._module.device_count())
+
+    def current_device(self) -> int:
+        """The device that the calling thread uses."""
+        return int(self._module.current_device())
+
+    def history_is_on(self) -> bool:
+        """Whether somebody has PyTorch record already."""
+        asked = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
+        return self.kind == "cuda" and asked is not None and bool(asked())
+
+    def start_history(self, max_events: int) -> None:
+        """Has PyTorch record events, the last ``max_events`` of each device, with the Python stack of each request.
+
+        Frees get no stack: gathering one takes as long as for a request, and nothing that vramlens says needs it.
+
+        Raises:
+            RuntimeError: this allocator keeps no history (cudaMallocAsync, pluggable allocators).
+        """
+        self._module.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=max_events)
+
+    def stop_history(self) -> None:
+        """Has PyTorch stop recording."""
+        self._module.memory._record_memory_history(None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that PyTorch recorded, and the state now: ``torch.cuda.memory._snapshot``."""
+        try:
+            found: dict[str, Any] = self._module.memory._snapshot()
+        except RuntimeError:  # cudaMallocAsync and pluggable allocators have nothing to show
+            return {"segments": [], "device_traces": []}
+        return found
+
+    def state(self) -> dict[str, Any] | None:
+        """The segments now, without events; None where this version cannot give them cheaply."""
+        try:
+            return {"segments": self._module.memory.memory_snapshot(include_traces=False)}
+        except (AttributeError, TypeError, RuntimeError):  # before PyTorch 2.10; another allocator
+            return None
+
+    def attach_observer(self, observer: Observer) -> None:
+        """Has PyTorch call ``observer`` whenever a request fails. It stays for good: there is no way to detach it."""
+        attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if self.kind == "cuda" and attach is not None:
+            with contextlib.suppress(RuntimeError):  # cudaMallocAsync has no observers
+                attach(observer)
+
+    def marker(self) -> tuple[Callable[[str], None], Callable[[], str]] | None:
+        """What puts a text on the calling thread's allocations from now on, and what reads it; from PyTorch 2.10 on."""
+        put = getattr(self._torch._C, "_cuda_setMemoryMetadata", None)
+        read = getattr(self._torch._C, "_cuda_getMemoryMetadata", None)
+        return None if self.kind != "cuda" or put is None or read is None else (put, read)
+
+    def counters(self, device: int) -> tuple[int, int]:
+        """Allocated and reserved bytes of a device, in some ten microseconds."""
+        try:
+            raw = getattr(self._torch._C, f"_{self.kind}_memoryStats")(device)
+            return int(raw["allocated_bytes"]["all"]["current"]), int(raw["reserved_bytes"]["all"]["current"])
+        except (KeyError, RuntimeError):  # an allocator that does not count
+            return 0, 0
+
+    def stats(self, device: int) -> dict[str, Any]:
+        """``torch.cuda.memory_stats``."""
+        try:
+            return dict(self._module.memory_stats(device))
+        except RuntimeError:
+            return {}
+
+    def memory_fraction(self, device: int) -> float | None:
+        """What ``set_per_process_memory_fraction`` was given; 1.0 by default, None where it cannot be told."""
+        get = getattr(self._torch._C, f"_{self.kind}_getMemoryFraction", None)
+        return None if get is None else float(get(device))
+
+    def properties(self, device: int) -> dict[str, Any]:
+        """Name, unique id and memory (bytes) of a device."""
+        found = self._module.get_device_properties(device)
+        uuid = getattr(found, "uuid", None)
+        return {
+            "name": str(found.name),
+            "uuid": None if uuid is None else str(uuid),
+            "total_bytes": int(found.total_memory),
+        }
+
+    def versions(self) -> dict[str, str | None]:
+        """The versions of torch and of what it was built with."""
+        version = self._torch.version
+        return {"torch": str(self._torch.__version__), "cuda": version.cuda, "hip": getattr(version, "hip", None)}
+
+    def out_of_memory_error(self) -> type[BaseException] | None:
+        """The exception that a failed request raises."""
+        found: type[BaseException] | None = getattr(self._torch, "OutOfMemoryError", None) or getattr(
+            self._torch.cuda, "OutOfMemoryError", None
+        )
+        return found

@@ -1,0 +1,47 @@
+"""What capture says to the person: one line on standard error, and nothing that could stop the program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_said: set[str] = set()
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def say(line: str) -> None:
+    """Prints one line on standard error."""
+    with contextlib.suppress(Exception):  # closed, a full disk behind it, replaced: never the program's trouble
+        sys.stderr.write(f"vramlens: {line}\n")
+        sys.stderr.flush()
+
+
+def say_once(line: str, about: str | None = None) -> None:
+    """Prints a line unless one about the same has been printed before (by default: the same line)."""
+    if (about or line) not in _said:
+        _said.add(about or line)
+        say(line)
+
+
+def harmless(doing: str) -> Callable[[Function], Function]:
+    """A decorator: an error inside becomes one warning that begins with ``doing``, and the answer None."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                text = str(error).strip().partition("\n")[0]
+                say_once(
+                    f"{doing} failed ({type(error).__name__}: {text}); the program runs on",
+                    about=f"{doing} {type(error).__name__}",
+                )
+                return None
+
+        return guarded  # type: ignore[return-value]
+
+    return decorate

@@ -1,0 +1,164 @@
+"""``vramlens doctor``: what on this machine helps or hinders memory debugging."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vramlens.cli.output import write_stdout
+
+if TYPE_CHECKING:
+    from vramlens.capture.checks import Check
+    from vramlens.capture.doctor import Diagnosis
+
+HELP = "Say what on this machine helps or hinders recording, and which debug switches there are."
+_LINES = 24
+_WIDEST = 110
+_NARROWEST = 40
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``doctor``."""
+    parser.add_argument("--gpu", action="store_true", help="also make a small recording on the GPU, in a process aside")
+    parser.add_argument("--switches", action="store_true", help="list the debug switches: what each does and costs")
+    parser.add_argument("--json", action="store_true", help="print data: one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Looks and prints what was found."""
+    from vramlens.capture.doctor import diagnose
+
+    if arguments.switches and not arguments.json and not arguments.gpu:
+        write_stdout("\n".join(_switches(_width())) + "\n")
+        return 0
+    found = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
+    if arguments.json:
+        import json
+
+        write_stdout(json.dumps({"schema": "vramlens/1", **found.to_dict()}, indent=2, allow_nan=False) + "\n")
+        return 0
+    lines = _report(found, _width(), _height())
+    if arguments.switches:
+        lines += ["", *_switches(_width())]
+    write_stdout("\n".join(lines) + "\n")
+    return 0
+
+
+def _native_core() -> Check:
+    from vramlens.capture.checks import Check
+    from vramlens.errors import VramlensError
+
+    try:
+        from vramlens import _native
+
+        _native._core()
+    except VramlensError as error:
+        return Check("native core", "problem", f"Recordings cannot be read: {error}.")
+    except (ImportError, OSError) as error:
+        do = "Install vramlens again: pip install --force-reinstall vramlens"
+        return Check("native core", "problem", f"Recordings cannot be read: {error}.", do)
+    return Check("native core", "ok", "The native core of vramlens loads.")
+
+
+def _report(found: Diagnosis, width: int, height: int) -> list[str]:
+    """The verdict and the rows; what is well becomes a paragraph, then names, then notes do, until it fits."""
+    rows = found.worst_first()
+    bad = [check for check in rows if check.state != "ok"]
+    well = [check for check in rows if check.state == "ok"]
+    brief = [check if check.state == "problem" else replace(check, do="") for check in bad]
+    worst = [check for check in bad if check.state == "problem"]
+    next_step = _next(found, width)
+    top = [*textwrap.wrap(found.verdict, width), ""]
+    lines: list[str] = []
+    for rest in (
+        _rows(rows, width),
+        [*_rows(bad, width), *_paragraph(well, width)],
+        [*_rows(bad, width), *_named(well, width)],
+        [*_rows(brief, width), *_named(well, width)],
+        [*_rows(worst, width), *_named([*brief[len(worst) :], *well], width)],
+    ):
+        lines = [*top, *rest, *next_step]
+        if len(lines) <= height:
+            return lines
+    return [*lines[: height - len(next_step) - 1], "...", *next_step]
+
+
+def _rows(checks: Sequence[Check], width: int) -> list[str]:
+    name_width = max((len(check.name) for check in checks), default=0)
+    lines: list[str] = []
+    for check in checks:
+        head = f"{check.state:<7}  {check.name:<{name_width}}  "
+        blank = " " * len(head)
+        lines += textwrap.wrap(check.text, width, initial_indent=head, subsequent_indent=blank, break_on_hyphens=False)
+        if check.do:
+            lines += textwrap.wrap(
+                check.do, width, initial_indent=f"{blank}Do: ", subsequent_indent=blank, break_on_hyphens=False
+            )
+    return lines
+
+
+def _paragraph(checks: Sequence[Check], width: int) -> list[str]:
+    text = " ".join(check.text for check in checks)
+    return textwrap.wrap(text, width, initial_indent="ok       ", subsequent_indent=" " * 9, break_on_hyphens=False)
+
+
+def _named(checks: Sequence[Check], width: int) -> list[str]:
+    from vramlens.capture.checks import STATES
+
+    lines: list[str] = []
+    for state in STATES:
+        names = ", ".join(check.name for check in checks if check.state == state)
+        text = f"{names} (all of it: --json)" if state == "ok" else names
+        if names:
+            lines += textwrap.wrap(text, width, initial_indent=f"{state:<7}  ", subsequent_indent=" " * 9)
+    return lines
+
+
+def _next(found: Diagnosis, width: int) -> list[str]:
+    if found.ready:
+        return ["", "Next: vramlens run train.py"]
+    if found.ready is None or any(check.state == "problem" for check in found.checks):
+        return ["", "Next: what stands first after Do, then vramlens doctor again."]
+    text = "Next: vramlens explain FILE, with a recording or a log from the machine that has the GPU."
+    return ["", *textwrap.wrap(text, width)]
+
+
+def _switches(width: int) -> list[str]:
+    from vramlens.capture.switches import SWITCHES
+
+    lines = [
+        "Debug switches, cheap ones first. They are read when the program starts: set them before it.",
+        "* is what 'vramlens run --debug' sets where you have not.",
+    ]
+    for weight in ("cheap", "slow", "changes memory"):
+        title = {"cheap": "Cheap: may stay on", "slow": "Slow: for a debugging run", "changes memory": "Changes memory"}
+        lines += ["", title[weight]]
+        for one in SWITCHES:
+            if one.weight != weight:
+                continue
+            found = one.present()
+            state = f"   set: {found[0]}={found[1]}" if found else ""
+            lines.append(f"{'*' if one.bundled else ' '} {one.name}={one.value}{state}")
+            for text in (f"{_capital(one.does)}. When: {one.when}.", f"Costs: {one.cost}. Default: {one.default}."):
+                lines += textwrap.wrap(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return lines
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _width() -> int:
+    return max(_NARROWEST, min(shutil.get_terminal_size((80, _LINES)).columns, _WIDEST))
+
+
+def _height() -> int:
+    """The lines to keep to: 24, or those of a larger screen but one, where the prompt comes to stand."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return _LINES
+    return max(_LINES, shutil.get_terminal_size((80, _LINES)).lines - 1)

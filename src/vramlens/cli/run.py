@@ -1,0 +1,114 @@
+"""``vramlens run``: runs a program as it is and records its GPU memory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+
+from vramlens.errors import NoProgram, UsageError
+
+HELP = "Run a program and record its GPU memory."
+_EPILOG = """\
+a recording is written when a request runs out of memory, on kill -USR2 PID or vramlens dump PID, after --steps, every
+--every steps, and else when the program ends; a line on standard error says where
+
+examples:
+  vramlens run train.py --epochs 3
+  vramlens run -m package.module
+  torchrun --nproc-per-node 8 --no-python vramlens run -o runs/r1 train.py
+  vramlens run --steps 0:5 train.py           five steps, then the program goes on unrecorded
+  vramlens run --profile --steps 5:8 train.py a PyTorch profiler trace of three steps
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``run``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.usage = "vramlens run [options] (SCRIPT | -m MODULE) [arguments]"
+    parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as for python -m")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="a .vram file, or a folder that gets rank00003.vram under torchrun, else SCRIPT-PID.vram (default: .)",
+    )
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--steps", type=_steps, metavar="A:B", help="record the steps from A to before B, then stop")
+    when.add_argument("--every", type=_count, metavar="N", help="write a recording every N steps; the last two stay")
+    parser.add_argument(
+        "--max-events",
+        type=_count,
+        metavar="N",
+        help="keep the last N events of each device (default: what fits in 1 GiB or 2%% of the machine's memory)",
+    )
+    parser.add_argument("--redact", action="store_true", help="leave paths, arguments and the host's name out")
+    parser.add_argument("--profile", action="store_true", help="write a PyTorch profiler trace of --steps instead")
+    parser.add_argument("--nvtx", action="store_true", help="mark modules and operators for Nsight Systems")
+    parser.add_argument("--debug", action="store_true", help="set the debug switches that cost little (see doctor)")
+    parser.add_argument("program", metavar="PROGRAM", help="the script, or with -m the module")
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="handed to the program as they are")
+    rest.required = False
+
+
+def run(arguments: argparse.Namespace) -> Callable[[], int]:
+    """Prepares the watch; gives the program, whose own ending is this process's ending."""
+    from vramlens.capture.execute import execute_module, execute_script
+    from vramlens.capture.session import Plan
+    from vramlens.capture.spawned import follow_children
+    from vramlens.program import begin_watch
+
+    if not arguments.module and not os.path.exists(arguments.program):
+        raise UsageError(f"run: {arguments.program}: no such script")
+    if arguments.profile and arguments.steps is None:
+        raise UsageError("run: --profile needs --steps A:B: a trace of a whole run is too large to use")
+    if arguments.profile and arguments.redact:
+        raise UsageError("run: a profiler trace cannot be redacted: leave --profile or --redact out")
+    if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
+        raise UsageError(f"run: -o {arguments.output}: --profile writes a file a rank: name a folder")
+    if arguments.debug:
+        from vramlens.capture.switches import debug_bundle
+
+        for name, value in debug_bundle().items():
+            os.environ.setdefault(name, value)
+    first, last = arguments.steps or (None, None)
+    plan = Plan(
+        output=None if arguments.output is None else os.path.abspath(arguments.output),
+        program=arguments.program,
+        first_step=first,
+        last_step=last,
+        every=arguments.every or 0,
+        at_exit=True,
+        max_events=arguments.max_events,
+        redacted=arguments.redact,
+        profile=arguments.profile,
+        nvtx=arguments.nvtx,
+    )
+    command = [*(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
+    session = begin_watch(plan, command)
+    follow_children(plan)
+
+    def program() -> int:
+        try:
+            (execute_module if arguments.module else execute_script)(arguments.program, arguments.arguments)
+        except NoProgram:
+            session.cancel()
+            raise
+        return 0
+
+    return program
+
+
+def _steps(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{0,12}):([0-9]{1,12})", text)
+    if match is None or int(match[1] or 0) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of steps: say 0:5 for the first five")
+    return int(match[1] or 0), int(match[2])
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)

@@ -1,0 +1,123 @@
+"""What a program calls to have itself watched: one line each, none of which can break or slow it."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vramlens.capture.places import Places
+from vramlens.capture.recorder import Recorder
+from vramlens.capture.session import Plan, Session, begin_session, current_session
+from vramlens.capture.spawned import follow_children, plan_for_child
+from vramlens.capture.warn import say
+from vramlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from vramlens.capture.memory_now import MemoryNow
+    from vramlens.capture.process_group import DistributedState
+
+
+def install(output: str | os.PathLike[str] | None = None, *, max_events: int | None = None) -> None:
+    """Watches this program from now on: on any out-of-memory error a recording, and its verdict in the exception.
+
+    Call it once, early; a second call changes nothing. Recording begins when the program first uses a GPU.
+    ``kill -USR2`` and ``vramlens dump`` write a recording at any time; nothing is written at a normal end.
+
+    Args:
+        output: a ``.vram`` file or a folder; by default the present folder.
+        max_events: events kept for each device; by default what fits in 1 GiB or 2 % of the machine's memory.
+    """
+    begin_watch(Plan(output=None if output is None else os.fspath(output), max_events=max_events))
+
+
+def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
+    """Begins the watch of this process by a plan; one that is there already stays."""
+    if plan.program is None:
+        plan = replace(plan, program=getattr(sys.modules["__main__"], "__file__", None) or "python")
+    return begin_session(plan, verdict=verdict_of, command=None if command is None else list(command))
+
+
+def begin_in_child() -> None:
+    """Begins the watch of a spawned child as its parent's plan says."""
+    plan = plan_for_child()
+    if plan is not None:
+        begin_watch(plan)
+        follow_children(plan)
+
+
+def snapshot(path: str | os.PathLike[str]) -> str | None:
+    """Writes a recording of now, and gives its path. Without ``install`` or ``record`` it holds the state only.
+
+    None, and one line on standard error, where no GPU is in use or the file cannot be written: never an exception.
+    """
+    session = current_session()
+    recorder = session.recorder if session is not None else Recorder(Places(os.fspath(path), None))
+    if recorder.gpu is None:
+        recorder.connect()
+    answer = recorder.write("api", os.fspath(path), quiet=True)
+    if "error" in answer:
+        say(f"no {os.fspath(path)}: {answer['error']}")
+    return answer.get("path")
+
+
+@contextmanager
+def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> Iterator[None]:
+    """Records what the block does and writes it at the block's end, also when that is an error.
+
+    Inside of another recording (``vramlens run``, ``install``, an outer ``record``) the file holds the block's events
+    and the outer one goes on. Without a GPU the block simply runs.
+
+    Args:
+        path: the file to write; ``.vram`` is added where it is missing.
+        max_events: events kept for each device, where nothing records yet.
+    """
+    name = os.fspath(path)
+    file = name if name.endswith(".vram") else f"{name}.vram"
+    with begin_watch(Plan(blocks_only=True)).block(file, max_events):
+        yield
+
+
+def step() -> None:
+    """Ends a step. Optional: optimizer steps are seen without it. Cheap, and safe without a GPU or a recording."""
+    session = current_session()
+    if session is not None:
+        session.recorder.steps.mark()
+
+
+def memory() -> MemoryNow:
+    """Where the memory of every visible GPU is right now, with no set-up: print it, or read its fields."""
+    from vramlens.capture.memory_now import memory as now
+
+    return now()
+
+
+def distributed_state() -> DistributedState:
+    """This process's place in a distributed job: rank, world size, backend, groups, device."""
+    from vramlens.capture.process_group import distributed_state as state
+
+    return state()
+
+
+def verdict_of(path: str, message: str) -> str:
+    """The one-screen verdict on a failure, from its recording and its exception's text."""
+    from rich.console import Console
+
+    from vramlens.analyses.explain import explain_trace
+    from vramlens.api import load
+    from vramlens.read.oom_text import find_oom_messages
+    from vramlens.report.text import render
+
+    recording = load(path)
+    messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))
+    try:
+        explanation = explain_trace(recording, messages=messages)
+    except UsageError:  # the text is another failure's: two threads, one after the other
+        explanation = explain_trace(recording)
+    page = io.StringIO()
+    render(explanation, Console(file=page, width=100, height=24, color_system=None), "line", None)
+    return page.getvalue()

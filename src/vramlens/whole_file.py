@@ -1,0 +1,39 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def whole_file(path: str) -> Iterator[BinaryIO]:
+    """A file to write to, which takes its place in one step when the block ends without an error.
+
+    Until then, and after an error, whatever was there before stays. A link is written through; the permissions of a
+    file that is replaced are kept.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):  # a pipe, a device
+        with open(target, "wb") as file:
+            yield file
+        return
+    partial = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as file:
+            with contextlib.suppress(OSError):
+                os.chmod(partial, stat.S_IMODE(os.stat(target).st_mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise

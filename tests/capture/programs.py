@@ -1,0 +1,39 @@
+"""Running small programs under vramlens in processes of their own, with a GPU that is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import vramlens
+
+SOURCE = Path(vramlens.__path__[0]).parent
+HERE = Path(__file__).parent
+PLUG_IN = f"import sys; sys.path.insert(0, {str(HERE)!r}); from fake_gpu import plug_in; gpu = plug_in()\n"
+"""The first line of a program that finds the fake GPU; ``gpu.use()`` is its first use."""
+
+
+def python(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a Python process does in a folder."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONWARNINGS": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def run_program(folder: Path, text: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What ``vramlens run OPTIONS train.py`` does with a program of this text."""
+    (folder / "train.py").write_text(text)
+    return python(folder, "-m", "vramlens", "run", *options, "train.py", **environment)
+
+
+def recordings(folder: Path) -> list[str]:
+    """The names of the recordings in a folder, and of anything else that was left behind."""
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("train.py", "__pycache__"))

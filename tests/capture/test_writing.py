@@ -1,0 +1,206 @@
+"""Recording files: whole or not at all, named for their process, bounded, and without what is private."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import os
+import pickle
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramlens.capture import recording_file
+from vramlens.capture.limits import EVENT_BYTES, default_max_events
+from vramlens.capture.places import Places
+from vramlens.capture.recording_file import no_collection, write_recording
+from vramlens.capture.redact import redact, redacted_path
+from vramlens.capture.samples import Samples
+from vramlens.whole_file import whole_file
+
+GIB = 1 << 30
+SNAPSHOT = {"segments": [], "device_traces": [[{"action": "alloc", "size": i} for i in range(50_000)]]}
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.vram"
+    write_recording(str(path), SNAPSHOT, {"meta": {"a": 1}, "names": {"tensors": []}}, b"start")
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["meta.json", "names.json", "start.pickle", "snapshot.pickle"]
+        assert pickle.loads(archive.read("snapshot.pickle")) == SNAPSHOT
+        assert archive.read("start.pickle") == b"start"
+
+
+def test_without_new_threads_it_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    write_recording(str(tmp_path / "run.vram"), SNAPSHOT, {}, None)
+    with zipfile.ZipFile(tmp_path / "run.vram") as archive:
+        assert pickle.loads(archive.read("snapshot.pickle")) == SNAPSHOT
+
+
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    path = tmp_path / "run.vram"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(recording_file, "_CHUNK_BYTES", 1 << 16)
+    left = [after]
+    inner = zipfile.ZipFile.open
+
+    def opened(self: Any, name: Any, mode: str = "r", **options: Any) -> Any:
+        member = inner(self, name, mode, **options)
+        write = member.write
+
+        def full(data: bytes) -> int:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return int(write(data))
+
+        member.write = full
+        return member
+
+    monkeypatch.setattr(recording_file.zipfile.ZipFile, "open", opened)
+    with pytest.raises(OSError, match="No space left"):
+        write_recording(str(path), SNAPSHOT, {}, None)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["run.vram"]
+    assert threading.active_count() < 20
+
+
+def test_the_collector_is_as_it_was() -> None:
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        with no_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+        with pytest.raises(KeyError), no_collection():
+            raise KeyError
+        assert gc.isenabled() is enabled
+    gc.enable()
+
+
+def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypeError), whole_file(str(tmp_path / "x")) as file:
+        file.writelines([b"half", "no bytes"])  # type: ignore[list-item]
+    assert os.listdir(tmp_path) == []
+    with whole_file(str(tmp_path / "x")) as file:
+        file.write(b"all")
+    (tmp_path / "x").chmod(0o600)
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    with whole_file(str(tmp_path / "link")) as file:
+        file.write(b"new")
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_failures_are_never_replaced_but_the_eighth(tmp_path: Path) -> None:
+    places = Places(str(tmp_path / "run.vram"), "train.py")
+    seen = []
+    for _ in range(10):
+        seen.append(os.path.basename(places.next()))
+        places.wrote_failure()
+    assert seen == ["run.vram", *(f"run-{n}.vram" for n in range(2, 9)), "run-8.vram", "run-8.vram"]
+
+
+def test_places_do_not_follow_the_program_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = Places(None, "some/train.py")
+    monkeypatch.chdir("/")
+    assert places.main() == str(tmp_path / f"train-{os.getpid()}.vram")
+    assert Places("x.vram", None, is_child=True).main() == f"/x-{os.getpid()}.vram"
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"RANK": "12", "WORLD_SIZE": "16"}, "rank00012.vram"),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, "rank00003.vram"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, f"train-{os.getpid()}.vram"),
+        ({"RANK": "x"}, f"train-{os.getpid()}.vram"),
+    ],
+)
+def test_ranks_have_names(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], name: str) -> None:
+    for variable in ("RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert os.path.basename(Places("folder", "train.py").main()) == name
+
+
+def test_the_ring_is_bounded_by_the_hosts_memory() -> None:
+    assert default_max_events(1, 1024 * GIB) == GIB // EVENT_BYTES
+    assert default_max_events(8, 1024 * GIB) == GIB // EVENT_BYTES // 8
+    assert default_max_events(1, 10 * GIB) == 10 * GIB // 50 // EVENT_BYTES
+    assert default_max_events(64, GIB) == 10_000
+    assert default_max_events(1) >= 10_000
+
+
+@given(st.integers(1, 20_000))
+def test_samples_stay_few_and_span_the_run(count: int) -> None:
+    samples = Samples(0.0)
+    for step in range(count):
+        samples.add(step, [(0, step, step, None)], None)
+    rows = samples.to_dict()["rows"]
+    steps = [row[1] for row in rows]
+    assert 0 < len(rows) <= 4096
+    assert steps[0] == 0
+    assert steps == sorted(set(steps))
+    assert steps[-1] >= count - 1 - 2 * (count // 4096 + 1)
+
+
+def test_samples_slow_down_as_they_grow() -> None:
+    samples = Samples(1.0)
+    assert samples.is_due()
+    for _ in range(4097):
+        samples.add(0, [(0, 0, 0, 0)], 0)
+    assert samples.interval_s == 2.0
+    assert not samples.is_due()
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/home/ann/secret/train.py", "train.py"),
+        (r"C:\Users\ann\train.py", "train.py"),
+        ("/home/ann/env/lib/python3.11/site-packages/torch/nn/a.py", "/lib/python3.11/site-packages/torch/nn/a.py"),
+        ("/opt/dist-packages/torch/x.py", "/dist-packages/torch/x.py"),
+        ("/usr/lib/python3.12/threading.py", "/lib/python3.12/threading.py"),
+        ("/tmp/torchinductor_ann/tu/ctu77.py", "/torchinductor_/tu/ctu77.py"),
+        ("<string>", "<string>"),
+        ("", ""),
+    ],
+)
+def test_paths_lose_what_is_private(path: str, kept: str) -> None:
+    assert redacted_path(path) == kept
+
+
+def test_shared_frames_are_redacted_once() -> None:
+    frame = {"filename": "/a/b.py", "name": "f", "line": 1}
+    frames = [frame, frame]
+    event = {"action": "alloc", "frames": frames}
+    snapshot: dict[str, Any] = {
+        "segments": [{"frames": frames, "blocks": [{"frames": frames}, {}]}],
+        "device_traces": [[event, {"action": "oom"}]],
+    }
+    meta: dict[str, Any] = {"command": ["x"], "host": "h", "folder": "/a", "torch": "2"}
+    redact(snapshot, meta)
+    assert snapshot["segments"][0]["frames"] == [{"filename": "b.py", "name": "f", "line": 1}] * 2
+    assert meta == {"torch": "2", "redacted": True}
+
+
+def test_a_stream_needs_no_more_than_write() -> None:
+    file = io.BytesIO()
+    with recording_file._beside(file) as writer:
+        pickle.Pickler(writer, 4).dump(list(range(100_000)))
+    assert pickle.loads(file.getvalue()) == list(range(100_000))
