@@ -1,4 +1,4 @@
-"""Draws docs/pictures/explain.svg: what `vramlens explain` prints for the recording that ships with the package."""
+"""Draws the pictures of the README from real recordings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,32 @@ from rich.console import Console
 from vramlens import api
 from vramlens.report.text import render
 
-path = Path(__file__).with_name("explain.svg")
-console = Console(record=True, width=84, file=io.StringIO(), force_terminal=True)
-console.print("[bold]$ vramlens explain snapshot.pickle[/bold]")
-explanation = api.explain(api.example_path())
-explanation = replace(explanation, recording=replace(explanation.recording, source="snapshot.pickle"))
-render(explanation, console, "line", None)
-path.write_text(console.export_svg(title="vramlens"), encoding="utf-8")
+HERE = Path(__file__).parent
+CAPTURED = HERE.parent.parent / "tests" / "data" / "captured"
+
+
+def draw(name: str, recording: Path, source: str, before: str, after: str = "") -> None:
+    """Draws what is printed about a recording, with plain lines before and after."""
+    console = Console(record=True, width=84, file=io.StringIO(), force_terminal=True)
+    command, _, rest = before.partition("\n")
+    console.print(f"[bold]$ {command}[/bold]")
+    if rest:
+        console.print(rest, highlight=False, markup=False)
+    explanation = api.explain(recording)
+    shown = replace(explanation, recording=replace(explanation.recording, source=source))
+    render(shown, console, "line", None)
+    if after:
+        console.print(after, highlight=False, markup=False)
+    (HERE / name).write_text(console.export_svg(title="vramlens"), encoding="utf-8")
+
+
+draw("explain.svg", api.example_path(), "snapshot.pickle", "vramlens explain snapshot.pickle")
+draw(
+    "run.svg",
+    CAPTURED / "oom_forward.vram",
+    "run.vram",
+    "vramlens run -o run.vram programs.py\n"
+    "Traceback (most recent call last):\n  …\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. …",
+    "vramlens: recording of this failure: run.vram",
+)
