@@ -107,6 +107,18 @@ def test_steps_by_hand_win_over_optimizers(tmp_path: Path) -> None:
     assert (b["step"], b["step_source"]) == (2, "vramlens.step")
 
 
+def test_memory_names_the_lines_that_hold_most_while_recording(tmp_path: Path) -> None:
+    out, _ = outcome(
+        tmp_path,
+        "gpu.recording = 'recordings/oom_leak.pickle.xz'\n"
+        "gpu.use(); print(vramlens.memory().top_lines)\n"
+        "vramlens.install(); print(*vramlens.memory().top_lines, sep='\\n')\n",
+    )
+    before, *lines = out.splitlines()
+    assert before == "()"
+    assert lines[0] == "  800.62 MiB  GPU 0: train/workloads.py:39 in forward"
+
+
 def test_names_are_in_the_recording(tmp_path: Path) -> None:
     outcome(tmp_path, "gpu.use()\nfrom vramlens.capture import recorder\nvramlens.snapshot('a.vram')\n")
     with zipfile.ZipFile(tmp_path / "a.vram") as archive:
