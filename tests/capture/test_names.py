@@ -16,14 +16,24 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from vramlens.capture import names  # noqa: E402
 from vramlens.capture.names import NamedTensor, named_tensors  # noqa: E402
 
 nn = torch.nn
 LARGE = (200, 200)  # 160,000 bytes: above what other tensors must have to be named
 
 
+def test_the_last_percent_is_not_searched_for(monkeypatch):
+    monkeypatch.setattr(names, "_WORTH_A_SEARCH", 0.5)
+    model, kept = nn.Linear(3000, 3000), {"few": torch.zeros(*LARGE)}
+    found = {one.address: one.name for one in named_tensors(device_type="cpu")}
+    assert found[model.weight.untyped_storage().data_ptr()].endswith("weight")
+    assert found[kept["few"].untyped_storage().data_ptr()] == "float32[200, 200] tensor"
+
+
 @pytest.fixture(autouse=True)
-def _only_this_tests_tensors():
+def _only_this_tests_tensors(monkeypatch):
+    monkeypatch.setattr(names, "_WORTH_A_SEARCH", 0.0)  # whatever other tests keep alive beside the few of these
     gc.collect()
     yield
     gc.collect()

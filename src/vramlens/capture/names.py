@@ -49,7 +49,7 @@ from vramlens.capture.sharded_names import (
 _KINDS = ("parameter", "buffer", "gradient", "optimizer_state", "tensor")
 _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-_LEAST_BYTES = 64 * 1024
+_LEAST_BYTES, _WORTH_A_SEARCH = 64 * 1024, 0.01
 _MOST_OTHERS, _MOST_VIEWS, _MOST_HOLDERS = 500, 4, 8
 _LEVELS = 5
 _SEARCH_SECONDS = 1.5
@@ -311,8 +311,8 @@ class _Names:
                 found.setdefault(storage._replace(offset=0), []).append(tensor)
         largest = sorted(found, key=lambda storage: -storage.size_bytes)[:_MOST_OTHERS]
         views = {key: sorted(found[key], key=self._heap.view_bytes, reverse=True)[:_MOST_VIEWS] for key in largest}
-        # Holders take a walk through the heap: not for the last percent.
-        few = 100 * sum(one.size_bytes for one in found) < sum(one.size_bytes for one in self._entries.values())
+        named = sum(entry.size_bytes for entry in self._entries.values())
+        few = sum(storage.size_bytes for storage in found) < _WORTH_A_SEARCH * named  # it is a walk through the heap
         holders = _Holders(self._heap, self._paths, [] if few else [one for some in views.values() for one in some])
         for storage, tensors in views.items():
             named = ((holders.name(tensor), tensor) for tensor in tensors)
