@@ -5,6 +5,7 @@
 #include <new>
 
 #include "lifetimes.h"
+#include "replay.h"
 #include "snapshot.h"
 
 struct vl_snapshot {
@@ -12,6 +13,9 @@ struct vl_snapshot {
 };
 struct vl_lifetimes {
     vl::Lifetimes data;
+};
+struct vl_replay {
+    vl::replay::Replay data;
 };
 
 extern "C" {
@@ -64,5 +68,28 @@ int32_t vl_lifetimes_column(vl_lifetimes* lifetimes, const char* name, vl_column
 }
 
 void vl_lifetimes_free(vl_lifetimes* lifetimes) { delete lifetimes; }
+
+vl_replay* vl_replay_make(const vl_replay_input* input) {
+    try {
+        return new vl_replay{vl::replay::prove(*input)};
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+
+int32_t vl_replay_column(vl_replay* replay, const char* name, vl_column* out) {
+    return vl::replay::find_column(replay->data, name, out);
+}
+
+int32_t vl_replay_run(const vl_replay* replay, const vl_what_if* what_if, vl_outcome* out) {
+    try {
+        *out = vl::replay::outcome_of(replay->data, *what_if);
+        return 1;
+    } catch (const std::bad_alloc&) {
+        return 0;
+    }
+}
+
+void vl_replay_free(vl_replay* replay) { delete replay; }
 
 }  // extern "C"

@@ -1,7 +1,8 @@
 /* The plain C interface of vramlens' native core: no Python headers, no C++ types, no exceptions.
  *
- * Two objects: a vl_snapshot (a memory snapshot read from a stream of bytes) and a vl_lifetimes (what became
- * of each allocation on one device). Both hand out columns: arrays that stay valid until the object is freed.
+ * Three objects: a vl_snapshot (a memory snapshot read from a stream of bytes), a vl_lifetimes (what became of each
+ * allocation on one device) and a vl_replay (one device's requests, run through the allocator again). All hand out
+ * columns: arrays that stay valid until the object is freed.
  */
 #ifndef VRAMLENS_H
 #define VRAMLENS_H
@@ -16,7 +17,7 @@
 extern "C" {
 #endif
 
-#define VL_INTERFACE 1 /* raised whenever this file changes; the loader refuses another number */
+#define VL_INTERFACE 2 /* raised whenever this file changes; the loader refuses another number */
 
 VL_EXPORT int32_t vl_interface(void);
 
@@ -93,6 +94,80 @@ typedef struct vl_lifetimes vl_lifetimes;
 VL_EXPORT vl_lifetimes* vl_lifetimes_make(const vl_device*); /* null: memory exhausted */
 VL_EXPORT int32_t vl_lifetimes_column(vl_lifetimes*, const char* name, vl_column* out);
 VL_EXPORT void vl_lifetimes_free(vl_lifetimes*);
+
+/* ---- replay -------------------------------------------------------------------------------------------- */
+
+/* The allocator's settings; UINT64_MAX: no limit. */
+typedef struct {
+    int32_t expandable_segments;
+    int32_t tie_order;                /* replay_settings.h: TieOrder */
+    int32_t scope_suppresses_release;
+    uint64_t max_split_size;
+    uint64_t max_non_split_rounding_size;
+    uint64_t large_segment_size;
+    uint64_t roundup_power2_divisions[16];
+    double garbage_collection_threshold;
+    uint64_t allowed_maximum;         /* what the process may reserve */
+    uint64_t capacity;                /* what the driver can give */
+    uint64_t reject_above;            /* throw_on_cudamalloc_oom */
+    uint64_t reserve;                 /* address space of an expandable segment */
+} vl_replay_settings;
+
+/* One device's events, its allocations by row, and the memory from before the first event. */
+typedef struct {
+    int64_t events;
+    const uint8_t* action;
+    const uint64_t* address;
+    const uint64_t* size;
+    const uint64_t* stream;
+    const uint8_t* emptied;          /* 1: a release that empty_cache made; 2: one that a pool's end may have made */
+    const int32_t* allocation;       /* row, -1: none */
+    const uint32_t* released_pool;   /* of a release: the pool of what it released, 0: the default one */
+    int64_t rows;
+    const int64_t* row_born;
+    const uint64_t* row_address;
+    const uint64_t* row_requested;
+    const uint64_t* row_taken;
+    const uint64_t* row_stream;
+    const uint32_t* row_pool;
+    const uint8_t* row_scratch;      /* 1: freed at once */
+    const uint8_t* row_pending;      /* 1: from before the first event, and already given up by then */
+    int64_t base_segments;
+    const uint64_t* base_address;
+    const uint64_t* base_size;
+    const uint64_t* base_stream;
+    const uint64_t* base_reservation;
+    const uint32_t* base_pool;
+    const uint8_t* base_mapped;
+    const uint8_t* base_small;
+    int64_t pools;
+    vl_replay_settings settings;     /* the recorded ones */
+} vl_replay_input;
+
+/* One what-if. */
+typedef struct {
+    vl_replay_settings settings;
+    int32_t addresses;               /* replay_addresses.h: AddressOrder */
+    int32_t completion;              /* replay.h: Completion */
+    uint64_t seed;
+} vl_what_if;
+
+typedef struct {
+    int64_t peak_requested, peak_allocated, peak_active, peak_reserved;
+    int64_t retries, device_allocs, device_frees;
+    int64_t failures, new_failures, served_failures;
+    int64_t first_failure, first_served, died_at; /* events, -1: none */
+    int64_t ties;
+    uint64_t failed_size;
+} vl_outcome;
+
+typedef struct vl_replay vl_replay;
+
+VL_EXPORT vl_replay* vl_replay_make(const vl_replay_input*); /* null: memory exhausted */
+VL_EXPORT int32_t vl_replay_column(vl_replay*, const char* name, vl_column* out);
+/* 1, or 0 where memory is exhausted. Several threads may ask at once. */
+VL_EXPORT int32_t vl_replay_run(const vl_replay*, const vl_what_if*, vl_outcome* out);
+VL_EXPORT void vl_replay_free(vl_replay*);
 
 #ifdef __cplusplus
 }

@@ -20,12 +20,13 @@ RANKS = {
     "trace": 3,
     "read": 4,
     "analyses": 5,
-    "report": 6,
-    "api": 7,
-    "program": 8,
-    "function_profile": 8,
-    "cli": 9,
-    "__main__": 10,
+    "replay": 6,
+    "report": 7,
+    "api": 8,
+    "program": 9,
+    "function_profile": 9,
+    "cli": 10,
+    "__main__": 11,
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {
@@ -33,8 +34,9 @@ NARROWER = {
     "trace": set(),  # columns: nothing that judges, reads or prints
     "read": {"_native", "trace", "errors", "units"},
     "analyses": {"read.oom_text", "trace", "errors", "units"},
-    "report": {"analyses", "trace", "errors", "units"},
-    "api": {"analyses", "read", "trace", "errors"},
+    "replay": {"_native", "analyses", "trace", "errors", "units"},
+    "report": {"replay", "analyses", "trace", "errors", "units"},
+    "api": {"replay", "analyses", "read", "trace", "errors", "units"},
 }
 """Stages of which not even all lower ones may be imported."""
 LONG = {

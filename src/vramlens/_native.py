@@ -21,7 +21,7 @@ from vramlens.errors import InputError, NotARecording, UnsafeInput, VramlensErro
 
 Column = NDArray[Any]
 
-_INTERFACE = 1
+_INTERFACE = 2
 _TYPES = (np.uint8, np.int32, np.uint32, np.int64, np.uint64)
 _WHOLE, _TRUNCATED, _UNSAFE, _LIMIT, _MALFORMED, _READ_FAILED, _NO_MEMORY = range(7)
 
@@ -51,6 +51,104 @@ class _Device(ctypes.Structure):
     ]
 
 
+class _ReplaySettings(ctypes.Structure):
+    _fields_ = [
+        ("expandable_segments", ctypes.c_int32),
+        ("tie_order", ctypes.c_int32),
+        ("scope_suppresses_release", ctypes.c_int32),
+        ("max_split_size", ctypes.c_uint64),
+        ("max_non_split_rounding_size", ctypes.c_uint64),
+        ("large_segment_size", ctypes.c_uint64),
+        ("roundup_power2_divisions", ctypes.c_uint64 * 16),
+        ("garbage_collection_threshold", ctypes.c_double),
+        ("allowed_maximum", ctypes.c_uint64),
+        ("capacity", ctypes.c_uint64),
+        ("reject_above", ctypes.c_uint64),
+        ("reserve", ctypes.c_uint64),
+    ]
+
+
+class _ReplayInput(ctypes.Structure):
+    _fields_ = [
+        ("events", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("action", "address", "size", "stream", "emptied", "allocation", "released_pool")
+        ),
+        ("rows", ctypes.c_int64),
+        *(
+            (f"row_{name}", ctypes.c_void_p)
+            for name in ("born", "address", "requested", "taken", "stream", "pool", "scratch", "pending")
+        ),
+        ("base_segments", ctypes.c_int64),
+        *(
+            (f"base_{name}", ctypes.c_void_p)
+            for name in ("address", "size", "stream", "reservation", "pool", "mapped", "small")
+        ),
+        ("pools", ctypes.c_int64),
+        ("settings", _ReplaySettings),
+    ]
+
+
+class _WhatIf(ctypes.Structure):
+    _fields_ = [
+        ("settings", _ReplaySettings),
+        ("addresses", ctypes.c_int32),
+        ("completion", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+    ]
+
+
+class _Outcome(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "peak_requested",
+            "peak_allocated",
+            "peak_active",
+            "peak_reserved",
+            "retries",
+            "device_allocs",
+            "device_frees",
+            "failures",
+            "new_failures",
+            "served_failures",
+            "first_failure",
+            "first_served",
+            "died_at",
+            "ties",
+        )
+    ] + [("failed_size", ctypes.c_uint64)]
+
+
+_REPLAY_SUMMARY = (
+    "segment_events",
+    "segment_events_matched",
+    "addresses",
+    "addresses_matched",
+    "sizes_matched",
+    "first_difference",
+    "simulated_action",
+    "simulated_address",
+    "simulated_size",
+    "limit_low",
+    "limit_high",
+    "failed_requests",
+    "first_failure",
+    "peak_requested",
+    "peak_allocated",
+    "peak_active",
+    "peak_reserved",
+    "peak_inactive_split",
+    "retries",
+    "ooms",
+    "device_allocs",
+    "device_frees",
+    "allocations",
+    "refusals",
+    "ops",
+)
+
 _ReadFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -62,7 +160,7 @@ def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(found[0]))
     if library.vl_interface() != _INTERFACE:
         raise VramlensError(f"{found[0]} is of another version: install vramlens again")
-    for kind in ("snapshot", "lifetimes"):
+    for kind in ("snapshot", "lifetimes", "replay"):
         column = getattr(library, f"vl_{kind}_column")
         column.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Column)]
         free = getattr(library, f"vl_{kind}_free")
@@ -75,6 +173,9 @@ def _load() -> ctypes.CDLL:
     library.vl_snapshot_json.restype = ctypes.c_int64
     library.vl_lifetimes_make.argtypes = [ctypes.POINTER(_Device)]
     library.vl_lifetimes_make.restype = ctypes.c_void_p
+    library.vl_replay_make.argtypes = [ctypes.POINTER(_ReplayInput)]
+    library.vl_replay_make.restype = ctypes.c_void_p
+    library.vl_replay_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(_WhatIf), ctypes.POINTER(_Outcome)]
     return library
 
 
@@ -206,3 +307,40 @@ class Lifetimes(_Columns):
             assert column.flags.c_contiguous
             setattr(device, name, column.ctypes.data)
         super().__init__(_core().vl_lifetimes_make(ctypes.byref(device)), "lifetimes")
+
+
+class Replay(_Columns):
+    """One device's recording replayed under its own settings, ready for others (native/replay.h).
+
+    Attributes:
+        summary: what came out, by name.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], *, pools: int, settings: Mapping[str, Any]) -> None:
+        """Replays ``columns`` (the fields of vl_replay_input by name, contiguous, of its types)."""
+        given = _ReplayInput(
+            events=len(columns["action"]),
+            rows=len(columns["row_born"]),
+            base_segments=len(columns["base_address"]),
+            pools=pools,
+            settings=_replay_settings(settings),
+        )
+        for name, column in columns.items():
+            assert column.flags.c_contiguous
+            setattr(given, name, column.ctypes.data)
+        super().__init__(_core().vl_replay_make(ctypes.byref(given)), "replay")
+        self.summary = dict(zip(_REPLAY_SUMMARY, self["summary"].tolist(), strict=True))
+
+    def run(self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int) -> dict[str, int]:
+        """What the same requests lead to under other settings; several threads may ask at once."""
+        what_if = _WhatIf(settings=_replay_settings(settings), addresses=addresses, completion=completion, seed=seed)
+        outcome = _Outcome()
+        if not _core().vl_replay_run(self._handle, ctypes.byref(what_if), ctypes.byref(outcome)):
+            raise InputError("not enough memory to replay it")
+        return {name: int(getattr(outcome, name)) for name, *_ in _Outcome._fields_}
+
+
+def _replay_settings(settings: Mapping[str, Any]) -> _ReplaySettings:
+    made = _ReplaySettings(**{name: value for name, value in settings.items() if name != "roundup_power2_divisions"})
+    made.roundup_power2_divisions[:] = settings["roundup_power2_divisions"]
+    return made

@@ -19,9 +19,11 @@ from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
 from vramlens.trace import Trace
+from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.profile import Profile
+    from vramlens.replay import Answer
 
 Progress = Callable[[float], None]
 """Called with the share of the file that has been read, from 0 to 1."""
@@ -59,6 +61,32 @@ class Recording(Trace):
     def fragmentation(self, device: int | None = None) -> Fragmentation | None:
         """Free memory inside reserved segments, at the failure if there is one, else at the peak."""
         return self.explain(device=device).fragmentation
+
+    def replay(
+        self,
+        conf: str | Sequence[str] | None = None,
+        cap: str | int | None = None,
+        *,
+        device: int | None = None,
+        recorded_cap: str | int | None = None,
+    ) -> Answer:
+        """The run again in a simulated allocator: the proof that it is right, and one answer a setting.
+
+        Args:
+            conf: a setting as ``PYTORCH_ALLOC_CONF`` takes it, or several to try one after another.
+            cap: what the process may reserve, in bytes or as "24GiB".
+            device: the device; by default the one with the highest requested peak.
+            recorded_cap: the limit of the recorded run, where the recording does not say.
+
+        Raises:
+            UsageError: PyTorch would refuse the setting; there is no such device; the cap is below what is live.
+            InputError: the recording holds no requests, or not enough to replay them.
+        """
+        from vramlens.replay import replay_trace
+
+        confs = () if conf is None else (conf,) if isinstance(conf, str) else tuple(conf)
+        limits = [parse_size(size) if isinstance(size, str) else size for size in (cap, recorded_cap)]
+        return replay_trace(self, confs=confs, cap_bytes=limits[0], recorded_cap_bytes=limits[1], device=device)
 
     def __repr__(self) -> str:
         events = sum(len(device.events) for device in self.devices.values())

@@ -33,6 +33,8 @@ def test_the_last_percent_is_not_searched_for(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _only_this_tests_tensors(monkeypatch):
+    monkeypatch.setattr(names, "_SEARCH_SECONDS", 60.0)
+    monkeypatch.setattr(names, "_MOST_OTHERS", 100_000)
     monkeypatch.setattr(names, "_WORTH_A_SEARCH", 0.0)  # whatever other tests keep alive beside the few of these
     gc.collect()
     yield

@@ -111,7 +111,7 @@ def test_a_failure_keeps_what_matters_most():
         "held when the request failed",
         "transformer.py:1 in forward_1",
         "1. Likely:",
-        "vramlens explain run.pickle",
+        "vramlens tune run.pickle",
     ):
         assert wanted in text
 
@@ -232,8 +232,9 @@ def test_the_rest_outside_named_modules_is_shown():
 
 
 def test_every_answer_ends_with_a_next_step():
-    for make in (run, failed, hostile):
+    for make in (run, hostile):
         assert lines_of(make())[-1].startswith("  vramlens explain ")
+    assert lines_of(failed())[-1] == "  vramlens tune run.pickle"  # its cause is fragmentation
     for make in (error_text, nothing):
         assert lines_of(make())[-1] == "  vramlens run -o oom.vram YOUR_SCRIPT.py"
     spaced = replace(run().recording, source="my run.pickle")
@@ -249,7 +250,7 @@ def test_one_of_several_devices_is_named(device):
     lines = screen_of(with_devices(failed(), device), 120)
     assert f"600.00 MiB did not fit (on device {device})" in words(lines)
     assert f"448.00 MiB held when the request failed on device {device}, by line" in lines
-    assert lines[-1] == f"  vramlens explain run.pickle --device {device} --by stack"
+    assert lines[-1] == f"  vramlens tune run.pickle --device {device}"
 
 
 def test_a_single_device_is_not_named():

@@ -311,8 +311,8 @@ class _Names:
                 found.setdefault(storage._replace(offset=0), []).append(tensor)
         largest = sorted(found, key=lambda storage: -storage.size_bytes)[:_MOST_OTHERS]
         views = {key: sorted(found[key], key=self._heap.view_bytes, reverse=True)[:_MOST_VIEWS] for key in largest}
-        named = sum(entry.size_bytes for entry in self._entries.values())
-        few = sum(storage.size_bytes for storage in found) < _WORTH_A_SEARCH * named  # it is a walk through the heap
+        known = sum(entry.size_bytes for entry in self._entries.values())
+        few = sum(storage.size_bytes for storage in found) < _WORTH_A_SEARCH * known  # it is a walk through the heap
         holders = _Holders(self._heap, self._paths, [] if few else [one for some in views.values() for one in some])
         for storage, tensors in views.items():
             named = ((holders.name(tensor), tensor) for tensor in tensors)

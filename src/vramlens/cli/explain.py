@@ -44,12 +44,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="how many rows to show (default: 10; after a failure, and of a trace, as many as one screen has room for)",
     )
     parser.add_argument(
-        "--device", type=_device, metavar="N", help="the device, 0 or cuda:0 (default: the one that holds most)"
+        "--device", type=device, metavar="N", help="the device, 0 or cuda:0 (default: the one that holds most)"
     )
     parser.add_argument(
         "--log", metavar="LOG", help="a file with the error's text: its figures complete those of the recording"
     )
-    parser.add_argument("--total", type=_size, metavar="SIZE", help="the GPU's memory, for example 80GiB")
+    parser.add_argument("--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print data: one JSON object")
     form.add_argument("--markdown", action="store_true", help="print Markdown, for an issue or a pull request")
@@ -151,7 +151,8 @@ def _moment(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is no moment: say peak, oom, end or an event's number")
 
 
-def _device(text: str) -> int:
+def device(text: str) -> int:
+    """A device's index, from an argument."""
     named = re.fullmatch(r"(?:cuda:)?([0-9]{1,9})", text)
     if named is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no device: say 0 or cuda:0")
@@ -166,13 +167,14 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _size(text: str) -> int:
+def size(text: str) -> int:
+    """Bytes, from an argument."""
     try:
-        size = parse_size(text)
+        found = parse_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     except (OverflowError, ValueError):  # more digits than any number has
         raise argparse.ArgumentTypeError("is too large") from None
-    if size < 1:
+    if found < 1:
         raise argparse.ArgumentTypeError("must be more than 0")
-    return size
+    return found

@@ -19,7 +19,7 @@ from vramlens import __version__
 from vramlens.errors import NoProgram, UsageError, VramlensError
 
 # In the order of the help.
-VERBS = ("run", "explain", "dump", "doctor")
+VERBS = ("run", "explain", "replay", "tune", "dump", "doctor")
 
 INTERRUPTED = 130
 _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
@@ -30,6 +30,8 @@ examples:
   vramlens explain train.log                  an out-of-memory error's text
   vramlens explain trace.json.gz              a trace of PyTorch's profiler
   vramlens explain                            a real failure that comes with vramlens
+  vramlens replay run.vram --conf expandable_segments:True    would other settings have helped?
+  vramlens tune run.vram --cap 24GiB          which settings fit this run on a smaller card
   vramlens doctor                             what on this machine helps or hinders recording
 
 exit codes: 0 done, 2 wrong usage, 3 input refused; run: the program's own

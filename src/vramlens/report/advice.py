@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
 
 # The verbs that this version has (a test compares them with the command line's): advice names no others.
-VERBS = frozenset({"doctor", "dump", "explain", "run"})
+VERBS = frozenset({"doctor", "dump", "explain", "replay", "run", "tune"})
+
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
@@ -40,8 +41,8 @@ def next_step(explanation: Explanation, by: str) -> NextStep:
     options = f" --device {explanation.peak.device}" if len(explanation.recording.devices) > 1 else ""
     if oom is not None and not oom.survived:
         size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
-        if oom.cause == "fragmentation" and "replay" in VERBS:
-            return _command(f"which settings let the {size} fit", "replay", source, options)
+        if oom.cause == "fragmentation":
+            return _command(f"which settings let the {size} fit", "tune", source, options)
         if oom.cause == "leak" and "leaks" in VERBS:
             return _command("what keeps the memory of earlier steps", "leaks", source, options)
     elif explanation.leaks and "leaks" in VERBS:

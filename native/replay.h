@@ -1,0 +1,118 @@
+// Replaying a recording: the requests that it holds, the proof that they lead to what was recorded, and what-if.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "replay_addresses.h"
+#include "replay_allocator.h"
+#include "vramlens.h"
+
+namespace vl::replay {
+
+constexpr uint32_t kNoRow = UINT32_MAX;
+
+enum class OpKind : uint8_t {
+    kMalloc,          // row: an allocation
+    kFailed,          // size: a request that failed when it was recorded
+    kFree,            // row
+    kFreeLater,       // row: a stream may still use it
+    kComplete,        // row: no stream does any more, seen by the next request
+    kCompleteAtSync,  // row: the same, seen only when something waited for all streams
+    kEmptyCache,
+    kReleasePool,     // pool: its MemPool was destroyed
+    kPoolFreeable,    // pool: its graphs are gone, so that the next release returns its memory
+};
+
+// One thing that the program did to the allocator.
+struct Op {
+    OpKind kind;
+    bool scratch;     // freed at once: a workspace, whose failure its user may have caught
+    uint16_t stream;  // its rank
+    uint32_t pool, row;
+    uint64_t size;    // requested; of a failed request: rounded
+    int64_t event;
+};
+
+// Memory from before the first event.
+struct BaseSegment {
+    uint64_t address, size;
+    uint32_t pool;
+    uint16_t stream;
+    bool mapped, small;
+    uint64_t reservation;  // of a mapped range: where its expandable segment begins
+};
+struct BaseBlock {
+    uint32_t row;
+    uint64_t address, taken, requested;
+    bool pending;
+};
+
+struct Script {
+    std::vector<Op> ops;
+    std::vector<BaseSegment> base_segments;
+    std::vector<BaseBlock> base_blocks;
+    std::vector<uint64_t> streams;  // pointers by rank
+    size_t pools = 1, rows = 0;
+};
+
+// What the recorded settings, replayed, gave.
+struct Proof {
+    int64_t segment_events = 0, segment_events_matched = 0;
+    int64_t addresses = 0, addresses_matched = 0, sizes_matched = 0;
+    int64_t first_difference = -1;   // event; -1: none
+    int32_t simulated_action = -1;   // there: an Action, -1: nothing
+    uint64_t simulated_address = 0, simulated_size = 0;
+    uint64_t limit_low = 0, limit_high = kUnlimited;  // where an unknown limit lies: [low, high)
+    int64_t failed_requests = 0, first_failure = -1;
+    std::vector<uint64_t> taken;  // by row: bytes
+};
+
+// What other settings would have given.
+struct Outcome {
+    Stats stats;
+    int64_t failures = 0;             // requests that failed
+    int64_t first_failure = -1;       // its event
+    int64_t new_failures = 0;         // of them: requests that were served when they were recorded
+    int64_t died_at = -1;             // the first such request that is no workspace; the rest was not replayed
+    int64_t served_failures = 0;      // requests that failed when they were recorded, and are served now
+    int64_t first_served = -1;
+    uint64_t failed_size = 0;         // requested bytes of the one at died_at, else of the first failure
+};
+
+enum class Completion : int32_t { kRecorded = 0, kAtOnce = 1, kTwiceAsLate = 2 };
+
+struct WhatIf {
+    Settings settings;
+    Profile profile;
+    AddressOrder addresses = AddressOrder::kDriver;
+    uint64_t seed = 0;
+    Completion completion = Completion::kRecorded;
+};
+
+// Positions in Replay::summary, as the Python side names them (_native.py).
+enum Summary {
+    kSegmentEvents, kSegmentEventsMatched, kAddresses, kAddressesMatched, kSizesMatched, kFirstDifference,
+    kSimulatedAction, kSimulatedAddress, kSimulatedSize, kLimitLow, kLimitHigh, kFailedRequests, kFirstFailure,
+    kPeakRequested, kPeakAllocated, kPeakActive, kPeakReserved, kPeakInactiveSplit, kRetries, kOoms, kDeviceAllocs,
+    kDeviceFrees, kAllocations, kRefusals, kOps, kSummaryCount
+};
+
+struct Replay {
+    Script script;
+    Proof proof;
+    std::vector<int64_t> summary;
+};
+
+Replay prove(const vl_replay_input& input);
+Outcome run(const Script& script, const WhatIf& what_if);
+vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if);
+Settings settings_of(const vl_replay_settings& settings);
+Profile profile_of(const vl_replay_settings& settings);
+// Puts what was there before the first event in its place.
+void place_base(Allocator& allocator, const Script& script, std::vector<uint32_t>& block_of_row);
+
+bool find_column(const Replay& replay, std::string_view name, vl_column* out);
+
+}  // namespace vl::replay

@@ -1,0 +1,184 @@
+// Runs a recording's requests under other settings.
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+
+#include "replay.h"
+
+namespace vl::replay {
+namespace {
+
+class Simulation : public Surroundings {
+  public:
+    Simulation(const Script& script, const WhatIf& what_if)
+        : script_(script), completion_(what_if.completion),
+          allocator_(what_if.settings, what_if.profile, script.pools),
+          addresses_(make_address_source(what_if.addresses, what_if.seed)), block_of_row_(script.rows, kNoBlock) {
+        allocator_.attach(this);
+        place_base(allocator_, script, block_of_row_);
+        row_of_block_.assign(allocator_.blocks.size(), kNoRow);
+        for (uint32_t row = 0; row < block_of_row_.size(); ++row) note_row(row);
+    }
+    Outcome run();
+
+    bool admits(uint64_t) override { return true; }
+    bool cuda_malloc(uint64_t size, uint16_t, uint64_t& address) override {
+        address = addresses_->take(size);
+        return true;
+    }
+    void cuda_free(uint64_t address, uint64_t size) override { addresses_->give_back(address, size); }
+    bool cu_mem_map(uint64_t, uint64_t) override { return true; }
+    uint64_t reserve_addresses(uint64_t size) override {
+        reserved_ += (size >> 44 << 44) + (uint64_t{1} << 44);
+        return reserved_;
+    }
+    void event(Action, uint64_t, uint64_t, uint16_t) override {}
+    void order_of_completion(std::vector<uint32_t>& blocks) override {
+        for (const uint32_t block : blocks) block_of_row_[row_of_block_[block]] = kNoBlock;
+    }
+
+  private:
+    const Script& script_;
+    Completion completion_;
+    Allocator allocator_;
+    std::unique_ptr<AddressSource> addresses_;
+    std::vector<uint32_t> block_of_row_, row_of_block_;
+    uint64_t reserved_ = uint64_t{1} << 63;
+    std::vector<uint32_t> at_once_;  // to be completed at the next request
+    std::priority_queue<std::pair<int64_t, uint32_t>, std::vector<std::pair<int64_t, uint32_t>>, std::greater<>> late_;
+    std::vector<int64_t> given_up_;  // by row: the event at which it was freed
+
+    void note_row(uint32_t row) {
+        const uint32_t block = block_of_row_[row];
+        if (block == kNoBlock) return;
+        if (row_of_block_.size() <= block) row_of_block_.resize(block + 1, kNoRow);
+        row_of_block_[block] = row;
+    }
+    void complete(uint32_t row) {
+        const uint32_t block = row == kNoRow ? kNoBlock : block_of_row_[row];
+        if (block == kNoBlock) return;
+        block_of_row_[row] = kNoBlock;
+        if (allocator_.blocks[block].pending) {
+            allocator_.complete(block);
+        } else {
+            allocator_.free(block);
+        }
+    }
+    // process_events
+    void complete_due(int64_t event) {
+        for (const uint32_t row : at_once_) complete(row);
+        at_once_.clear();
+        for (; !late_.empty() && late_.top().first <= event; late_.pop()) complete(late_.top().second);
+    }
+    void free_later(const Op& op) {
+        const uint32_t block = block_of_row_[op.row];
+        if (block == kNoBlock || allocator_.blocks[block].pending) return;
+        allocator_.free_later(block);
+        if (completion_ == Completion::kAtOnce) at_once_.push_back(op.row);
+        if (completion_ == Completion::kTwiceAsLate) {
+            if (given_up_.empty()) given_up_.assign(script_.rows, -1);
+            given_up_[op.row] = op.event;
+        }
+    }
+    void completed(const Op& op) {
+        if (completion_ == Completion::kTwiceAsLate && !given_up_.empty() && op.row != kNoRow &&
+            given_up_[op.row] >= 0) {
+            late_.emplace(2 * op.event - given_up_[op.row], op.row);
+        } else {
+            complete(op.row);
+        }
+    }
+};
+
+Outcome Simulation::run() {
+    Outcome out;
+    const auto failed = [&](const Op& op) {
+        ++out.failures;
+        if (out.first_failure >= 0) return;
+        out.first_failure = op.event;
+        out.failed_size = op.size;
+    };
+    for (const Op& op : script_.ops) {
+        switch (op.kind) {
+            case OpKind::kMalloc: {
+                if (completion_ != Completion::kRecorded) complete_due(op.event);
+                const uint32_t block = allocator_.malloc(op.size, op.stream, op.pool, op.pool != 0);
+                if (block != kNoBlock) {
+                    block_of_row_[op.row] = block;
+                    note_row(op.row);
+                    break;
+                }
+                failed(op);
+                ++out.new_failures;
+                if (op.scratch) break;
+                out.died_at = op.event;
+                out.failed_size = op.size;
+                out.stats = allocator_.stats;
+                return out;
+            }
+            case OpKind::kFailed: {
+                if (completion_ != Completion::kRecorded) complete_due(op.event);
+                const uint32_t block = allocator_.malloc(op.size, op.stream, op.pool, op.pool != 0);
+                if (block == kNoBlock) {
+                    failed(op);
+                    break;
+                }
+                if (out.served_failures++ == 0) out.first_served = op.event;
+                allocator_.free(block);
+                break;
+            }
+            case OpKind::kFree: {
+                const uint32_t block = block_of_row_[op.row];
+                if (block == kNoBlock) break;
+                block_of_row_[op.row] = kNoBlock;
+                allocator_.free(block);
+                break;
+            }
+            case OpKind::kFreeLater: free_later(op); break;
+            case OpKind::kComplete:
+            case OpKind::kCompleteAtSync: completed(op); break;
+            case OpKind::kEmptyCache: allocator_.empty_cache(); break;
+            case OpKind::kReleasePool: allocator_.release_pool(op.pool); break;
+            case OpKind::kPoolFreeable: allocator_.freeable[op.pool] = 1; break;
+        }
+    }
+    out.stats = allocator_.stats;
+    return out;
+}
+
+}  // namespace
+
+Outcome run(const Script& script, const WhatIf& what_if) { return Simulation(script, what_if).run(); }
+
+Settings settings_of(const vl_replay_settings& from) {
+    Settings to;
+    to.expandable_segments = from.expandable_segments != 0;
+    to.max_split_size = from.max_split_size;
+    to.max_non_split_rounding_size = from.max_non_split_rounding_size;
+    to.large_segment_size = from.large_segment_size;
+    std::copy(from.roundup_power2_divisions, from.roundup_power2_divisions + 16, to.roundup_power2_divisions);
+    to.garbage_collection_threshold = from.garbage_collection_threshold;
+    to.allowed_maximum = from.allowed_maximum;
+    to.capacity = from.capacity;
+    to.reject_above = from.reject_above;
+    to.reserve = from.reserve;
+    return to;
+}
+
+Profile profile_of(const vl_replay_settings& from) {
+    return {static_cast<TieOrder>(from.tie_order), from.scope_suppresses_release != 0};
+}
+
+vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if) {
+    const Outcome found = run(replay.script, {settings_of(what_if.settings), profile_of(what_if.settings),
+                                              static_cast<AddressOrder>(what_if.addresses), what_if.seed,
+                                              static_cast<Completion>(what_if.completion)});
+    const Stats& stats = found.stats;
+    return {stats.peak[kRequested], stats.peak[kAllocated], stats.peak[kActive], stats.peak[kReserved],
+            stats.num_alloc_retries, stats.num_device_alloc, stats.num_device_free, found.failures,
+            found.new_failures, found.served_failures, found.first_failure, found.first_served, found.died_at,
+            stats.ties, found.failed_size};
+}
+
+}  // namespace vl::replay

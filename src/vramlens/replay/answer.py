@@ -1,0 +1,111 @@
+"""``vramlens replay``: the proof, and what each of some settings would have led to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.explain import choose_device
+from vramlens.errors import InputError
+from vramlens.replay.proof import Proven, Recorded, prove
+from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
+
+if TYPE_CHECKING:
+    from vramlens.trace import Trace
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a replay tells.
+
+    Attributes:
+        source: the recording's name.
+        device: the device's index.
+        recorded: the proof.
+        what_if: one row a setting.
+        ended_by_failure: whether the recorded run ended with a failed request.
+        variable: the environment variable to set.
+        places: by event of a first failure, the user's line that asked.
+        missing: what the recording does not hold, one sentence each.
+    """
+
+    source: str
+    device: int
+    recorded: Recorded
+    what_if: tuple[WhatIf, ...]
+    ended_by_failure: bool
+    variable: str
+    places: dict[int, str]
+    missing: tuple[str, ...]
+
+
+def replay_trace(
+    trace: Trace,
+    *,
+    confs: Sequence[str] = (),
+    cap_bytes: int | None = None,
+    recorded_cap_bytes: int | None = None,
+    device: int | None = None,
+    progress: Progress | None = None,
+) -> Answer:
+    """The proof and the what-ifs of one device.
+
+    Args:
+        confs: settings to try; none: the recorded ones.
+        cap_bytes: what the process may reserve in them; None: what it could when it was recorded.
+        recorded_cap_bytes: what it could when it was recorded, where the recording does not say.
+        device: by default the one with the highest requested peak.
+
+    Raises:
+        InputError: the recording cannot be replayed, or the cap lies below what was there at its start.
+        UsageError: it has no such device, or PyTorch would refuse the settings.
+    """
+    proven = proven_device(trace, device, recorded_cap_bytes)
+    questions = [question(proven, conf, cap_bytes) for conf in (confs or (None,))]
+    rows = ask(proven, questions, progress)
+    return Answer(
+        source=trace.source,
+        device=proven.device.device,
+        recorded=proven.recorded,
+        what_if=tuple(rows),
+        ended_by_failure=ended_by_failure(proven),
+        variable=variable_of(trace),
+        places=places_of(trace, proven, rows),
+        missing=missing_of(trace),
+    )
+
+
+def missing_of(trace: Trace) -> tuple[str, ...]:
+    """What the recording does not hold and a replay would need."""
+    unknown = () if trace.settings else ("the allocator's settings: taken as shown",)
+    return (*trace.missing, *unknown)
+
+
+def proven_device(trace: Trace, device: int | None, recorded_cap_bytes: int | None = None) -> Proven:
+    """The proof of one device; by default of the one with the highest requested peak."""
+    chosen = choose_device(trace, device)
+    if chosen is None:
+        raise InputError(f"{trace.source}: holds no GPU memory and no events")
+    return prove(trace, chosen, recorded_cap_bytes)
+
+
+def variable_of(trace: Trace) -> str:
+    """The environment variable that the recording's PyTorch reads; all versions know the older one."""
+    return "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in trace.settings else "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def places_of(trace: Trace, proven: Proven, rows: Sequence[WhatIf]) -> dict[int, str]:
+    """By event of a first failure, the user's line that asked; without those that have none."""
+    found = {}
+    stacks = trace.stacks
+    for row in rows:
+        if row.oom_event is None:
+            continue
+        stack = int(proven.device.events.stack[row.oom_event])
+        frame = int(stacks.user_frame[stack]) if stack < len(stacks) else -1
+        if frame >= 0:
+            found[row.oom_event] = str(stacks.frame(frame))
+    return found

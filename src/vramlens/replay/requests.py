@@ -1,0 +1,241 @@
+"""What a replay is fed: one device's events, which pool each allocation came from, and what was there before.
+
+Pools (docs/replay.md): a recording of PyTorch 2.12 and newer names them; before, segments that live to the end name
+theirs, and a release outside any request that ``empty_cache`` did not make is the end of a MemPool.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vramlens.trace import NO_STACK, NO_TEXT, Action
+from vramlens.units import MIB
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vramlens.trace import DeviceTrace, Trace
+
+_EMPTY_CACHE = re.compile(r":(?:torch_cuda_)?empty_?[cC]ache$|::emptyCache\b")
+_SMALL_BUFFER = 2 * MIB
+_BY_EMPTY_CACHE, _OUTSIDE = 1, 2
+_UNKNOWN_POOL = (-1, -1)  # of a MemPool that is gone
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """The input of one replay.
+
+    Attributes:
+        columns: the fields of vl_replay_input (native/vramlens.h).
+        pools: the id of each pool, the default one first; (-1, -1) where only its end was seen.
+        has_stacks: whether releases show who made them.
+        warm: whether memory was there before the first event.
+    """
+
+    columns: dict[str, NDArray[np.generic]]
+    pools: tuple[tuple[int, int], ...]
+    has_stacks: bool
+    warm: bool
+
+
+def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True) -> Requests:
+    """The requests of one device.
+
+    Args:
+        ends_of_pools: whether a release outside any request, if empty_cache is not seen to have made it, is a MemPool's
+            end; without stacks it may as well be an empty_cache.
+    """
+    events, rows, segments = device.events, device.allocations, device.segments
+    count = len(events)
+    releases = np.flatnonzero((events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP))
+    emptied = np.zeros(count, np.uint8)
+    has_stacks = bool((events.stack[releases] != NO_STACK).any()) if len(releases) else True
+    emptied[releases] = _who_released(trace, device, releases)
+    pools: dict[tuple[int, int], int] = {(0, 0): 0}
+    segment_pool = _pools_of_segments(trace, device, pools, emptied if ends_of_pools else emptied[:0])
+    inside = rows.segment != NO_TEXT
+    row_pool = np.zeros(len(rows), np.uint32)
+    row_pool[inside] = segment_pool[rows.segment[inside]]
+    if events.has_pools:
+        number = _numbers(trace, pools)
+        named = rows.pool != NO_TEXT
+        row_pool[named] = number[rows.pool[named]]
+    base = np.flatnonzero(segments.born < 0)
+    base_small = _small(device, base)
+    columns: dict[str, NDArray[np.generic]] = {
+        "action": events.action,
+        "address": events.address,
+        "size": events.size,
+        "stream": events.stream,
+        "emptied": emptied,
+        "allocation": device.allocation_of_event,
+        "released_pool": _pool_of_releases(device, releases, segment_pool),
+        "row_born": rows.born,
+        "row_address": rows.address,
+        "row_requested": rows.requested_bytes.view(np.uint64),
+        "row_taken": _base_taken(device),
+        "row_stream": rows.stream,
+        "row_pool": row_pool,
+        "row_scratch": ((rows.free_requested == rows.born + 1) & (rows.free_requested < count)).astype(np.uint8),
+        "row_pending": ((rows.born < 0) & (rows.free_requested < 0)).astype(np.uint8),
+        "base_address": segments.address[base],
+        "base_size": segments.size_bytes[base].view(np.uint64),
+        "base_stream": segments.stream[base],
+        "base_reservation": _reservations(device, base, segment_pool, base_small),
+        "base_pool": segment_pool[base],
+        "base_mapped": segments.expandable[base],
+        "base_small": base_small,
+    }
+    return Requests(
+        columns={name: np.ascontiguousarray(column) for name, column in columns.items()},
+        pools=tuple(pools),
+        has_stacks=has_stacks,
+        warm=bool(len(base)) or bool(len(rows) and rows.born[0] < 0),
+    )
+
+
+def _who_released(trace: Trace, device: DeviceTrace, releases: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """One flag a release: made by empty_cache, or outside any request, or (0) inside one as far as can be seen."""
+    if not len(releases):
+        return np.zeros(0, np.uint8)
+    events = device.events
+    by_stack = np.append(trace.stacks.any_frame(trace.stacks.mark_frames(_EMPTY_CACHE)), False)
+    stack = np.minimum(events.stack[releases].astype(np.int64), len(by_stack) - 1)
+    # A request ends with an allocation or a failure; what is followed by anything else was no request.
+    inner = np.isin(
+        events.action,
+        (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP, Action.FREE_COMPLETED),
+    )
+    ends = np.append(np.flatnonzero(~inner), len(events))
+    end = ends[np.searchsorted(ends, releases)]
+    action = np.append(events.action, Action.SNAPSHOT)[end]
+    outside = (action != Action.ALLOC) & (action != Action.OOM)
+    return np.where(by_stack[stack], _BY_EMPTY_CACHE, np.where(outside, _OUTSIDE, 0)).astype(np.uint8)
+
+
+def _numbers(trace: Trace, pools: dict[tuple[int, int], int]) -> NDArray[np.uint32]:
+    """The number of each row of ``Trace.pools``; new pools get the next."""
+    ids = [(int(a), int(b)) for a, b in trace.pools]
+    return np.array([pools.setdefault(one, len(pools)) for one in ids], np.uint32)
+
+
+def _pools_of_segments(
+    trace: Trace, device: DeviceTrace, pools: dict[tuple[int, int], int], emptied: NDArray[np.uint8]
+) -> NDArray[np.uint32]:
+    """The pool of every segment, as a number."""
+    segments = device.segments
+    named = segments.pool != NO_TEXT
+    found = np.zeros(len(segments), np.uint32)
+    if named.any():
+        used = np.unique(segments.pool[named])
+        number = np.zeros(int(used.max()) + 1, np.uint32)
+        for row in used.tolist():
+            number[row] = pools.setdefault((int(trace.pools[row][0]), int(trace.pools[row][1])), len(pools))
+        found[named] = number[segments.pool[named]]
+    outside = np.flatnonzero(emptied == _OUTSIDE)
+    if not len(outside) or device.events.has_pools:
+        return found
+    # A MemPool's end. Blocks still alive keep their segments, which then name it: one such pool is that one.
+    mempools = [number for (first, second), number in pools.items() if first == 0 and second != 0]
+    gone = mempools[0] if len(mempools) == 1 else pools.setdefault(_UNKNOWN_POOL, len(pools))
+    died = segments.died
+    ended = np.isin(died, outside)
+    found[ended & ~named] = gone
+    if segments.expandable.any():
+        _spread_over_reservations(device, found, ended & ~named, gone)
+    return found
+
+
+def _spread_over_reservations(
+    device: DeviceTrace, found: NDArray[np.uint32], ended: NDArray[np.bool_], gone: int
+) -> None:
+    """Gives all mapped ranges of an expandable segment the pool of those that name it."""
+    reservation = _reservation_of_ranges(device)
+    mapped = device.segments.expandable != 0
+    for one in np.unique(reservation[mapped & (ended | (found != 0))]):
+        mine = mapped & (reservation == one)
+        known = found[mine]
+        found[mine] = gone if not known.any() else known[known != 0][0]
+
+
+def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
+    """Which expandable segment each mapped range belongs to: ranges that touch, at any time, are of one."""
+    segments = device.segments
+    found = np.full(len(segments), -1, np.int64)
+    open_: list[list[int]] = []  # number, lowest address, highest, stream
+    for row in np.flatnonzero(segments.expandable).tolist():
+        low = int(segments.address[row])
+        high, stream = low + int(segments.size_bytes[row]), int(segments.stream[row])
+        for one in open_:
+            if one[3] == stream and low <= one[2] and high >= one[1]:
+                one[1], one[2] = min(low, one[1]), max(high, one[2])
+                found[row] = one[0]
+                break
+        else:
+            open_.append([row, low, high, stream])
+            found[row] = row
+    return found
+
+
+def _pool_of_releases(
+    device: DeviceTrace, releases: NDArray[np.int64], segment_pool: NDArray[np.uint32]
+) -> NDArray[np.uint32]:
+    """By event: the pool of what a release gave back."""
+    found = np.zeros(len(device.events), np.uint32)
+    died = device.segments.died
+    mine = np.flatnonzero(died < len(device.events))
+    found[died[mine]] = segment_pool[mine]
+    return found
+
+
+def _small(device: DeviceTrace, base: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Whether each segment from before the recording is of a small pool."""
+    segments, rows = device.segments, device.allocations
+    small = (segments.expandable[base] == 0) & (segments.size_bytes[base] == _SMALL_BUFFER)
+    largest = np.zeros(len(segments), np.int64)
+    inside = rows.segment != NO_TEXT
+    np.maximum.at(largest, rows.segment[inside], rows.taken_bytes[inside])
+    mapped = segments.expandable[base] != 0
+    return np.asarray(np.where(mapped, largest[base] <= MIB, small), np.uint8)
+
+
+def _reservations(
+    device: DeviceTrace, base: NDArray[np.int64], segment_pool: NDArray[np.uint32], small: NDArray[np.uint8]
+) -> NDArray[np.uint64]:
+    """Where the expandable segment of each mapped range from before the recording begins, as far as can be seen."""
+    segments = device.segments
+    found = segments.address[base].copy()
+    keys = np.stack((segment_pool[base].astype(np.int64), small.astype(np.int64)), axis=1)
+    for index in range(len(base)):
+        same = (keys == keys[index]).all(axis=1) & (segments.stream[base] == segments.stream[base[index]])
+        same &= segments.expandable[base] != 0
+        if same.any():
+            found[index] = segments.address[base][same].min()
+    return found
+
+
+def _base_taken(device: DeviceTrace) -> NDArray[np.uint64]:
+    """Bytes taken by row. What follows an early block, up to 1 MiB, is its own: no free block is so small.
+
+    That holds in the large pool of cudaMalloc segments, where a rest is split off only if it is more than 1 MiB
+    (DeviceCachingAllocator::should_split).
+    """
+    rows, segments = device.allocations, device.segments
+    taken = rows.taken_bytes.copy()
+    early = np.flatnonzero((rows.born < 0) & (rows.segment != NO_TEXT))  # by address
+    if not len(early):
+        return taken.view(np.uint64)
+    segment = rows.segment[early]
+    start = rows.address[early].view(np.int64)
+    limit = segments.address[segment].view(np.int64) + segments.size_bytes[segment]
+    following = np.append(start[1:], np.iinfo(np.int64).max)
+    gap = np.minimum(following, limit) - start - taken[early]
+    large = (segments.expandable[segment] == 0) & (taken[early] > MIB)
+    whole = large & (gap > 0) & (gap <= MIB) & (rows.died[early] < len(device.events))
+    taken[early[whole]] += gap[whole]
+    return taken.view(np.uint64)

@@ -1,0 +1,268 @@
+"""The allocator's settings, read as PyTorch reads them, with PyTorch's own words where it refuses them.
+
+Source: c10/core/AllocatorConfig.cpp (AcceleratorAllocatorConfig::parseArgs), c10/cuda/CUDAAllocatorConfig.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vramlens.errors import UsageError
+from vramlens.replay.versions import VERSIONS, Version
+from vramlens.units import MIB
+
+UNLIMITED = 2**64 - 1
+_MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc
+_INTERVALS = 16
+_MOST = UNLIMITED // MIB
+
+# Keys that change nothing that a replay simulates.
+_WITHOUT_EFFECT = {
+    "pinned_use_background_threads", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
+    "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc", "graph_capture_record_stream_reuse", "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+}  # fmt: skip
+
+
+class SettingsError(UsageError):
+    """PyTorch would refuse these settings; the text holds its own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One set of allocator settings; names and defaults are PyTorch's.
+
+    Attributes:
+        conf: the text, as it was given.
+        per_process_memory_fraction: None where not set.
+    """
+
+    conf: str = field(default="", compare=False)
+    expandable_segments: bool = False
+    max_split_size: int = UNLIMITED
+    max_non_split_rounding_size: int = 20 * MIB
+    large_segment_size: int = 20 * MIB
+    roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
+    garbage_collection_threshold: float = 0.0
+    per_process_memory_fraction: float | None = None
+    throw_on_cudamalloc_oom: bool = False
+    ignored: tuple[str, ...] = field(default=(), compare=False)
+
+    def native(self, version: Version, **limits: int) -> dict[str, Any]:
+        """The fields of vl_replay_settings (native/vramlens.h); ``limits``: allowed_maximum, capacity, reserve ..."""
+        return {
+            "expandable_segments": self.expandable_segments,
+            "tie_order": version.tie_order,
+            "scope_suppresses_release": version.scope_suppresses_release,
+            "max_split_size": self.max_split_size,
+            "max_non_split_rounding_size": self.max_non_split_rounding_size,
+            "large_segment_size": self.large_segment_size,
+            "roundup_power2_divisions": self.roundup_power2_divisions,
+            "garbage_collection_threshold": self.garbage_collection_threshold,
+            "allowed_maximum": UNLIMITED,
+            "capacity": UNLIMITED,
+            "reject_above": UNLIMITED,
+            "reserve": 2**42,
+        } | limits
+
+
+def parse_settings(conf: str, version: Version = VERSIONS[0]) -> Settings:
+    """The settings that a text such as ``expandable_segments:True,max_split_size_mb:128`` means.
+
+    Raises:
+        SettingsError: PyTorch would refuse it.
+    """
+    try:
+        return _Parser(conf, version).parse()
+    except _Refused as error:
+        raise SettingsError(f"{conf!r}: PyTorch refuses it: {error}") from None
+
+
+class _Refused(Exception):
+    """What PyTorch says."""
+
+
+class _Parser:
+    def __init__(self, conf: str, version: Version) -> None:
+        self._conf, self._version = conf, version
+        # ConfigTokenizer: separators are tokens of their own, white space is dropped.
+        self._tokens: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"[ \t\n\v\f\r]", "", conf))
+        self._divisions = [0] * _INTERVALS
+        self._ignored: list[str] = []
+
+    def parse(self) -> Settings:
+        found = Settings(conf=self._conf)
+        tokens = self._tokens
+        for at, key in enumerate(tokens):  # first of all, wherever it stands
+            if key == "large_segment_size_mb" and self._version.large_segment_option:
+                size = self._number(at + 2)
+                if size <= _MIN_LARGE_ALLOC // MIB:
+                    raise _Refused(
+                        f"CachingAllocator option large_segment_size_mb must be > {_MIN_LARGE_ALLOC // MIB} MB"
+                    )
+                found = replace(found, large_segment_size=min(size, _MOST) * MIB)
+        found = replace(found, max_non_split_rounding_size=found.large_segment_size)
+        at = 0
+        while at < len(tokens):
+            found, at = self._option(found, tokens[at], at)
+            at += 1
+            if at < len(tokens):
+                self._expect(at, ",")
+                at += 1
+        return replace(found, roundup_power2_divisions=tuple(self._divisions), ignored=tuple(self._ignored))
+
+    def _option(self, found: Settings, key: str, at: int) -> tuple[Settings, int]:
+        """The settings with one option more, and the place of its last token."""
+        value = at + 2
+        if key in {",", ":", "[", "]"}:
+            raise _Refused(f"Unrecognized key '{key}' in CUDA allocator config.")
+        self._expect(at + 1, ":")
+        if key == "large_segment_size_mb" and self._version.large_segment_option:
+            return found, value
+        if key == "max_split_size_mb":
+            return replace(found, max_split_size=self._at_least_a_segment(found, key, value)), value
+        if key == "max_non_split_rounding_mb":
+            return replace(found, max_non_split_rounding_size=self._at_least_a_segment(found, key, value)), value
+        if key == "garbage_collection_threshold":
+            threshold = self._real(value)
+            if not 0 < threshold < 1:
+                raise _Refused("garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
+            return replace(found, garbage_collection_threshold=threshold), value
+        if key == "per_process_memory_fraction":
+            fraction = self._real(value)
+            if not 0 <= fraction <= 1:
+                raise _Refused("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
+            return replace(found, per_process_memory_fraction=fraction), value
+        if key == "expandable_segments":
+            return replace(found, expandable_segments=self._truth(value)), value
+        if key == "throw_on_cudamalloc_oom":
+            return replace(found, throw_on_cudamalloc_oom=self._truth(value)), value
+        if key == "roundup_power2_divisions":
+            return found, self._parse_divisions(value)
+        if key == "backend":
+            self._check_backend(self._token(value))
+            return found, value
+        if key not in _WITHOUT_EFFECT:
+            raise _Refused(f"Unrecognized key '{key}' in CUDA allocator config.")
+        self._ignored.append(key)
+        return found, self._skip(value)
+
+    def _check_backend(self, name: str) -> None:
+        if name == "cudaMallocAsync":
+            raise SettingsError(
+                "backend:cudaMallocAsync is another allocator, inside the driver: vramlens cannot replay it"
+            )
+        if name != "native":
+            raise _Refused("Unknown allocator backend, options are native and cudaMallocAsync")
+
+    def _at_least_a_segment(self, found: Settings, key: str, at: int) -> int:
+        size, least = self._number(at), found.large_segment_size // MIB
+        if size < least:
+            raise _Refused(f"CachingAllocator option {key} too small, must be >= {least}")
+        return min(size, _MOST) * MIB
+
+    def _parse_divisions(self, at: int) -> int:
+        """Reads roundup_power2_divisions, one number or a list by interval; the place of its last token."""
+        if self._token(at) != "[":
+            value = self._number(at)
+            if not _is_power_of_two(value):
+                raise _Refused("For roundups, the divisions has to be power of 2 ")
+            self._divisions = [value] * _INTERVALS
+            return at
+        first, last = True, 0
+        at += 1
+        while self._token(at) != "]":
+            interval = self._token(at)
+            self._expect(at + 1, ":")
+            value = self._number(at + 2)
+            if value and not _is_power_of_two(value):
+                raise _Refused("For roundups, the divisions has to be power of 2 or 0 to disable roundup ")
+            if interval == ">":
+                start = last if self._version.overwrites_last_interval else last + 1
+                self._divisions[start:] = [value] * (_INTERVALS - start)
+            else:
+                boundary = self._number(at)
+                if not _is_power_of_two(boundary):
+                    raise _Refused("For roundups, the intervals have to be power of 2 ")
+                last = min(boundary.bit_length() - 1, _INTERVALS - 1)
+                if first:
+                    self._divisions[:last] = [value] * last
+                    first = False
+                self._divisions[last] = value
+            at += 3
+            if self._token(at) == ",":
+                at += 1
+        return at
+
+    def _skip(self, at: int) -> int:
+        if self._token(at) == "[":
+            while self._token(at) != "]":
+                at += 1
+        return at
+
+    def _token(self, at: int) -> str:
+        if at >= len(self._tokens):
+            raise _Refused("Index out of bounds in ConfigTokenizer")
+        return self._tokens[at]
+
+    def _expect(self, at: int, token: str) -> None:
+        if self._token(at) != token:
+            raise _Refused(f"expected '{token}' but got '{self._tokens[at]}'")
+
+    def _number(self, at: int) -> int:
+        digits = re.match(r"[0-9]+", self._token(at))  # std::stoull
+        if digits is None:
+            raise _Refused(f"'{self._tokens[at]}' is no whole number (stoull)")
+        if int(digits[0]) > UNLIMITED:
+            raise _Refused(f"'{self._tokens[at]}' is too large (stoull)")
+        return int(digits[0])
+
+    def _real(self, at: int) -> float:
+        digits = re.match(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at))  # std::stod
+        if digits is None:
+            raise _Refused(f"'{self._tokens[at]}' is no number (stod)")
+        return float(digits[0])
+
+    def _truth(self, at: int) -> bool:
+        token = self._token(at)
+        if token not in ("True", "False"):
+            raise _Refused(f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{token}'")
+        return token == "True"
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+def recorded_conf(settings: Mapping[str, Any]) -> str:
+    """The text of the settings that a recording was made under, as its snapshot gives it."""
+    for key in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        if isinstance(value := settings.get(key), str) and value:
+            return value
+    return ""
+
+
+def recorded_settings(settings: Mapping[str, Any], version: Version) -> Settings:
+    """The settings that a recording was made under: those that the allocator held, the others from the text."""
+    conf = recorded_conf(settings)
+    try:
+        found = parse_settings(conf, version)
+    except SettingsError:  # of a version with other options: what the allocator held is known all the same
+        found = Settings(conf=conf)
+    changes: dict[str, Any] = {}
+    if isinstance(size := settings.get("max_split_size"), int):
+        changes["max_split_size"] = size if size > 0 else UNLIMITED
+    if isinstance(threshold := settings.get("garbage_collection_threshold"), float):
+        changes["garbage_collection_threshold"] = threshold
+    if isinstance(on := settings.get("expandable_segments"), bool):
+        changes["expandable_segments"] = on
+    table = settings.get("roundup_power2_divisions")
+    if isinstance(table, dict):
+        values = [table.get(str(1 << slot)) for slot in range(_INTERVALS)]
+        changes["roundup_power2_divisions"] = tuple(v if isinstance(v, int) and v > 0 else 0 for v in values)
+    return replace(found, **changes)

@@ -1,0 +1,216 @@
+"""``vramlens tune``: the settings worth trying, the best of them, and the smallest card for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.replay.answer import Progress, missing_of, places_of, proven_device, variable_of
+from vramlens.replay.proof import Proven, Recorded
+from vramlens.replay.settings import Settings
+from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
+
+if TYPE_CHECKING:
+    from vramlens.trace import Trace
+
+WORTH_TRYING = (
+    "",
+    "expandable_segments:True",
+    "expandable_segments:True,roundup_power2_divisions:8",
+    "expandable_segments:True,max_split_size_mb:128",
+    "max_split_size_mb:32",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "max_split_size_mb:1024",
+    "max_split_size_mb:128,max_non_split_rounding_mb:64",
+    "max_split_size_mb:256,max_non_split_rounding_mb:128",
+    "roundup_power2_divisions:2",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "roundup_power2_divisions:16",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+    "roundup_power2_divisions:8,max_split_size_mb:128",
+    "roundup_power2_divisions:16,max_split_size_mb:512",
+    "garbage_collection_threshold:0.6",
+    "garbage_collection_threshold:0.8",
+    "garbage_collection_threshold:0.8,max_split_size_mb:128",
+    "large_segment_size_mb:40",
+    "large_segment_size_mb:64",
+)
+"""Settings that people use or advise; the default first."""
+
+_WORTH_IT = 0.02
+"""A smaller share saved is not worth a change."""
+
+# What a ledger counts that the allocator's own reserved memory does not hold, and that no other process holds.
+_OUTSIDE = ("nccl", "this_process", "this_process_other", "outside_pytorch", "driver_reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card of some size, under one setting.
+
+    Attributes:
+        size_bytes: the card's memory.
+        row: what would have happened on it.
+    """
+
+    size_bytes: int
+    row: WhatIf
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the run would have lived; None where that cannot be told."""
+        return None if self.row.oom is None else not self.row.oom
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """One setting that was tried.
+
+    Attributes:
+        row: what it led to.
+        saved_bytes: peak reserved below that of the recorded settings; negative where it is above.
+        cards: one a card size that was asked for, smallest first.
+    """
+
+    row: WhatIf
+    saved_bytes: int
+    cards: tuple[Card, ...] = ()
+
+    @property
+    def smallest_card(self) -> int | None:
+        """The smallest card that the run surely fits on; None where it fits on none of them."""
+        return next((card.size_bytes for card in self.cards if card.fits), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """All settings that were tried, the best first.
+
+    Attributes:
+        source, device, recorded, ended_by_failure, variable, places, missing: as for an Answer.
+        baseline: the recorded settings, under the same cap.
+        tried: one a setting; the recorded one is among them.
+        best: the one to use; None where nothing helps.
+        inert: settings left out, since garbage collection does nothing without a limit.
+        outside_bytes: on a card beside the allocator's memory; None where the recording does not say.
+    """
+
+    source: str
+    device: int
+    recorded: Recorded
+    ended_by_failure: bool
+    variable: str
+    places: dict[int, str]
+    missing: tuple[str, ...]
+    baseline: WhatIf
+    tried: tuple[Tuned, ...]
+    best: Tuned | None
+    inert: tuple[str, ...]
+    outside_bytes: int | None
+
+
+def tune_trace(
+    trace: Trace,
+    *,
+    cap_bytes: int | None = None,
+    cards: Sequence[int] = (),
+    confs: Sequence[str] = WORTH_TRYING,
+    recorded_cap_bytes: int | None = None,
+    device: int | None = None,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Tries settings on one device's recording.
+
+    Args:
+        cap_bytes: what the process may reserve; None: what it could when it was recorded.
+        cards: card sizes to fit on.
+
+    Raises:
+        InputError, UsageError: as for ``replay_trace``.
+    """
+    proven = proven_device(trace, device, recorded_cap_bytes)
+    outside = outside_bytes(trace, proven.device.device)
+    wanted = _distinct(proven, confs, newest=trace.torch_version is not None)
+    baseline_question = question(proven, None, cap_bytes)
+    limited = baseline_question.limit.bytes is not None and not baseline_question.limit.of_device
+    inert = tuple(s.conf for s in wanted if s.garbage_collection_threshold and not limited)
+    questions = [baseline_question]
+    questions += [question(proven, s.conf, cap_bytes) for s in wanted if s.conf not in inert]
+    sizes = sorted(set(cards))
+    held = [max(0, size - (outside or 0)) for size in sizes]
+    per_card = [question(proven, q.settings.conf, room, card=True) for q in questions for room in held]
+    rows = ask(proven, [*questions, *per_card], progress)
+    baseline = rows[0]
+    tried = [
+        Tuned(
+            row,
+            baseline.peak_reserved_bytes - row.peak_reserved_bytes,
+            tuple(Card(size, rows[len(questions) + index * len(sizes) + at]) for at, size in enumerate(sizes)),
+        )
+        for index, row in enumerate(rows[: len(questions)])
+    ]
+    tried.sort(key=_rank)
+    return Tuning(
+        source=trace.source,
+        device=proven.device.device,
+        recorded=proven.recorded,
+        ended_by_failure=ended_by_failure(proven),
+        variable=variable_of(trace),
+        places=places_of(trace, proven, rows[: len(questions)]),
+        missing=missing_of(trace),
+        baseline=baseline,
+        tried=tuple(tried),
+        best=_best(tried, baseline),
+        inert=inert,
+        outside_bytes=outside,
+    )
+
+
+def _distinct(proven: Proven, confs: Sequence[str], *, newest: bool) -> list[Settings]:
+    """The settings that differ from the recorded ones, each once.
+
+    Args:
+        newest: whether the version is known, so that options can be told apart from those it lacks.
+    """
+    found = [proven.recorded.settings]
+    for conf in confs:
+        if "large_segment_size_mb" in conf and not (newest and proven.recorded.version.large_segment_option):
+            continue
+        settings = question(proven, conf).settings
+        if settings not in found:
+            found.append(settings)
+    return found[1:]
+
+
+def outside_bytes(trace: Trace, device: int) -> int | None:
+    """What the process holds on a device beside the allocator's memory; None where the recording does not say."""
+    for moment in (trace.ledgers.end, trace.ledgers.peak) if trace.ledgers else ():
+        ledger = moment.get(device)
+        if ledger is not None and ledger.parts:
+            return sum(part.bytes for part in ledger.parts if part.kind in _OUTSIDE)
+    return None
+
+
+def _rank(one: Tuned) -> tuple[int, int, int, int]:
+    """Lives before cannot tell before dies; then the least reserved at worst, the fewest retries, the shortest text."""
+    row = one.row
+    life = 1 if row.past_failure else {False: 0, None: 2, True: 3}[row.oom]
+    return life, row.high_bytes, row.retries, len(row.settings.conf)
+
+
+def _best(tried: Sequence[Tuned], baseline: WhatIf) -> Tuned | None:
+    """The setting to use; None where none is better than what the run had."""
+    first = tried[0]
+    row = first.row
+    if row.settings == baseline.settings or not (row.oom is False or row.past_failure):
+        return None
+    if baseline.oom is not False:
+        return first
+    if baseline.low_bytes - row.high_bytes < _WORTH_IT * baseline.peak_reserved_bytes:
+        return None
+    return first

@@ -1,0 +1,230 @@
+"""What a recording's requests lead to under other settings, with how sure that is.
+
+Three things can make it unsure: where the driver puts segments (their addresses decide ties among equal free blocks),
+when other streams were done with blocks, and what the program did after a request failed that had been served, or the
+reverse. The first two are bounded by trying them; the third makes the rest conditional.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.errors import InputError
+from vramlens.replay.proof import Limit
+from vramlens.replay.settings import Settings, parse_settings
+from vramlens.trace import Action
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.replay.proof import Proven
+
+_DRIVER, _ASCENDING, _DESCENDING, _RANDOM = range(4)  # native/replay_addresses.h
+_RECORDED, _AT_ONCE, _TWICE_AS_LATE = range(3)  # native/replay.h: Completion
+_RANDOM_ORDERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The same requests under other settings or another limit.
+
+    Attributes:
+        settings: which.
+        cap_bytes: what the process may reserve; None for no limit.
+        peak_allocated_bytes, peak_reserved_bytes: up to the end, or to where the program would have died.
+        low_bytes, high_bytes: peak reserved over all that was tried.
+        retries: how often everything cached was given back to serve a request; each stalls the GPU.
+        failed_requests: requests that the allocator would have failed.
+        oom: the program would have died (True), lived (False), or None: cannot tell.
+        oom_event: the first request that failed, None where none did.
+        confidence: exact, bounded or conditional.
+        why: what makes it less than exact, in words.
+        past_failure: whether it surely gets past the failed request that ended the recording.
+        ties: choices among equal free blocks that addresses decided.
+        failed_bytes: what the request asked for that failed.
+    """
+
+    settings: Settings
+    cap_bytes: int | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    low_bytes: int
+    high_bytes: int
+    retries: int
+    failed_requests: int
+    oom: bool | None
+    oom_event: int | None
+    confidence: str
+    why: tuple[str, ...]
+    past_failure: bool
+    ties: int
+    failed_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One what-if to ask.
+
+    Attributes:
+        settings: the allocator's.
+        limit: what may be reserved.
+    """
+
+    settings: Settings
+    limit: Limit
+
+
+def question(proven: Proven, conf: str | None = None, cap_bytes: int | None = None, *, card: bool = False) -> Question:
+    """The question behind a ``--conf`` and a ``--cap``; what is not given is as it was recorded.
+
+    Args:
+        card: ``cap_bytes`` is what a card has room for: no limit of the process, so it wakes no garbage collection.
+
+    Raises:
+        SettingsError: PyTorch would refuse the settings.
+        InputError: the cap lies below what was there before the recording began.
+    """
+    recorded = proven.recorded
+    settings = recorded.settings if conf is None else parse_settings(conf, recorded.version)
+    limit = recorded.limit if cap_bytes is None else Limit(cap_bytes, of_device=card, source="given")
+    base = proven.device.reserved.base_bytes
+    if limit.bytes is not None and limit.bytes < base:
+        raise InputError(
+            f"a cap of {format_size(limit.bytes)} is less than the {format_size(base)} that the process already held"
+            " when recording began"
+        )
+    return Question(settings, limit)
+
+
+def ask(proven: Proven, questions: Sequence[Question], progress: Callable[[float], None] | None = None) -> list[WhatIf]:
+    """The answer to each question, on all cores."""
+    with ThreadPoolExecutor(max_workers=max(1, min(len(questions), os.cpu_count() or 1))) as pool:
+        answers = []
+        for answer in pool.map(lambda one: _answer(proven, one), questions):
+            answers.append(answer)
+            if progress is not None:
+                progress(len(answers) / len(questions))
+    return answers
+
+
+def _answer(proven: Proven, asked: Question) -> WhatIf:
+    recorded, settings, limit = proven.recorded, asked.settings, asked.limit
+    if recorded.exact and settings == recorded.settings and limit == recorded.limit:
+        return _as_recorded(proven)
+    native = settings.native(recorded.version, reserve=proven.reserve_bytes, **limit.native)
+    if settings.throw_on_cudamalloc_oom and limit.bytes is not None:
+        native["reject_above"] = limit.bytes
+
+    def run(addresses: int = _DRIVER, completion: int = _RECORDED, seed: int = 0) -> dict[str, int]:
+        return proven.replay.run(native, addresses=addresses, completion=completion, seed=seed)
+
+    center = run()
+    others = []
+    if center["ties"]:
+        orders = [(_ASCENDING, 0), (_DESCENDING, 0), *((_RANDOM, seed) for seed in range(1, _RANDOM_ORDERS + 1))]
+        others += [run(addresses=order, seed=seed) for order, seed in orders]
+    if recorded.deferred_frees:
+        others += [run(completion=completion) for completion in (_AT_ONCE, _TWICE_AS_LATE)]
+    if limit.below_bytes is not None and limit.bytes is not None:
+        native = native | Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device).native
+        others.append(run())
+    return _judged(proven, asked, center, others)
+
+
+def _judged(proven: Proven, asked: Question, center: dict[str, int], others: list[dict[str, int]]) -> WhatIf:
+    runs = [center, *others]
+    reserved = [one["peak_reserved"] for one in runs]
+    conditional = tuple(_what_depends_on_the_program(proven, runs))
+    bounded = tuple(_what_is_not_known(proven, asked, runs))
+    return WhatIf(
+        settings=asked.settings,
+        cap_bytes=asked.limit.bytes,
+        peak_allocated_bytes=center["peak_allocated"],
+        peak_reserved_bytes=center["peak_reserved"],
+        low_bytes=min(reserved),
+        high_bytes=max(reserved),
+        retries=center["retries"],
+        failed_requests=center["failures"],
+        oom=_verdict(proven, runs),
+        oom_event=center["first_failure"] if center["first_failure"] >= 0 else None,
+        confidence="conditional" if conditional else "bounded" if bounded else "exact",
+        why=conditional + bounded,
+        past_failure=ended_by_failure(proven) and all(one["served_failures"] and not one["failures"] for one in runs),
+        ties=center["ties"],
+        failed_bytes=center["failed_size"] if center["first_failure"] >= 0 else None,
+    )
+
+
+def _as_recorded(proven: Proven) -> WhatIf:
+    """The recorded run itself, from its proof."""
+    recorded, first = proven.recorded, proven.replay.summary["first_failure"]
+    peak = recorded.peak_reserved_bytes
+    return WhatIf(
+        settings=recorded.settings,
+        cap_bytes=recorded.limit.bytes,
+        peak_allocated_bytes=recorded.peak_allocated_bytes,
+        peak_reserved_bytes=peak,
+        low_bytes=peak,
+        high_bytes=peak,
+        retries=recorded.retries,
+        failed_requests=recorded.failed_requests,
+        oom=ended_by_failure(proven),
+        oom_event=first if first >= 0 else None,
+        confidence="exact",
+        why=(),
+        past_failure=False,
+        ties=0,
+        failed_bytes=int(proven.device.events.size[first]) if first >= 0 else None,
+    )
+
+
+def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> Iterator[str]:
+    if not proven.recorded.exact:
+        yield "the replay under the recorded settings is not exact"
+    if not proven.device.whole:
+        yield "the file ends early: what came after is not in it"
+    if proven.recorded.warm:
+        yield "recording began in mid-run: memory from before it is kept as it was"
+    if any(one["died_at"] < 0 and one["new_failures"] for one in runs):
+        yield "requests fail that were served when recorded; what the program did then is not known"
+    if any(one["served_failures"] for one in runs):
+        if ended_by_failure(proven):
+            yield "it gets past the failure that ended the recording; what would have come then is not recorded"
+        else:
+            yield "requests are served that failed when recorded; what the program did then is not known"
+
+
+def _what_is_not_known(proven: Proven, asked: Question, runs: list[dict[str, int]]) -> Iterator[str]:
+    if runs[0]["ties"]:
+        yield "where the driver puts segments decides ties"
+    if proven.recorded.deferred_frees:
+        yield "when other streams were done with blocks is known only roughly"
+    if asked.limit.below_bytes is not None and any(one["failures"] or one["retries"] for one in runs):
+        yield "the limit that the run had is known only roughly"
+
+
+def ended_by_failure(proven: Proven) -> bool:
+    """Whether the recording ends with a failed request: nothing was allocated after it."""
+    failures = proven.device.out_of_memory
+    if not failures:
+        return False
+    return not bool((proven.device.events.action[failures[-1].event :] == Action.ALLOC).any())
+
+
+def _verdict(proven: Proven, runs: list[dict[str, int]]) -> bool | None:
+    """Whether the program would have died of it; None where that cannot be told."""
+    ended = ended_by_failure(proven)
+    verdicts: set[bool | None] = set()
+    for one in runs:
+        if one["died_at"] >= 0:
+            verdicts.add(True)
+        elif one["new_failures"]:
+            verdicts.add(None)  # a workspace: cuDNN catches that and tries a smaller one
+        elif not ended:
+            verdicts.add(False)
+        else:  # the failure that ended the recording is still there, or what follows it is not recorded
+            verdicts.add(None if one["served_failures"] else True)
+    return verdicts.pop() if len(verdicts) == 1 else None

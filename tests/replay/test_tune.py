@@ -1,0 +1,46 @@
+"""Tuning: the best setting, cards, and that it says when nothing helps."""
+
+from __future__ import annotations
+
+import time
+
+from recordings import data_of, read, truth_of
+from vramlens.replay import WORTH_TRYING, parse_settings, tune_trace
+from vramlens.units import GIB, MIB
+
+
+def test_the_best_setting_of_a_fragmenting_run() -> None:
+    tuning = tune_trace(read(data_of("recordings/gpt_varlen")))
+    assert tuning.best is not None
+    assert tuning.best.row.settings.conf == "expandable_segments:True"
+    assert tuning.best.row.peak_reserved_bytes == 4228 * MIB
+    assert tuning.best.saved_bytes == (6922 - 4228) * MIB
+    worst = tuning.tried[-1]
+    assert worst.saved_bytes < -10_000 * MIB  # popular advice
+    assert all("garbage_collection" in conf for conf in tuning.inert)
+
+
+def test_it_says_when_nothing_helps() -> None:
+    truth = truth_of("recordings/oom_fragmented")
+    tuning = tune_trace(read(data_of("recordings/oom_fragmented")), recorded_cap_bytes=truth["oom"]["device_allocated"])
+    assert tuning.best is None
+    assert all(one.row.oom for one in tuning.tried)
+
+
+def test_the_smallest_card() -> None:
+    tuning = tune_trace(read(data_of("recordings/gpt_varlen")), cards=[3 * GIB, 8 * GIB, 5 * GIB])
+    expandable = next(one for one in tuning.tried if one.row.settings.conf == "expandable_segments:True")
+    assert [card.size_bytes for card in expandable.cards] == [3 * GIB, 5 * GIB, 8 * GIB]
+    assert [card.fits for card in expandable.cards] == [False, True, True]
+    assert expandable.smallest_card == 5 * GIB
+
+
+def test_every_setting_worth_trying_is_one_that_pytorch_reads() -> None:
+    assert len({parse_settings(conf) for conf in WORTH_TRYING}) == len(WORTH_TRYING) >= 24
+
+
+def test_it_is_quick() -> None:
+    trace = read(data_of("recordings/gpt_varlen"))
+    start = time.perf_counter()
+    tune_trace(trace, cap_bytes=6 * GIB)
+    assert time.perf_counter() - start < 10  # under 2 s on two free cores: benchmarks/replay.py measures it
