@@ -6,6 +6,7 @@
 
 #include "lifetimes.h"
 #include "replay.h"
+#include "replay_input.h"
 #include "snapshot.h"
 
 struct vl_snapshot {
@@ -71,6 +72,7 @@ void vl_lifetimes_free(vl_lifetimes* lifetimes) { delete lifetimes; }
 
 vl_replay* vl_replay_make(const vl_replay_input* input) {
     try {
+        if (!vl::replay::is_sound(*input)) return nullptr;
         return new vl_replay{vl::replay::prove(*input)};
     } catch (const std::bad_alloc&) {
         return nullptr;
@@ -83,6 +85,7 @@ int32_t vl_replay_column(vl_replay* replay, const char* name, vl_column* out) {
 
 int32_t vl_replay_run(const vl_replay* replay, const vl_what_if* what_if, vl_outcome* out) {
     try {
+        if (!vl::replay::is_sound(what_if->settings)) return 0;
         *out = vl::replay::outcome_of(replay->data, *what_if);
         return 1;
     } catch (const std::bad_alloc&) {

@@ -48,7 +48,8 @@ struct Stats {
     int64_t refusals = 0;  // segments that could not be had
 
     void add(Counter counter, int64_t bytes) {
-        current[counter] += bytes;
+        // Wraps around rather than be undefined: a made-up recording can add up to anything.
+        current[counter] = static_cast<int64_t>(static_cast<uint64_t>(current[counter]) + static_cast<uint64_t>(bytes));
         if (current[counter] > peak[counter]) peak[counter] = current[counter];
     }
 };

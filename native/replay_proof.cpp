@@ -531,15 +531,21 @@ void place_base(Allocator& allocator, const Script& script, std::vector<uint32_t
                                                                segment.pool, segment.small);
             continue;
         }
+        // A range that cannot lie where it should (another expandable segment's) gets a reservation of its own.
+        const auto has_room = [&](uint32_t block) {
+            const Block& it = allocator.blocks[block];
+            return segment.address >= it.address && segment.address - it.address + segment.size <= it.size;
+        };
         auto rest = rest_of.find(segment.reservation);
-        if (rest == rest_of.end()) {
+        if (rest == rest_of.end() || rest->second == kNoBlock || !has_room(rest->second)) {
             const uint64_t handle = segment.small ? kSmallBuffer : allocator.settings.large_segment_size;
-            const uint64_t size = (allocator.settings.reserve + handle - 1) / handle * handle;
-            rest = rest_of.emplace(segment.reservation, allocator.place_reservation(segment.reservation, size,
-                                                                                   segment.stream, segment.pool,
-                                                                                   segment.small)).first;
+            const uint64_t size = (std::max(allocator.settings.reserve, segment.size) + handle - 1) / handle * handle;
+            const uint64_t from = rest == rest_of.end() ? segment.reservation : segment.address;
+            rest = rest_of.emplace(from, kNoBlock).first;
+            if (rest->second != kNoBlock) continue;  // listed twice
+            rest->second = allocator.place_reservation(from, size, segment.stream, segment.pool, segment.small);
+            if (!has_room(rest->second)) continue;
         }
-        if (rest->second == kNoBlock) continue;  // ranges that overlap
         const uint32_t mapped = allocator.place_mapped(rest->second, segment.address, segment.size);
         rest->second = allocator.blocks[mapped].next;
         free_at[allocator.blocks[mapped].address] = mapped;

@@ -163,9 +163,10 @@ typedef struct {
 
 typedef struct vl_replay vl_replay;
 
-VL_EXPORT vl_replay* vl_replay_make(const vl_replay_input*); /* null: memory exhausted */
+/* Null: memory exhausted, or columns that do not fit together or hold what no device has (replay_input.h). */
+VL_EXPORT vl_replay* vl_replay_make(const vl_replay_input*);
 VL_EXPORT int32_t vl_replay_column(vl_replay*, const char* name, vl_column* out);
-/* 1, or 0 where memory is exhausted. Several threads may ask at once. */
+/* 1, or 0 where memory is exhausted or the settings make no sense. Several threads may ask at once. */
 VL_EXPORT int32_t vl_replay_run(const vl_replay*, const vl_what_if*, vl_outcome* out);
 VL_EXPORT void vl_replay_free(vl_replay*);
 

@@ -45,6 +45,7 @@ class SlowAllocator:
     Attributes:
         divisions: roundup_power2_divisions, one number for all sizes; 0: off.
         cap: what may be reserved.
+        threshold: garbage_collection_threshold; 0: off.
         events: what was recorded.
     """
 
@@ -53,6 +54,9 @@ class SlowAllocator:
     large_segment: int = 20 * MIB
     divisions: int = 0
     cap: int = UNLIMITED
+    threshold: float = 0.0
+    searches: int = 0
+    freed_at: dict[int, int] = field(default_factory=dict)
     next_address: int = 2**40
     segments: list[Segment] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -99,6 +103,8 @@ class SlowAllocator:
         return sorted(found, key=lambda item: item[:2])
 
     def find(self, size: int, stream: int) -> tuple[Segment, Piece] | None:
+        if size > MIB:
+            self.searches += 1
         for _, _, one, piece in self.free_pieces(stream, size <= MIB):
             if piece.size < size:
                 continue
@@ -119,6 +125,25 @@ class SlowAllocator:
         self.events.append(event("segment_alloc", one.start, whole, stream=stream))
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return one, one.pieces[0]
+
+    def collect(self) -> None:
+        """Gives back whole free large segments, the oldest first, down to the threshold's share of the limit."""
+        if not self.threshold or self.cap == UNLIMITED or self.reserved <= int(self.threshold * self.cap):
+            return
+        too_much = self.reserved - int(self.threshold * self.cap)
+        ages = {
+            one.start: self.searches - self.freed_at[one.start]
+            for one in self.segments
+            if not one.small and one.is_free
+        }
+        given_back, gave = 0, True
+        while given_back < too_much and gave and ages:
+            mean, gave = sum(ages.values()) / len(ages), False
+            order = [one for one in self.segments if ages.get(one.start, -1) >= mean]
+            for one in sorted(order, key=lambda s: (s.stream, s.size, s.start)):
+                given_back, gave = given_back + one.size, True
+                del ages[one.start]
+                self.give_back(one)
 
     def give_back(self, one: Segment) -> None:
         self.segments.remove(one)
@@ -160,7 +185,10 @@ class SlowAllocator:
 
     def malloc(self, requested: int, stream: int = 0) -> int | None:
         size = self.rounded(requested)
-        found = self.find(size, stream) or self.new_segment(size, stream)
+        found = self.find(size, stream)
+        if found is None:
+            self.collect()
+            found = self.new_segment(size, stream)
         if found is None and self.release_some(size, stream):
             found = self.new_segment(size, stream)
         if found is None:
@@ -210,6 +238,7 @@ class SlowAllocator:
             else:
                 merged.append(each)
         one.pieces = merged
+        self.freed_at[one.start] = self.searches  # of interest only where the whole segment is free
 
     def empty_cache(self) -> None:
         before = len(self.events)
@@ -238,7 +267,7 @@ class SlowAllocator:
         settings = {
             "PYTORCH_CUDA_ALLOC_CONF": conf,
             "max_split_size": -1 if self.max_split == UNLIMITED else self.max_split,
-            "garbage_collection_threshold": 0.0,
+            "garbage_collection_threshold": self.threshold,
             "expandable_segments": False,
             "roundup_power2_divisions": {str(1 << slot): self.divisions for slot in range(16)},
         }

@@ -120,3 +120,27 @@ def test_what_if_is_what_the_slow_allocator_does_under_those_settings(
     found = proven.replay.run(native, addresses=_ASCENDING, completion=0, seed=0)
     assert found["peak_reserved"] == other.peak_reserved
     assert found["peak_allocated"] == other.peak_allocated
+
+
+@given(
+    steps=STEPS,
+    cap=st.integers(60, 250).map(lambda m: m * MIB + 4711),
+    threshold=st.sampled_from([0.5, 0.6, 0.7, 0.8]),
+)
+@settings(max_examples=120, deadline=None)
+def test_garbage_collection_under_a_limit_that_nobody_recorded(
+    steps: list[tuple[str, int, int]], cap: int, threshold: float
+) -> None:
+    made = SlowAllocator(cap=cap, threshold=threshold)
+    perform(made, steps)
+    if not any(e["action"] == "alloc" for e in made.events):
+        return
+    trace = read(pickle.dumps(made.recording(f"garbage_collection_threshold:{threshold}")))
+    known = prove(trace, trace.devices[0], cap).recorded
+    assert known.exact, known.first_difference
+    recorded = prove(trace, trace.devices[0]).recorded
+    assert recorded.exact, recorded.first_difference
+    limit = recorded.limit
+    if limit.bytes is not None:
+        assert limit.bytes <= cap
+        assert limit.below_bytes is None or cap < limit.below_bytes

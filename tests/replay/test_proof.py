@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from recordings import ALL, DATA, block, data_of, event, read, segment, snapshot
 from vramlens.errors import InputError
 from vramlens.replay import Proven, prove
 from vramlens.replay.versions import OBJECT_COUNTER
+from vramlens.replay.what_if import ask, question
 from vramlens.trace import Trace
 from vramlens.units import MIB
 
@@ -135,6 +137,7 @@ WITHOUT_FREES = [event("segment_alloc", A, 2 * MIB)] + [event("alloc", A, 512), 
         (of([event("segment_alloc", A, 2 * MIB)]), "no allocations"),
         (of(WITHOUT_FREES), "skip_actions"),
         (of([event("alloc", A + 2**33, 512)]), "skip_actions"),
+        (of([event("segment_alloc", A, 2 * MIB), event("alloc", A, 512), event("oom", 0, 2**44)]), "no device has"),
         (
             of(
                 [event("segment_alloc", A, 2 * MIB), event("alloc", A, 512)],
@@ -161,3 +164,86 @@ def test_a_recording_without_stacks(name: str) -> None:
     trace = read(pickle.dumps(whole))
     recorded = prove(trace, trace.devices[0]).recorded
     assert recorded.exact, recorded.first_difference
+
+
+def with_alloc_context(whole: dict[str, Any]) -> dict[str, Any]:
+    """As recorded with context="alloc", vramlens' own way: what frees shows where it was asked for, not who frees.
+
+    Releases inside a request do show the request's line (CUDACachingAllocator.cpp: malloc gathers its context anyway).
+    """
+    inside = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "free_completed"}
+    for events in whole["device_traces"]:
+        segments: dict[int, Any] = {}
+        blocks: dict[int, Any] = {}
+        for made in events:
+            if made["action"] in ("segment_alloc", "segment_map"):
+                segments[made["addr"]] = made.get("frames", [])
+            elif made["action"] == "alloc":
+                blocks[made["addr"]] = made.get("frames", [])
+        ends = None
+        for made in reversed(events):
+            by_a_person = any("empty_cache" in frame["name"] for frame in made.get("frames", ()))
+            if made["action"] in ("segment_free", "segment_unmap") and (by_a_person or ends not in ("alloc", "oom")):
+                made["frames"] = segments.get(made["addr"], [])
+            elif made["action"] in ("free_requested", "free_completed"):
+                made["frames"] = blocks.get(made["addr"], [])
+            if made["action"] not in inside:
+                ends = made["action"]
+    return whole
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*(name for name in ALL if "fuzz" in name), "recordings/graphs", "found/private_pools", "found/oom_recovered"],
+)
+def test_a_recording_with_the_stacks_of_allocations_only(name: str) -> None:
+    trace = read(pickle.dumps(with_alloc_context(pickle.loads(data_of(name)))))  # our own data
+    recorded = prove(trace, trace.devices[0]).recorded
+    assert recorded.exact, recorded.first_difference
+
+
+def test_empty_cache_without_its_stack_is_no_pools_end() -> None:
+    """In a recording with context="alloc" a plain empty_cache must not be taken for the end of a MemPool."""
+    frames = [{"filename": "train.py", "line": 3, "name": "step"}]
+    big = 30 * MIB
+    actions = ("segment_alloc", "alloc", "free_requested", "free_completed", "segment_free")
+    events = [event(action, A, big) | {"frames": frames} for action in actions]
+    trace = read(pickle.dumps(snapshot(events * 3, [])))
+    recorded = prove(trace, trace.devices[0]).recorded
+    assert recorded.exact
+    assert recorded.private_pools == ()
+
+
+@pytest.mark.parametrize("name", ["recordings/gpt_varlen", "recordings/gpt_varlen_expandable", "recordings/oom_train"])
+def test_a_gap_is_never_called_exact(name: str) -> None:
+    whole = pickle.loads(data_of(name))  # our own data
+    events = whole["device_traces"][0]
+    third = len(events) // 3
+    whole["device_traces"][0] = events[:third] + events[third + 400 :]
+    trace = read(pickle.dumps(whole))
+    try:
+        recorded = prove(trace, trace.devices[0]).recorded
+    except InputError:
+        return
+    assert not recorded.exact
+    assert recorded.first_difference is not None
+    assert recorded.first_difference.why
+
+
+@pytest.mark.parametrize("name", ["found/wrapped", "found/late_start"])
+def test_a_late_start_is_conditional(name: str) -> None:
+    found = proven(name)[0]
+    assert found.recorded.warm
+    (row,) = ask(found, [question(found, "expandable_segments:True")])
+    assert row.confidence == "conditional"
+    assert any("mid-run" in why for why in row.why)
+
+
+def test_million_events_are_quick() -> None:
+    trace = trace_of("recordings/million")
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert prove(trace, trace.devices[0]).recorded.exact
+        times.append(time.perf_counter() - start)
+    assert len(trace.devices[0].events) / min(times) > 5e6  # a second; usually four times as many

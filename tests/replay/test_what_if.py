@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
+import zipfile
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recordings import DATA, data_of, read, truth_of
+from vramlens import load
 from vramlens.errors import InputError
 from vramlens.replay import Proven, WhatIf, prove, replay_trace
 from vramlens.replay.proof import Limit
@@ -143,3 +146,18 @@ def test_more_memory_never_reserves_less_than_the_unlimited_run_needs() -> None:
     roomy = ask(found, [Question(settings, Limit(unlimited.peak_reserved_bytes, source="given"))])[0]
     assert roomy.retries == 0
     assert roomy.low_bytes <= unlimited.peak_reserved_bytes
+
+
+def test_a_memory_fraction_is_a_limit(tmp_path: Path) -> None:
+    conf, total = "per_process_memory_fraction:0.02", 150_109_880_320
+    with pytest.raises(InputError, match="does not say: leave it out and give --cap"):
+        question(proven("resnet50"), conf)  # a bare snapshot
+    path = tmp_path / "run.vram"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("snapshot.pickle", data_of("recordings/resnet50"))
+        archive.writestr("meta.json", json.dumps({"torch": "2.11.0", "total_bytes": {"0": total}}))
+    (row,) = load(path).replay(conf).what_if
+    assert row.cap_bytes == round(0.02 * total)
+    assert row.oom
+    (row,) = load(path).replay("per_process_memory_fraction:1.0").what_if
+    assert (row.cap_bytes, row.oom) == (None, False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.explain import device, size
 from vramlens.cli.output import Page, write_file, write_stdout
+from vramlens.units import MIB, counted
 
 if TYPE_CHECKING:
     from vramlens.replay import Answer
@@ -29,7 +30,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cap",
-        type=size,
+        type=limit_size,
         metavar="SIZE",
         help="what the process may reserve, as set_per_process_memory_fraction limits it (default: what it could)",
     )
@@ -49,6 +50,15 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print data: one JSON object")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+
+
+def limit_size(text: str) -> int:
+    """Bytes that a process or a card may have, from an argument; less than 1 MiB is a unit that was forgotten."""
+    found = size(text)
+    if found < MIB:
+        number = text.strip().rstrip("BKMGTIbkmgti ")
+        raise argparse.ArgumentTypeError(f"{text} is {counted(found, 'byte')}; did you mean {number}GiB?")
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:

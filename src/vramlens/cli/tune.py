@@ -6,9 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.explain import size
 from vramlens.cli.output import Page
-from vramlens.cli.replay import _FILE_WIDTH, add_common, write
+from vramlens.cli.replay import _FILE_WIDTH, add_common, limit_size, write
 
 if TYPE_CHECKING:
     from vramlens.replay import Tuning
@@ -22,7 +21,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
         "--cap",
-        type=size,
+        type=limit_size,
         metavar="SIZE",
         help="what the process may reserve, as set_per_process_memory_fraction limits it (default: what it could)",
     )
@@ -81,4 +80,4 @@ def _written(tuning: Tuning, arguments: argparse.Namespace) -> str:
 
 
 def _sizes(text: str) -> list[int]:
-    return [size(one) for one in text.split(",")]
+    return [limit_size(one) for one in text.split(",")]

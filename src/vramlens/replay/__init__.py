@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from vramlens.replay.answer import Answer, replay_trace
-from vramlens.replay.proof import Difference, Limit, Proven, Recorded, prove
+from vramlens.replay.difference import Difference
+from vramlens.replay.explained import with_replay
+from vramlens.replay.proof import Limit, Proven, Recorded, prove
 from vramlens.replay.settings import Settings, SettingsError, parse_settings
 from vramlens.replay.tune import WORTH_TRYING, Card, Tuned, Tuning, tune_trace
 from vramlens.replay.versions import VERSIONS, Version
@@ -28,4 +30,5 @@ __all__ = [
     "prove",
     "replay_trace",
     "tune_trace",
+    "with_replay",
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.explain import choose_device
+from vramlens.analyses.oom import settings_variable
 from vramlens.errors import InputError
 from vramlens.replay.proof import Proven, Recorded, prove
 from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
@@ -72,7 +74,7 @@ def replay_trace(
         recorded=proven.recorded,
         what_if=tuple(rows),
         ended_by_failure=ended_by_failure(proven),
-        variable=variable_of(trace),
+        variable=settings_variable(trace),
         places=places_of(trace, proven, rows),
         missing=missing_of(trace),
     )
@@ -92,9 +94,9 @@ def proven_device(trace: Trace, device: int | None, recorded_cap_bytes: int | No
     return prove(trace, chosen, recorded_cap_bytes)
 
 
-def variable_of(trace: Trace) -> str:
-    """The environment variable that the recording's PyTorch reads; all versions know the older one."""
-    return "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in trace.settings else "PYTORCH_CUDA_ALLOC_CONF"
+def assignment(variable: str, conf: str) -> str:
+    """The variable with the settings, as a shell takes it: ``>`` and ``[`` stand in some settings."""
+    return f"{variable}={shlex.quote(conf)}"
 
 
 def places_of(trace: Trace, proven: Proven, rows: Sequence[WhatIf]) -> dict[int, str]:

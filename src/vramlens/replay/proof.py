@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens._native import Replay
+from vramlens.analyses.oom import segment_size
 from vramlens.errors import InputError
-from vramlens.replay.requests import Requests, requests_of
+from vramlens.replay.difference import Difference, first_difference
+from vramlens.replay.requests import INSIDE_A_REQUEST, Requests, likely_requests
 from vramlens.replay.settings import UNLIMITED, Settings, recorded_settings
 from vramlens.replay.versions import Version, candidates
 from vramlens.trace import NO_TEXT, Action
-from vramlens.units import MIB, format_size
+from vramlens.units import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,22 +33,6 @@ _EVENTS_TO_REPLAY = 5_000_000
 _FEWEST_TRIES, _MOST_TRIES = 16, 512
 _LARGEST_REQUEST = 2**43
 _LARGEST_RESERVE = 2**46
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first place where the replay did something else than the recording says.
-
-    Attributes:
-        event: its index.
-        recorded, simulated: what happened, in words.
-        why: what may explain it.
-    """
-
-    event: int
-    recorded: str
-    simulated: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +105,15 @@ class Proven:
         device: as the trace has it.
         recorded: the proof.
         replay: the native replay.
+        reserve_bytes: address space of one expandable segment.
+        total_bytes: the device's memory; None where the recording does not say.
     """
 
     device: DeviceTrace
     recorded: Recorded
     replay: Replay
     reserve_bytes: int
+    total_bytes: int | None
 
     @cached_property
     def taken_bytes(self) -> NDArray[np.int64]:
@@ -132,32 +121,31 @@ class Proven:
         return self.replay["taken"].view("int64")
 
 
-def prove(trace: Trace, device: DeviceTrace, cap_bytes: int | None = None) -> Proven:
+def prove(trace: Trace, device: DeviceTrace, cap_bytes: int | None = None, *, once: bool = False) -> Proven:
     """Replays one device's recording under the settings that it was recorded with.
 
     Args:
         cap_bytes: what the process could reserve, where the recording does not say.
+        once: whether the likeliest rules and limit alone are tried, for the sake of time.
 
     Raises:
         InputError: the recording cannot be replayed.
     """
     refuse_unfit(trace, device)
-    requests = [requests_of(trace, device)]
-    if not requests[0].has_stacks:
-        requests.insert(0, requests_of(trace, device, ends_of_pools=False))
     total = trace.total_bytes.get(device.device)
     reserve = min(total + total // 8, _LARGEST_RESERVE) if total else 2**42
     limits = [_known_limit(trace, device, cap_bytes)]
     if limits[0].source == "recording":  # the limit at the end need not be that of the whole run
         limits.append(Limit())
     best: Proven | None = None
-    for version in candidates(trace, device):
-        for one, limit in itertools.product(requests, limits):
-            found = _prove(trace, device, one, version, limit, reserve)
-            if best is None or found.recorded.addresses_matched > best.recorded.addresses_matched:
-                best = found
-            if found.recorded.exact:
-                return found
+    readings = likely_requests(trace, device)
+    attempts = itertools.product(readings, candidates(trace, device), limits)
+    for requests, version, limit in itertools.islice(attempts, 1 if once else None):
+        found = _prove(trace, device, requests, version, limit, reserve, search=not once)
+        if best is None or found.recorded.addresses_matched > best.recorded.addresses_matched:
+            best = found
+        if found.recorded.exact:
+            return found
     assert best is not None
     return best
 
@@ -180,7 +168,7 @@ def refuse_unfit(trace: Trace, device: DeviceTrace) -> None:
     if not (actions == Action.ALLOC).any():
         raise InputError(f"{trace.source}: holds no allocations for device {device.device}: nothing to replay")
     reaches = device.events.address.astype(np.float64) + device.events.size
-    if float(reaches.max()) >= 2.0**63 or any(f.size_bytes > _LARGEST_REQUEST for f in device.out_of_memory):
+    if float(reaches.max()) >= 2.0**63 or int(device.events.size.max()) > _LARGEST_REQUEST:
         raise InputError(f"{trace.source}: holds addresses or sizes that no device has")
     given_up, done = (bool((actions == kind).any()) for kind in (Action.FREE_REQUESTED, Action.FREE_COMPLETED))
     without_end = given_up and not done and device.orphan_events
@@ -203,7 +191,14 @@ def _known_limit(trace: Trace, device: DeviceTrace, cap_bytes: int | None) -> Li
 
 
 def _prove(
-    trace: Trace, device: DeviceTrace, requests: Requests, version: Version, limit: Limit, reserve: int
+    trace: Trace,
+    device: DeviceTrace,
+    requests: Requests,
+    version: Version,
+    limit: Limit,
+    reserve: int,
+    *,
+    search: bool,
 ) -> Proven:
     settings = recorded_settings(trace.settings, version)
     if not trace.settings and (device.events.action == Action.SEGMENT_MAP).any():  # a file cut short has none
@@ -216,44 +211,83 @@ def _prove(
             settings=settings.native(version, reserve=reserve, **given.native),
         )
         recorded = _recorded(trace, device, requests, replay, settings, version, given)
-        return Proven(device, recorded, replay, reserve)
+        return Proven(device, recorded, replay, reserve, trace.total_bytes.get(device.device))
 
     found = replayed(limit)
-    if limit.bytes is None and settings.garbage_collection_threshold and not found.recorded.exact:
-        found = _with_inferred_limit(found, settings, replayed)
+    if search and limit.bytes is None and settings.garbage_collection_threshold and not _is_consistent(found):
+        found = _with_inferred_limit(found, settings, requests, replayed)
     if found.recorded.limit.bytes is None:
         found = replace(found, recorded=replace(found.recorded, limit=_met_limit(device, found.replay, settings)))
     return found
 
 
-def _with_inferred_limit(found: Proven, settings: Settings, replayed: Callable[[Limit], Proven]) -> Proven:
+def _is_consistent(found: Proven) -> bool:
+    """Whether it is exact with one limit for all refusals: else collections were taken for retries."""
+    summary = found.replay.summary
+    return found.recorded.exact and summary["limit_low"] < summary["limit_high"] % 2**64
+
+
+def _with_inferred_limit(
+    found: Proven, settings: Settings, requests: Requests, replayed: Callable[[Limit], Proven]
+) -> Proven:
     """The replay under the limit that garbage collection must have had, if one explains the recording."""
     device = found.device
-    low = device.reserved.peak_bytes
-    high = _largest_limit(device, settings)
+    places = _limits_to_try(device.reserved.peak_bytes, _largest_limit(device, settings, requests), settings)
     tries = min(max(_FEWEST_TRIES, _EVENTS_TO_REPLAY // len(device.events)), _MOST_TRIES)
-    step = max(MIB, (high - low) // tries)
-    best = found
-    for limit in range(low, high, step):
-        tried = replayed(Limit(limit, below_bytes=limit + step, source="inferred"))
-        if tried.recorded.addresses_matched > best.recorded.addresses_matched or tried.recorded.exact:
-            best = tried
-        if tried.recorded.exact:
-            break
-    return best
+    step = -(-len(places) // tries)
+    tried: dict[int, Proven] = {}
+
+    def at(place: int) -> Proven:
+        if place not in tried:
+            tried[place] = replayed(Limit(places[place], below_bytes=places[place + 1], source="inferred"))
+        return tried[place]
+
+    last = len(places) - 1
+    coarse = next((place for place in range(0, last, step) if at(place).recorded.exact), None)
+    best = max(tried, key=lambda place: tried[place].recorded.addresses_matched)
+    if coarse is None:
+        around = range(max(0, best - step + 1), min(last, best + step))
+        coarse = next((place for place in around if at(place).recorded.exact), None)
+    if coarse is None:
+        return max((found, at(best)), key=lambda one: one.recorded.addresses_matched)
+    # All that explain it are possible.
+    low = high = coarse
+    while low > 0 and len(tried) < 2 * _MOST_TRIES and at(low - 1).recorded.exact:
+        low -= 1
+    while high + 1 < last and len(tried) < 2 * _MOST_TRIES and at(high + 1).recorded.exact:
+        high += 1
+    limit = Limit(places[low], below_bytes=places[high + 1], source="inferred")
+    return replace(at(low), recorded=replace(at(low).recorded, limit=limit))
 
 
-def _largest_limit(device: DeviceTrace, settings: Settings) -> int:
-    """An end to where the limit lies: a request failed, or garbage was collected, although less was reserved."""
+def _limits_to_try(low: int, high: int, settings: Settings) -> list[int]:
+    """One limit of each kind: between two of them nothing changes, since segments are whole multiples of 2 MiB.
+
+    A limit refuses by what it is (alloc_block), and collects by what is above the threshold's share of it
+    (garbage_collect_cached_blocks).
+    """
+    unit = 2 * MIB if settings.large_segment_size % (2 * MIB) == 0 else MIB
+    share = settings.garbage_collection_threshold
+    refusing = range(-(-low // unit) * unit, high + unit, unit)
+    collecting = (int(size / share) + 1 for size in range(int(low * share) // unit * unit, int(high * share), unit))
+    return sorted({low, *refusing, *(size for size in collecting if low <= size < high)})
+
+
+def _largest_limit(device: DeviceTrace, settings: Settings, requests: Requests) -> int:
+    """An end to where the limit lies: requests failed, or had segments given back, although less was reserved."""
     events, reserved = device.events, device.reserved_curve
     ends = [
-        int(reserved[failure.event]) + _segment_bytes(failure.size_bytes, settings) for failure in device.out_of_memory
+        int(reserved[failure.event]) + segment_size(failure.size_bytes, settings.large_segment_size)
+        for failure in device.out_of_memory
     ]
-    releases = np.flatnonzero(events.action == Action.SEGMENT_FREE)
-    if len(releases):
-        first = int(releases[0])
-        before = int(reserved[first - 1]) if first else device.reserved.base_bytes
-        ends.append(int(before / settings.garbage_collection_threshold) + 1)
+    outer = np.flatnonzero(~np.isin(events.action, INSIDE_A_REQUEST))
+    releases = np.flatnonzero((events.action == Action.SEGMENT_FREE) & (requests.columns["emptied"] == 0))
+    factor = 2 if max(settings.roundup_power2_divisions) > 1 else 1
+    for after in np.unique(np.searchsorted(outer, releases)).tolist():  # the request's own event
+        before = int(reserved[outer[after - 1]]) if after else device.reserved.base_bytes
+        segment = segment_size(int(events.size[outer[after]]) * factor + 511, settings.large_segment_size)
+        # Either a new segment would have gone beyond it, or what was held was above the threshold's share of it.
+        ends.append(max(int(before / settings.garbage_collection_threshold) + 1, before + segment))
     return max(min(ends, default=0), device.reserved.peak_bytes + MIB)
 
 
@@ -265,15 +299,8 @@ def _met_limit(device: DeviceTrace, replay: Replay, settings: Settings) -> Limit
     of_device = False
     for failure in device.out_of_memory:
         if failure.device_free_bytes is not None:
-            of_device = failure.device_free_bytes < _segment_bytes(failure.size_bytes, settings)
+            of_device = failure.device_free_bytes < segment_size(failure.size_bytes, settings.large_segment_size)
     return Limit(low, below_bytes=high, of_device=of_device, source="inferred")
-
-
-def _segment_bytes(size: int, settings: Settings) -> int:
-    """What a request asks of the driver (DeviceCachingAllocator::get_allocation_size)."""
-    if size <= MIB:
-        return 2 * MIB
-    return settings.large_segment_size if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
 
 
 def _recorded(
@@ -301,7 +328,7 @@ def _recorded(
         segment_events_matched=found["segment_events_matched"],
         addresses=found["addresses"],
         addresses_matched=found["addresses_matched"],
-        first_difference=None if exact else _difference(trace, device, requests, found),
+        first_difference=None if exact else first_difference(trace, device, requests, found),
         peak_requested_bytes=found["peak_requested"],
         peak_allocated_bytes=found["peak_allocated"],
         peak_active_bytes=found["peak_active"],
@@ -312,51 +339,3 @@ def _recorded(
         warm=requests.warm,
         private_pools=requests.pools[1:],
     )
-
-
-_WORDS = {
-    Action.ALLOC: "an allocation",
-    Action.FREE_COMPLETED: "a free block",
-    Action.SEGMENT_ALLOC: "a new segment",
-    Action.SEGMENT_FREE: "a segment given back",
-    Action.SEGMENT_MAP: "newly mapped memory",
-    Action.SEGMENT_UNMAP: "memory unmapped",
-    Action.OOM: "a failed request",
-}
-
-
-def _words(action: int, address: int, size: int) -> str:
-    what = _WORDS.get(Action(action), "nothing") if action >= 0 else "nothing"
-    return f"{what} of {format_size(size)} at {address:#x}" if address else f"{what} of {format_size(size)}"
-
-
-def _difference(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> Difference | None:
-    event, events = found["first_difference"], device.events
-    if event < 0:
-        return None
-    recorded = "the end of the recording"
-    if event < len(events):
-        recorded = _words(int(events.action[event]), int(events.address[event]), int(events.size[event]))
-    simulated = "nothing"
-    if found["simulated_action"] >= 0:
-        simulated = _words(found["simulated_action"], found["simulated_address"] % 2**64, found["simulated_size"])
-    return Difference(event, recorded, simulated, _why(trace, device, requests, found))
-
-
-def _why(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> str:
-    """What the recording lacks that may explain a difference."""
-    if device.orphan_events:
-        return "events are missing from the recording (a full ring buffer, skip_actions, or a file cut short)"
-    if requests.warm:
-        return "recording began in mid-run: sizes of some early blocks, and where unmapped memory lay, are not in it"
-    if trace.settings.get("garbage_collection_threshold") and trace.meta is None:
-        return (
-            "garbage collection depends on the memory limit, which a bare snapshot does not hold: give --recorded-cap"
-        )
-    if not requests.has_stacks:
-        return (
-            "recorded without stacks: which releases were empty_cache, and which were a MemPool's end, cannot be told"
-        )
-    if not trace.torch_version:
-        return "the recording does not say which version of PyTorch made it; the rules of none that is known fit"
-    return "an event that the recording does not hold, or a rule of this PyTorch version that vramlens does not know"

@@ -7,11 +7,13 @@ theirs, and a release outside any request that ``empty_cache`` did not make is t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vramlens.replay.start_state import StartState, start_state_of
 from vramlens.trace import NO_STACK, NO_TEXT, Action
 from vramlens.units import MIB
 
@@ -21,9 +23,17 @@ if TYPE_CHECKING:
     from vramlens.trace import DeviceTrace, Trace
 
 _EMPTY_CACHE = re.compile(r":(?:torch_cuda_)?empty_?[cC]ache$|::emptyCache\b")
-_SMALL_BUFFER = 2 * MIB
+_SMALL_BUFFER, _LARGE_HANDLE = 2 * MIB, 20 * MIB
 _BY_EMPTY_CACHE, _OUTSIDE = 1, 2
 _UNKNOWN_POOL = (-1, -1)  # of a MemPool that is gone
+INSIDE_A_REQUEST = (
+    Action.SEGMENT_ALLOC,
+    Action.SEGMENT_FREE,
+    Action.SEGMENT_MAP,
+    Action.SEGMENT_UNMAP,
+    Action.FREE_COMPLETED,
+)
+"""What a request may do before it ends, with an allocation or a failure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +53,16 @@ class Requests:
     warm: bool
 
 
+def likely_requests(trace: Trace, device: DeviceTrace) -> Iterator[Requests]:
+    """The ways to read a device's requests, the likeliest first: was a release a MemPool's end, or empty_cache?"""
+    first = requests_of(trace, device)
+    if first.has_stacks:
+        yield first
+        return
+    yield requests_of(trace, device, ends_of_pools=False)
+    yield first
+
+
 def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True) -> Requests:
     """The requests of one device.
 
@@ -54,10 +74,11 @@ def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True
     count = len(events)
     releases = np.flatnonzero((events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP))
     emptied = np.zeros(count, np.uint8)
-    has_stacks = bool((events.stack[releases] != NO_STACK).any()) if len(releases) else True
     emptied[releases] = _who_released(trace, device, releases)
+    has_stacks = _releases_tell_who(device, releases[emptied[releases] != 0])
     pools: dict[tuple[int, int], int] = {(0, 0): 0}
-    segment_pool = _pools_of_segments(trace, device, pools, emptied if ends_of_pools else emptied[:0])
+    start = start_state_of(trace, device) if (segments.born < 0).any() else None
+    segment_pool = _pools_of_segments(trace, device, pools, emptied if ends_of_pools else emptied[:0], start)
     inside = rows.segment != NO_TEXT
     row_pool = np.zeros(len(rows), np.uint32)
     row_pool[inside] = segment_pool[rows.segment[inside]]
@@ -78,7 +99,7 @@ def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True
         "row_born": rows.born,
         "row_address": rows.address,
         "row_requested": rows.requested_bytes.view(np.uint64),
-        "row_taken": _base_taken(device),
+        "row_taken": _base_taken(device, start),
         "row_stream": rows.stream,
         "row_pool": row_pool,
         "row_scratch": ((rows.free_requested == rows.born + 1) & (rows.free_requested < count)).astype(np.uint8),
@@ -107,15 +128,25 @@ def _who_released(trace: Trace, device: DeviceTrace, releases: NDArray[np.int64]
     by_stack = np.append(trace.stacks.any_frame(trace.stacks.mark_frames(_EMPTY_CACHE)), False)
     stack = np.minimum(events.stack[releases].astype(np.int64), len(by_stack) - 1)
     # A request ends with an allocation or a failure; what is followed by anything else was no request.
-    inner = np.isin(
-        events.action,
-        (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP, Action.FREE_COMPLETED),
-    )
+    inner = np.isin(events.action, INSIDE_A_REQUEST)
     ends = np.append(np.flatnonzero(~inner), len(events))
     end = ends[np.searchsorted(ends, releases)]
     action = np.append(events.action, Action.SNAPSHOT)[end]
     outside = (action != Action.ALLOC) & (action != Action.OOM)
     return np.where(by_stack[stack], _BY_EMPTY_CACHE, np.where(outside, _OUTSIDE, 0)).astype(np.uint8)
+
+
+def _releases_tell_who(device: DeviceTrace, outside: NDArray[np.int64]) -> bool:
+    """Whether releases that no request made have stacks of their own.
+
+    Recorded with ``context="alloc"`` they show where their segment was asked for (CUDACachingAllocator.cpp:
+    release_block), and nothing of who gave it back.
+    """
+    segments, stack = device.segments, device.events.stack
+    died = np.flatnonzero(np.isin(segments.died, outside) & (segments.born >= 0))
+    shown = stack[segments.died[died]]
+    own = (shown != NO_STACK) & (shown != stack[segments.born[died]])
+    return bool(own.any()) or not len(outside)
 
 
 def _numbers(trace: Trace, pools: dict[tuple[int, int], int]) -> NDArray[np.uint32]:
@@ -125,7 +156,11 @@ def _numbers(trace: Trace, pools: dict[tuple[int, int], int]) -> NDArray[np.uint
 
 
 def _pools_of_segments(
-    trace: Trace, device: DeviceTrace, pools: dict[tuple[int, int], int], emptied: NDArray[np.uint8]
+    trace: Trace,
+    device: DeviceTrace,
+    pools: dict[tuple[int, int], int],
+    emptied: NDArray[np.uint8],
+    start: StartState | None,
 ) -> NDArray[np.uint32]:
     """The pool of every segment, as a number."""
     segments = device.segments
@@ -137,6 +172,9 @@ def _pools_of_segments(
         for row in used.tolist():
             number[row] = pools.setdefault((int(trace.pools[row][0]), int(trace.pools[row][1])), len(pools))
         found[named] = number[segments.pool[named]]
+    for early, pool in (start.pool_of_segment if start is not None else {}).items():
+        found[early] = pools.setdefault(pool, len(pools))
+        named[early] = True
     outside = np.flatnonzero(emptied == _OUTSIDE)
     if not len(outside) or device.events.has_pools:
         return found
@@ -164,20 +202,28 @@ def _spread_over_reservations(
 
 
 def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
-    """Which expandable segment each mapped range belongs to: ranges that touch, at any time, are of one."""
+    """Which expandable segment each mapped range belongs to: ranges that touch are of one.
+
+    Until nothing of it is mapped: then it is gone (release_expandable_segment), and its addresses may come back as
+    those of another pool or stream.
+    """
     segments = device.segments
     found = np.full(len(segments), -1, np.int64)
-    open_: list[list[int]] = []  # number, lowest address, highest, stream
-    for row in np.flatnonzero(segments.expandable).tolist():
+    open_: list[list[int]] = []  # number, lowest address, highest, stream, until when something is mapped
+    mapped = np.flatnonzero(segments.expandable)
+    for row in mapped[np.argsort(segments.born[mapped], kind="stable")].tolist():
         low = int(segments.address[row])
         high, stream = low + int(segments.size_bytes[row]), int(segments.stream[row])
+        born, died = int(segments.born[row]), int(segments.died[row])
+        open_ = [one for one in open_ if one[4] > born]
         for one in open_:
             if one[3] == stream and low <= one[2] and high >= one[1]:
-                one[1], one[2] = min(low, one[1]), max(high, one[2])
+                one[1:3] = min(low, one[1]), max(high, one[2])
+                one[4] = max(died, one[4])
                 found[row] = one[0]
                 break
         else:
-            open_.append([row, low, high, stream])
+            open_.append([row, low, high, stream, died])
             found[row] = row
     return found
 
@@ -201,7 +247,10 @@ def _small(device: DeviceTrace, base: NDArray[np.int64]) -> NDArray[np.uint8]:
     inside = rows.segment != NO_TEXT
     np.maximum.at(largest, rows.segment[inside], rows.taken_bytes[inside])
     mapped = segments.expandable[base] != 0
-    return np.asarray(np.where(mapped, largest[base] <= MIB, small), np.uint8)
+    # Without a block to tell: what is no whole number of large handles is of a small pool.
+    by_size = segments.size_bytes[base] % _LARGE_HANDLE != 0
+    by_block = np.where(largest[base] > 0, largest[base] <= MIB, by_size)
+    return np.asarray(np.where(mapped, by_block, small), np.uint8)
 
 
 def _reservations(
@@ -210,16 +259,17 @@ def _reservations(
     """Where the expandable segment of each mapped range from before the recording begins, as far as can be seen."""
     segments = device.segments
     found = segments.address[base].copy()
-    keys = np.stack((segment_pool[base].astype(np.int64), small.astype(np.int64)), axis=1)
-    for index in range(len(base)):
-        same = (keys == keys[index]).all(axis=1) & (segments.stream[base] == segments.stream[base[index]])
-        same &= segments.expandable[base] != 0
-        if same.any():
-            found[index] = segments.address[base][same].min()
+    mapped = np.flatnonzero(segments.expandable[base] != 0)
+    pool, stream = segment_pool[base[mapped]].astype(np.uint64), segments.stream[base[mapped]].astype(np.uint64)
+    _, group = np.unique(np.stack((pool, stream, small[mapped])), axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    lowest = np.full(len(mapped), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(lowest, group, found[mapped])
+    found[mapped] = lowest[group]
     return found
 
 
-def _base_taken(device: DeviceTrace) -> NDArray[np.uint64]:
+def _base_taken(device: DeviceTrace, state: StartState | None) -> NDArray[np.uint64]:
     """Bytes taken by row. What follows an early block, up to 1 MiB, is its own: no free block is so small.
 
     That holds in the large pool of cudaMalloc segments, where a rest is split off only if it is more than 1 MiB
@@ -227,6 +277,9 @@ def _base_taken(device: DeviceTrace) -> NDArray[np.uint64]:
     """
     rows, segments = device.allocations, device.segments
     taken = rows.taken_bytes.copy()
+    if state is not None:
+        taken[rows.born < 0] = state.taken_bytes
+        return taken.view(np.uint64)
     early = np.flatnonzero((rows.born < 0) & (rows.segment != NO_TEXT))  # by address
     if not len(early):
         return taken.view(np.uint64)

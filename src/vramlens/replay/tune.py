@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.replay.answer import Progress, missing_of, places_of, proven_device, variable_of
+from vramlens.analyses.oom import settings_variable
+from vramlens.errors import InputError
+from vramlens.replay.answer import Progress, missing_of, places_of, proven_device
 from vramlens.replay.proof import Proven, Recorded
 from vramlens.replay.settings import Settings
 from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
+from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.trace import Trace
@@ -135,7 +138,7 @@ def tune_trace(
     """
     proven = proven_device(trace, device, recorded_cap_bytes)
     outside = outside_bytes(trace, proven.device.device)
-    wanted = _distinct(proven, confs, newest=trace.torch_version is not None)
+    wanted = distinct_settings(proven, confs, newest=trace.torch_version is not None)
     baseline_question = question(proven, None, cap_bytes)
     limited = baseline_question.limit.bytes is not None and not baseline_question.limit.of_device
     inert = tuple(s.conf for s in wanted if s.garbage_collection_threshold and not limited)
@@ -143,6 +146,12 @@ def tune_trace(
     questions += [question(proven, s.conf, cap_bytes) for s in wanted if s.conf not in inert]
     sizes = sorted(set(cards))
     held = [max(0, size - (outside or 0)) for size in sizes]
+    base = proven.device.reserved.base_bytes
+    if held and held[0] < base:
+        raise InputError(
+            f"a card of {format_size(sizes[0])} is too small: the process already held"
+            f" {format_size(base + (outside or 0))} of its own when recording began; leave it out of --cards"
+        )
     per_card = [question(proven, q.settings.conf, room, card=True) for q in questions for room in held]
     rows = ask(proven, [*questions, *per_card], progress)
     baseline = rows[0]
@@ -154,13 +163,15 @@ def tune_trace(
         )
         for index, row in enumerate(rows[: len(questions)])
     ]
-    tried.sort(key=_rank)
+    # Of what gets past a failure the simplest is best: what is reserved below a limit costs nothing.
+    past = simple_first([one.row for one in tried if one.row.past_failure])
+    tried.sort(key=lambda one: (past.index(one.row) if one.row in past else len(past), *_rank(one)))
     return Tuning(
         source=trace.source,
         device=proven.device.device,
         recorded=proven.recorded,
         ended_by_failure=ended_by_failure(proven),
-        variable=variable_of(trace),
+        variable=settings_variable(trace),
         places=places_of(trace, proven, rows[: len(questions)]),
         missing=missing_of(trace),
         baseline=baseline,
@@ -171,7 +182,7 @@ def tune_trace(
     )
 
 
-def _distinct(proven: Proven, confs: Sequence[str], *, newest: bool) -> list[Settings]:
+def distinct_settings(proven: Proven, confs: Sequence[str], *, newest: bool) -> list[Settings]:
     """The settings that differ from the recorded ones, each once.
 
     Args:
@@ -196,6 +207,17 @@ def outside_bytes(trace: Trace, device: int) -> int | None:
     return None
 
 
+def simple_first(rows: Sequence[WhatIf]) -> list[WhatIf]:
+    """The cheapest first; of those that are nearly as cheap as it, the one with the fewest options."""
+    least = min((row.peak_reserved_bytes for row in rows), default=0)
+
+    def cost(row: WhatIf) -> tuple[int, int, int, int]:
+        size = row.peak_reserved_bytes
+        return 0 if size <= (1 + _WORTH_IT) * least else size, row.settings.conf.count(":"), row.retries, size
+
+    return sorted(rows, key=cost)
+
+
 def _rank(one: Tuned) -> tuple[int, int, int, int]:
     """Lives before cannot tell before dies; then the least reserved at worst, the fewest retries, the shortest text."""
     row = one.row
@@ -209,7 +231,7 @@ def _best(tried: Sequence[Tuned], baseline: WhatIf) -> Tuned | None:
     row = first.row
     if row.settings == baseline.settings or not (row.oom is False or row.past_failure):
         return None
-    if baseline.oom is not False:
+    if baseline.oom is not False and not baseline.past_failure:
         return first
     if baseline.low_bytes - row.high_bytes < _WORTH_IT * baseline.peak_reserved_bytes:
         return None

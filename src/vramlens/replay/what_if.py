@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,6 +89,8 @@ def question(proven: Proven, conf: str | None = None, cap_bytes: int | None = No
     recorded = proven.recorded
     settings = recorded.settings if conf is None else parse_settings(conf, recorded.version)
     limit = recorded.limit if cap_bytes is None else Limit(cap_bytes, of_device=card, source="given")
+    if conf is not None and cap_bytes is None and settings.per_process_memory_fraction is not None:
+        limit = _limit_of_fraction(proven, settings.per_process_memory_fraction)
     base = proven.device.reserved.base_bytes
     if limit.bytes is not None and limit.bytes < base:
         raise InputError(
@@ -99,18 +100,44 @@ def question(proven: Proven, conf: str | None = None, cap_bytes: int | None = No
     return Question(settings, limit)
 
 
-def ask(proven: Proven, questions: Sequence[Question], progress: Callable[[float], None] | None = None) -> list[WhatIf]:
-    """The answer to each question, on all cores."""
+def _limit_of_fraction(proven: Proven, fraction: float) -> Limit:
+    """What a process may reserve (DeviceCachingAllocator::setMemoryFraction)."""
+    version = proven.recorded.version
+    if fraction == 1 and version.rounds_fraction:
+        return Limit()
+    if proven.total_bytes is None:
+        raise InputError(
+            f"per_process_memory_fraction:{fraction} is a share of the GPU's memory, which this recording does not say:"
+            " leave it out and give --cap"
+        )
+    share = fraction * proven.total_bytes
+    return Limit(round(share) if version.rounds_fraction else int(share), source="given")
+
+
+def ask(
+    proven: Proven,
+    questions: Sequence[Question],
+    progress: Callable[[float], None] | None = None,
+    *,
+    quick: bool = False,
+) -> list[WhatIf]:
+    """The answer to each question, on all cores.
+
+    Args:
+        quick: whether each is replayed once only, with the driver's likeliest addresses: without a range.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=max(1, min(len(questions), os.cpu_count() or 1))) as pool:
         answers = []
-        for answer in pool.map(lambda one: _answer(proven, one), questions):
+        for answer in pool.map(lambda one: _answer(proven, one, quick=quick), questions):
             answers.append(answer)
             if progress is not None:
                 progress(len(answers) / len(questions))
     return answers
 
 
-def _answer(proven: Proven, asked: Question) -> WhatIf:
+def _answer(proven: Proven, asked: Question, *, quick: bool) -> WhatIf:
     recorded, settings, limit = proven.recorded, asked.settings, asked.limit
     if recorded.exact and settings == recorded.settings and limit == recorded.limit:
         return _as_recorded(proven)
@@ -122,6 +149,8 @@ def _answer(proven: Proven, asked: Question) -> WhatIf:
         return proven.replay.run(native, addresses=addresses, completion=completion, seed=seed)
 
     center = run()
+    if quick:
+        return _judged(proven, asked, center, [])
     others = []
     if center["ties"]:
         orders = [(_ASCENDING, 0), (_DESCENDING, 0), *((_RANDOM, seed) for seed in range(1, _RANDOM_ORDERS + 1))]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramlens.replay import Answer, Recorded, WhatIf
 
 _TITLE = "bold"
-_NARROWEST_SETTING = 24
+_OWN_LINE = "      "
 
 
 def render_answer(answer: Answer, console: Console) -> None:
@@ -56,7 +56,7 @@ def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
     order = {False: 0, None: 1, True: 2}
     row = min(rows, key=lambda one: (not one.past_failure, order[one.oom], one.high_bytes, one.retries))
     name = conf_name(row)
-    under = f" under a cap of {format_size(row.cap_bytes)}" if row.cap_bytes is not None else ""
+    under = under_limit(answer.recorded, row)
     if row.oom:
         return f"With {name} the run would have run out of memory{under}: {failure_words(answer, row)}."
     if row.past_failure:
@@ -79,6 +79,15 @@ def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
     return (
         f"With {name} the run would have reserved {format_size(row.peak_reserved_bytes)} at its peak{under}: {against}."
     )
+
+
+def under_limit(recorded: Recorded, row: WhatIf) -> str:
+    """What bounded a run, as the end of a sentence's part; an inferred limit is known only roughly."""
+    if row.cap_bytes is None:
+        return ""
+    if recorded.limit.source == "inferred" and row.cap_bytes == recorded.limit.bytes:
+        return " under the recorded run's limit"
+    return f" under a limit of {format_size(row.cap_bytes)}"
 
 
 def failure_words(answer: Answer, row: WhatIf) -> str:
@@ -181,11 +190,14 @@ def size_range(row: WhatIf) -> str:
 
 
 # What says nothing where every row says it.
-_DULL = {"retries": {"0"}, "failed": {"0"}, "outcome": {"lives", "lived"}}
+_DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"lives", "lived"}}
 
 
 def table(header: list[str], rows: list[list[str]], layout: Layout) -> Iterator[Text]:
-    """A table: figures aligned to the right, words to the left, the setting last; dull columns are left out."""
+    """A table: figures aligned to the right, words to the left, the setting last; dull columns are left out.
+
+    A setting is there to be pasted, so it is never cut: what finds no room stands on a line of its own.
+    """
     columns = [
         column for column in zip(header, *rows, strict=True) if not set(column[1:]) <= _DULL.get(column[0], set())
     ]
@@ -194,10 +206,13 @@ def table(header: list[str], rows: list[list[str]], layout: Layout) -> Iterator[
         for column in columns[:-1]
     ]
     used = 2 + sum(cell_len(column[0]) + 2 for column in cells)
-    room = max(_NARROWEST_SETTING, layout.width - used)
-    names = [layout.from_right(name, room) for name in columns[-1]]
-    for index, line in enumerate(zip(*cells, names, strict=True)):
-        yield Text("  " + "  ".join(line).rstrip(), style="" if index else "dim")
+    for index, (*figures, name) in enumerate(zip(*cells, columns[-1], strict=True)):
+        style = "" if index else "dim"
+        if cell_len(name) <= layout.width - used:
+            yield Text("  " + "  ".join((*figures, name)).rstrip(), style=style)
+        else:
+            yield Text("  " + "  ".join(figures).rstrip(), style=style)
+            yield Text(f"{_OWN_LINE}{name}", style=style)
 
 
 def why_lines(rows: Sequence[WhatIf], layout: Layout) -> Iterator[Text]:
@@ -222,18 +237,38 @@ def _advice(answer: Answer, layout: Layout) -> Iterator[Text]:
         return
     row = min(better, key=lambda one: (one.oom is None, one.high_bytes))
     saved = answer.recorded.peak_reserved_bytes - row.high_bytes
-    gain = f"for {format_size(saved)} less reserved" if saved > 0 else "to get past the failure"
-    yield from next_lines(f"run it so, {gain}", f"export {answer.variable}={row.settings.conf}", layout)
+    gain = "to get past the failure" if row.past_failure else f"for {format_size(saved)} less reserved"
+    yield from next_lines(f"run it so, {gain}", export_line(answer.variable, row), layout)
+
+
+def export_line(variable: str, row: WhatIf) -> str:
+    """The line to paste before a run."""
+    from vramlens.replay.answer import assignment
+
+    return f"export {visible(assignment(variable, row.settings.conf))}"
 
 
 def next_lines(why: str, command: str, layout: Layout) -> Iterator[Text]:
     """The one next step."""
     yield from (Text(line, style=_TITLE) for line in layout.wrap(f"Next, {why}:"))
-    yield Text(f"  {command}")
+    yield from command_lines(command, layout)
+
+
+def command_lines(command: str, layout: Layout) -> Iterator[Text]:
+    """A command to paste; one too wide goes on after a backslash, before its options."""
+    line, *options = command.split(" --")
+    line = f"  {line}"
+    for option in options:
+        if cell_len(line) + cell_len(option) + 5 > layout.width:  # with " --" and " \\"
+            yield Text(f"{line} \\")
+            line = f"    --{option}"
+        else:
+            line += f" --{option}"
+    yield Text(line)
 
 
 def quoted(source: str) -> str:
-    """A file's name as a shell takes it."""
+    """A file's name as a shell takes it, and a terminal."""
     import shlex
 
-    return shlex.quote(f"./{source}" if source.startswith("-") else source)
+    return shlex.quote(visible(f"./{source}" if source.startswith("-") else source))

@@ -1,0 +1,78 @@
+"""Where a replay first did something else than the recording says, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.replay.requests import Requests
+from vramlens.trace import Action
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.trace import DeviceTrace, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where the replay did something else than the recording says.
+
+    Attributes:
+        event: its index.
+        recorded, simulated: what happened, in words.
+        why: what may explain it.
+    """
+
+    event: int
+    recorded: str
+    simulated: str
+    why: str
+
+
+_WORDS = {
+    Action.ALLOC: "an allocation",
+    Action.FREE_COMPLETED: "a free block",
+    Action.SEGMENT_ALLOC: "a new segment",
+    Action.SEGMENT_FREE: "a segment given back",
+    Action.SEGMENT_MAP: "newly mapped memory",
+    Action.SEGMENT_UNMAP: "memory unmapped",
+    Action.OOM: "a failed request",
+}
+
+
+def _words(action: int, address: int, size: int) -> str:
+    what = _WORDS.get(Action(action), "nothing") if action >= 0 else "nothing"
+    return f"{what} of {format_size(size)} at {address:#x}" if address else f"{what} of {format_size(size)}"
+
+
+def first_difference(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> Difference | None:
+    """The first place where a replay's summary differs from the recording; None where nothing does."""
+    event, events = found["first_difference"], device.events
+    if event < 0:
+        return None
+    recorded = "the end of the recording"
+    if event < len(events):
+        recorded = _words(int(events.action[event]), int(events.address[event]), int(events.size[event]))
+    simulated = "nothing"
+    if found["simulated_action"] >= 0:
+        simulated = _words(found["simulated_action"], found["simulated_address"] % 2**64, found["simulated_size"])
+    return Difference(event, recorded, simulated, _why(trace, device, requests, found))
+
+
+def _why(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> str:
+    """What the recording lacks that may explain a difference."""
+    if device.orphan_events:
+        return "events are missing from the recording (a full ring buffer, skip_actions, or a file cut short)"
+    if requests.warm:
+        return "recording began in mid-run: sizes of some early blocks, and where unmapped memory lay, are not in it"
+    if trace.settings.get("garbage_collection_threshold") and trace.meta is None:
+        return (
+            "garbage collection depends on the memory limit, which a bare snapshot does not hold: give --recorded-cap"
+        )
+    if not requests.has_stacks:
+        return (
+            "recorded without stacks: which releases were empty_cache, and which were a MemPool's end, cannot be told"
+        )
+    if not trace.torch_version:
+        return "the recording does not say which version of PyTorch made it; the rules of none that is known fit"
+    return "an event that the recording does not hold, or a rule of this PyTorch version that vramlens does not know"

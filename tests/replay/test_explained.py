@@ -1,0 +1,206 @@
+"""What replay adds to an explanation, against what was measured: the same program run again under the setting."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from recordings import DATA, data_of, read, truth_of
+from vramlens import explain, load
+from vramlens.analyses.explain import explain_trace
+from vramlens.analyses.explanation import Explanation
+from vramlens.analyses.finding import Finding
+from vramlens.replay import tune_trace, with_replay
+from vramlens.report.text import render
+from vramlens.trace import Trace
+from vramlens.units import MIB, format_size
+
+FAILED = ["oom_train", "oom_fragmented", "oom_leak", "oom_train_expandable"]
+
+
+@cache
+def of(name: str) -> Trace:
+    return read(data_of(name))
+
+
+def told(name: str, at: str | None = None) -> Explanation:
+    return with_replay(explain_trace(of(name), at=at), of(name))
+
+
+def with_log(name: str, folder: Path) -> dict[str, Finding]:
+    """The findings about settings, the limit known from the error's text."""
+    log = folder / "error.log"
+    log.write_text(truth_of(name)["oom_message"])
+    found = explain(DATA / f"{name}.pickle.xz", log=log)
+    assert isinstance(found, Explanation)
+    return {one.id: one for one in found.findings if "setting" in one.id or one.id == "expandable_segments"}
+
+
+@pytest.mark.parametrize("name", ["gpt_varlen", "graphs", "oom_train", "streams", "gpt_varlen_expandable"])
+def test_allocated_and_active_become_exact(name: str) -> None:
+    stats = truth_of(f"recordings/{name}")["stats"]
+    peak = told(f"recordings/{name}").peak
+    assert peak is not None
+    assert set(peak.exact) == {"requested_bytes", "reserved_bytes", "allocated_bytes", "active_bytes"}
+    assert peak.allocated_bytes == stats["allocated_bytes.all.peak"]
+    assert peak.active_bytes == stats["active_bytes.all.peak"]
+
+
+def test_a_late_start_proves_no_counter() -> None:
+    explanation = told("found/late_start")
+    assert explanation.peak is not None
+    assert "allocated_bytes" not in explanation.peak.exact
+    assert explanation.moment is None
+
+
+@pytest.mark.parametrize("name", ["oom_holes", "spike_oom", "optimizer_oom", "oom_expandable"])
+def test_the_counters_at_a_moment_are_the_allocators_own(name: str) -> None:
+    truth = truth_of(f"found/{name}")["stats_at_oom"]
+    explanation = told(f"found/{name}", at="oom")
+    moment, heap = explanation.moment, explanation.heap
+    assert heap is not None
+    assert heap.requested_bytes == truth["requested_bytes.all.current"]
+    assert moment is not None
+    assert moment.allocated_bytes == truth["allocated_bytes.all.current"]
+    assert moment.active_bytes == truth["active_bytes.all.current"]
+    assert moment.reserved_bytes == truth["reserved_bytes.all.current"]
+
+
+def test_expandable_segments_would_have_saved_oom_holes(tmp_path: Path) -> None:
+    measured = truth_of("found/oom_holes")["variant"]
+    assert (measured["conf"], measured["failed"]) == ("expandable_segments:True", False)
+    found = with_log("found/oom_holes", tmp_path)
+    helps = found["settings_help"]
+    assert "expandable_segments:True carries the run past this failure" in helps.title
+    assert helps.bytes == measured["stats"]["reserved_bytes.all.peak"]
+    assert helps.fix is not None
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in helps.fix
+    assert "expandable_segments" not in found  # decided
+    assert "garbage_collection_threshold:0.8 (1.75 GiB reserved)" in found["settings_do_not_help"].title
+
+
+def test_expandable_segments_would_not_have_saved_oom_train(tmp_path: Path) -> None:
+    measured = truth_of("recordings/oom_train_expandable")
+    found = with_log("recordings/oom_train", tmp_path)
+    assert "oom_message" in measured
+    assert "settings_help" not in found
+    hint = found["expandable_segments"]
+    assert (hint.verdict, hint.fix, hint.bytes) == ("not a problem", None, 0)
+    assert f"{measured['stats']['reserved_bytes.all.peak'] / 2**30:.2f} GiB reserved" in hint.title
+
+
+def test_replay_decides_without_any_hole() -> None:
+    """No hole could become usable, so sums advise nothing; replay knows all the same."""
+    recording = load(DATA / "replayed/pooled5_cap301__default.vram")
+    (before,) = [one for one in explain_trace(recording).findings if one.id == "expandable_segments"]
+    assert "undecided" in before.title
+    assert before.fix is None
+    (after,) = [one for one in recording.explain().findings if one.id == "expandable_segments"]
+    assert after.verdict == "not a problem"
+    assert "does not help: replayed with it, a request of 48.00 MiB fails" in after.title
+
+
+def test_an_inferred_limit_tells_no_exact_lack() -> None:
+    (hint,) = [one for one in explain_trace(of("recordings/oom_leak")).findings if one.id == "expandable_segments"]
+    assert "in whole pages, are more than the limit" in hint.title
+
+
+@pytest.mark.parametrize("name", ["found/oom_holes", "found/optimizer_oom"])
+def test_tune_says_the_same(name: str) -> None:
+    best = tune_trace(of(name)).best
+    assert best is not None
+    (helps,) = [one for one in told(name).findings if one.id == "settings_help"]
+    assert helps.title.startswith(f"{best.row.settings.conf} carries the run past this failure, with ")
+    low, high = format_size(best.row.low_bytes), format_size(best.row.high_bytes)
+    assert (f"{low} to {high} reserved" if low != high else f"with {low} reserved") in helps.title
+
+
+def test_what_sums_refute_stays_refuted_by_sums(tmp_path: Path) -> None:
+    hint = with_log("recordings/oom_leak", tmp_path)["expandable_segments"]
+    assert "even without any holes" in hint.title
+
+
+def test_what_depends_on_an_unknown_limit_says_so() -> None:
+    (hint,) = [one for one in told("recordings/oom_train").findings if one.id == "expandable_segments"]
+    assert hint.verdict == "possible"
+    assert "it depends on the exact limit, somewhere from 2.92 GiB to 3.16 GiB" in hint.title
+    assert any("--log" in text for text in hint.evidence)
+
+
+def test_a_wrapped_recording_decides_nothing() -> None:
+    before = explain_trace(of("found/oom_wrapped"))
+    assert with_replay(before, of("found/oom_wrapped")).findings == before.findings
+
+
+def test_a_run_that_lived_says_what_a_setting_saves() -> None:
+    findings = told("recordings/gpt_varlen").findings
+    (saves,) = [one for one in findings if one.id == "settings_save"]
+    assert saves.bytes == (6922 - 4228) * MIB
+    measured = truth_of("replay/other_settings/gpt_varlen__c1")["stats"]["reserved_bytes.all.peak"]
+    assert saves.bytes == truth_of("recordings/gpt_varlen")["stats"]["reserved_bytes.all.peak"] - measured
+    assert saves.verdict == "proven"
+    assert saves.fix is not None
+    assert "expandable_segments:True" in saves.fix
+    assert any("max_split_size_mb:128 would make it worse" in text for text in saves.evidence)
+    assert not any(one.id == "unused_reserve" for one in findings)  # it takes its place
+
+
+def test_much_reserved_for_good_reason_advises_nothing() -> None:
+    (reserved,) = [one for one in told("found/stranded_stream").findings if one.id == "unused_reserve"]
+    assert (reserved.verdict, reserved.fix) == ("not a problem", None)
+    assert "no setting avoids much of the 1018.96 MiB reserved" in reserved.title
+    assert reserved.title.endswith("reserves 2.94 GiB, 76.00 MiB less")  # as vramlens tune says
+
+
+def test_nothing_is_said_where_nothing_is_saved() -> None:
+    before = explain_trace(of("recordings/gpt_varlen_expandable"))
+    assert with_replay(before, of("recordings/gpt_varlen_expandable")).findings == before.findings
+
+
+@pytest.mark.parametrize("name", ["recordings/gpt_varlen", "recordings/oom_fragmented"])
+def test_the_time_is_bounded_by_the_events(name: str) -> None:
+    trace = of(name)
+    before = explain_trace(trace)
+    events = len(trace.devices[0].events)
+    assert with_replay(before, trace, events - 1) is before
+    proven = with_replay(before, trace, 2 * events)
+    assert proven.peak is not None
+    assert "allocated_bytes" in proven.peak.exact
+    assert proven.findings == before.findings  # no what-if fits
+    assert with_replay(before, trace, 200 * events).findings != before.findings
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_little_time_never_says_the_contrary(name: str) -> None:
+    """With one order alone, only what does not depend on it is told."""
+    trace = of(f"recordings/{name}")
+    before = explain_trace(trace)
+    events = len(trace.devices[0].events)
+    little, much = (with_replay(before, trace, runs * events).findings for runs in (10, 10_000))
+    helps = [{one.title for one in findings if one.id == "settings_help"} for findings in (little, much)]
+    assert not (helps[0] and not helps[1])
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "name", ["recordings/oom_train", "recordings/oom_fragmented", "found/oom_holes", "found/spike_oom"]
+)
+def test_an_answer_to_a_failure_still_fits_the_screen(name: str, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    render(told(name), console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) <= 24
+    said = " ".join(" ".join(lines).split())
+    assert "run with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32" in said or name != "found/oom_holes"
+
+
+def test_the_counters_at_an_event_are_said() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    render(told("recordings/gpt", at="500"), console)
+    assert isinstance(console.file, io.StringIO)
+    assert "1.05 GiB were allocated and 1.65 GiB reserved (exact" in console.file.getvalue()
