@@ -16,6 +16,7 @@ import pytest
 from oracle import MIB
 from recordings import DATA, data_of, truth_of
 from vramlens import InputError, NotARecording, UsageError, explain, load
+from vramlens.analyses.attribution import attribute
 from vramlens.api import Recording, example_path
 
 if sys.version_info >= (3, 14):
@@ -151,6 +152,18 @@ def test_an_attribution_is_made_once() -> None:
     assert recording.attribution() is recording.attribution(0)
 
 
+def test_all_questions_share_the_attribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr("vramlens.api.attribute", lambda *given: made.append(attribute(*given)) or made[-1])
+    monkeypatch.setattr("vramlens.analyses.explain.attribute", lambda *given: made.append(None))
+    recording = load(GPT)
+    assert recording.explain().peak is not None
+    assert recording.oom() is None
+    assert recording.fragmentation() is not None
+    assert recording.peak().by_line
+    assert len(made) == 1
+
+
 def test_progress_ends_at_one(tmp_path: Path) -> None:
     path = tmp_path / "gpt.pickle"
     path.write_bytes(data_of("recordings/gpt"))
@@ -215,3 +228,17 @@ def test_the_example_is_a_failure() -> None:
     oom = recording.oom()
     assert oom is not None
     assert oom.wall == "process_limit"
+
+
+def test_replay_and_tune_answer_from_python() -> None:
+    recording = load(DATA / "recordings/resnet50.pickle.xz")
+    (row,) = recording.replay("expandable_segments:True", cap="4GiB").what_if
+    assert (row.peak_reserved_bytes, row.cap_bytes) == (2994 * MIB, 4 << 30)
+    tuning = recording.tune(conf="max_split_size_mb:48")
+    assert tuning.best is not None
+    assert tuning.best.row.settings.expandable_segments
+    assert "max_split_size_mb:48" in {one.row.settings.conf for one in tuning.tried}
+    cards = recording.tune(cards=["3GiB", 2 << 30]).tried[0].cards
+    assert [card.size_bytes for card in cards] == [2 << 30, 3 << 30]
+    with pytest.raises(UsageError, match="cannot be asked together"):
+        recording.tune("4GiB", cards=["8GiB"])

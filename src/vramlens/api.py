@@ -23,7 +23,7 @@ from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.profile import Profile
-    from vramlens.replay import Answer
+    from vramlens.replay import Answer, Tuning
 
 Progress = Callable[[float], None]
 """Called with the share of the file that has been read, from 0 to 1."""
@@ -52,15 +52,15 @@ class Recording(Trace):
         Raises:
             UsageError: the recording has no such device or moment.
         """
-        return explain_trace(self, at=at, device=device)
+        return explain_recording(self, at=at, device=device, view=self._view(device))
 
     def oom(self, device: int | None = None) -> OomVerdict | None:
         """The out-of-memory verdict; None when nothing failed."""
-        return self.explain(device=device).oom
+        return explain_trace(self, device=device, view=self._view(device)).oom
 
     def fragmentation(self, device: int | None = None) -> Fragmentation | None:
         """Free memory inside reserved segments, at the failure if there is one, else at the peak."""
-        return self.explain(device=device).fragmentation
+        return explain_trace(self, device=device, view=self._view(device)).fragmentation
 
     def replay(
         self,
@@ -84,9 +84,48 @@ class Recording(Trace):
         """
         from vramlens.replay import replay_trace
 
-        confs = () if conf is None else (conf,) if isinstance(conf, str) else tuple(conf)
-        limits = [parse_size(size) if isinstance(size, str) else size for size in (cap, recorded_cap)]
-        return replay_trace(self, confs=confs, cap_bytes=limits[0], recorded_cap_bytes=limits[1], device=device)
+        return replay_trace(
+            self,
+            confs=_several(conf),
+            cap_bytes=_bytes(cap),
+            recorded_cap_bytes=_bytes(recorded_cap),
+            device=device,
+        )
+
+    def tune(
+        self,
+        cap: str | int | None = None,
+        *,
+        cards: Sequence[str | int] = (),
+        conf: str | Sequence[str] | None = None,
+        device: int | None = None,
+        recorded_cap: str | int | None = None,
+    ) -> Tuning:
+        """The settings worth trying, each tried on this run: the best first, and the one to use.
+
+        Args:
+            cap: what the process may reserve, in bytes or as "24GiB".
+            cards: card sizes: on which of them the run fits, by setting; not together with ``cap``.
+            conf: settings to try beside the usual ones.
+            device: the device; by default the one with the highest requested peak.
+            recorded_cap: the limit of the recorded run, where the recording does not say.
+
+        Raises:
+            UsageError: as for ``replay``; ``cap`` and ``cards`` were both given.
+            InputError: the recording holds no requests, or not enough to replay them.
+        """
+        from vramlens.replay import WORTH_TRYING, tune_trace
+
+        if cap is not None and cards:
+            raise UsageError("cap and cards cannot be asked together: a card's size is the driver's limit")
+        return tune_trace(
+            self,
+            cap_bytes=_bytes(cap),
+            cards=[parse_size(size) if isinstance(size, str) else size for size in cards],
+            confs=(*WORTH_TRYING, *_several(conf)),
+            recorded_cap_bytes=_bytes(recorded_cap),
+            device=device,
+        )
 
     def __repr__(self) -> str:
         events = sum(len(device.events) for device in self.devices.values())
@@ -101,9 +140,38 @@ class Recording(Trace):
             self._attributions[chosen.device] = attribute(self, chosen)
         return self._attributions[chosen.device]
 
+    def _view(self, device: int | None) -> Attribution | None:
+        """The attribution, made once for all questions; None of a recording that holds nothing."""
+        return None if choose_device(self, device) is None else self.attribution(device)
+
     @cached_property
     def _attributions(self) -> dict[int, Attribution]:
         return {}
+
+
+def explain_recording(
+    recording: Trace,
+    *,
+    at: str | None = None,
+    device: int | None = None,
+    messages: Sequence[OomMessage] = (),
+    total_bytes: int | None = None,
+    events_to_replay: int | None = None,
+    view: Attribution | None = None,
+) -> Explanation:
+    """The explanation of a recording, with what its replay proves: ``analyses.explain_trace``, then ``with_replay``.
+
+    Args:
+        events_to_replay: bounds the time that replay may take; None is about a second.
+        view: the device's attribution, where it is at hand.
+
+    Raises:
+        UsageError: there is no such device or moment, or no message fits.
+    """
+    from vramlens.replay.explained import EVENTS_TO_REPLAY, with_replay
+
+    explanation = explain_trace(recording, at=at, device=device, messages=messages, total_bytes=total_bytes, view=view)
+    return with_replay(explanation, recording, EVENTS_TO_REPLAY if events_to_replay is None else events_to_replay)
 
 
 def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Recording:
@@ -152,7 +220,7 @@ def explain(
         if source.kind == "pickle":
             recording = _read_recording(source, progress)
             messages = () if log is None else _messages(log)
-            return explain_trace(recording, at=at, device=device, messages=messages, total_bytes=total_bytes)
+            return explain_recording(recording, at=at, device=device, messages=messages, total_bytes=total_bytes)
         stream = source.stream
         if source.kind == "json":
             from vramlens.analyses.profile import explain_profile  # only what is a trace pays for it
@@ -191,6 +259,14 @@ _NO_ERROR = _NO_RECORDING | {
 def example_path() -> Path:
     """The recording that ships with the package: a real training run on an H200 that ran out of memory."""
     return Path(__file__).with_name("example.pickle.xz")
+
+
+def _bytes(size: str | int | None) -> int | None:
+    return parse_size(size) if isinstance(size, str) else size
+
+
+def _several(conf: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if conf is None else (conf,) if isinstance(conf, str) else tuple(conf)
 
 
 def _telling(messages: Sequence[OomMessage]) -> tuple[OomMessage, int]:

@@ -16,6 +16,7 @@ from vramlens.capture.recorder import Recorder
 from vramlens.capture.recording_file import no_collection
 from vramlens.capture.session import Plan, Session, begin_session, current_session
 from vramlens.capture.spawned import follow_children, plan_for_child
+from vramlens.capture.steps import by_hand
 from vramlens.capture.warn import harmless, say
 from vramlens.errors import UsageError
 from vramlens.units import format_size
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from vramlens.capture.process_group import DistributedState
 
 _LINES = 5  # that hold most, of each device, in ``memory``
+_EVENTS_TO_REPLAY = 4_000_000  # while an exception waits: a fifth of a second
 
 
 def install(output: str | os.PathLike[str] | None = None, *, max_events: int | None = None) -> None:
@@ -44,7 +46,17 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
     """Begins the watch of this process by a plan; one that is there already stays."""
     if plan.program is None:
         plan = replace(plan, program=getattr(sys.modules["__main__"], "__file__", None) or "python")
-    return begin_session(plan, verdict=verdict_of, command=None if command is None else list(command))
+    leaks = None
+    if plan.leaks:
+        from vramlens.live.follow import LeakFollower
+
+        leaks = LeakFollower()
+    session = begin_session(plan, verdict=verdict_of, command=None if command is None else list(command), leaks=leaks)
+    if not plan.blocks_only:
+        from vramlens.monitor.publisher import publish_inside
+
+        publish_inside(session.recorder.steps)  # for ``vramlens top``
+    return session
 
 
 def begin_in_child() -> None:
@@ -89,6 +101,8 @@ def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> It
 
 def step() -> None:
     """Ends a step. Optional: optimizer steps are seen without it. Cheap, and safe without a GPU or a recording."""
+    for listener in tuple(by_hand):
+        listener()
     session = current_session()
     if session is not None:
         session.recorder.steps.mark()
@@ -134,17 +148,16 @@ def verdict_of(path: str, message: str) -> str:
     """The one-screen verdict on a failure, from its recording and its exception's text."""
     from rich.console import Console
 
-    from vramlens.analyses.explain import explain_trace
-    from vramlens.api import load
+    from vramlens.api import explain_recording, load
     from vramlens.read.oom_text import find_oom_messages
     from vramlens.report.text import render
 
     recording = load(path)
     messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))
     try:
-        explanation = explain_trace(recording, messages=messages)
+        explanation = explain_recording(recording, messages=messages, events_to_replay=_EVENTS_TO_REPLAY)
     except UsageError:  # the text is another failure's: two threads, one after the other
-        explanation = explain_trace(recording)
+        explanation = explain_recording(recording, events_to_replay=_EVENTS_TO_REPLAY)
     page = io.StringIO()
     render(explanation, Console(file=page, width=100, height=24, color_system=None), "line", None)
     return page.getvalue()

@@ -21,13 +21,14 @@ NAMES = sorted(
 )
 MADE_IN = {
     "gradients_kept": {"found/grads_kept", "found/grads_zeroed"},
-    "unused_graph": {"found/eval_graph"},
+    "unused_graph": {"found/eval_graph", "ranks/leak_rank1/leak_rank1.rank1"},
     "two_copies": {"found/double_load", "found/resume_optimizer"},
     "first_optimizer_step": {"found/first_step_to_come"},
     "stranded_streams": {"found/stranded_stream", "recordings/graphs"},
     "private_pools": {"found/private_pools", "recordings/graphs"},
     "leak": {f"recordings/{name}" for name in (
-        "leak_losses", "leak_outputs", "leak_cycle", "leak_hook", "leak_exception", "oom_leak")},
+        "leak_losses", "leak_outputs", "leak_cycle", "leak_hook", "leak_exception", "oom_leak")}
+    | {"ranks/leak_rank1/leak_rank1.rank1", "ranks/rank0_gather/rank0_gather.rank0"},
     "fragmented_request": {"recordings/oom_fragmented", "found/oom_holes"},
 }  # fmt: skip
 """Every recording that calls for a finding; in no other may it be made. ``graphs`` warms up on a stream of its own."""

@@ -22,6 +22,8 @@ LEAKS = {
     "leak_exception": ("f", 169),
 }
 """Where recordings/workloads.py asks for what it keeps."""
+GRAPHS = {"leak_outputs", "leak_exception"}
+"""Those that keep the activations of a whole pass, which nothing does on purpose."""
 BYTES_A_STEP = {
     "leak_losses": 4,  # one float
     "leak_cycle": 3_000_000 * 4,
@@ -63,8 +65,9 @@ def test_the_line_that_leaks(name: str) -> None:
     leak = the_leak(f"recordings/{name}")
     assert leak.place is not None
     assert (leak.place.function, leak.place.line) == LEAKS[name]
-    assert leak.verdict == "proven"
+    assert leak.verdict == ("proven" if name in GRAPHS else "likely")
     assert leak.owner is None
+    assert leak.kind is None
 
 
 @pytest.mark.parametrize("name", BYTES_A_STEP)
@@ -95,11 +98,20 @@ def test_what_does_not_leak(name: str) -> None:
     assert opened(name).explain().leaks == ()
 
 
-def test_too_few_steps_say_nothing() -> None:
+def test_more_steps_make_it_more_certain() -> None:
     view = opened("recordings/leak_outputs").attribution()
-    assert [leak.verdict for leak in leaks_of(view, int(view.steps.starts[4]))] == ["likely"]
-    assert [leak.verdict for leak in leaks_of(view, int(view.steps.starts[7]))] == ["proven"]
-    assert leaks_of(view, int(view.steps.starts[3])) == ()
+
+    def verdicts(step: int) -> list[tuple[str, int | None]]:
+        return [(leak.verdict, leak.needs_steps) for leak in leaks_of(view, int(view.steps.starts[step]))]
+
+    assert verdicts(3) == []
+    assert verdicts(4) == [("possible", 1)]
+    assert verdicts(5) == [("likely", None)]
+    assert verdicts(7) == [("likely", None)]
+    assert verdicts(8) == [("proven", None)]
+    view = opened("recordings/leak_cycle").attribution()
+    assert verdicts(5) == [("possible", 4)]
+    assert verdicts(9) == [("likely", None)]
     assert leaks_of(opened("recordings/streams").attribution()) == ()
 
 
@@ -121,11 +133,19 @@ def loop(kept_in: set[int], steps: int = 12) -> tuple[Leak, ...]:
 
 def test_what_grows_with_every_step_leaks() -> None:
     (leak,) = loop(set(range(12)))
-    assert (leak.verdict, leak.bytes_per_step, leak.bytes, leak.steps) == ("proven", 512, 11 * 512, 11)
+    assert (leak.verdict, leak.bytes_per_step, leak.bytes, leak.steps) == ("likely", 512, 11 * 512, 11)
     (late,) = loop({5, 6, 7, 8, 9, 10, 11})
-    assert (late.verdict, late.steps) == ("likely", 6)
+    assert (late.verdict, late.steps, late.needs_steps) == ("possible", 6, 3)
 
 
-@pytest.mark.parametrize("kept_in", [set(), {0}, {0, 1, 2, 3}, {0, 3, 6, 9}, {1, 3, 5, 7, 9, 11}, {11}])
+def test_every_third_step_takes_longer_to_tell() -> None:
+    (leak,) = loop(set(range(0, 60, 3)), 60)
+    assert (leak.verdict, leak.steps) == ("likely", 20)
+    assert leak.bytes_per_step == round(512 / 3)
+    (early,) = loop(set(range(0, 24, 3)), 24)
+    assert (early.verdict, early.needs_steps) == ("possible", 4)
+
+
+@pytest.mark.parametrize("kept_in", [set(), {0}, {0, 1, 2, 3}, {0, 3, 6, 9}, {1, 3, 5, 7, 9}, {11}, {9, 10, 11}])
 def test_what_grows_now_and_then_or_no_longer_does_not(kept_in: set[int]) -> None:
     assert loop(kept_in) == ()

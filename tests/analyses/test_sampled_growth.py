@@ -15,6 +15,7 @@ from recordings import data_of
 from vram_files import META, vram
 from vramlens import load
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks import leaks_of_trace
 from vramlens.analyses.oom import Outside
 from vramlens.analyses.sampled_growth import SampledGrowth, growth_of
 from vramlens.trace import Samples
@@ -166,3 +167,30 @@ def test_a_leak_that_the_events_show_is_not_claimed_twice(tmp_path: Path) -> Non
     growth = judged(grows)
     assert growth is not None
     assert finding.bytes == growth.bytes - leak.bytes
+
+
+def test_what_grows_outside_pytorch_is_not_the_same_growth(tmp_path: Path) -> None:
+    """The samples rise alike inside of the allocator and beside it; a gpt's events show neither."""
+    grows = samples(sawtooth(200, 16 * MIB, high=0), reserved=20 * GIB)
+    for i, row in enumerate(grows["rows"]):
+        row[5] = 99 * GIB - 160 * MIB * i
+    path = vram(tmp_path / "a.vram", data_of("recordings/gpt"), {"wrapped": {"0": True}}, samples=grows)
+    finding = found(path)
+    assert finding is not None
+    assert not any("events show the same growth" in text for text in finding.evidence)
+    report = leaks_of_trace(load(path))
+    (outside,) = [leak for leak in report.leaks if leak.kind == "external"]
+    assert outside.bytes_per_step == pytest.approx(16 * MIB, rel=0.05)
+    (sampled,) = report.devices[0].findings
+    assert sampled == finding
+
+
+def test_what_grows_by_the_minute_is_not_said_to_grow_by_the_step(tmp_path: Path) -> None:
+    grows = samples(sawtooth(200, 0, high=0), steps=False, reserved=GIB * 3)
+    for i, row in enumerate(grows["rows"]):
+        row[5] = 99 * GIB - 160 * MIB * i
+    path = vram(tmp_path / "a.vram", data_of("recordings/gpt"), {"wrapped": {"0": True}}, samples=grows)
+    (finding,) = [one for one in load(path).explain().findings if one.id == "leak"]
+    assert finding.title.endswith(" more over the recording outside PyTorch's allocator")
+    assert finding.fix is not None
+    assert "a step less" not in finding.fix

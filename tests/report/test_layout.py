@@ -45,3 +45,12 @@ def test_shares_never_round_to_nothing_or_to_all():
 def test_the_stake_is_said_once():
     assert with_stake("needs 5 MiB less", 100) == "needs 5 MiB less"
     assert with_stake("use it", 1024) == "use it (1.00 KiB at stake)"
+
+
+def test_a_beginning_that_takes_the_whole_line_is_followed_by_the_text():
+    assert Layout(40).wrap("w" * 50, first="x" * 45, rest="  ") == ["x" * 45, "  " + "w" * 38, "  " + "w" * 12]
+
+
+def test_names_cut_in_the_middle_keep_both_ends():
+    assert Layout(40).from_middle("abcdefghij", 7) == "abc…hij"
+    assert Layout(40).from_middle("abc", 7) == "abc"

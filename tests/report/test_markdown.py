@@ -36,7 +36,7 @@ def test_holds_all_that_the_text_cuts():
 def test_begins_with_the_answer_and_ends_with_a_command():
     text = to_markdown(run())
     assert text.startswith("**Peak 448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB)")
-    assert text.endswith("```sh\nvramlens explain run.pickle --by stack\n```\n")
+    assert text.endswith("```sh\nvramlens view run.pickle\n```\n")
 
 
 def test_an_error_text_has_its_ledger():

@@ -232,13 +232,13 @@ def test_the_rest_outside_named_modules_is_shown():
 
 
 def test_every_answer_ends_with_a_next_step():
-    for make in (run, hostile):
-        assert lines_of(make())[-1].startswith("  vramlens explain ")
+    assert lines_of(run())[-1].startswith("  vramlens view ")
+    assert lines_of(hostile())[-1].startswith("  vramlens leaks ")
     assert lines_of(failed())[-1] == "  vramlens tune run.pickle"  # its cause is fragmentation
     for make in (error_text, nothing):
         assert lines_of(make())[-1] == "  vramlens run -o oom.vram YOUR_SCRIPT.py"
     spaced = replace(run().recording, source="my run.pickle")
-    assert lines_of(run(recording=spaced))[-1] == "  vramlens explain 'my run.pickle' --by stack"
+    assert lines_of(run(recording=spaced))[-1] == "  vramlens view 'my run.pickle'"
 
 
 @pytest.mark.parametrize("device", [0, 1])
@@ -246,10 +246,10 @@ def test_one_of_several_devices_is_named(device):
     lines = lines_of(with_devices(run(), device), 120)
     assert lines[0].startswith(f"Peak 448.00 MiB requested on device {device} in step 3 (")
     assert f"448.00 MiB held at the peak on device {device}, by line" in lines
-    assert lines[-1] == f"  vramlens explain run.pickle --device {device} --by stack"
+    assert lines[-1] == f"  vramlens view run.pickle --device {device}"
     lines = screen_of(with_devices(failed(), device), 120)
     assert f"600.00 MiB did not fit (on device {device})" in words(lines)
-    assert f"448.00 MiB held when the request failed on device {device}, by line" in lines
+    assert f"448.00 MiB (requested) held when the request failed on device {device}, by line" in lines
     assert lines[-1] == f"  vramlens tune run.pickle --device {device}"
 
 
@@ -274,6 +274,25 @@ def test_after_a_host_failure_the_system_is_asked(kind, command):
     assert "record" not in text_of(answer)
 
 
+def test_what_is_requested_is_told_from_what_was_allocated_for_it():
+    answer = failed()
+    same = replace(answer, oom=replace(answer.oom, allocated_bytes=answer.heap.requested_bytes))
+    assert "448.00 MiB held when the request failed" in text_of(same)
+    more = replace(answer, oom=replace(answer.oom, allocated_bytes=answer.heap.requested_bytes + (8 << 20)))
+    assert "448.00 MiB (requested) held when the request failed" in text_of(more)
+
+
+def test_where_settings_were_replayed_in_vain_tune_is_not_offered():
+    answer = failed()
+    vain = replace(finding(), id="settings_do_not_help", verdict="not a problem", fix=None)
+    helps = replace(finding(), id="settings_help")
+    assert lines_of(answer)[-1] == "  vramlens tune run.pickle"  # nothing was replayed
+    assert lines_of(replace(answer, findings=(helps, vain)))[-1] == "  vramlens tune run.pickle"
+    lines = lines_of(replace(answer, findings=(vain,)))
+    assert lines[-1] == "  vramlens run -o again.vram YOUR_SCRIPT.py"
+    assert "allocate the 600.00 MiB first" in words(lines)
+
+
 def test_where_no_memory_failed_there_is_no_command():
     answer = replace(error_text(), findings=(replace(finding(), id="not_memory", verdict="not a problem"),))
     assert text_of(answer).endswith(
@@ -283,7 +302,7 @@ def test_where_no_memory_failed_there_is_no_command():
 
 def test_a_file_that_looks_like_an_option_can_be_pasted():
     dashed = replace(run().recording, source="-x.pickle")
-    assert lines_of(run(recording=dashed))[-1] == "  vramlens explain ./-x.pickle --by stack"
+    assert lines_of(run(recording=dashed))[-1] == "  vramlens view ./-x.pickle"
 
 
 def test_steps_are_summed_up():

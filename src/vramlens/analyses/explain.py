@@ -15,8 +15,8 @@ from vramlens.analyses.finding import Finding
 from vramlens.analyses.first_step import first_step_to_come
 from vramlens.analyses.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.gradients import gradients_kept
-from vramlens.analyses.growth import Leak, leaks_of
 from vramlens.analyses.heap import heap_at
+from vramlens.analyses.leaks import external_leak, leak_finding, leaks_at, predicted
 from vramlens.analyses.oom import Failure, Outside, expandable_finding, failure_of, verdict_of
 from vramlens.analyses.oom_text import explain_message
 from vramlens.analyses.other_devices import other_devices
@@ -89,6 +89,7 @@ def explain_trace(
     device: int | None = None,
     messages: Sequence[OomMessage] = (),
     total_bytes: int | None = None,
+    view: Attribution | None = None,
 ) -> Explanation:
     """The explanation of a recording.
 
@@ -99,6 +100,7 @@ def explain_trace(
         messages: out-of-memory errors that the program printed, if at hand: the one that fits the recording's failure
             tells limits and other processes.
         total_bytes: the device's memory, if known.
+        view: the device's attribution, where it is at hand.
 
     Raises:
         UsageError: there is no such device or moment, or no message fits.
@@ -107,13 +109,14 @@ def explain_trace(
     facts = facts_of(trace)
     if chosen is None:
         return Explanation(facts, None, None, at or "peak", None, StepFacts(0, None, ()), None, (), (), ())
-    view = attribute(trace, chosen)
+    view = attribute(trace, chosen) if view is None else view
     peak = peak_of(view)
     peaks = step_peaks(view)
     message = message_for(view, messages)
     outside = outside_of(view, message, total_bytes)
     failure = failure_of(view, outside)
-    leaks = leaks_of(view, failure.request.event if failure else None)
+    growth = [leak for leak in leaks_at(view, failure.request.event if failure else None) if leak.fix is not None]
+    leaks = tuple(leak for leak in growth if leak.sure and leak.rows is not None)  # tensors, not stranded caches
     fragmentation = fragmentation_at(view, failure.request.event if failure else chosen.requested.peak_event)
     failed: OomVerdict | None = None
     findings: list[Finding] = []
@@ -126,8 +129,13 @@ def explain_trace(
     event = moment(chosen, at)
     heap = peak.heap if event == peak.heap.event else heap_at(view, event)
     needed = heap_at(view, failure.request.event) if failure else peak.heap
-    findings += [_leak_finding(leak) for leak in leaks]
-    findings += sampled_growth(view, leaks, outside, failed=failed is not None and not failed.survived)
+    if failed is not None and failed.survived:
+        growth = [leak for leak in leaks_at(view) if leak.fix is not None]
+    ended = failed is not None and not failed.survived
+    growth += external_leak(view)
+    prediction = None if ended else predicted(view, tuple(growth), outside, total_bytes)
+    findings += [leak_finding(leak, prediction) for leak in growth]
+    findings += sampled_growth(view, tuple(growth), outside, failed=ended)
     evaluation = evaluation_of(view)
     marked = eval_with_grad(view, evaluation, failure.request.event if failure else None)
     findings += marked or unused_graph(view)  # the same bytes; what marks say is surer
@@ -146,7 +154,7 @@ def explain_trace(
         oom=failed,
         steps=StepFacts(len(view.steps), view.steps.source, peaks.peak_bytes),
         fragmentation=fragmentation,
-        leaks=leaks,
+        leaks=tuple(growth),
         ledger=ledger_rows(view, message, outside, total_bytes),
         findings=tuple(_ranked(findings, failed)),
     )
@@ -236,19 +244,6 @@ def _raise_limit(failure: Failure, outside: Outside) -> str:
     return (
         f"raise the fraction given to torch.cuda.set_per_process_memory_fraction: {format_size(needed)} in all are "
         "enough for this request"
-    )
-
-
-def _leak_finding(leak: Leak) -> Finding:
-    where = f" at {leak.place}" if leak.place else ""
-    return Finding(
-        id="leak",
-        verdict=leak.verdict,
-        title=f"{format_size(leak.bytes_per_step)} more after each step{where}, {format_size(leak.bytes)} so far",
-        bytes=leak.bytes,
-        place=leak.place,
-        evidence=(f"{leak.steps:,} steps each left something behind that nothing gave back",),
-        fix=leak.fix,
     )
 
 

@@ -85,6 +85,20 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """What the allocator counted at the moment asked for, exactly: its blocks' sizes are proven by replay.
+
+    Attributes:
+        allocated_bytes, active_bytes: of blocks in use, without and with those that a stream still uses.
+        reserved_bytes: of segments.
+    """
+
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class OomVerdict:
     """The last request that failed on a device: what it hit (wall) and why (cause), as docs/design.md defines them.
 
@@ -146,6 +160,7 @@ class Explanation:
         oom: the out-of-memory verdict; None when nothing failed.
         steps, fragmentation, leaks, ledger: see their modules; fragmentation is None when there is no device.
         findings: the most useful first.
+        moment: the counters at ``at``; None where they are not proven.
     """
 
     recording: RecordingFacts
@@ -158,3 +173,4 @@ class Explanation:
     leaks: tuple[Leak, ...]
     ledger: tuple[LedgerRow, ...]
     findings: tuple[Finding, ...]
+    moment: Moment | None = None

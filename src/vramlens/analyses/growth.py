@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,28 +11,67 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category
 from vramlens.analyses.finding import Place
-from vramlens.analyses.phases import Phase
+from vramlens.analyses.leak_cohorts import Cohort, Cohorts, cohorts_of
+from vramlens.analyses.leak_fix import fix_of
+from vramlens.analyses.leak_groups import Group, Loop, grouped, place_of
+from vramlens.analyses.leak_owners import Owner, owner_of
+from vramlens.analyses.leak_rate import rate_of
+from vramlens.analyses.leak_rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
+from vramlens.analyses.modules import OUTSIDE
 from vramlens.trace import NO_STACK
-from vramlens.units import format_size
+from vramlens.trace.stacks import is_user_file
+from vramlens.units import MIB, counted
 
-_FEWEST_STEPS = 4
-_PROVEN_STEPS = 6
-"""So many steps in a row that each left something behind, and none of it ever given back, prove a leak."""
+VERDICTS = ("proven", "likely", "possible", "not a problem")
+FEWEST_STEPS = 3
+"""With fewer steps before the one that judges, nothing can be said."""
+ENOUGH_STEPS = 10
+"""With fewer, that nothing grows is not certain: one result kept a step would be no more than possible."""
+_NEEDED = {
+    (EVERY, True): (8, 5, 4),
+    (EVERY, False): (300, 9, 4),
+    (PERIODIC, True): (30, 10, 6),
+    (PERIODIC, False): (300, 12, 6),
+    (IRREGULAR, True): (60, 20, 8),
+    (IRREGULAR, False): (300, 30, 8),
+}
+"""By rhythm, and whether it is a whole pass that is kept: how many steps make it proven, likely and possible.
+
+One result kept a step is what a buffer or an epoch's list does too until it is full or emptied: steps alone hardly ever
+prove it. Nothing keeps the activations of a whole pass on purpose.
+"""
+_FILLED = 0.2
+"""What takes this much of the memory that ran out is proven by that."""
+_REPLACED = 0.5
+_RELEASED = 0.75
+"""A step that begins with no more than this of the most that one began with comes after something was given back."""
+_ALL_BUT_FEW = 0.9
+_NOTABLE_BYTES = MIB
+_MOST_DISMISSED = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Memory that grows with every step.
+    """Memory that grows with every step, or that seems to.
 
     Attributes:
-        verdict: proven or likely.
+        verdict: proven, likely, possible, or not a problem.
         kind: the contract's class (graph, container, ...); None where a recording cannot tell.
         place: the innermost user line common to all its allocations.
-        bytes_per_step: requested bytes that a step leaves behind, the median.
+        bytes_per_step: requested bytes that a step leaves behind, the median slope.
         bytes: requested bytes that it held when judged: at the failure, else when the last step began.
         steps: how many steps left something behind.
         owner: what keeps it; None from a recording alone.
-        fix: what to do.
+        fix: what to do; None where nothing needs doing.
+        low, high: the range of bytes_per_step, over half of the steps or more.
+        taken_per_step: the same as the allocator counts it: blocks are rounded up.
+        allocations_per_step: how many blocks a step leaves behind.
+        stacks: from how many stacks.
+        device: whose memory it is.
+        reason: why it is not more certain, or no problem at all; "" where there is nothing to say.
+        evidence: what it rests on, one sentence each.
+        needs_steps: how many more steps would tell; None where steps would not.
+        rows: the allocations that it held.
     """
 
     verdict: str
@@ -40,136 +80,311 @@ class Leak:
     bytes_per_step: int
     bytes: int
     steps: int
-    owner: None
-    fix: str
+    owner: Owner | None
+    fix: str | None
+    low: int = 0
+    high: int = 0
+    taken_per_step: int = 0
+    allocations_per_step: float = 0.0
+    stacks: int = 0
+    device: int = 0
+    reason: str = ""
+    evidence: tuple[str, ...] = ()
+    needs_steps: int | None = None
+    rows: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is worth acting on: proven or likely."""
+        return self.verdict in ("proven", "likely")
 
 
 def leaks_of(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
-    """What each step leaves behind and no later step gives back, the fastest growing first.
+    """What each step leaves behind and no later step gives back: the surest first, then the fastest growing.
 
     Args:
         event: judge the memory right after this event; by default when the last step begins, because what follows
             it may be the end of the program, where everything goes.
     """
-    steps = view.steps
-    if len(steps) < _FEWEST_STEPS:
-        return ()
-    last = len(steps) - 1 if event is None else int(steps.of(np.array([event]))[0])
-    alive = view.device.allocations.alive_after(int(steps.starts[last]) if event is None else event)
-    born = view.step[alive]
-    alive = alive[(born >= 0) & (born < last)]
-    keys = _statements(view, alive)
-    leaks = [_leak(view, alive[keys == key], last) for key in np.unique(keys)]
-    return tuple(sorted((leak for leak in leaks if leak), key=lambda leak: -leak.bytes_per_step))
+    return tuple(leak for leak in growth_of_steps(view, event) if leak.verdict != "not a problem")
 
 
-def _leak(view: Attribution, rows: NDArray[np.int64], last: int) -> Leak | None:
-    """The leak of one statement, or None when what it keeps does not grow to the end."""
-    frame = view.phases.frame[rows]
-    growing = [kind for kind in np.unique(frame) if _grows(view, rows[frame == kind], last)]
-    rows = rows[np.isin(frame, growing)]
-    if not len(rows):
+def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
+    """All that outlived its step and is worth a word: leaks first, then what is no problem, with the reason."""
+    found = _growth_at(view, event)
+    if event is None and not any(leak.sure for leak in found):
+        found += _given_back_at_the_end(view)
+    return tuple(sorted(found, key=lambda leak: (VERDICTS.index(leak.verdict), -leak.bytes_per_step, -leak.bytes)))
+
+
+def _given_back_at_the_end(view: Attribution) -> list[Leak]:
+    """What had grown until its function returned, before the moment that leaks are judged at.
+
+    Judged at the step that began with most memory. What is asked for again after it was given back is a list that is
+    emptied now and then, and no leak.
+    """
+    steps, allocations = view.steps, view.device.allocations
+    last = len(steps) - 1
+    if last <= FEWEST_STEPS:
+        return []
+    floors = view.device.requested_curve[steps.starts - 1]
+    floors[0] = view.device.requested.base_bytes
+    full = int(floors.argmax())
+    if full < FEWEST_STEPS or floors[last] > _RELEASED * floors[full]:
+        return []
+    found = []
+    for leak in _growth_at(view, None, full):
+        if leak.rows is None or leak.verdict == "not a problem":
+            continue
+        given_up = allocations.free_requested[leak.rows]
+        stacks = np.unique(allocations.stack[leak.rows])
+        again = np.isin(allocations.stack, stacks) & (allocations.born > np.median(given_up))
+        if (given_up >= len(view.device.events)).any() or again.any():
+            continue
+        reason = f"all of it was given back in step {int(steps.of(given_up[-1:])[0])}, perhaps when its function ended"
+        verdict = leak.verdict if full >= last - 2 else "possible"
+        found.append(replace(leak, verdict=verdict, reason="; ".join(filter(None, (leak.reason, reason)))))
+    return found
+
+
+def _growth_at(view: Attribution, event: int | None, step: int | None = None) -> list[Leak]:
+    """What grows until a moment, and what does not."""
+    cohorts = cohorts_of(view, event, step)
+    if cohorts.last < FEWEST_STEPS:
+        return []
+    failed = any(request.event == event for request in view.device.out_of_memory)
+    loop = Loop(view)
+    growing: list[tuple[Cohort, Rhythm]] = []
+    others: list[tuple[Cohort, str]] = []
+    for cohort in cohorts.all:
+        said = _state_reason(cohort) or rhythm_of(cohort.left, cohort.longest)
+        if isinstance(said, str):
+            others.append((cohort, said))
+        else:
+            growing.append((cohort, said))
+    # What each comes too rarely for may grow together: one statement that asks from many places.
+    rare = [cohort for cohort, said in others if said in ("once", "stopped", "slowing")]
+    found: list[Leak] = []
+    explained: set[int] = set()
+    for group in grouped(loop, [cohort for cohort, _ in growing]):
+        leak = _judged(view, loop, cohorts, group, failed=failed)
+        if leak is not None:
+            found.append(leak)
+    for pool in _pooled(loop, rare, cohorts.last):
+        leak = _judged(view, loop, cohorts, pool, failed=False, pooled=True)
+        if leak is not None and leak.verdict != "not a problem":
+            found.append(leak)
+            explained |= {id(one) for one in pool.cohorts}
+    if cohorts.left_out:
+        found.append(replace(_no_problem(view, loop, cohorts.all[-1:], ""), bytes=cohorts.left_out, place=None,
+            reason="what more stacks left behind, each of them little: too many to be judged"))  # fmt: skip
+    left_over = [(one, said) for one, said in others if id(one) not in explained]
+    return found + _dismissed(view, loop, cohorts, left_over)
+
+
+def _state_reason(cohort: Cohort) -> str | None:
+    if cohort.state is None:
         return None
-    sizes = view.device.allocations.requested_bytes[rows]
-    by_step = np.bincount(view.step[rows], weights=sizes, minlength=last).astype(np.int64)
-    left = by_step[: last - 1]
-    filled = left[left > 0]
-    in_a_row = int(np.argmin(np.append(left[::-1] > 0, False)))
-    per_step = int(np.median(filled))
-    return Leak(
-        verdict="proven" if in_a_row >= _PROVEN_STEPS else "likely",
-        kind=None,
-        place=_common_place(view, rows),
-        bytes_per_step=per_step,
-        bytes=int(sizes.sum()),
-        steps=int((by_step > 0).sum()),
-        owner=None,
-        fix=_fix(view, rows, per_step),
+    return "optimizer" if cohort.state == Category.OPTIMIZER_STATE else "workspace"
+
+
+def _pooled(loop: Loop, cohorts: Sequence[Cohort], last: int) -> list[Group]:
+    """By statement, what single stacks leave behind too rarely to tell."""
+    by_statement: dict[tuple[int, ...], Group] = {}
+    for cohort in cohorts:
+        statement = loop.statement(cohort)
+        by_statement.setdefault(statement, Group(statement)).cohorts.append(cohort)
+    return [group for group in by_statement.values() if len(group.cohorts) >= FEWEST_STEPS]
+
+
+def _judged(
+    view: Attribution, loop: Loop, cohorts: Cohorts, group: Group, *, failed: bool, pooled: bool = False
+) -> Leak | None:
+    """The verdict on what may be one leak; None where it does not grow."""
+    allocations, last = view.device.allocations, cohorts.last
+    left = group.cohorts[0].left
+    longest = group.cohorts[0].longest
+    if pooled:
+        left = np.sum([one.left for one in group.cohorts], axis=0)
+        longest = max(one.longest for one in group.cohorts)
+    rhythm = rhythm_of(left, longest)
+    if isinstance(rhythm, str):
+        return None
+    rows = np.concatenate([_own(view, one, rhythm.first, last) for one in group.cohorts])
+    rows = np.sort(rows)
+    sizes, taken = allocations.requested_bytes[rows], allocations.taken_bytes[rows]
+    born = view.step[rows]
+    whole = slice(rhythm.first, last - (longest > 0))  # the latest step may still be using its own
+    rate = rate_of(np.bincount(born, weights=sizes, minlength=last).astype(np.int64)[whole])
+    rate_taken = rate_of(np.bincount(born, weights=taken, minlength=last).astype(np.int64)[whole])
+    graph = group.graph and not pooled
+    verdict, needs = verdict_of_steps(rhythm, sure_sign=graph)
+    reasons = []
+    if verdict is None:
+        return None
+    if not rhythm.steady and verdict != "possible":
+        verdict, reasons = "possible", ["the later steps left less behind than the earlier ones: it may be filling up"]
+    if not graph and verdict != "possible" and _one_of_each_size(sizes):
+        verdict = "possible"
+        reasons.append("no two of its blocks have one size: a cache with one entry a shape looks the same")
+    if pooled and verdict != "possible":
+        verdict = "possible"
+        reasons.append("it comes from many places of one statement, none of which grows by itself")
+    if _replaces(cohorts, rhythm, int(sizes.sum())):
+        return _no_problem(view, loop, group.cohorts, "as much from before the recording was given back meanwhile")
+    total = int(sizes.sum())
+    if failed and verdict == "likely" and total >= _FILLED * view.device.requested.peak_bytes:
+        verdict = "proven"
+        reasons = []
+    each = len(rows) / max(rhythm.steps, 1)
+    stacks = len({one.stack for one in group.cohorts})
+    seen = [*_evidence(rhythm, longest, each, stacks, graph), *_asked_by(view, group, rows, graph)]
+    owner = owner_of(view, rows)
+    if owner is not None and owner.verdict == "not a problem":
+        return _no_problem(view, loop, group.cohorts, f"{owner.name}, a {owner.kind}, keeps it, and is bounded", owner)
+    if owner is not None and owner.verdict in ("proven", "likely"):
+        verdict, needs, reasons = min(verdict, owner.verdict, key=VERDICTS.index), None, []
+    if verdict == "possible" and not reasons:
+        reasons.append("too few steps to tell it from a buffer that fills" if not graph else "too few steps to tell")
+    elif verdict == "likely" and not graph and owner is None:
+        reasons.append("a buffer that fills, or a list that is emptied later, looks the same until then")
+    leak = Leak(
+        verdict=verdict,
+        kind=owner.leak_class if owner is not None else None,
+        place=place_of(view, loop, group.cohorts),
+        bytes_per_step=round(rate.bytes),
+        bytes=total,
+        steps=int((np.bincount(born, minlength=last) > 0).sum()),
+        owner=owner,
+        fix=None,
+        low=round(rate.low),
+        high=round(rate.high),
+        taken_per_step=round(rate_taken.bytes),
+        allocations_per_step=each,
+        stacks=stacks,
+        device=view.device.device,
+        reason="; ".join(reasons),
+        evidence=tuple(seen),
+        needs_steps=needs if verdict == "possible" else None,
+        rows=rows,
+    )
+    return replace(leak, fix=fix_of(leak, graph=graph))
+
+
+def _own(view: Attribution, cohort: Cohort, first: int, last: int) -> NDArray[np.int64]:
+    """The rows of a cohort that are the leak's: from where it begins on, without what the latest steps still use."""
+    born = view.step[cohort.rows]
+    rows = cohort.rows[born >= first]
+    if not cohort.longest:
+        return rows
+    born = view.step[rows]
+    settled = cohort.left[first : max(first + 1, last - int(1.5 * cohort.longest))]
+    usual = int(np.median(settled[settled > 0])) if (settled > 0).any() else 0
+    rank = np.arange(len(rows)) - np.searchsorted(born, born)
+    recent = last - born <= 1.5 * cohort.longest
+    return rows[~recent | (rank < usual)]
+
+
+def verdict_of_steps(rhythm: Rhythm, *, sure_sign: bool) -> tuple[str | None, int | None]:
+    """The verdict that so many steps allow, and how many more make it likely; None below all of them.
+
+    Args:
+        sure_sign: whether nothing keeps such a thing on purpose.
+    """
+    proven, likely, possible = _NEEDED[rhythm.kind, sure_sign]
+    steps = min(rhythm.steps, rhythm.outlived + 2)
+    if steps >= proven:
+        return "proven", None
+    if steps >= likely:
+        return "likely", None
+    return ("possible", likely - steps) if steps >= possible else (None, None)
+
+
+def _one_of_each_size(sizes: NDArray[np.int64]) -> bool:
+    return len(sizes) >= FEWEST_STEPS and len(np.unique(sizes)) == len(sizes)
+
+
+def _replaces(cohorts: Cohorts, rhythm: Rhythm, size_bytes: int) -> bool:
+    """Whether steps gave back about as much of what is older than the recording: a ring that was full before it."""
+    returned = cohorts.returned[rhythm.first : cohorts.last]
+    return bool(
+        returned.sum() >= _REPLACED * size_bytes and (returned > 0).sum() >= _REPLACED * max(rhythm.steps - 1, 1)
     )
 
 
-def _grows(view: Attribution, rows: NDArray[np.int64], last: int) -> bool:
-    """Whether the later half of the steps each left something behind; the latest step may still be using its own."""
-    left = np.bincount(view.step[rows], minlength=last)[: last - 1] > 0
-    later = left[len(left) // 2 :]
-    return len(later) >= 2 and bool(later.mean() >= 0.9) and bool(later[-1])
+def _evidence(rhythm: Rhythm, longest: int, each: float, stacks: int, graph: bool) -> list[str]:
+    often = {EVERY: "each left", PERIODIC: "at even distances left", IRREGULAR: "now and then left"}[rhythm.kind]
+    said = [f"{counted(rhythm.steps, 'step')} {often} something behind that nothing gave back"]
+    if graph:
+        said.append(f"{each:,.0f} blocks a step, from {stacks:,} places of one forward pass: a graph is kept whole")
+    if longest:
+        said.append(f"what else those lines asked for was given back after {counted(longest, 'step')} at most")
+    return said
 
 
-def _statements(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for the statement of the training loop under which each row was asked for.
-
-    All that one statement of the loop keeps is one leak: a kept loss keeps a whole graph, from many lines. The loop is
-    the innermost function that all of the training step's stacks have in common.
-    """
-    stacks, allocations = view.trace.stacks, view.device.allocations
-    known: dict[tuple[int, ...], int] = {}
-    users: dict[int, NDArray[np.uint32]] = {}
-
-    def user_frames(stack: int) -> NDArray[np.uint32]:
-        """The user's frames of a stack, outermost first."""
-        if stack not in users:
-            frames = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]
-            users[stack] = frames[stacks.user_frames[frames]][::-1]
-        return users[stack]
-
-    def functions(frames: NDArray[np.uint32]) -> list[tuple[int, int]]:
-        return list(zip(stacks.frame_file[frames].tolist(), stacks.frame_function[frames].tolist(), strict=True))
-
-    training = np.isin(view.phases.phase, (Phase.OPTIMIZER, Phase.BACKWARD)) & (allocations.stack != NO_STACK)
-    looped = training if training.any() else (view.step >= 1) & (allocations.stack != NO_STACK)
-    loop: list[tuple[int, int]] | None = None
-    for stack in np.unique(allocations.stack[looped]).tolist():
-        path = functions(user_frames(stack))
-        if path:
-            loop = path if loop is None else loop[: _common_length(loop, path)]
-    depth_of = {}
-    for stack in np.unique(allocations.stack[rows]).tolist():
-        if stack == NO_STACK:
-            continue
-        frames = user_frames(stack)
-        depth_of[stack] = tuple(frames[: max(1, _common_length(loop or [], functions(frames)))].tolist())
-    numbers = []
-    for row in rows.tolist():
-        statement = depth_of.get(int(allocations.stack[row])) or (-1, int(view.phases.frame[row]))
-        numbers.append(known.setdefault(statement, len(known)))
-    return np.array(numbers, np.int64)
+def _asked_by(view: Attribution, group: Group, rows: NDArray[np.int64], graph: bool) -> list[str]:
+    """The module that the memory was made in, and the library that the user's line called for it."""
+    said = []
+    modules, counts = np.unique(view.modules.module[rows], return_counts=True)
+    if modules[counts.argmax()] != OUTSIDE and counts.max() >= _ALL_BUT_FEW * len(rows):
+        said.append(f"made in the module {view.modules.paths[int(modules[counts.argmax()])]}")
+    stack = group.cohorts[0].stack
+    if not graph and stack != NO_STACK:
+        frames = view.trace.stacks.of(stack)
+        if frames and not is_user_file(frames[0].file):
+            said.append(f"asked for inside of {frames[0]}")
+    return said
 
 
-def _common_length(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> int:
-    length = 0
-    for left, right in zip(a, b, strict=False):
-        if left != right:
-            break
-        length += 1
-    return length
+_REASONS = {
+    "once": "made once, and kept: nothing more came in later steps",
+    "stopped": "stopped growing: the later steps added nothing",
+    "slowing": "fills up: the later steps added less and less",
+    "turnover": "each block is kept for {longest} and then given back",
+    "together": "given back all at once now and then, as at an epoch's end (kept for {longest} at most)",
+    "optimizer": "the optimizer's state, made once for each parameter",
+    "workspace": "a work buffer of cuBLAS, made once and kept",
+}
 
 
-def _common_place(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
-    """The innermost user line that all stacks of these rows have in common."""
-    stacks = view.trace.stacks
-    shared: list[int] | None = None
-    for stack in np.unique(view.device.allocations.stack[rows]).tolist():
-        if stack == NO_STACK:
-            continue
-        frames = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]
-        path = frames[stacks.user_frames[frames]][::-1].tolist()
-        if not path:
-            continue
-        if shared is None:
-            shared = path
-        else:
-            length = next((i for i, (a, b) in enumerate(zip(shared, path, strict=False)) if a != b), None)
-            shared = shared[: min(len(shared), len(path)) if length is None else length]
-    if shared:
-        return view.place(shared[-1])
-    frame = view.phases.frame[rows]
-    return view.place(int(frame[frame >= 0][0])) if (frame >= 0).any() else None
+def _dismissed(view: Attribution, loop: Loop, cohorts: Cohorts, others: Sequence[tuple[Cohort, str]]) -> list[Leak]:
+    """What outlives its step without being a leak, by reason and statement, where it is much."""
+    least = max(_NOTABLE_BYTES, view.device.requested.peak_bytes // 100)
+    by_reason: dict[tuple[str, tuple[int, ...]], list[Cohort]] = {}
+    for cohort, said in others:
+        reason = said
+        if reason == "turnover" and cohort.together:
+            reason = "together"
+        if reason == "turnover" and cohort.longest <= 1:
+            continue  # a variable that the next step overwrites
+        if reason == "once" and not cohort.left[1:].any() and not cohort.looped:
+            continue  # the model, built before the first step
+        by_reason.setdefault((reason, loop.statement(cohort)), []).append(cohort)
+    sizes = view.device.allocations.requested_bytes
+    found = []
+    for (reason, _), mine in by_reason.items():
+        if sum(int(sizes[one.rows].sum()) for one in mine) >= least:
+            longest = counted(max(one.longest for one in mine), "step")
+            found.append(_no_problem(view, loop, mine, _REASONS[reason].format(longest=longest)))
+    return sorted(found, key=lambda leak: -leak.bytes)[:_MOST_DISMISSED]
 
 
-def _fix(view: Attribution, rows: NDArray[np.int64], per_step: int) -> str:
-    sizes = view.device.allocations.requested_bytes[rows]
-    graph = int(sizes[view.categories.category[rows] == Category.ACTIVATIONS].sum())
-    saved = f"frees {format_size(per_step)} a step"
-    if graph * 2 > int(sizes.sum()) and len(np.unique(view.device.allocations.stack[rows])) > 1:
-        return f"keep x.detach() or x.item() instead of x there: the graph behind it goes ({saved})"
-    return f"drop or move off the GPU what that line leaves behind after each step ({saved})"
+def _no_problem(
+    view: Attribution, loop: Loop, cohorts: Sequence[Cohort], reason: str, owner: Owner | None = None
+) -> Leak:
+    allocations = view.device.allocations
+    rows = np.sort(np.concatenate([one.rows for one in cohorts]))
+    return Leak(
+        verdict="not a problem",
+        kind=None,
+        place=place_of(view, loop, cohorts),
+        bytes_per_step=0,
+        bytes=int(allocations.requested_bytes[rows].sum()),
+        steps=len(np.unique(view.step[rows])),
+        owner=owner,
+        fix=None,
+        stacks=len({one.stack for one in cohorts}),
+        device=view.device.device,
+        reason=reason,
+        rows=rows,
+    )

@@ -356,7 +356,9 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside = O
             evidence=("the message prints its hint whatever the settings are",),
         )
     if capacity is not None and in_pages > capacity:
-        excess = f"{format_size(in_pages - capacity)} more than"
+        # The limit of a bare snapshot is known from above only: how much is missing is then not known.
+        known = failure.limit_high_bytes is None or failure.limit_low_bytes == failure.limit_high_bytes
+        excess = f"{format_size(in_pages - capacity)} more than" if known else "more than"
         return Finding(
             id="expandable_segments",
             verdict="not a problem",

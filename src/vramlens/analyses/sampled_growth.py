@@ -7,7 +7,7 @@ over all pairs, which a few odd windows do not move).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,8 @@ def sampled_growth(
     if growth is None:
         return []
     rate = format_size(round(growth.per_unit_bytes))
-    leak = next((one for one in leaks if growth.unit == "step" and _alike(one.bytes_per_step, growth)), None)
+    tensors = [one for one in leaks if one.rows is not None and one.verdict != "not a problem"]
+    leak = next((one for one in tensors if growth.unit == "step" and _alike(one.bytes_per_step, growth)), None)
     size = growth.bytes - (leak.bytes if leak is not None else 0)
     if size <= 0:
         return []
@@ -96,10 +97,22 @@ def sampled_growth(
             evidence=tuple(evidence),
             fix=leak.fix
             if leak is not None
-            else "look at what is alive at the end, with --at end --by line and --by stack, and drop what each "
-            f"{growth.unit} adds to (about {rate} a {growth.unit})",
+            else "look at what is alive at the end (vramlens explain FILE --at end --by stack), and drop what each"
+            f" {growth.unit} adds to (about {rate} a {growth.unit})",
         )
     ]
+
+
+def outside_growth(view: Attribution) -> SampledGrowth | None:
+    """How memory outside PyTorch's allocator grew: what is neither free on the device nor reserved."""
+    if view.trace.samples is None:
+        return None
+    samples = view.trace.samples.of(view.device.device)
+    known = (samples.free_bytes >= 0) & (samples.reserved_bytes >= 0)
+    if not len(samples) or not known.all():
+        return None
+    inside = samples.free_bytes + samples.reserved_bytes
+    return growth_of(replace(samples, allocated_bytes=inside.max() - inside), Outside())
 
 
 def _tells_more(view: Attribution, samples: Samples) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from vramlens.units import counted
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_MOST_GROUPS, _MOST_SPANS, _LONGEST_NAME = 256, 1000, 100
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -123,6 +124,41 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
         duplicate,
         note,
     )
+
+
+def groups_for_meta() -> list[dict[str, Any]]:
+    """The process groups of this process beside the default one, small enough for a recording; never raises.
+
+    Ranks are spans, ``[first, count, step]`` each: those of a mesh's dimension are one or few, however many there are.
+    """
+    distributed = _initialized()
+    if distributed is None:
+        return []
+    found = []
+    left = _MOST_SPANS
+    for group in _groups(distributed)[:_MOST_GROUPS]:
+        spans = rank_spans(group.ranks)
+        if group.name == "0" or len(spans) > left:
+            continue
+        left -= len(spans)
+        description = group.description[:_LONGEST_NAME]
+        found.append({"name": group.name[:_LONGEST_NAME], "description": description, "ranks": spans})
+    return found
+
+
+def rank_spans(ranks: Sequence[int]) -> list[list[int]]:
+    """Ranks as evenly spaced spans, ``[first, count, step]`` each, ascending."""
+    ordered = sorted(set(ranks))
+    spans: list[list[int]] = []
+    at = 0
+    while at < len(ordered):
+        step = ordered[at + 1] - ordered[at] if at + 1 < len(ordered) else 1
+        end = at + 1
+        while end < len(ordered) and ordered[end] - ordered[end - 1] == step:
+            end += 1
+        spans.append([ordered[at], end - at, step if end - at > 1 else 1])
+        at = end
+    return spans
 
 
 def warn_if_not_destroyed() -> str | None:

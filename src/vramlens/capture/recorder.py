@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +21,7 @@ from vramlens.capture.limits import default_max_events
 from vramlens.capture.marks import ModuleMarks
 from vramlens.capture.module_paths import ModulePaths
 from vramlens.capture.places import Places, rank_of_process
+from vramlens.capture.process_group import groups_for_meta
 from vramlens.capture.recording_file import SCHEMA, no_collection, write_recording
 from vramlens.capture.redact import redact
 from vramlens.capture.samples import Samples
@@ -48,6 +49,7 @@ class Recorder:
         steps: the program's steps.
         recording: whether events are being recorded now.
         wanted_events: how many each ring is to hold from the next start on; None lets the host's memory decide.
+        owners: gives ``owners.json`` for a kind of device, where leaks are watched.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Recorder:
         self._marks: ModuleMarks | None = None
         self._paths = ModulePaths()
         self._samples = Samples()
+        self.owners: Callable[[str], dict[str, Any] | None] | None = None
         self._earlier_names: list[dict[str, Any]] = []
         self._writing = threading.RLock()
         self._is_writing = False
@@ -202,6 +205,7 @@ class Recorder:
         with no_collection():
             self.facts.look_at_the_end(in_trouble=trigger in ("oom", "signal"))
             names = self._names(gpu.kind)  # before there are millions of objects more
+            owners = None if self.owners is None else self.owners(gpu.kind)
             snapshot = gpu.snapshot()
             if since_us:
                 _leave_out(snapshot, since_us)
@@ -218,6 +222,8 @@ class Recorder:
                 "ledger": self.facts.ledgers(),
                 "samples": self._samples.to_dict(),
             }
+            if owners is not None:
+                parts["owners"] = owners
             start = None if self._start_state is None else zlib.decompress(self._start_state)
             write_recording(path, snapshot, parts, start)
             events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
@@ -265,6 +271,7 @@ class Recorder:
             "rank": rank_of_process(),
             "local_rank": _number("LOCAL_RANK"),
             "world_size": _number("WORLD_SIZE"),
+            "groups": groups_for_meta(),
             "trigger": trigger,
             "device_name": main.get("name"),
             "total_bytes": {index: one["total_bytes"] for index, one in devices.items()},

@@ -25,7 +25,7 @@ def write_recording(path: str, snapshot: Mapping[str, Any], parts: Mapping[str, 
 
     Args:
         snapshot: what ``torch.cuda.memory._snapshot`` gave.
-        parts: further members by name without ".json", each JSON-able: meta, names, ledger, samples.
+        parts: further members by name without ".json", each JSON-able: meta, names, ledger, samples, owners.
         start: the pickled state from when recording began.
 
     Raises:

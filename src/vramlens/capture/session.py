@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from vramlens.capture.control import Control
 from vramlens.capture.on_import import when_imported
@@ -38,6 +39,7 @@ class Plan:
         nvtx: whether modules and operators are marked for Nsight Systems.
         is_child: whether this process was spawned by one that is watched.
         blocks_only: whether only the blocks of ``vramlens.record`` are watched.
+        leaks: whether leaks are looked for.
     """
 
     output: str | None = None
@@ -52,13 +54,29 @@ class Plan:
     nvtx: bool = False
     is_child: bool = False
     blocks_only: bool = False
+    leaks: bool = False
+
+
+class Leaks(Protocol):
+    """What looks for leaks while the program runs."""
+
+    def step_ended(self, _count: int, /) -> None:
+        """After each step."""
+
+    def tell(self) -> None:
+        """Prints what was found so far."""
+
+    def owners(self, kind: str) -> dict[str, Any] | None:
+        """Who owns each live storage on devices of a kind, for a recording."""
 
 
 class Session:
     """Watches the process from the import of torch to the end."""
 
-    def __init__(self, plan: Plan, *, verdict: Verdict | None, command: list[str] | None) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: Plan, *, verdict: Verdict | None, command: list[str] | None, leaks: Leaks | None = None
+    ) -> None:
+        self.plan, self._leaks = plan, leaks
         self._pid = os.getpid()
         self.recorder = Recorder(
             Places(plan.output, plan.program, is_child=plan.is_child),
@@ -68,7 +86,9 @@ class Session:
         )
         self._failures = OutOfMemoryWatch(self._write_failure, verdict)
         self._failures.enabled = not plan.blocks_only
-        self._control = Control(self.recorder.write, self.recorder.tick)
+        if leaks is not None:
+            self.recorder.owners = leaks.owners
+        self._control = Control(self._on_demand, self.recorder.tick)
         self._open_blocks = 0
         self._trace = ProfilerTrace(self.recorder.places, plan.first_step or 0) if plan.profile else None
         self._done = False
@@ -137,6 +157,9 @@ class Session:
         recorder.steps.watch_optimizers()
         recorder.steps.on_step(recorder.step_ended)
         recorder.steps.on_step(self._step_ended)
+        if self._leaks is not None:
+            recorder.steps.on_step(self._leaks.step_ended)
+            self._control.start()  # SIGUSR2 asks for the leaks of programs without a GPU, too
         if self._trace is not None and not self.plan.first_step:
             self._trace.start_with_the_first_module()
         if recorder.gpu is not None:
@@ -154,10 +177,18 @@ class Session:
             recorder.mark_modules()
             if not self.plan.first_step:
                 self._start_if_wanted()
-        self._control.start()
+        if self._leaks is None:
+            self._control.start()
+
+    def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
+        if self._leaks is not None:
+            self._leaks.tell()
+        return self.recorder.write(trigger, path)
 
     def _write_failure(self, failure: Failure) -> str | None:
         path = self.recorder.write("oom", failure=failure.to_dict()).get("path")
+        if self._leaks is not None:
+            self._leaks.tell()
         return None if path is None else str(path)
 
     @harmless("following the steps")
@@ -210,6 +241,8 @@ class Session:
         left_over = warn_if_not_destroyed()
         if left_over is not None:
             say(left_over)
+        if self._leaks is not None and not self._done:
+            self._leaks.tell()
         if not self.plan.at_exit or self._done:
             return
         if self._trace is not None:
@@ -249,12 +282,14 @@ def current_session() -> Session | None:
     return _current if _current is not None and _current._pid == os.getpid() else None
 
 
-def begin_session(plan: Plan, *, verdict: Verdict | None, command: list[str] | None = None) -> Session:
+def begin_session(
+    plan: Plan, *, verdict: Verdict | None, command: list[str] | None = None, leaks: Leaks | None = None
+) -> Session:
     """Begins the watch of this process; the one that is there already stays as it is."""
     global _current
     session = current_session()
     if session is None:
-        session = _current = Session(plan, verdict=verdict, command=command)
+        session = _current = Session(plan, verdict=verdict, command=command, leaks=leaks)
         session.begin()
     elif session.plan.blocks_only and not plan.blocks_only:
         session.adopt(plan)

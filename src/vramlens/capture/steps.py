@@ -10,6 +10,9 @@ from typing import Any
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless
 
+by_hand: list[Callable[[], None]] = []
+"""What is called whenever ``vramlens.step()`` is, recorded or not."""
+
 
 class StepCounter:
     """Counts steps and tells others.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Callable
 
 from vramlens.errors import NoProgram, UsageError
@@ -19,6 +20,7 @@ examples:
   vramlens run -m package.module
   torchrun --nproc-per-node 8 --no-python vramlens run -o runs/r1 train.py
   vramlens run --steps 0:5 train.py           five steps, then the program goes on unrecorded
+  vramlens run --leaks train.py               what grows, who holds it; also without a GPU, and at any time on SIGUSR2
   vramlens run --profile --steps 5:8 train.py a PyTorch profiler trace of three steps
 """
 
@@ -46,6 +48,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--redact", action="store_true", help="leave paths, arguments and the host's name out")
     parser.add_argument("--profile", action="store_true", help="write a PyTorch profiler trace of --steps instead")
+    parser.add_argument(
+        "--leaks", action="store_true", help="say at the end what grew with the steps, and who holds it"
+    )
+    parser.add_argument(
+        "--restart-on-oom",
+        type=_count,
+        metavar="N",
+        help="restart after out of memory, at most N times, with the split that vramlens.guard learned",
+    )
     parser.add_argument("--nvtx", action="store_true", help="mark modules and operators for Nsight Systems")
     parser.add_argument("--debug", action="store_true", help="set the debug switches that cost little (see doctor)")
     parser.add_argument("program", metavar="PROGRAM", help="the script, or with -m the module")
@@ -68,6 +79,10 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         raise UsageError("run: a profiler trace cannot be redacted: leave --profile or --redact out")
     if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
         raise UsageError(f"run: -o {arguments.output}: --profile writes a file a rank: name a folder")
+    if arguments.restart_on_oom:
+        from vramlens.recovery.restarting import supervised
+
+        return lambda: supervised(sys.argv[1:], arguments.restart_on_oom)
     if arguments.debug:
         from vramlens.capture.switches import debug_bundle
 
@@ -85,6 +100,7 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         redacted=arguments.redact,
         profile=arguments.profile,
         nvtx=arguments.nvtx,
+        leaks=arguments.leaks,
     )
     command = [*(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
     session = begin_watch(plan, command)
@@ -95,6 +111,12 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
             (execute_module if arguments.module else execute_script)(arguments.program, arguments.arguments)
         except NoProgram:
             session.cancel()
+            raise
+        except Exception as error:
+            if "VRAMLENS_SPLIT_FILE" in os.environ:  # somebody waits to restart it
+                from vramlens.recovery.restarting import note_ending
+
+                note_ending(error)
             raise
         return 0
 

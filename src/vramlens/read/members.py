@@ -1,4 +1,4 @@
-"""What a ``.vram`` file holds beside the snapshot: facts, tensors' names, ledgers, samples.
+"""What a ``.vram`` file holds beside the snapshot: facts, tensors' names, ledgers, samples, owners.
 
 Each part is optional and may be damaged or made by somebody else: it is read within bounds, values of a wrong type are
 passed over, and what cannot be read is said in one sentence. None of it can keep the snapshot from being read.
@@ -13,20 +13,31 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from vramlens.read.process_groups import group_metas
 from vramlens.trace import (
     AT_THE_END,
+    NO_OWNER,
     DeviceLedger,
     DeviceMeta,
     FailureMeta,
+    KeptBy,
     LedgerPart,
     Ledgers,
     Meta,
+    Owners,
     Samples,
     TensorKind,
     TensorNames,
 )
 
-_LARGEST_BYTES = {"meta.json": 1 << 20, "names.json": 32 << 20, "ledger.json": 1 << 20, "samples.json": 64 << 20}
+_LARGEST_BYTES = {
+    "meta.json": 1 << 20,
+    "names.json": 32 << 20,
+    "ledger.json": 1 << 20,
+    "samples.json": 64 << 20,
+    "owners.json": 64 << 20,
+}
+_LARGEST_STATE = 256 << 20
 _LARGEST_RATIO = 200  # as for the snapshot: names and numbers shrink 10 to 30 times
 _ALWAYS_ALLOWED_BYTES = 1 << 20
 # Small JSON can make large objects: each dict and list takes 60 bytes and more, whatever is in it.
@@ -43,7 +54,15 @@ _LOST = {
     "names.json": "the tensors' names",
     "ledger.json": "where the rest of the GPU's memory was",
     "samples.json": "the samples of the whole run",
+    "owners.json": "what kept the memory",
 }
+_MOST_OWNERS = 2_000
+_MOST_LINKS = 64
+_CLASSES = frozenset(
+    {"graph", "container", "cycle", "autograd_cycle", "hook", "exception", "cache", "closure", "thread", "stream"}
+    | {"pool", "context", "pinned", "external", "other"}
+)
+_VERDICTS = ("proven", "likely", "possible", "not a problem")
 _Read = TypeVar("_Read")
 
 
@@ -52,8 +71,9 @@ class Members:
     """The parts of a ``.vram`` file beside its snapshot.
 
     Attributes:
-        meta, names, ledgers, samples: None where the file has none that can be read.
+        meta, names, ledgers, samples, owners: None where the file has none that can be read.
         totals: each device's memory, where the file says it.
+        start_state: the pickle of the segments when recording began, unread; empty where there is none within bounds.
         present: the names of all known parts that the file has.
         missing: what could not be read, one sentence each.
     """
@@ -62,7 +82,9 @@ class Members:
     names: TensorNames | None = None
     ledgers: Ledgers | None = None
     samples: Samples | None = None
+    owners: Owners | None = None
     totals: Mapping[int, int] = field(default_factory=dict)
+    start_state: bytes = field(default=b"", repr=False)
     present: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -92,10 +114,26 @@ def read_members(archive: zipfile.ZipFile, size_bytes: int) -> Members:
         names=read("names.json", _names),
         ledgers=read("ledger.json", _ledgers),
         samples=read("samples.json", _samples),
+        owners=read("owners.json", _owners),
         totals=meta[1] if meta else {},
+        start_state=_start_state(archive, listed, size_bytes),
         present=tuple(listed),
         missing=tuple(missing),
     )
+
+
+def _start_state(archive: zipfile.ZipFile, listed: Mapping[str, zipfile.ZipInfo], size_bytes: int) -> bytes:
+    """The state when recording began; empty where it is missing, damaged or out of proportion: it only helps."""
+    info = listed.get("start.pickle")
+    if info is None or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return b""
+    limit = min(_LARGEST_STATE, max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * size_bytes))
+    try:
+        with archive.open(info) as member:
+            data = member.read(limit + 1)
+    except Exception:  # as for the other parts
+        return b""
+    return data if len(data) <= limit else b""
 
 
 def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> dict[str, Any]:
@@ -179,6 +217,7 @@ def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, i
         **{name: _text(value.get(name)) for name in _TEXTS},  # type: ignore[arg-type]
         **{name: _number(value.get(name)) for name in _NUMBERS},  # type: ignore[arg-type]
         command=tuple(word for each in _list(value.get("command"))[:1000] if (word := _text(each)) is not None),
+        groups=group_metas(value.get("groups")),
         devices=devices,
         environment={key: text for key, each in _dict(value.get("settings")).items() if (text := _text(each))},
         wrapped={device: entry for device, entry in _by_device(value.get("wrapped")) if isinstance(entry, bool)},
@@ -303,3 +342,51 @@ def _samples(value: dict[str, Any], _missing: list[str]) -> Samples:
     table = np.array(rows, np.int64).reshape(-1, len(_SAMPLED))
     table = table[np.argsort(table[:, 0], kind="stable")]
     return Samples(_fraction(value.get("interval_s")), *(table[:, i] for i in range(len(_SAMPLED))))
+
+
+_STORED = ("device", "address", "bytes", "owner")
+
+
+def _owners(value: dict[str, Any], _missing: list[str]) -> Owners:
+    """What kept memory when the program was searched; storages without an address or a size are passed over."""
+    owners = tuple(_kept_by(_dict(each)) for each in _list(value.get("owners"))[:_MOST_OWNERS])
+    stored = _dict(value.get("storages"))
+    columns = [name if isinstance(name, str) else "" for name in _list(stored.get("columns"))]
+    rows: list[tuple[int, int, int, int]] = []
+    if all(name in columns for name in _STORED):
+        places = [columns.index(name) for name in _STORED]
+        for row in _list(stored.get("rows")):
+            if not isinstance(row, list) or len(row) < len(columns):
+                continue
+            device, address, size, owner = (row[place] for place in places)
+            where, number, many = _number(device, _MOST_DEVICES), _address(address), _size(size)
+            if where is None or number is None or many is None:
+                continue
+            known = type(owner) is int and 0 <= owner < len(owners)
+            rows.append((where, number, many, owner if known else NO_OWNER))
+    device_, address_, size_, owner_ = zip(*rows, strict=True) if rows else ((),) * 4
+    return Owners(
+        time_us=_number(value.get("time_us"), _LATEST_US),
+        complete=value.get("complete") is True,
+        skipped=tuple(text for each in _list(value.get("skipped"))[:_MOST_PARTS] if (text := _text(each))),
+        owners=owners,
+        device=np.array(device_, np.int32),
+        address=np.array(address_, np.uint64),
+        size_bytes=np.array(size_, np.int64),
+        owner=np.array(owner_, np.int64),
+    )
+
+
+def _kept_by(entry: dict[str, Any]) -> KeptBy:
+    kind, verdict = entry.get("class"), entry.get("verdict")
+    return KeptBy(
+        name=_text(entry.get("name")) or "",
+        kind=_text(entry.get("kind"), 100) or "",
+        file=_text(entry.get("file")) or "",
+        line=_number(entry.get("line"), 1 << 31) or 0,
+        function=_text(entry.get("function")) or "",
+        chain=tuple(text for each in _list(entry.get("chain"))[:_MOST_LINKS] if (text := _text(each, 200))),
+        leak_class=kind if isinstance(kind, str) and kind in _CLASSES else None,
+        verdict=verdict if verdict in _VERDICTS else None,
+        fix=_text(entry.get("fix")),
+    )

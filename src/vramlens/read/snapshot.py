@@ -6,6 +6,7 @@ Sources: torch/csrc/cuda/memory_snapshot.cpp and torch/cuda/memory.py (what a sn
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -103,8 +104,18 @@ def read_snapshot(
         names=members.names if members else None,
         ledgers=members.ledgers if members else None,
         samples=members.samples if members else None,
+        owners=members.owners if members else None,
         members=members.present if members else (),
+        start=_start(members.start_state, source) if members and members.start_state else None,
     )
+
+
+def _start(state: bytes, source: str) -> Trace | None:
+    """The state when recording began; None where it cannot be read: it only helps."""
+    try:
+        return read_snapshot(io.BytesIO(state), source)
+    except InputError:
+        return None
 
 
 def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vramlens.report.leaks_json import leak_to_json
+
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts
     from vramlens.analyses.finding import Finding, Place
     from vramlens.analyses.fragmentation import Fragmentation
-    from vramlens.analyses.growth import Leak
     from vramlens.analyses.heap import Heap
 
 SCHEMA = "vramlens/1"
@@ -30,7 +31,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
             "peak_bytes": list(explanation.steps.peak_bytes),
         },
         "fragmentation": _fragmentation(explanation.fragmentation),
-        "leaks": [_leak(leak) for leak in explanation.leaks],
+        "leaks": [leak_to_json(leak) for leak in explanation.leaks],
         "ledger": [
             {"kind": row.kind, "bytes": row.bytes, "confidence": row.confidence, "note": row.note or None}
             for row in explanation.ledger
@@ -187,19 +188,6 @@ def _fragmentation(found: Fragmentation | None) -> dict[str, Any] | None:
             }
             for pin in found.pinned_by
         ],
-    }
-
-
-def _leak(leak: Leak) -> dict[str, Any]:
-    return {
-        "verdict": leak.verdict,
-        "class": leak.kind,
-        **place_to_json(leak.place),
-        "bytes_per_step": leak.bytes_per_step,
-        "bytes": leak.bytes,
-        "steps": leak.steps,
-        "owner": leak.owner,
-        "fix": leak.fix,
     }
 
 

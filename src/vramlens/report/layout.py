@@ -55,7 +55,7 @@ class Layout:
         return [*lines, line]
 
     def _chopped(self, word: str, first_width: int, width: int) -> list[str]:
-        head = chop_cells(word, first_width)[0]
+        head = chop_cells(word, first_width)[0] if first_width > 0 else ""  # the line's beginning took it all
         tail = word[len(head) :]
         return [head, *chop_cells(tail, width)] if tail else [head]
 
@@ -76,6 +76,14 @@ class Layout:
         if cell_len(text) <= width:
             return text
         return set_cell_size(text, max(0, width - cell_len(self.ellipsis))).rstrip() + self.ellipsis
+
+    def from_middle(self, text: str, width: int) -> str:
+        """The text, shortened in its middle: names that begin, or end, alike stay apart."""
+        if cell_len(text) <= width:
+            return text
+        head = max(0, width - cell_len(self.ellipsis)) // 2
+        start = set_cell_size(text, head)
+        return start + self.from_left(text, max(0, width - cell_len(start)))
 
     def place(self, place: Location, width: int, *, always_cut: bool = False) -> str:
         """A line of code: folders go first (``always_cut``: in any case), then the function's end."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.report.advice import NextStep, next_step
 from vramlens.report.origin import higher_before, origin_of
+from vramlens.report.replayed_advice import step_after_replay
 from vramlens.report.tables import Table, table_of
 from vramlens.report.wording import (
     capitalized,
@@ -122,7 +123,7 @@ def story_of(explanation: Explanation, by: str) -> Story:
     oom, heap = explanation.oom, explanation.heap
     failed = oom is not None and (not oom.survived or explanation.at == "oom")
     claims, refuted, notes = _sorted_findings(explanation.findings)
-    step = next_step(explanation, by)
+    step = step_after_replay(explanation) or next_step(explanation)
     return Story(
         failed=failed,
         headline=visible(capitalized(_headline(explanation, failed))),
@@ -213,6 +214,12 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
     elif oom is not None:
         times = "A request" if oom.count == 1 else counted(oom.count, "request")
         said.append(f"{times} failed and the program went on (`--at oom` shows that moment): {oom.headline}")
+    counted_then = explanation.moment
+    if counted_then is not None and explanation.at not in ("peak", "oom"):
+        said.append(
+            f"Then {format_size(counted_then.allocated_bytes)} were allocated and"
+            f" {format_size(counted_then.reserved_bytes)} reserved (exact: the allocator was replayed)"
+        )
     if peak is not None and peak.shape and not failed:
         said.append(peak.shape)
     if peak is not None and not failed and (higher := higher_before(explanation.recording, peak)):
@@ -264,7 +271,11 @@ def _table_title(explanation: Explanation) -> str:
     elif peak is not None and heap.event == peak.heap.event and explanation.at != "end":
         moment = moments["peak"]
     where = f" on device {heap.device}" if len(explanation.recording.devices) > 1 else ""
-    return f"{format_size(heap.requested_bytes)} held {moment}{where}"
+    held = format_size(heap.requested_bytes)
+    if moment == moments["oom"] and oom is not None and oom.allocated_bytes is not None:
+        # The figures above it count what the allocator took for the same requests.
+        held += " (requested)" if held != format_size(oom.allocated_bytes) else ""
+    return f"{held} held {moment}{where}"
 
 
 def _sorted_findings(

@@ -76,10 +76,14 @@ def with_stake(text: str, size_bytes: int | None) -> str:
     return f"{text.rstrip('.')} ({format_size(size_bytes)} at stake)"
 
 
+_COMMANDS = {"vramlens", "torchrun", "python", "pip", "git", "export"}
+
+
 def capitalized(text: str) -> str:
     """The text with a capital letter at its beginning, unless that is code."""
     text = text.strip()
-    return text[:1].upper() + text[1:] if text.split(" ", 1)[0].rstrip(",:").isalpha() else text
+    first = text.split(" ", 1)[0].rstrip(",:")
+    return text[:1].upper() + text[1:] if first.isalpha() and first not in _COMMANDS else text
 
 
 def sentence(text: str) -> str:

@@ -57,6 +57,21 @@ class FailureMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMeta:
+    """A process group that the program was in.
+
+    Attributes:
+        name: PyTorch's name for it.
+        description: what the program or the device mesh calls it, such as ``mesh_dp``; empty if nothing.
+        spans: its global ranks, as evenly spaced spans: first, count, step.
+    """
+
+    name: str
+    description: str
+    spans: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Meta:
     """A recording's ``meta.json``; None where it does not say.
 
@@ -65,6 +80,7 @@ class Meta:
         command: the program and its arguments.
         trigger: why it was written: oom, signal, exit, steps, every or api.
         pid, host, rank, local_rank, world_size: which process of which job.
+        groups: the process groups that it was in, beside the default one.
         device_name: of the current GPU.
         devices: by device index.
         environment: environment variables that set the allocator.
@@ -90,6 +106,7 @@ class Meta:
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
+    groups: tuple[GroupMeta, ...] = ()
     device_name: str | None = None
     devices: Mapping[int, DeviceMeta] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

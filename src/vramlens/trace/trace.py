@@ -13,6 +13,7 @@ from vramlens.trace.device import DeviceTrace
 from vramlens.trace.ledgers import Ledgers
 from vramlens.trace.meta import Meta
 from vramlens.trace.names import TensorNames
+from vramlens.trace.owners import Owners
 from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import Stacks
 
@@ -70,8 +71,10 @@ class Trace:
         side_columns: unknown fields, kept.
         torch_version, device_name: where the recording says so, else None.
         total_bytes: the device's memory by device, where the recording says so.
-        meta, names, ledgers, samples: what a recording that vramlens made holds beside the snapshot; None elsewhere.
+        meta, names, ledgers, samples, owners: what a recording that vramlens made holds beside the snapshot; None
+            elsewhere.
         members: the parts of the ``.vram`` file, by name; empty for a bare snapshot.
+        start: the state when recording began, without events, where a ``.vram`` file holds it.
     """
 
     source: str
@@ -90,7 +93,9 @@ class Trace:
     names: TensorNames | None = None
     ledgers: Ledgers | None = None
     samples: Samples | None = None
+    owners: Owners | None = None
     members: tuple[str, ...] = ()
+    start: Trace | None = field(default=None, repr=False)
 
     @property
     def complete(self) -> bool:

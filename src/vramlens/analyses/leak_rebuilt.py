@@ -1,0 +1,84 @@
+"""Tensors that are made anew, larger, in every step: ``x = torch.cat((x, y))``.
+
+No block of theirs lives for long, but what they hold grows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.growth import Leak
+from vramlens.analyses.leak_cohorts import moment_of
+from vramlens.analyses.leak_rate import rate_of
+from vramlens.trace import NO_STACK
+from vramlens.units import MIB, counted, format_size
+
+_FEWEST_STEPS = 10
+_LEAST_BYTES = MIB
+_LEAST_SHARE = 0.01
+_COVERED = 0.9
+_MOST_STACKS = 100
+
+
+def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
+    """What one line replaces by something larger in every step: possible leaks, for such may well be meant.
+
+    Args:
+        event: judge right after this event; by default when the last step begins.
+    """
+    steps, device = view.steps, view.device
+    if len(steps) <= _FEWEST_STEPS:
+        return []
+    moment, last = moment_of(view, event)
+    allocations = device.allocations
+    least = max(_LEAST_BYTES, _LEAST_SHARE * device.requested.peak_bytes)
+    alive = np.flatnonzero(
+        (view.step >= last - 2)
+        & (view.step < last)
+        & (allocations.free_requested > moment)
+        & (allocations.requested_bytes >= least)
+        & (allocations.stack != NO_STACK)
+    )
+    found = []
+    stacks = np.unique(allocations.stack[alive])[:_MOST_STACKS]
+    theirs = np.flatnonzero(np.isin(allocations.stack, stacks) & (view.step >= 0) & (view.step < last))
+    for stack in stacks.tolist():
+        rows = theirs[allocations.stack[theirs] == stack]
+        largest = np.zeros(last, np.int64)
+        np.maximum.at(largest, view.step[rows], allocations.requested_bytes[rows])
+        at = np.flatnonzero(largest)
+        sizes = largest[at]
+        if len(at) < _FEWEST_STEPS or len(at) < _COVERED * (last - int(at[0])):
+            continue
+        rises = np.diff(sizes)
+        if (rises < 0).any() or (rises > 0).mean() < _COVERED:
+            continue
+        rate = rate_of(np.diff(sizes))
+        held = rows[(allocations.free_requested[rows] > moment)]
+        found.append(
+            Leak(
+                verdict="possible",
+                kind=None,
+                place=view.place_of_stack(stack),
+                bytes_per_step=round(rate.bytes),
+                bytes=int(sizes[-1]),
+                steps=len(at),
+                owner=None,
+                fix="collect the parts in a list on the CPU (`parts.append(part.cpu())`) and join them once, or bound"
+                f" its length and allocate it once ({format_size(round(rate.bytes))} a step less)",
+                low=round(rate.low),
+                high=round(rate.high),
+                taken_per_step=round(rate.bytes),
+                allocations_per_step=1.0,
+                stacks=1,
+                device=device.device,
+                reason="it may be meant to grow, as a cache of keys and values does until the text ends",
+                evidence=(
+                    f"one tensor is made anew, larger, in each of {counted(len(at), 'step')}: from"
+                    f" {format_size(int(sizes[0]))} to {format_size(int(sizes[-1]))}",
+                ),
+                rows=held,
+            )
+        )
+    return found

@@ -1,0 +1,23 @@
+"""In the running process: who holds a tensor, what grows, and how to let it go."""
+
+from __future__ import annotations
+
+from vramlens.live.holding import Holders, HolderTable, holders, who_holds
+from vramlens.live.report import LeakReport, LiveLeak, Owner
+from vramlens.live.scope import LeakError, Released, no_leaks, release
+from vramlens.live.watch import LeakWatch
+
+__all__ = [
+    "HolderTable",
+    "Holders",
+    "LeakError",
+    "LeakReport",
+    "LeakWatch",
+    "LiveLeak",
+    "Owner",
+    "Released",
+    "holders",
+    "no_leaks",
+    "release",
+    "who_holds",
+]

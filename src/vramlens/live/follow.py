@@ -1,0 +1,129 @@
+"""Watching a whole program for ``vramlens run --leaks``: steps by its optimizers, the report at its end, on SIGUSR2, at
+out of memory; and, in a recording, who owns which block."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from vramlens.capture.warn import harmless, say
+from vramlens.live.report import LeakReport
+from vramlens.live.watch import LeakWatch
+
+OWNERS_SCHEMA = "vramlens.owners/1"
+_FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
+_FREE_SECONDS = 3.0
+_SHARE = 0.005
+_MOST_ROWS = 200_000
+_MOST_OWNERS = 2_000
+_LONGEST_CHAIN = 40
+_LONGEST_TEXT = 200
+
+
+class LeakFollower:
+    """Follows a program's steps and tells what grew."""
+
+    def __init__(self) -> None:
+        self._watch: LeakWatch | None = None
+        self._latest: LeakReport | None = None
+        self._next = _FIRST_LOOK
+        self._spent = 0.0
+        self._began = perf_counter()
+
+    @harmless("watching for leaks")
+    def step_ended(self, _count: int) -> None:
+        """After each step of the program. The watch begins with the first.
+
+        Now and then the report is made, because when the program ends, what its functions hold is gone already.
+        """
+        if self._watch is None:
+            self._watch = LeakWatch()
+            return
+        self._watch.step()
+        if self._watch.steps >= self._next:
+            self._next *= 2
+            if self._spent <= _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
+                began = perf_counter()
+                self._keep(self._watch.report())
+                self._spent += perf_counter() - began
+
+    @harmless("looking for leaks")
+    def tell(self) -> None:
+        """Prints the report on standard error: of now, or of the last look where all is gone by now."""
+        if self._watch is None:
+            say("--leaks: no step has ended (an optimizer's, or vramlens.step()): there is nothing to compare")
+            return
+        now = self._watch.report()
+        latest = self._keep(now)
+        if latest is not now:
+            say(f"--leaks: after step {latest.steps:,}; what its functions held is gone by now")
+        sys.stderr.write(f"{latest}\n")
+        sys.stderr.flush()
+
+    def _keep(self, report: LeakReport) -> LeakReport:
+        """The latest report that found something, else this one."""
+        if report.found or self._latest is None or not self._latest.found:
+            self._latest = report
+        return self._latest
+
+    @harmless("finding who owns what")
+    def owners(self, kind: str) -> dict[str, Any] | None:
+        """``owners.json``: who owns each live storage, by address.
+
+        Args:
+            kind: of devices that are recorded: cuda, xpu.
+        """
+        if self._watch is None:
+            return None
+        return owners_of(self._watch, kind)
+
+
+def owners_of(watch: LeakWatch, kind: str) -> dict[str, Any] | None:
+    """Who owns each live storage on devices of a kind, and the leaks."""
+    owned = watch.owned()
+    if owned is None:
+        return None
+    report, rows = owned
+    owners = [_row(leak_owner, facts) for leak_owner, facts in report_owners(report)]
+    table: list[Sequence[int]] = []
+    for storage, owner, born in rows:
+        device, _, index = storage.device.partition(":")
+        if device == kind:
+            table.append((int(index or 0), storage.address, storage.size_bytes, owner, -1 if born is None else born))
+    table.sort(key=lambda row: -row[2])
+    return {
+        "schema": OWNERS_SCHEMA,
+        "time_us": time.time_ns() // 1000,
+        "step": report.steps,
+        "watched_from_step": 1,
+        "complete": report.complete and len(table) <= _MOST_ROWS,
+        "skipped": list(report.notes),
+        "owners": owners[:_MOST_OWNERS],
+        "storages": {"columns": ["device", "address", "bytes", "owner", "born_step"], "rows": table[:_MOST_ROWS]},
+        "leaks": [leak.to_dict() for leak in report.leaks],
+    }
+
+
+def report_owners(report: LeakReport) -> list[tuple[Any, Any]]:
+    """Owners in the order in which storages refer to them."""
+    return [(leak.owner, leak) for leak in report.leaks]
+
+
+def _row(owner: Any, leak: Any) -> dict[str, Any]:
+    return {
+        "name": None if owner is None else owner.name[:_LONGEST_TEXT],
+        "kind": None if owner is None else owner.kind[:_LONGEST_TEXT],
+        "file": owner.file or None if owner is not None else None,
+        "line": owner.line if owner is not None else 0,
+        "function": owner.function or None if owner is not None else None,
+        "chain": [] if owner is None else [text[:_LONGEST_TEXT] for text in owner.chain[:_LONGEST_CHAIN]],
+        "class": leak.kind,
+        "verdict": leak.verdict,
+        "bytes_per_step": leak.bytes_per_step,
+        "bytes": leak.bytes,
+        "steps": leak.steps,
+        "fix": leak.fix or None,
+    }

@@ -1,0 +1,220 @@
+"""Look-alikes: growth that ends by itself. Each gate gives the reason, or nothing.
+
+What grows may be bounded (a deque with a length, a cache with a limit, a ring), emptied in its time (an epoch's
+metrics), or of no weight. A gate can lower a verdict, never raise it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from vramlens.live.classify import looks_up
+from vramlens.live.expressions import receiver_of
+from vramlens.live.keeper import Keeper, Statements
+from vramlens.live.objects import class_name, is_kind
+from vramlens.live.scores import is_removal
+from vramlens.live.source import Store
+from vramlens.units import counted, format_size
+
+POSSIBLE, NONE = "possible", "not a problem"
+_TINY_BYTES = 64
+
+
+def gate(
+    statements: Statements, value: Any, keeper: Keeper | None, *, is_graph: bool, bytes_per_step: int
+) -> tuple[str, str] | None:
+    """The verdict that growth is lowered to, and why; None where nothing speaks against a leak.
+
+    Args:
+        value: the object that keeps.
+        is_graph: whether autograd graphs are kept.
+    """
+    found = _bounded(value)
+    if found is not None:
+        return found
+    if keeper is not None and keeper.store is not None:
+        store = keeper.store
+        for check in (_ring, _guarded):
+            reason = check(store, value, statements)
+            if reason:
+                return NONE, reason
+        reason = "" if is_graph else _emptied(store, keeper, statements)
+        if reason:
+            return POSSIBLE, reason
+        if store.key is not None and looks_up(store) and _few_keys(store.key, store, statements):
+            return POSSIBLE, "a cache whose keys may run out: its key is a shape or a remainder"
+        if not is_graph and _moved_away(store, statements):
+            return POSSIBLE, "it is moved to the host's memory on purpose, and grows there"
+    if not is_graph and bytes_per_step <= _TINY_BYTES:
+        return POSSIBLE, f"{format_size(bytes_per_step)} a step without a graph: single numbers"
+    return None
+
+
+def _bounded(value: Any) -> tuple[str, str] | None:
+    if is_kind(value, deque):
+        longest = deque.maxlen.__get__(value)
+        if longest is not None:
+            return NONE, f"a deque that never holds more than {longest:,}"
+    if class_name(type(value)) == "_lru_cache_wrapper":
+        with suppress(Exception):
+            facts = type(value).cache_info(value)
+            if facts.maxsize is not None:
+                if facts.hits:
+                    return NONE, f"a cache of at most {facts.maxsize:,}, and it is hit: {counted(facts.hits, 'time')}"
+                return (
+                    POSSIBLE,
+                    f"a cache of at most {facts.maxsize:,}; none of its {facts.currsize:,} results was used again",
+                )
+    if is_kind(value, list) and any(part is None for part in list.__iter__(value)):
+        return NONE, "a list with places that are still empty: it was made with its full length"
+    if class_name(type(value)) in ("LRUCache", "TTLCache", "LFUCache"):
+        return POSSIBLE, "a cache with a limit"
+    return None
+
+
+def _ring(store: Store, _value: Any, statements: Statements) -> str:
+    """``ring[i % n] = x``, also where the remainder is taken elsewhere."""
+    if store.how != "item" or store.key is None:
+        return ""
+    if _has_remainder(store.key):
+        return "a ring: it is filled at a remainder (%)"
+    for name in _names(store.key):
+        for module in statements.modules():
+            if module.file != store.file:
+                continue
+            for other in module.stores.get(name, ()):
+                if other.value is not None and _has_remainder(other.value):
+                    return f"a ring: {name} is a remainder (%, line {other.line})"
+    return ""
+
+
+def _guarded(store: Store, _value: Any, _statements: Statements) -> str:
+    """``if len(x) < n: x.append(...)``."""
+    for guard in store.guards:
+        for node in ast.walk(guard):
+            if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+                continue
+            for side in (node.left, *node.comparators):
+                if (
+                    isinstance(side, ast.Call)
+                    and isinstance(side.func, ast.Name)
+                    and side.func.id == "len"
+                    and side.args
+                ):
+                    found = receiver_of(side.args[0])
+                    if found is not None and found[0] == store.name:
+                        return f"it grows only as long as {ast.unparse(guard)} holds (line {store.line})"
+    return ""
+
+
+def _emptied(store: Store, keeper: Keeper, statements: Statements) -> str:
+    """A statement that takes things away again, and that runs some time."""
+    takes_from_queue = store.method in ("put", "put_nowait")
+    for other in keeper.others:
+        if other is store or not is_removal(other):
+            continue
+        if other.method in ("get", "get_nowait") and not takes_from_queue:
+            continue
+        if other.how == "assign" and not other.base and not _encloses(other, store):
+            continue  # it makes the variable
+        if other.how == "assign" and any(_asks_whether_there(guard) for guard in other.guards):
+            continue  # it makes it at its first use
+        if other.function is not store.function and not _is_called(other, statements):
+            continue
+        if statements.has_passed_by(other) and not _is_counted(other):
+            continue
+        return f"line {other.line} empties it: {_short(other)}"
+    return ""
+
+
+def _encloses(other: Store, store: Store) -> bool:
+    """Whether an assignment is in an outer loop of what fills."""
+    return other.function is store.function and 0 < other.loops < store.loops and other.line < store.line
+
+
+def _is_called(store: Store, statements: Statements) -> bool:
+    last = store.function.name.rpartition(".")[2]
+    if store.function.node is None or last == "<lambda>":
+        return True
+    if last.startswith("on_") or "epoch" in last:
+        return True  # a framework calls it
+    owner = store.function.owner.rpartition(".")[2]
+    return any(
+        caller is not store.function
+        for module in statements.modules()
+        if module.file == store.file or not owner or any(owner in line for line in module.lines)
+        for _, caller, _, _ in module.calls.get(last, ())
+    )
+
+
+def _asks_whether_there(guard: ast.expr) -> bool:
+    """``if not hasattr(x, "y")``, ``if x is None``, ``if k not in x``."""
+    for node in ast.walk(guard):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr":
+            return True
+    return False
+
+
+def _is_counted(store: Store) -> bool:
+    """Whether a statement stands under a condition that a number decides: a length, a step."""
+    for guard in store.guards:
+        for node in ast.walk(guard):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+                return True
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                return True
+    return False
+
+
+def _few_keys(key: ast.expr, store: Store, statements: Statements) -> bool:
+    """Whether keys come from a small set: shapes, lengths, types, remainders."""
+    waiting = [key]
+    for name in _names(key):
+        for module in statements.modules():
+            if module.file == store.file:
+                waiting += [
+                    other.value
+                    for other in module.stores.get(name, ())
+                    if other.value is not None and other.how == "assign" and other.function is store.function
+                ]
+    for expression in waiting:
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device", "size", "ndim"):
+                return True
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type":
+                return True
+            if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv)):
+                return True
+    return False
+
+
+def _moved_away(store: Store, statements: Statements) -> bool:
+    """Whether what is stored was moved to the CPU by the program."""
+    return store.value is not None and any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            node.func.attr == "cpu"
+            or (node.func.attr == "to" and any(isinstance(a, ast.Constant) and a.value == "cpu" for a in node.args))
+        )
+        for node in ast.walk(store.value)
+    )
+
+
+def _has_remainder(expression: ast.expr) -> bool:
+    return any(isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(expression))
+
+
+def _names(expression: ast.expr) -> set[str]:
+    found = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+    return found | {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)} - {"self"}
+
+
+def _short(store: Store) -> str:
+    text = ast.unparse(store.statement).partition("\n")[0]
+    return text if len(text) <= 60 else text[:57] + "..."

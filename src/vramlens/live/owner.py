@@ -1,0 +1,80 @@
+"""Owners: what a person would call the object that keeps, and the statement that fills it."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from vramlens.live.chain import Chain, Link, texts_of
+from vramlens.live.keeper import Keeper
+from vramlens.live.objects import class_module, class_name, class_path, code_of, is_kind, is_users
+from vramlens.live.report import Owner
+from vramlens.live.search import Search
+
+_LONGEST_NAME = 120
+
+
+def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None, source: str) -> Owner:
+    """The owner at an index of a chain's links; -1 is the root itself."""
+    kind = class_name(type(chain.links[at].value)) if at >= 0 else "module"
+    if at >= 0 and kind == "_lru_cache_wrapper":
+        kind = "lru_cache"
+    return Owner(
+        name=owner_name(chain, at)[:_LONGEST_NAME],
+        kind=kind,
+        file=keeper.file if keeper is not None else "",
+        line=keeper.line if keeper is not None else 0,
+        function=keeper.function if keeper is not None else "",
+        chain=tuple(texts_of(search, chain)),
+        source=source,
+    )
+
+
+def owner_name(chain: Chain, at: int) -> str:
+    """``Trainer.history``, ``history``, ``logs['loss']``, ``hook.store``."""
+    if at < 0:
+        return "the module's variables" if chain.root is None else chain.root.name
+    tail = ""
+    links = chain.links
+    value = links[at].value
+    if at + 1 < len(links) and links[at + 1].how == "attribute" and _is_users_class(type(value)):
+        return f"{class_path(type(value))}.{links[at + 1].name}"  # its attributes themselves pile up
+    for index in range(at, -1, -1):
+        link = links[index]
+        holder = links[index - 1].value if index else None
+        if link.how in ("attribute", "class attribute", "gradient", "base") and holder is not None:
+            cls = holder if is_kind(holder, type) else type(holder)
+            if not is_kind(holder, type) and not _is_users_class(cls):
+                return f"{owner_name(chain, index - 1)}.{link.name}{tail}"
+            return f"{class_path(cls)}.{link.name}{tail}"
+        if link.how == "attribute":
+            return f"{link.name}{tail}"
+        if link.how in ("global", "variable"):
+            return f"{_plain(link)}{tail}"
+        if link.how in ("closure", "default"):
+            code = code_of(holder)
+            function = "" if code is None else code.co_name
+            name = link.name or "closure"
+            return f"{name}{tail}" if function in ("", "<lambda>") else f"{function}.{name}{tail}"
+        if link.how == "root":
+            return f"{link.name}{tail}"
+        if link.how in ("key", "index"):
+            tail = f"[{link.name}]{tail}"
+        elif link.how == "cached":
+            code = code_of(holder)
+            return "lru_cache" if code is None else f"{code.co_name} (lru_cache)"
+    last = links[at].value
+    if isinstance(last, types.FunctionType):
+        return last.__name__
+    return f"a {class_path(type(last))}{tail}"
+
+
+def _is_users_class(cls: type) -> bool:
+    """Whether a class is from the user's code; a library's object is called what the user calls it."""
+    names = getattr(sys.modules.get(class_module(cls)), "__dict__", {})
+    file = names.get("__file__")
+    return is_users(file) if type(file) is str else class_module(cls) not in sys.builtin_module_names
+
+
+def _plain(link: Link) -> str:
+    return link.name or "a variable"

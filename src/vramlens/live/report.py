@@ -1,0 +1,149 @@
+"""What leak watching says: frozen results, as text and as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+SCHEMA = "vramlens/1"
+CLASSES = (
+    "graph", "container", "cycle", "autograd_cycle", "hook", "exception", "cache", "closure", "thread", "stream",
+    "pool", "context", "pinned", "external", "other",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What keeps something.
+
+    Attributes:
+        name: as a person would write it: ``Trainer.history``.
+        kind: what it is: list, dict, deque, Tensor, ...
+        file, line, function: the statement that puts things there; empty and 0 where none was found.
+        chain: the way from a root to an example of what it keeps, root first.
+    """
+
+    name: str
+    kind: str
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    chain: tuple[str, ...] = ()
+    source: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the contract."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "file": self.file or None,
+            "line": self.line or None,
+            "function": self.function or None,
+            "chain": list(self.chain),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLeak:
+    """Memory that grows with the steps, and who holds it.
+
+    Attributes:
+        verdict: proven, likely, possible or not a problem.
+        kind: the contract's class, one of CLASSES.
+        file, line, function: where the memory is asked for; empty and 0 where that cannot be told.
+        bytes_per_step: storage bytes that a step leaves behind.
+        bytes: storage bytes, each storage once, that are alive now.
+        steps: different steps that left something behind.
+        first_step, last_step: the first and last of them, from 1.
+        storages, nodes: how many storages and autograd nodes are kept.
+        owner: what keeps it; None where no owner can be seen.
+        why: what the verdict rests on, one sentence each.
+        fix: one edit; empty where nothing needs doing.
+    """
+
+    verdict: str
+    kind: str
+    file: str
+    line: int
+    function: str
+    bytes_per_step: int
+    bytes: int
+    steps: int
+    first_step: int
+    last_step: int
+    storages: int
+    nodes: int
+    owner: Owner | None
+    why: tuple[str, ...]
+    fix: str
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether it is proven or likely."""
+        return self.verdict in ("proven", "likely")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the contract, with more beside it."""
+        return {
+            "verdict": self.verdict,
+            "class": self.kind,
+            "file": self.file or None,
+            "line": self.line or None,
+            "function": self.function or None,
+            "bytes_per_step": self.bytes_per_step,
+            "bytes": self.bytes,
+            "steps": self.steps,
+            "owner": None if self.owner is None else self.owner.to_dict(),
+            "fix": self.fix or None,
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            "storages": self.storages,
+            "autograd_nodes": self.nodes,
+            "why": list(self.why),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LeakReport:
+    """Everything that a watch found.
+
+    Attributes:
+        steps: steps that had ended.
+        leaks: leaks and look-alikes, the surest and largest first.
+        notes: what is said of the whole: too few steps, what was skipped.
+        headroom_bytes: device memory that is left; None on a CPU.
+        seconds: how long the search took.
+        objects: how many objects were searched.
+        live_bytes: bytes of all storages that were found.
+        complete: whether the search went everywhere.
+    """
+
+    steps: int
+    leaks: tuple[LiveLeak, ...]
+    notes: tuple[str, ...] = ()
+    headroom_bytes: int | None = None
+    seconds: float = 0.0
+    objects: int = 0
+    live_bytes: int = 0
+    complete: bool = True
+
+    @property
+    def found(self) -> tuple[LiveLeak, ...]:
+        """Those that are proven or likely."""
+        return tuple(leak for leak in self.leaks if leak.is_leak)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contract's shape."""
+        return {
+            "schema": SCHEMA,
+            "steps": self.steps,
+            "leaks": [leak.to_dict() for leak in self.leaks],
+            "notes": list(self.notes),
+            "live_bytes": self.live_bytes,
+            "searched": {"objects": self.objects, "seconds": round(self.seconds, 3), "complete": self.complete},
+        }
+
+    def __str__(self) -> str:
+        from vramlens.live.text import report_text
+
+        return report_text(self)

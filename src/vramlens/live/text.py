@@ -1,0 +1,132 @@
+"""Reports as text: the verdict first, then who keeps it and where, then what to change."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from vramlens.live.report import LeakReport, LiveLeak
+from vramlens.units import counted, format_size
+
+_WIDTH = 100
+_MOST_SHOWN = 10
+_LONGEST_CHAIN = 12
+
+
+def report_text(report: LeakReport) -> str:
+    """A whole report."""
+    return "\n".join(_lines(report))
+
+
+def leak_text(leak: LiveLeak, headroom_bytes: int | None = None) -> str:
+    """One leak."""
+    return "\n".join(_leak_lines(leak, headroom_bytes))
+
+
+def place_text(file: str, line: int) -> str:
+    """``train.py:41``, with the folder where that is not the present one."""
+    if not file:
+        return ""
+    try:
+        near = os.path.relpath(file)
+    except ValueError:  # another drive
+        near = file
+    return f"{file if near.startswith('..') else near}:{line}"
+
+
+def _lines(report: LeakReport) -> Iterator[str]:
+    found = report.found
+    others = [leak for leak in report.leaks if not leak.is_leak]
+    if not found:
+        yield f"No leak: {counted(report.steps, 'step')} watched, {format_size(report.live_bytes)} alive in tensors."
+    for number, leak in enumerate(found[:_MOST_SHOWN]):
+        if number:
+            yield ""
+        yield from _leak_lines(leak, report.headroom_bytes)
+    if len(found) > _MOST_SHOWN:
+        yield f"... and {counted(len(found) - _MOST_SHOWN, 'smaller leak')}"
+    if others:
+        yield ""
+        for leak in others[:_MOST_SHOWN]:
+            yield from _other_lines(leak)
+    for note in report.notes:
+        yield from _wrapped(f"Note: {note}.")
+    if found:
+        yield ""
+        yield from _wrapped(f"Next: change {_edit_place(found[0])}, run again: the report is then empty of it.")
+
+
+def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
+    rate = f"{format_size(leak.bytes_per_step)} a step" if leak.bytes_per_step else "autograd nodes without data"
+    first = f"LEAK {leak.verdict}: {rate}, {counted(leak.steps, 'step')}, {format_size(leak.bytes)} so far"
+    if headroom_bytes is not None and leak.bytes_per_step > 0:
+        first += f"; out of memory in about {counted(headroom_bytes // leak.bytes_per_step, 'step')}"
+    yield first
+    owner = leak.owner
+    if owner is not None:
+        where = f" ({place_text(owner.file, owner.line)} {owner.source})" if owner.line else ""
+        yield from _wrapped(f"{owner.name}, {_article(owner.kind)}{where}, {_keeps(leak)}", "  ")
+        yield from _chain_lines(owner.chain)
+    if leak.line and (owner is None or (leak.file, leak.line) != (owner.file, owner.line)):
+        yield from _wrapped(f"allocated at {place_text(leak.file, leak.line)} in {leak.function}", "  ")
+    for reason in leak.why:
+        yield from _wrapped(reason, "  ")
+    if leak.fix:
+        yield from _wrapped(f"Fix: {leak.fix} ({format_size(leak.bytes_per_step)} a step less)", "  ")
+
+
+def _keeps(leak: LiveLeak) -> str:
+    each = max(1, leak.steps)
+    if leak.kind == "graph":
+        count = round(leak.storages / each)
+        return (
+            f"keeps the autograd graph of every step: {counted(count, 'tensor')} each"
+            if count
+            else ("keeps the autograd graph of every step, without its tensors")
+        )
+    if leak.kind == "exception":
+        return "keeps exceptions: their tracebacks hold every variable of their frames"
+    count = round(leak.storages / each)
+    return f"keeps {counted(max(count, 1), 'tensor')} of every step"
+
+
+def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
+    shown = list(chain)
+    if len(shown) > _LONGEST_CHAIN:
+        left_out = len(shown) - _LONGEST_CHAIN + 1
+        shown = [
+            *shown[: _LONGEST_CHAIN // 2],
+            f"... {counted(left_out, 'more')}",
+            *shown[-(_LONGEST_CHAIN // 2 - 1) :],
+        ]
+    yield from _wrapped("held by " + " > ".join(shown), "  ")
+
+
+def _other_lines(leak: LiveLeak) -> Iterator[str]:
+    name = leak.owner.name if leak.owner is not None else "memory"
+    where = f" ({place_text(leak.owner.file, leak.owner.line)})" if leak.owner is not None and leak.owner.line else ""
+    reason = leak.why[-1] if leak.why else ""
+    yield from _wrapped(f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} a step: {reason}")
+
+
+def _edit_place(leak: LiveLeak) -> str:
+    if leak.owner is not None and leak.owner.line:
+        return place_text(leak.owner.file, leak.owner.line)
+    return leak.owner.name if leak.owner is not None else "the line above"
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _wrapped(text: str, indent: str = "") -> Iterator[str]:
+    lines = textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    yield from lines or [indent]

@@ -1,0 +1,347 @@
+"""Leak watching: what each step leaves behind, and who holds it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from vramlens.live.births import BEFORE, Births
+from vramlens.live.chain import Chain, chain_of
+from vramlens.live.classify import class_of, fix_of, statement_source, stored_source
+from vramlens.live.cycles import unreached_leaks
+from vramlens.live.gates import NONE, gate
+from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, live_items, piles, remade_larger
+from vramlens.live.keeper import Keeper, Statements
+from vramlens.live.objects import class_name, is_kind, namespace_of
+from vramlens.live.observer import Observer, Stack, voted_line
+from vramlens.live.owner import owner_of
+from vramlens.live.report import LeakReport, LiveLeak
+from vramlens.live.scores import example_of
+from vramlens.live.search import Search, undisturbed
+from vramlens.live.tensors import Storage, TorchObjects, loaded
+from vramlens.live.values import MadeAt, made_at
+from vramlens.units import counted, format_size
+
+_PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pins the rest
+_ORDER = ("proven", "likely", "possible", NONE)
+_MOST_DOUBTFUL = 8
+
+
+OwnedStorage = tuple[Storage, int, int | None]
+"""A storage, the index of the leak that owns it (-1: none), the step that it was born in (0: before; None: unknown)."""
+
+
+class LeakWatch:
+    """Watches what the steps of a program leave behind.
+
+    Call ``step()`` at each step's end: it costs microseconds, now and then a fraction of a millisecond. ``report()``
+    searches everything that is alive once, and says what grew, who holds it, which statement keeps it, and what to
+    change. CPU tensors and GPU tensors are the same to it.
+    """
+
+    def __init__(self) -> None:
+        self._torch: TorchObjects | None = None
+        self._births: Births | None = None
+        self._observer: Observer | None = None
+        self._steps = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._torch = loaded()
+        if self._torch is not None:
+            self._births = Births(self._torch)
+            self._observer = Observer(self._torch)
+
+    @property
+    def steps(self) -> int:
+        """Steps that have ended since the watch began."""
+        return self._steps
+
+    def step(self) -> None:
+        """Ends a step."""
+        if self._observer is not None:
+            self._observer.end()
+        self._steps += 1
+        if self._births is None:
+            self._begin()
+        if self._births is not None:
+            self._births.step_ended()
+        if self._observer is not None:
+            self._observer.begin(self._steps + 1, sys._getframe(1))
+
+    def report(self) -> LeakReport:
+        """What grew so far, and who holds it. Searches the heap: about a second for a million objects."""
+        if self._torch is None or self._births is None:
+            return LeakReport(self._steps, (), ("the program has not imported torch: there are no tensors to watch",))
+        if self._observer is not None:
+            self._observer.end(whole=False)
+        return _Look(self._torch, self._births, self._observer).report()[0]
+
+    def owned(self) -> tuple[LeakReport, list[OwnedStorage]] | None:
+        """The report, and for every live storage the index of the leak in it that owns it; None without torch."""
+        if self._torch is None or self._births is None:
+            return None
+        if self._observer is not None:
+            self._observer.end(whole=False)
+        return _Look(self._torch, self._births, self._observer).report()
+
+
+class _Look:
+    """One search and what follows from it; everything it held is let go at the end."""
+
+    def __init__(self, torch: TorchObjects, births: Births, observer: Observer | None) -> None:
+        self._torch, self._births, self._observer = torch, births, observer
+        births.look_now()
+        self._search = Search(torch)
+        self._parents: dict[int, tuple[int, str]] = {}
+        self._statements = Statements(self._search, observer.lines if observer is not None and observer.steps else None)
+
+    def report(self) -> tuple[LeakReport, list[OwnedStorage]]:
+        """The report, and who owns what."""
+        with undisturbed():  # a collection meanwhile would take what the search makes for the program's
+            return self._report()
+
+    def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
+        search, births = self._search, self._births
+        try:
+            search.run()
+            parents = self._parents = search.parents(self._interesting())
+            items = live_items(search, births, parents)
+            found, doubtful = piles(search, items, parents, births.steps, births.known_until)
+            remade = remade_larger(search, items, births)
+            doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
+            leaks = [
+                (self._leak(pile, parents), {item.storage for item in pile.items})
+                for pile in [*found, *remade, *doubtful]
+            ]
+            leaks += unreached_leaks(search, births, self._statements, self._observer)
+            merged = sorted(_merged(leaks), key=lambda pair: (_ORDER.index(pair[0].verdict), -pair[0].bytes_per_step))
+            report = LeakReport(
+                steps=births.steps,
+                leaks=tuple(leak for leak, _ in merged),
+                notes=tuple(self._notes()),
+                headroom_bytes=self._headroom(),
+                seconds=search.seconds,
+                objects=len(search.order),
+                live_bytes=sum(storage.size_bytes for storage in search.storages),
+                complete=search.complete,
+            )
+            owner = {storage: index for index, (_, kept) in enumerate(merged) for storage in kept if storage}
+            born = {item.storage: item.born for item in items if item.storage is not None}
+            every = dict.fromkeys((*search.storages, *owner))
+            return report, [(storage, owner.get(storage, -1), born.get(storage)) for storage in every]
+        finally:
+            search.close()
+
+    def _interesting(self) -> list[int]:
+        """Positions of what may have grown: storages from after the beginning, autograd nodes."""
+        search = self._search
+        found = list(search.storages.values())
+        for low, high in search.graph_from:
+            found += [place for place in range(low, high) if self._torch.is_node(search.order[place])]
+        return found
+
+    def _notes(self) -> list[str]:
+        notes = list(self._search.skipped)
+        needed = WARM_UP + FEWEST + 1
+        if self._births.steps < needed:
+            missing = needed - self._births.steps
+            notes.insert(
+                0,
+                f"{counted(self._births.steps, 'step')} have ended: {counted(missing, 'more step')} "
+                f"{'is' if missing == 1 else 'are'} needed to tell growth from warm-up",
+            )
+        return notes
+
+    def _headroom(self) -> int | None:
+        """Free memory of the current GPU, PyTorch's cache included; None where no GPU is in use."""
+        cuda = self._torch.torch.cuda
+        try:
+            if not cuda.is_initialized():
+                return None
+            free, _ = cuda.mem_get_info()
+            return int(free) + int(cuda.memory_reserved()) - int(cuda.memory_allocated())
+        except Exception:  # no such figure here
+            return None
+
+    def _leak(self, pile: Pile, parents: Mapping[int, tuple[int, str]]) -> LiveLeak:
+        search, pace = self._search, pile.pace
+        example = _example(pile)
+        nodes = sum(1 for item in pile.items if item.storage is None)
+        graph_bytes = sum(item.size_bytes for item in pile.items if search.in_graph(item.position))
+        is_graph = (nodes > 0 and _is_repeated(pile)) or 2 * graph_bytes > pile.bytes > 0
+        known = dict(parents)
+        path = search.path(example.position, known)
+        chain = chain_of(search, path, known)
+        at, inner = _index_of(search, chain, pile.position)
+        value = chain.links[at].value if at >= 0 else (chain.root.value if chain.root is not None else None)
+        if at > 0 and class_name(type(chain.links[at - 1].value)) == "_lru_cache_wrapper":
+            at, value = at - 1, chain.links[at - 1].value  # not its insides
+        upto = Chain(chain.root, tuple(chain.links[: at + 1]))
+        held = chain.links[at + 1].value if at + 1 < len(chain.links) else example_of(inner)
+        made = self._observed(pile.items)
+        below = [link.value for link in chain.links[at + 1 :]]
+        keeper = self._statements.keeper(upto, held, is_graph=is_graph, made=made, below=below)
+        kind = class_of(search, chain, at, keeper, self._statements, is_graph)
+        source = statement_source(keeper)
+        owner = owner_of(search, chain, at, keeper, source)
+        if keeper is not None and keeper.store is not None and self._statements.ran_elsewhere(keeper.store):
+            made = None  # another thread's work, which was not traced: what was seen is where this one waited
+        made = made or self._made(keeper, is_graph=is_graph)
+        verdict, why = self._verdict(pile, value, keeper, is_graph)
+        pins = self._pins(pile)
+        fix = fix_of(kind, keeper, owner.name, stored_source(keeper), remade=pile.is_remade, pins=pins)
+        return LiveLeak(
+            verdict=verdict,
+            kind=kind,
+            file=made.file,
+            line=made.line,
+            function=made.function,
+            bytes_per_step=pace.bytes_per_step,
+            bytes=pile.bytes,
+            steps=pace.steps if pile.is_remade else len({item.born for item in pile.items if item.born}),
+            first_step=pace.first,
+            last_step=pace.last,
+            storages=sum(1 for item in pile.items if item.storage is not None),
+            nodes=nodes,
+            owner=owner,
+            why=why,
+            fix="" if verdict == NONE else fix,
+        )
+
+    def _verdict(self, pile: Pile, value: Any, keeper: Keeper | None, is_graph: bool) -> tuple[str, tuple[str, ...]]:
+        pace = pile.pace
+        spread = f"every one of {counted(pace.steps, 'step')}" if pace.filled >= 0.95 else counted(pace.steps, "step")
+        why = [f"{spread} from {pace.first} to {pace.last} left something behind that is still alive"]
+        if pile.is_remade:
+            why = [f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"]
+        lowered = gate(self._statements, value, keeper, is_graph=is_graph, bytes_per_step=pace.bytes_per_step)
+        if not pace.is_steady:
+            if lowered is not None and lowered[0] == NONE:
+                return NONE, (lowered[1],)
+            if pace.is_late:
+                return "possible", (
+                    f"nothing from before step {pace.first} is kept: it is emptied now and then, or began there",
+                )
+            return NONE, (f"it has not grown since step {pace.last}",)
+        if lowered is not None:
+            return lowered[0], (*why, lowered[1])
+        if not pile.is_remade and not _is_uniform(self._search, pile, value):
+            return "possible", (*why, "but each time something else: state that is made as it is needed")
+        return ("proven" if pace.is_sure else "likely"), tuple(why)
+
+    def _observed(self, items: Sequence[Item]) -> MadeAt | None:
+        """The line that made what was born in one of the steps that were traced."""
+        if self._observer is None:
+            return None
+        stacks: dict[int, list[tuple[Stack, int]]] = {}
+        for item in items:
+            stack = None
+            if item.storage is not None:
+                stack = self._observer.made(item.storage, item.born)
+                above = self._parents.get(item.position, (-1, ""))
+                if stack is None and above[0] >= 0 and self._torch.is_node(self._search.order[above[0]]):
+                    stack = self._made_by(self._search.order[above[0]])
+            if stack:
+                stacks.setdefault(item.born or 0, []).append((stack, item.size_bytes))
+        if not stacks:
+            for item in items:
+                stack = self._made_by(self._search.order[item.position]) if item.storage is None else None
+                if stack:
+                    stacks.setdefault(item.born or 0, []).append((stack, 1))
+        line = voted_line(stacks, self._observer.steps)
+        return None if line is None else MadeAt(*line)
+
+    def _made_by(self, node: Any) -> Stack | None:
+        number = self._torch.sequence_of(node)
+        return None if number is None or self._observer is None else self._observer.made_node(number)
+
+    def _made(self, keeper: Keeper | None, *, is_graph: bool) -> MadeAt:
+        if keeper is None:
+            return MadeAt("", 0, "")
+        if keeper.store is None:
+            return MadeAt(keeper.file, keeper.line, keeper.function)
+        return made_at(self._statements, keeper.store, is_graph=is_graph)
+
+    def _pins(self, pile: Pile) -> str:
+        """The size of the storages, where only small views of them are kept."""
+        small = 0
+        sizes = []
+        for item in pile.items:
+            if item.storage is None or self._search.in_graph(item.position):
+                continue
+            viewed = self._torch.viewed_bytes(self._search.order[item.position])
+            sizes.append(item.size_bytes)
+            if viewed is not None and viewed * _PINNED_SHARE < item.size_bytes and item.size_bytes > 1024:
+                small += 1
+        return format_size(median(sizes)) if sizes and small * 2 > len(sizes) else ""
+
+
+def _example(pile: Pile) -> Item:
+    """One thing that is kept: the largest from the middle of the run."""
+    born = sorted({item.born for item in pile.items if item.born is not None and item.born > BEFORE})
+    middle = born[len(born) // 2]
+    return max((item for item in pile.items if item.born == middle), key=lambda item: item.size_bytes)
+
+
+def _is_repeated(pile: Pile) -> bool:
+    """Whether autograd nodes of several steps are kept."""
+    return len({item.born for item in pile.items if item.storage is None}) >= FEWEST
+
+
+def _index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
+    """The link of an object at a position; of the instance for an instance's dict; -1 for the root."""
+    for index, link in enumerate(chain.links):
+        if link.position == position:
+            return index, link.value
+    wanted = search.order[position]
+    for index, link in enumerate(chain.links):
+        if link.position > position:
+            return index - 1, wanted
+        if type(wanted) is dict and namespace_of(link.value) is wanted:
+            return index, link.value
+    return len(chain.links) - 1, wanted
+
+
+def _is_uniform(search: Search, pile: Pile, value: Any) -> bool:
+    """Whether each step added the same: namespaces also fill with different things, one after the other."""
+    if value is None or is_kind(value, type) or (type(value) is dict and search.roots.get(pile.position) is not None):
+        is_namespace = True
+    else:
+        is_namespace = not is_kind(value, list, tuple, set, dict, frozenset) and namespace_of(value) is not None
+    if not is_namespace:
+        return True
+    counts = Counter(item.born for item in pile.items if item.storage is not None)
+    sums: Counter[int | None] = Counter()
+    for item in pile.items:
+        sums[item.born] += item.size_bytes
+    same = Counter(sums.values()).most_common(1)[0][1]
+    return len(counts) >= FEWEST + 1 and same * 4 >= 3 * len(sums)
+
+
+def _merged(
+    leaks: Sequence[tuple[LiveLeak, set[Storage | None]]],
+) -> list[tuple[LiveLeak, set[Storage | None]]]:
+    """Leaks of one statement as one."""
+    found: dict[Any, tuple[LiveLeak, set[Storage | None]]] = {}
+    for leak, kept in leaks:
+        owner = leak.owner
+        key: Any = (owner.file, owner.line, leak.kind, leak.is_leak) if owner is not None and owner.line else id(leak)
+        if key not in found:
+            found[key] = leak, kept
+            continue
+        first, before = found[key]
+        largest = max(first, leak, key=lambda one: (-_ORDER.index(one.verdict), one.bytes))
+        whole = replace(
+            largest,
+            bytes_per_step=first.bytes_per_step + leak.bytes_per_step,
+            bytes=first.bytes + leak.bytes,
+            storages=first.storages + leak.storages,
+            nodes=first.nodes + leak.nodes,
+        )
+        found[key] = whole, before | kept
+    return list(found.values())

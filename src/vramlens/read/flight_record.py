@@ -1,0 +1,184 @@
+"""Reading a flight record of PyTorch's NCCL backend (``_dump_nccl_trace``, or a dump on time-out), pickle or JSON.
+
+The form is that of torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x. Files come from anywhere: values of a
+wrong type are passed over, and nothing in them is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, BinaryIO
+
+from vramlens.errors import InputError, NotARecording, UnsafeInput
+from vramlens.read.pickle_values import read_values
+from vramlens.read.source import open_source
+from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
+from vramlens.trace.stacks import Frame
+
+_LARGEST_BYTES = 256 << 20
+_LONGEST_TEXT = 1000
+_MOST_ENTRIES, _MOST_FRAMES, _MOST_TENSORS, _MOST_DIMENSIONS = 200_000, 100, 256, 16
+_LARGEST = 1 << 62
+_HEAD_BYTES = 1 << 16
+_KEYS = ("pg_config", "nccl_comm_state", "collective_seq_id")
+"""Of a record's start, one at least; a snapshot of memory has none of them."""
+_ALL_KEYS = ("entries", "version")
+"""What the smallest record has, and a snapshot has not both of: its own keys are those below."""
+_OTHERS = ("segments", "device_traces", "traceEvents", "deviceProperties", "schemaVersion")
+"""Of snapshots, and of the profiler's traces, which hold a pg_config of their own."""
+
+
+def is_flight_record(head: bytes) -> bool:
+    """Whether a file that begins so may be a flight record."""
+    if any(_has(head, key) for key in _OTHERS):
+        return False
+    return any(_has(head, key) for key in _KEYS) or all(_has(head, key) for key in _ALL_KEYS)
+
+
+def looks_like_flight_record(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a flight record, by its first bytes; standard input and recordings in a zip never are.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if os.fspath(path) == "-" or not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        if file.read(2) == b"PK":  # a recording: to open it is to read all that it says of itself
+            return False
+    with open_source(path) as source:
+        return source.kind in ("pickle", "json") and is_flight_record(source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES])
+
+
+def _has(head: bytes, key: str) -> bool:
+    """Whether a pickle or a JSON text has a key, as a whole: functions in stacks may contain it in their names."""
+    name = key.encode()
+    size = len(name)
+    short, long = b"\x8c" + bytes([size]), b"X" + size.to_bytes(4, "little")
+    return short + name in head or long + name in head or b'"' + name + b'"' in head
+
+
+def read_flight_record(path: str | os.PathLike[str]) -> FlightRecord:
+    """The flight record in a file, compressed or not.
+
+    Raises:
+        InputError: the file cannot be read.
+        UnsafeInput: it asks for more than values.
+        NotARecording: it is something else.
+    """
+    with open_source(path) as source:
+        return flight_record(_whole(source.stream, source.name), source.name)
+
+
+def flight_record(data: bytes, name: str) -> FlightRecord:
+    """The flight record in these bytes.
+
+    Raises:
+        UnsafeInput: they ask for more than values.
+        NotARecording: they are something else.
+    """
+    if data[:1] == b"\x80":
+        value = read_values(data, name)
+    else:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            raise NotARecording(f"{name}: no flight record of NCCL: neither a pickle nor JSON") from None
+    if not isinstance(value, dict) or not isinstance(value.get("entries", []), list) or not _says_so(value):
+        raise NotARecording(f"{name}: no flight record of NCCL: it has no pg_config and no entries")
+    entries = [entry for entry in value.get("entries", [])[:_MOST_ENTRIES] if isinstance(entry, dict)]
+    return FlightRecord(
+        source=name,
+        version=_text(value.get("version")),
+        library_version=_text(value.get("comm_lib_version", value.get("nccl_version"))) or None,
+        groups=_groups(value.get("pg_config")),
+        last_completed={
+            _text(key): _number(status.get("last_completed_collective")) or 0
+            for key, status in _dict(value.get("pg_status")).items()
+            if isinstance(status, dict)
+        },
+        collectives=tuple(_collective(entry) for entry in entries),
+    )
+
+
+def _whole(stream: BinaryIO, name: str) -> bytes:
+    data = stream.read(_LARGEST_BYTES + 1)
+    if len(data) > _LARGEST_BYTES:
+        raise UnsafeInput(f"{name}: larger than any flight record ({_LARGEST_BYTES >> 20} MiB)")
+    if not data:
+        raise InputError(f"{name}: is empty")
+    return data
+
+
+def _says_so(value: dict[Any, Any]) -> bool:
+    return "pg_config" in value or "nccl_comm_state" in value or ("entries" in value and "version" in value)
+
+
+def _groups(value: object) -> dict[str, FlightGroup]:
+    found = {}
+    for key, entry in list(_dict(value).items())[:_MOST_TENSORS]:
+        one = _dict(entry)
+        ranks = one.get("ranks")
+        # A text such as "[0, 1]" in PyTorch's own, a list elsewhere.
+        if isinstance(ranks, str):
+            ranks = [int(digits) for digits in re.findall(r"\d{1,9}", ranks[: 16 * _MOST_ENTRIES])]
+        found[_text(key)] = FlightGroup(
+            _text(one.get("name")) or _text(key),
+            _text(one.get("desc")),
+            tuple(number for rank in _list(ranks) if (number := _number(rank)) is not None),
+        )
+    return found
+
+
+def _collective(entry: dict[Any, Any]) -> Collective:
+    group = _list(entry.get("process_group"))
+    p2p = entry.get("is_p2p") is True
+    seq = _number(entry.get("p2p_seq_id" if p2p else "collective_seq_id"))
+    return Collective(
+        group=_text(group[0]) if group else _text(entry.get("pg_id")) or str(_number(entry.get("pg_id")) or 0),
+        description=_text(group[1]) if len(group) > 1 else "",
+        seq=seq if seq is not None else _number(entry.get("record_id")) or 0,
+        name=_text(entry.get("profiling_name")).partition(":")[2] or _text(entry.get("profiling_name")),
+        is_p2p=p2p,
+        state=_text(entry.get("state")) or "unknown",
+        input_sizes=_shapes(entry.get("input_sizes")),
+        output_sizes=_shapes(entry.get("output_sizes")),
+        dtypes=tuple(_text(each) for each in _list(entry.get("input_dtypes"))[:_MOST_TENSORS]),
+        created_ns=_number(entry.get("time_created_ns")),
+        started_ns=_number(entry.get("time_discovered_started_ns")),
+        completed_ns=_number(entry.get("time_discovered_completed_ns")),
+        frames=tuple(_frame(each) for each in _list(entry.get("frames"))[:_MOST_FRAMES] if isinstance(each, dict)),
+        timeout_ms=_number(entry.get("timeout_ms")),
+    )
+
+
+def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        tuple(size for each in _list(shape)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None)
+        for shape in _list(value)[:_MOST_TENSORS]
+    )
+
+
+def _frame(entry: dict[Any, Any]) -> Frame:
+    return Frame(_text(entry.get("filename")), _number(entry.get("line")) or 0, _text(entry.get("name")))
+
+
+# Values: nothing for whatever is not what it should be
+
+
+def _text(value: object) -> str:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < _LARGEST else None
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _dict(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,95 @@
+"""Leaks as the JSON that docs/design.md fixes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vramlens.analyses.growth import Leak
+    from vramlens.analyses.leak_owners import Owner
+    from vramlens.analyses.leak_rate import Prediction
+    from vramlens.analyses.leaks import DeviceLeaks, LeakReport
+
+
+def leaks_to_json(report: LeakReport) -> dict[str, Any]:
+    """The answer of ``vramlens leaks`` as data: null or [] where the recording cannot tell."""
+    from vramlens.report.json import SCHEMA, finding_to_json
+
+    return {
+        "schema": SCHEMA,
+        "leaks": [_judged(leak) for leak in report.leaks],
+        "devices": [_device(one) for one in report.devices],
+        "findings": [finding_to_json(finding) for one in report.devices for finding in one.findings],
+        "recording": {
+            "source": report.recording.source,
+            "torch": report.recording.torch,
+            "complete": report.recording.complete,
+            "missing": list(report.recording.missing),
+            "has_owners": report.has_owners,
+        },
+    }
+
+
+def leak_to_json(leak: Leak) -> dict[str, Any]:
+    """A leak: the keys that every verb's leaks have."""
+    place = leak.place
+    return {
+        "verdict": leak.verdict,
+        "class": leak.kind,
+        "file": place.file if place is not None else None,
+        "line": place.line if place is not None and place.line > 0 else None,
+        "function": place.function if place is not None else None,
+        "bytes_per_step": leak.bytes_per_step if leak.steps else None,
+        "bytes": leak.bytes,
+        "steps": leak.steps,
+        "owner": _owner(leak.owner) if leak.owner is not None else None,
+        "fix": leak.fix,
+    }
+
+
+def _judged(leak: Leak) -> dict[str, Any]:
+    """A leak, and what its verdict rests on."""
+    return leak_to_json(leak) | {
+        "device": leak.device,
+        "bytes_per_step_low": leak.low,
+        "bytes_per_step_high": leak.high,
+        "allocations_per_step": round(leak.allocations_per_step, 3),
+        "reason": leak.reason or None,
+        "evidence": list(leak.evidence),
+        "needs_steps": leak.needs_steps,
+    }
+
+
+def _owner(owner: Owner) -> dict[str, Any]:
+    return {
+        "name": owner.name,
+        "kind": owner.kind,
+        "file": owner.file,
+        "line": owner.line,
+        "chain": list(owner.chain),
+    }
+
+
+def _device(one: DeviceLeaks) -> dict[str, Any]:
+    return {
+        "device": one.device,
+        "steps": one.steps,
+        "steps_source": one.source,
+        "judged_steps": one.judged_steps,
+        "needs_steps": one.needs_steps,
+        "out_of_memory": _prediction(one.prediction),
+        "failed_step": one.failed_step,
+        "overwritten": one.wrapped,
+    }
+
+
+def _prediction(found: Prediction | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "in_steps": found.steps,
+        "in_steps_low": found.low,
+        "in_steps_high": found.high,
+        "limit_bytes": found.limit_bytes,
+        "room_bytes": found.room_bytes,
+    }

@@ -1,0 +1,62 @@
+"""Owners: what kept memory alive when the program's objects were searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_OWNER = -1
+"""In a column: nothing that Python can see keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBy:
+    """What keeps memory: a list, an attribute, a hook.
+
+    Attributes:
+        name: as the program calls it.
+        kind: what it is.
+        file, line, function: the statement that keeps it; "" and 0 where none was found.
+        chain: from the root to the tensor, one link each.
+        leak_class: the contract's class; None for what does not grow.
+        verdict: what the process judged: proven, likely, possible or not a problem; None for what does not grow.
+        fix: what to do; None where nothing needs doing.
+    """
+
+    name: str
+    kind: str
+    file: str
+    line: int
+    function: str
+    chain: tuple[str, ...]
+    leak_class: str | None
+    verdict: str | None
+    fix: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """What a search of the program found; one row of the columns a storage.
+
+    Attributes:
+        time_us: when it ran, in microseconds since the epoch; None where the recording does not say.
+        complete: whether the search went to the end.
+        skipped: what it left out, one sentence each.
+        owners: those found.
+        device, address, size_bytes: of each storage.
+        owner: its row of ``owners``; NO_OWNER where Python shows none.
+    """
+
+    time_us: int | None
+    complete: bool
+    skipped: tuple[str, ...]
+    owners: tuple[KeptBy, ...]
+    device: NDArray[np.int32]
+    address: NDArray[np.uint64]
+    size_bytes: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.address)

@@ -1,0 +1,213 @@
+"""Budgets held against real runs, and against copies with a planted change."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from functools import cache
+
+import numpy as np
+import pytest
+
+from copies import again, forward_lines, planted, shuffled, snapshot_of
+from recordings import DATA, data_of
+from vramlens import api
+from vramlens.analyses.budget import check_run, update
+from vramlens.analyses.budget_file import read_budget
+from vramlens.analyses.run import run_of
+from vramlens.read.snapshot import read_snapshot
+
+RESNET = "recordings/resnet50"
+
+
+def run(data: bytes):
+    return run_of(read_snapshot(io.BytesIO(data), "run.pickle"))
+
+
+@cache
+def shared(name):
+    return run(data_of(name))
+
+
+@cache
+def captured(name):
+    return run_of(api.load(DATA / "captured" / f"{name}.vram"))
+
+
+def budget(text: str):
+    return read_budget(f"[budget]\n{text}\n".encode(), "vram.toml")
+
+
+def check(name: str, text: str, baseline=None):
+    return check_run(shared(name), budget(text), baseline)
+
+
+def test_limits_hold_up_to_their_own_value():
+    peak = shared(RESNET).explanation.peak
+    for counter in ("allocated", "requested", "active", "reserved"):
+        size = getattr(peak, f"{counter}_bytes")
+        assert check(RESNET, f"peak_{counter} = {size}").passed
+        broken = check(RESNET, f"peak_{counter} = {size - 1}")
+        assert not broken.passed
+        assert broken.results[0].value == size
+        assert broken.findings[0].bytes == 1
+        assert check(RESNET, f"tolerance = 0.01\npeak_{counter} = {size * 100 // 101 + 1}").passed
+
+
+def test_what_broke_it_is_named():
+    (finding,) = check(RESNET, 'peak_allocated = "1 GiB"').findings
+    assert finding.place.line == 71
+    assert finding.evidence[0] == "2.74 GiB at the peak: train/workloads.py:71 in resnet50"
+    assert "peak_allocated is 2.87 GiB, 1.87 GiB over its 1.00 GiB" in finding.title
+
+
+def test_growth_breaks_its_limit_with_its_line_and_fix():
+    result = check("recordings/leak_outputs", 'growth_per_step = "1 MiB"')
+    assert not result.passed
+    (finding,) = result.findings
+    assert finding.place.line == 146
+    assert finding.fix
+    assert check("recordings/gpt", "growth_per_step = 0").passed
+
+
+def test_what_cannot_be_told_does_not_pass():
+    found = check(RESNET, "growth_per_step = 0")  # three steps
+    assert not found.passed
+    assert (found.results[0].value, found.results[0].passed) == (None, None)
+    assert "3 steps recorded" in found.findings[0].title
+    assert found.findings[0].id == "cannot_tell"
+    retries = check("recordings/oom_fragmented", "alloc_retries = 0")
+    assert retries.results[0].passed is None
+    assert "does not count retries" in retries.results[0].why
+
+
+def test_retries_are_known_where_nothing_was_ever_given_back():
+    assert check(RESNET, "alloc_retries = 0").results[0].value == 0
+
+
+def test_retries_as_the_allocator_counted_them():
+    found = check_run(captured("oom_forward"), budget("alloc_retries = 0"))
+    stats = captured("oom_forward").view.trace.meta.devices[0].stats
+    assert found.results[0].value == stats["num_alloc_retries"]
+
+
+def test_failures_and_fragmentation():
+    found = check("recordings/oom_fragmented", "out_of_memory = 0\nfragmentation = 0.01")
+    assert [result.passed for result in found.results] == [False, False]
+    holes = shared("recordings/oom_fragmented").explanation.fragmentation
+    assert found.results[1].value == holes.free_bytes / holes.reserved_bytes
+    assert found.findings[1].place is not None
+
+
+def test_a_module_holds_what_is_inside_it():
+    marked = captured("gpt")
+    heap = marked.explanation.peak.heap.by_module
+    inside = sum(size for path, size in heap.items() if path == "model.blocks" or path.startswith("model.blocks."))
+    whole = check_run(marked, budget('module."model.blocks".peak = 0')).results[0].value
+    assert whole >= inside > 0
+    each = check_run(marked, budget('module."model.blocks.*".peak = 0')).results[0].value
+    assert each <= whole
+    one = check_run(marked, budget('module."model.blocks.1".peak = 0'))
+    assert 0 < one.results[0].value < whole
+    assert one.findings[0].place is not None
+    # not by the beginning of a name: model.blocks.1 is not model.blocks.10, and model.b is nothing
+    assert check_run(marked, budget('module."model.block".peak = 0')).results[0].value is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('module."model.blcks".peak = 0', "no module 'model.blcks'; did you mean 'model.blocks"),
+        ('line."programs.py:9999".peak = 0', "no line 'programs.py:9999'"),
+        ("category.activation.peak = 0", "no category 'activation'; there are: "),
+        ("phase.lunch.peak = 0", "no phase 'lunch'; there are: "),
+    ],
+)
+def test_a_part_that_does_not_exist_does_not_pass(text, said):
+    found = check_run(captured("gpt"), budget(text))
+    assert not found.passed
+    assert said in found.results[0].why
+
+
+def test_without_modules_in_the_recording_it_says_how_to_get_them():
+    assert "knows no modules" in check(RESNET, 'module."model".peak = 0').results[0].why
+
+
+@pytest.mark.parametrize("name", ["train/workloads.py:71", "workloads.py:resnet50", "workloads.py"])
+def test_lines_by_number_function_or_file(name):
+    found = check(RESNET, f'line."{name}".peak = 0')
+    device, view = shared(RESNET).view.device, shared(RESNET).view
+    frames = [
+        f for f in np.unique(view.phases.frame) if f >= 0 and (":71" not in name or view.place(int(f)).line == 71)
+    ]
+    mine = np.isin(view.phases.frame, frames)
+    rows = np.flatnonzero(mine)
+    assert found.results[0].value == device.allocations.fullest(rows)[1]
+
+
+def test_categories_and_phases():
+    found = check(RESNET, "category.activations.peak = 0\nphase.evaluation.peak = 0")
+    assert found.results[0].value > 2 << 30
+    assert found.results[1].value == 0
+    assert found.results[1].passed
+
+
+def copied(made):
+    return run(pickle.dumps(made))
+
+
+@cache
+def own_budget():
+    return read_budget(update(shared(RESNET), None).text.encode(), "vram.toml")
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_planted_change_breaks_the_budget_of_the_run_and_nothing_else(number):
+    line = list(forward_lines(snapshot_of(RESNET)))[number]
+    second = copied(planted(snapshot_of(RESNET), line))
+    found = check_run(second, own_budget())
+    assert not found.passed
+    (finding,) = found.findings
+    assert finding.place.line == 71
+    (evidence,) = finding.evidence
+    assert "since the budget was updated: train/workloads.py:71 in resnet50" in evidence
+    told = check_run(second, own_budget(), shared(RESNET)).findings
+    assert len(told) == 1
+    assert told[0].evidence[0].endswith(f"asked for at {line[0]}:{line[1]} in {told[0].evidence[0].split(' in ')[-1]}")
+
+
+def test_the_same_run_again_keeps_the_budget():
+    for made in (
+        snapshot_of(RESNET),
+        again(snapshot_of(RESNET), lambda event: event["size"]),
+        shuffled(snapshot_of(RESNET), 3),
+    ):
+        found = check_run(copied(made), own_budget())
+        assert found.passed
+        assert found.findings == ()
+
+
+def test_an_update_says_what_changed_and_what_cannot_be_told():
+    first = update(shared(RESNET), None)
+    assert [change[0] for change in first.changes] == ["peak_allocated", "peak_requested", "alloc_retries"]
+    assert [scope for scope, _why in first.untold] == ["growth_per_step"]
+    old = budget('peak_requested = "20 GiB"  # agreed\ngrowth_per_step = "1 MiB"')
+    second = update(shared(RESNET), old)
+    assert second.changes == (("peak_requested", "20.00 GiB", "2.85 GiB"),)
+    assert "# agreed" in second.text
+    assert 'growth_per_step = "1 MiB"' in second.text
+    assert check_run(shared("recordings/gpt"), read_budget(second.text.encode(), "x")).passed
+
+
+def test_growth_that_may_be_there_is_not_zero():
+    value = snapshot_of("recordings/leak_cycle")
+    events = value["device_traces"][0]
+    short = run(pickle.dumps(value | {"device_traces": [events[: len(events) // 2]], "segments": []}))
+    (result,) = check_run(short, budget("growth_per_step = 0")).results
+    assert (result.value, result.passed) == (None, None)
+    assert result.why == "6 steps recorded; something grows, and 4 more steps would tell whether it goes on"
+    (peak,) = check_run(short, budget('peak_allocated = "1 GiB"')).results
+    assert peak.passed
+    assert peak.why.startswith("a lower bound: device 0: ")
+    (exact,) = check(RESNET, 'peak_allocated = "9 GiB"').results
+    assert exact.why == ""

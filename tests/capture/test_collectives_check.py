@@ -1,0 +1,38 @@
+"""The check of collectives, on processes of this machine and gloo."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramlens.capture import collectives_check
+from vramlens.capture.collectives_check import check_collectives
+
+torch = pytest.importorskip("torch")
+
+
+def test_two_ranks_get_the_right_values() -> None:
+    found = check_collectives(2, "gloo")
+    assert found.error == ""
+    assert found.right
+    assert [one.name for one in found.operations] == [
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all",
+    ]  # fmt: skip
+    assert all(speed.seconds > 0 and speed.bus_bytes_per_s > 0 for one in found.operations for speed in one.speeds)
+    assert found.to_dict()["right"] is True
+
+
+@pytest.mark.parametrize("world", [0, 1])
+def test_it_needs_two(world: int) -> None:
+    found = check_collectives(world)
+    assert not found.right
+    assert "two GPUs or more" in found.error
+
+
+def test_a_rank_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives_check.sys, "executable", "/bin/false")
+    assert "rank 0 failed" in check_collectives(2, "gloo").error
+
+
+def test_a_hang_ends() -> None:
+    found = check_collectives(2, "gloo", patience_s=0.2)
+    assert "did not end" in found.error

@@ -1,0 +1,313 @@
+"""LeakWatch in one process: what is said of leaks and look-alikes, and that nothing is changed by looking."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+checkpoint = pytest.importorskip("torch.utils.checkpoint").checkpoint
+
+import vramlens  # noqa: E402
+from vramlens.live import LeakError, LeakReport  # noqa: E402
+from vramlens.live.objects import frame_variables  # noqa: E402
+from vramlens.live.search import Search  # noqa: E402
+from vramlens.live.tensors import loaded  # noqa: E402
+
+BYTES = 4 * 1000
+
+
+def watched(step: Callable[[int], None], steps: int = 12) -> LeakReport:
+    watch = vramlens.LeakWatch()
+    for number in range(steps):
+        step(number)
+        watch.step()
+    return watch.report()
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.history: list[Any] = []
+        self.model = torch.nn.Linear(100, 10)
+
+    def keep_loss(self, _number: int) -> None:
+        loss = self.model(torch.randn(10, 100)).tanh().sum()
+        self.history.append(loss)
+
+    def keep_value(self, _number: int) -> None:
+        loss = self.model(torch.randn(10, 100)).tanh().sum()
+        self.history.append(loss.item())
+
+
+def line_of(text: str) -> int:
+    with open(__file__) as file:
+        return next(number for number, line in enumerate(file, 1) if text in line and "line_of" not in line)
+
+
+def test_kept_loss_is_one_proven_leak_with_its_statement() -> None:
+    report = watched(Trainer().keep_loss)
+    (leak,) = report.found
+    assert (leak.verdict, leak.kind) == ("proven", "graph")
+    assert leak.owner is not None
+    assert leak.owner.name == "Trainer.history"
+    assert leak.owner.line == line_of("self.history.append(loss)")
+    assert leak.bytes_per_step == 4 + 400 + 4000  # the loss, tanh's result, the batch
+    assert leak.bytes == 12 * leak.bytes_per_step
+    assert "loss.detach()" in leak.fix
+    entry = report.to_dict()["leaks"][0]
+    assert entry["class"] == "graph"
+    assert entry["owner"]["chain"][-1].startswith("_saved")
+    assert "LEAK proven: 4.30 KiB a step" in str(report)
+
+
+def test_kept_numbers_are_no_leak() -> None:
+    assert watched(Trainer().keep_value).found == ()
+
+
+def test_a_bounded_deque_is_no_problem() -> None:
+    frames: deque[Any] = deque(maxlen=50)
+    report = watched(lambda _: frames.append(torch.zeros(1000)))
+    assert report.found == ()
+    assert [leak.verdict for leak in report.leaks] == ["not a problem"]
+
+
+def test_state_of_an_optimizer_is_no_leak() -> None:
+    model = torch.nn.Linear(50, 50)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(_number: int) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(4, 50)).sum().backward()
+        optimizer.step()
+
+    assert watched(step).found == ()
+
+
+def test_too_few_steps_says_how_many_more() -> None:
+    report = watched(Trainer().keep_loss, steps=2)
+    assert report.found == ()
+    assert "3 more steps are needed" in str(report)
+
+
+def test_what_grows_by_being_made_anew() -> None:
+    class Evaluation:
+        everything = torch.zeros(0)
+
+        def add(self, _number: int) -> None:
+            self.everything = torch.cat((self.everything, torch.zeros(1000)))
+
+    (leak,) = watched(Evaluation().add).found
+    assert leak.kind == "container"
+    assert leak.bytes_per_step == BYTES
+    assert leak.owner is not None
+    assert leak.owner.line == line_of("self.everything = torch.cat(")
+
+
+def test_a_circle_that_waits_for_the_collector() -> None:
+    class Box:
+        def __init__(self) -> None:
+            self.me = self
+            self.data = torch.zeros(1000)
+
+    gc.collect()
+    gc.disable()
+    try:
+        report = watched(lambda _: Box() and None)
+    finally:
+        gc.enable()
+        gc.collect()
+    (leak,) = report.found
+    assert leak.kind == "cycle"
+    assert leak.bytes_per_step == BYTES
+    assert leak.owner is not None
+    assert leak.owner.name == "Box.me"
+    assert leak.owner.line == line_of("self.me = self")
+
+
+class Hostile:
+    """Whatever is called on it is a failure."""
+
+    calls: list[str] = []  # noqa: RUF012
+
+    def __init__(self, inner: Any) -> None:
+        object.__setattr__(self, "inner", inner)
+
+    def __getattribute__(self, name: str) -> Any:
+        Hostile.calls.append(name)
+        raise RuntimeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        Hostile.calls.append("eq")
+        raise RuntimeError
+
+    def __len__(self) -> int:
+        Hostile.calls.append("len")
+        raise RuntimeError
+
+    def __iter__(self) -> Iterator[Any]:
+        Hostile.calls.append("iter")
+        raise RuntimeError
+
+    def __bool__(self) -> bool:
+        Hostile.calls.append("bool")
+        raise RuntimeError
+
+    def __repr__(self) -> str:
+        Hostile.calls.append("repr")
+        raise RuntimeError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_no_method_of_the_program_is_called() -> None:
+    kept: list[Any] = []
+
+    def step(_number: int) -> None:
+        kept.append(Hostile(torch.zeros(1000)))
+
+    Hostile.calls.clear()
+    (leak,) = watched(step).found
+    assert leak.bytes_per_step == BYTES
+    assert vramlens.holders().rows
+    assert Hostile.calls == []
+
+
+def test_looking_changes_nothing() -> None:
+    calls = []
+
+    class Counted(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            calls.append(1)
+            return x.tanh()
+
+    module = Counted()
+    kept = []
+
+    def step(_number: int) -> None:
+        x = torch.randn(100, requires_grad=True)
+        kept.append(checkpoint(module, x, use_reentrant=False).sum())
+
+    count = torch._C._storage_Use_Count
+    watch = vramlens.LeakWatch()
+    for number in range(6):
+        step(number)
+        watch.step()
+    storages = [one.untyped_storage() for one in kept]
+    before = [count(one._cdata) for one in storages], len(calls), gc.isenabled(), gc.get_threshold()
+    references = [sys.getrefcount(one) for one in kept]
+    report = watch.report()
+    vramlens.who_holds(kept[0])
+    vramlens.holders()
+    after = [count(one._cdata) for one in storages], len(calls), gc.isenabled(), gc.get_threshold()
+    assert before == after
+    assert references == [sys.getrefcount(one) for one in kept]
+    assert report.found
+    kept[0].backward()  # the graph is what it was
+    assert len(calls) == 7
+
+
+def test_variables_of_running_functions_are_not_kept() -> None:
+    tensor = torch.zeros(10)
+    gone = weakref.ref(tensor)
+    assert "tensor" in frame_variables(sys._getframe())
+    del tensor
+    assert gone() is None or sys.gettrace() is not None
+
+
+def test_after_the_search_everything_can_go() -> None:
+    class Holder:
+        pass
+
+    holder: Any = Holder()
+    holder.tensor = torch.zeros(10)
+    gone = weakref.ref(holder)
+    torch_objects = loaded()
+    assert torch_objects is not None
+    search = Search(torch_objects).run()
+    assert id(holder) in search.seen
+    search.close()
+    vramlens.holders()
+    del holder
+    assert gone() is None
+
+
+def test_a_search_that_runs_out_of_time_says_so() -> None:
+    torch_objects = loaded()
+    assert torch_objects is not None
+    search = Search(torch_objects, seconds=0.0).run()
+    assert not search.complete
+    assert "time limit" in search.skipped[0]
+    search.close()
+
+
+def test_who_holds_gives_the_chain() -> None:
+    trainer = Trainer()
+    trainer.keep_loss(0)
+    found = vramlens.who_holds(trainer.history[0])
+    assert found.owners[0].name == "Trainer.history"
+    assert found.owners[0].line == line_of("self.history.append(loss)")
+    assert "[0]: Tensor [] float32" in str(found)
+    mine = torch.zeros(3)
+    assert vramlens.who_holds(mine).owners[0].name == "mine"
+    with pytest.raises(vramlens.UsageError):
+        vramlens.who_holds("no tensor")
+
+
+def test_holders_rank_by_what_would_go() -> None:
+    big = Trainer()
+    for number in range(30):
+        big.keep_loss(number)
+    big.extra = [torch.zeros(3_000_000)]  # type: ignore[attr-defined]
+    (owner, size, _), *_ = vramlens.holders().rows
+    assert owner.name == "Trainer.extra"
+    assert size == 12_000_000
+
+
+def within(trainer: Trainer) -> None:
+    with vramlens.no_leaks() as watch:
+        for number in range(8):
+            trainer.keep_loss(number)
+            watch.step()
+
+
+def test_no_leaks_raises_with_the_owner() -> None:
+    trainer = Trainer()
+    with pytest.raises(LeakError, match=r"Trainer\.history") as caught:
+        within(trainer)
+    assert isinstance(caught.value, AssertionError)
+    assert caught.value.report.found
+
+
+def test_no_leaks_wants_its_steps() -> None:
+    with pytest.raises(LeakError, match="0 steps ended in the block, 5 are needed"), vramlens.no_leaks():
+        pass
+    with vramlens.no_leaks(steps=5):
+        for number in range(5):
+            Trainer().keep_value(number)
+            vramlens.step()
+
+
+def test_release_clears_the_chain_of_an_exception() -> None:
+    def fail() -> None:
+        data = torch.zeros(50_000)
+        raise ValueError(data.shape)
+
+    kept: BaseException | None = None
+    try:
+        try:
+            fail()
+        except ValueError as error:
+            raise RuntimeError from error
+    except RuntimeError as error:
+        kept = error
+    released = vramlens.release(kept)
+    assert released.exceptions == 2
+    assert released.bytes == 200_000
+    assert "195.31 KiB" in str(released)
+    assert vramlens.release(kept).bytes == 0
