@@ -1,0 +1,155 @@
+"""Pages: the data of recordings, and one file that shows them with nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramlens import __version__
+from vramlens.analyses.attribution import attribute
+from vramlens.analyses.explain import choose_device, explain_trace
+from vramlens.report.wording import visible
+from vramlens.view.columns import Columns
+from vramlens.view.sources import Sources
+from vramlens.view.track import track_of
+from vramlens.view.verdict import verdict_of
+from vramlens.view.what_if import lines_of
+
+if TYPE_CHECKING:
+    from vramlens.trace import Trace
+
+_STATIC = Path(__file__).with_name("static")
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>{style}</style>
+<body>
+<noscript>This page draws with JavaScript, which is off. Nothing is loaded from anywhere.</noscript>
+<script type="application/octet-stream" id="data">{data}</script>
+<script>{script}</script>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a page is to show.
+
+    Attributes:
+        device: only this one; None for all that hold memory or have events.
+        confs: allocator settings to replay, drawn over the recorded lines.
+        sources: the folder in which the program's files are looked for; None for no code in the page.
+    """
+
+    device: int | None = None
+    confs: tuple[str, ...] = ()
+    sources: str | None = None
+
+
+def data_of(recordings: Sequence[Trace], choices: Choices | None = None) -> bytes:
+    """The data of a page about one or more recordings, every allocation included.
+
+    Raises:
+        UsageError: a recording has no such device, or PyTorch would refuse a setting.
+        InputError: settings are to be replayed, and a recording cannot be.
+    """
+    choices = choices or Choices()
+    columns = Columns()
+    sources = Sources(choices.sources) if choices.sources is not None else None
+    tracks = [
+        _track(trace, device, columns, sources, choices)
+        for trace in recordings
+        for device in _devices(trace, choices.device)
+    ]
+    header = {"version": 1, "vramlens": __version__, "title": title_of(recordings), "tracks": tracks}
+    return columns.container(header)
+
+
+def title_of(recordings: Sequence[Trace]) -> str:
+    """The page's title: the files' names, without their folders."""
+    names = [visible(_name(trace.source)) for trace in recordings]
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if len(names) > 2 else " and ".join(names)
+
+
+def one_file(data: bytes, title: str) -> str:
+    """A page that holds its data, its script and its style, and may load nothing."""
+    return _page(base64.b64encode(data).decode("ascii"), title, "'none'")
+
+
+def empty_page(title: str) -> str:
+    """The same page without data: it asks the server that it came from."""
+    return _page("", title, "'self'")
+
+
+def _page(data: str, title: str, connect: str) -> str:
+    script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
+    style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
+    parts = {"policy": policy_of(connect), "title": html.escape(title), "style": style, "data": data, "script": script}
+    return _PAGE.format(**parts)  # in one pass: a file may be called {script}
+
+
+def policy_of(connect: str) -> str:
+    """What a page may do: run its own script and style, which it knows by their hashes, and nothing else.
+
+    Args:
+        connect: where it may ask for data: "'none'", or "'self'" for the page of a server.
+    """
+    script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
+    style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src {connect}; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
+
+
+def _devices(trace: Trace, device: int | None) -> list[int]:
+    """Those that the page shows: the one that was asked for, else all that did anything, the fullest first."""
+    if (
+        device is not None and choose_device(trace, device) is not None
+    ):  # which says what is wrong where it is not there
+        return [device]
+    used = [i for i, one in trace.devices.items() if len(one.events) or len(one.allocations) or len(one.segments)]
+    return sorted(used, key=lambda i: -trace.devices[i].requested.peak_bytes)
+
+
+def _track(trace: Trace, device: int, columns: Columns, sources: Sources | None, choices: Choices) -> dict[str, Any]:
+    chosen = trace.devices[device]
+    view = attribute(trace, chosen)
+    explanation = explain_trace(trace, device=device, view=view)
+    meta = trace.meta
+    made = meta.devices.get(chosen.device) if meta is not None else None
+    limit = made.process_limit_bytes if made is not None else None
+    verdict = verdict_of(view, explanation)
+    return {
+        **track_of(view, columns, sources),
+        "source": visible(trace.source),
+        "name": visible(_name(trace.source)),
+        "rank": meta.rank if meta is not None else None,
+        "world_size": meta.world_size if meta is not None else None,
+        "gpu": visible(trace.device_name) if trace.device_name else None,
+        "torch": visible(trace.torch_version) if trace.torch_version else None,
+        "total_bytes": trace.total_bytes.get(chosen.device),
+        "limit_bytes": limit if limit is not None else verdict["limit"],
+        "complete": trace.complete,
+        "verdict": verdict,
+        "what_if": lines_of(trace, chosen.device, choices.confs),
+    }
+
+
+def _name(source: str) -> str:
+    return source.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] or source

@@ -1,0 +1,109 @@
+"""Source lines around the user's lines, where the program's files are at hand when the page is written.
+
+A recording may come from anyone and name any file, and a page may be given to anyone: only Python files below one
+folder are read, by default the current one, and none in hidden folders.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+from vramlens.report.wording import visible
+from vramlens.trace import Frame
+
+_AROUND = 4
+_MOST_LINES = 600
+_MOST_BYTES = 4 << 20
+_LONGEST_LINE = 240
+
+
+class Sources:
+    """The files below one folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.realpath(folder)
+        self._files: dict[str, list[str] | None] = {}
+        self._functions: dict[str, list[tuple[int, int, str]]] = {}
+
+    def around(self, frames: Iterable[Frame]) -> dict[str, dict[str, object]]:
+        """By ``file:line``, the lines around it: {first, lines}; without those that are not at hand.
+
+        A file that has changed, or another of the same name, would mislead: a line counts only where it still lies in
+        the function that the recording names.
+        """
+        found: dict[str, dict[str, object]] = {}
+        for frame in frames:
+            if len(found) >= _MOST_LINES:
+                break
+            file, line = frame.file, frame.line
+            lines = self._lines(file)
+            if lines is None or not 0 < line <= len(lines) or not self._is_in(file, line, frame.function):
+                continue
+            first = max(1, line - _AROUND)
+            shown = [visible(text.expandtabs(4)[:_LONGEST_LINE]) for text in lines[first - 1 : line + _AROUND]]
+            found[f"{visible(file)}:{line}"] = {"first": first, "lines": shown}
+        return found
+
+    def _lines(self, file: str) -> list[str] | None:
+        if file not in self._files:
+            path = self._find(file)
+            self._files[file] = _read(path) if path is not None else None
+        return self._files[file]
+
+    def _is_in(self, file: str, line: int, function: str) -> bool:
+        if file not in self._functions:
+            self._functions[file] = _functions("\n".join(self._lines(file) or ()))
+        around = [each for each in self._functions[file] if each[0] <= line <= each[1]]
+        if function.startswith("<") and function != "<module>":  # a lambda, a comprehension
+            return True
+        innermost = max(around, default=(0, 0, "<module>"))[2]
+        return innermost == function.rsplit(".", 1)[-1]
+
+    def _find(self, file: str) -> Path | None:
+        """The file below the folder whose path ends like the recorded one, by the longest end that there is."""
+        if not file.endswith(".py") or "\0" in file:
+            return None
+        parts = [part for part in re.split(r"[/\\]+", file) if part not in ("", ".")]
+        if any(part.startswith(".") for part in parts):
+            return None
+        for start in range(max(0, len(parts) - 16), len(parts)):
+            path = os.path.realpath(os.path.join(self._folder, *parts[start:]))
+            if os.path.commonpath((path, self._folder)) != self._folder:
+                continue
+            inside = os.path.relpath(path, self._folder).split(os.sep)
+            if os.path.isfile(path) and path.endswith(".py") and not any(part.startswith(".") for part in inside):
+                return Path(path)
+        return None
+
+
+def _functions(text: str) -> list[tuple[int, int, str]]:
+    """The functions of a file: first line (decorators included), last line, name; none where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the user's file: none of this program's business
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [
+        (min([node.lineno, *(each.lineno for each in node.decorator_list)]), node.end_lineno or node.lineno, node.name)
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+    ]
+
+
+def _read(path: Path) -> list[str] | None:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError:
+        return None
+    if len(data) > _MOST_BYTES:
+        return None
+    # Lines as Python counts them: str.splitlines would also break at a form feed.
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode("utf-8", "replace").split("\n")

@@ -1,0 +1,93 @@
+"""The verdict in a page: what ``explain`` says, and for each finding where the picture should go and what it marks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.categories import Category
+from vramlens.analyses.explanation import Explanation
+from vramlens.analyses.finding import Finding, Place
+from vramlens.report.story import story_of
+from vramlens.report.wording import sentence, visible
+from vramlens.trace import Frame
+
+# What these are about is the failed request itself, or all of the memory.
+_WHOLE = ("process_limit", "expandable_segments", "unused_reserve", "other_device", "sampled_growth")
+_CATEGORIES = {
+    "gradients_kept": (Category.GRADIENTS,),
+    "activations": (Category.ACTIVATIONS,),
+    "optimizer_state": (Category.OPTIMIZER_STATE,),
+}
+"""Findings about all memory of a kind, whatever line they name as its largest holder."""
+
+
+def verdict_of(view: Attribution, explanation: Explanation) -> dict[str, Any]:
+    """The words of an explanation as data."""
+    story = story_of(explanation, "line")
+    failure = explanation.oom.event if explanation.oom is not None else None
+    last_step = int(view.steps.starts[-1]) if len(view.steps) else None
+    return {
+        "failed": story.failed,
+        "headline": story.headline,
+        "sentences": list(story.sentences),
+        "figures": [[figure.size_bytes, visible(figure.words)] for figure in story.figures],
+        "ledger": [[figure.size_bytes, visible(figure.words)] for figure in story.ledger],
+        "ledger_when": story.ledger_when,
+        "findings": [_finding(view, explanation, each, failure, last_step) for each in explanation.findings],
+        "steps": story.steps,
+        "unknown": list(story.unknown),
+        "origin": list(story.origin),
+        "next": [story.next.why, *story.next.lines],
+        "exact": list(explanation.peak.exact) if explanation.peak is not None else [],
+        "limit": explanation.oom.limit_bytes if explanation.oom is not None else None,
+    }
+
+
+def _finding(
+    view: Attribution, explanation: Explanation, finding: Finding, failure: int | None, last_step: int | None
+) -> dict[str, Any]:
+    event = failure if failure is not None else view.device.requested.peak_event
+    if finding.id == "leak" and failure is None and last_step is not None:
+        event = last_step  # what follows may be the end of the program, where everything goes
+    return {
+        "id": finding.id,
+        "verdict": finding.verdict,
+        "title": visible(finding.title),
+        "bytes": finding.bytes,
+        "place": _place(finding.place),
+        "evidence": [visible(sentence(text)) for text in finding.evidence],
+        "fix": visible(sentence(finding.fix)) if finding.fix else None,
+        "event": event,
+        "mark": _mark(view, finding),
+    }
+
+
+def _mark(view: Attribution, finding: Finding) -> dict[str, Any] | None:
+    """What the picture marks: allocations alive at the finding's event, by stack and line or by category."""
+    if finding.id in _WHOLE:
+        return None
+    categories = [int(kind) for kind in _CATEGORIES.get(finding.id, ())]
+    if categories:
+        return {"stacks": [], "place": None, "categories": categories}
+    if finding.place is None:
+        return None
+    stacks, place = view.trace.stacks, finding.place
+    # Frames are interned by file, line and function, but may differ in further fields.
+    at_line = np.flatnonzero(stacks.frame_line == place.line).tolist()
+    wanted = np.zeros(len(stacks.frame_line), np.bool_)
+    wanted[[i for i in at_line if _same(stacks.frame(i), place)]] = True
+    through = np.flatnonzero(stacks.any_frame(wanted)) + 1
+    return {"stacks": through.tolist(), "place": _place(place), "categories": []}
+
+
+def _same(frame: Frame, place: Place) -> bool:
+    return frame.file == place.file and frame.function == place.function
+
+
+def _place(place: Place | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {"file": visible(place.file), "line": place.line, "function": visible(place.function)}

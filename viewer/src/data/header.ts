@@ -1,0 +1,91 @@
+// The header of a page, as src/vramlens/view/{page,track,verdict}.py write it. Column numbers stand for columns.
+
+export interface Place {
+  file: string;
+  line: number;
+  function: string;
+}
+
+export interface Mark {
+  stacks: number[];
+  place: Place | null;
+  categories: number[];
+}
+
+export interface Finding {
+  id: string;
+  verdict: string;
+  title: string;
+  bytes: number | null;
+  place: Place | null;
+  evidence: string[];
+  fix: string | null;
+  event: number;
+  mark: Mark | null;
+}
+
+export interface Verdict {
+  failed: boolean;
+  headline: string;
+  sentences: string[];
+  figures: [number, string][];
+  ledger: [number, string][];
+  ledger_when: string;
+  findings: Finding[];
+  steps: string;
+  unknown: string[];
+  origin: string[];
+  next: string[];
+  exact: string[];
+}
+
+export interface WhatIf {
+  conf: string;
+  reserved: number;
+  low: number;
+  high: number;
+  confidence: string;
+  oom_event: number | null;
+  oom: boolean | null;
+}
+
+export interface TrackHeader {
+  device: number;
+  events: number;
+  start_us: number;
+  timed: boolean;
+  clock: number;
+  counters: Record<"requested" | "allocated" | "active" | "reserved", [number, number, number]>;
+  rows: { n: number; base: string; streams: string[]; names: number[] } & Record<string, unknown>;
+  segments: { n: number; base: string; streams: string[] } & Record<string, unknown>;
+  failures: { event: number; bytes: number; free: number | null; stack: number }[];
+  steps: { source: string | null; starts: number };
+  bands: { n: number; begin: number; end: number; name: number; depth: number };
+  frames: { file: number; function: number; line: number; user: number; of_stacks: number; starts: number };
+  lines: [number, number, number][];
+  categories: string[];
+  certainties: string[];
+  phases: string[];
+  modules: number[];
+  pools: [number, number][];
+  sources: Record<string, { first: number; lines: string[] }>;
+  texts: string[];
+  source: string;
+  name: string;
+  rank: number | null;
+  world_size: number | null;
+  gpu: string | null;
+  torch: string | null;
+  total_bytes: number | null;
+  limit_bytes: number | null;
+  complete: boolean;
+  verdict: Verdict;
+  what_if: WhatIf[];
+}
+
+export interface PageHeader {
+  version: number;
+  vramlens: string;
+  title: string;
+  tracks: TrackHeader[];
+}

@@ -1,0 +1,34 @@
+// A view: an element in the page that draws itself when what is shown changes.
+
+import type { Surface } from "../draw/surface";
+import type { Scene } from "./scene";
+import type { Store } from "./store";
+import type { Theme } from "./theme";
+import type { Marked } from "./marks";
+
+/** What the page lends to its views. */
+export interface Host {
+  readonly scenes: Scene[];
+  readonly store: Store;
+  scene(): Scene;
+  theme(): Theme;
+  marked(): Marked | null;
+  /** Shows an allocation in the drawer below: the one under the pointer, or null for the one that is chosen. */
+  inspect(row: number | null, note?: string): void;
+}
+
+export interface Pane {
+  readonly element: HTMLElement;
+  /** Draws what the state says; called only while the pane is shown. */
+  draw(): void;
+  /** The same picture onto another surface, for a file; absent where there is none. */
+  picture?(surface: Surface): void;
+  /** How large that picture is. */
+  extent?(): { width: number; height: number };
+  /** The bytes shown, from and to. */
+  bytes?(): [number, number] | null;
+  /** Moves to an allocation. */
+  show?(row: number): void;
+  /** A key that the pane takes for itself. */
+  key?(event: KeyboardEvent): boolean;
+}

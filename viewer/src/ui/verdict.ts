@@ -1,0 +1,53 @@
+// The verdict: the answer in words, and the findings. A click on one moves the picture and marks what it is about.
+
+import type { Finding } from "../data/header";
+import { longPlace, size } from "../draw/format";
+import { h } from "./dom";
+import type { Scene } from "./scene";
+import type { Store } from "./store";
+
+export function verdictPanel(scene: Scene, store: Store, choose: (finding: number) => void): HTMLElement {
+  const { verdict, complete } = scene.track.header;
+  const chosen = store.state.finding;
+  const useful = verdict.findings.map((finding, i) => [finding, i] as const);
+  const acts = useful.filter(([finding]) => finding.verdict !== "not a problem" && finding.fix);
+  const rest = useful.filter(([finding]) => finding.verdict === "not a problem" || !finding.fix);
+  return h(
+    "div",
+    { class: "verdict" },
+    h("h2", { class: verdict.failed ? "headline failed" : "headline" }, verdict.headline),
+    ...verdict.sentences.map((text) => h("p", {}, text)),
+    verdict.figures.length > 0 && figures(verdict.figures),
+    acts.length > 0 && h("h3", {}, "What to do"),
+    acts.length > 0 && h("ol", { class: "findings" }, ...acts.map(([finding, i]) => item(finding, i, chosen, choose))),
+    rest.length > 0 && h("h3", {}, acts.length ? "Also seen" : "Seen"),
+    rest.length > 0 && h("ul", { class: "findings" }, ...rest.map(([finding, i]) => item(finding, i, chosen, choose))),
+    verdict.ledger.length > 0 && h("h3", {}, `All of the GPU's memory${verdict.ledger_when ? `, ${verdict.ledger_when}` : ""}`),
+    verdict.ledger.length > 0 && figures(verdict.ledger),
+    (verdict.unknown.length > 0 || !complete) && h("h3", {}, "Not known"),
+    ...verdict.unknown.map((text) => h("p", { class: "soft" }, text)),
+    verdict.origin.length > 0 && h("h3", {}, "Recording"),
+    ...verdict.origin.map((text) => h("p", { class: "soft" }, text)),
+  );
+}
+
+function figures(rows: [number, string][]): HTMLElement {
+  return h("table", { class: "figures" }, h("tbody", {}, ...rows.map(([bytes, words]) => h("tr", {}, h("td", {}, size(bytes)), h("td", {}, words)))));
+}
+
+function item(finding: Finding, number: number, chosen: number, choose: (finding: number) => void): HTMLElement {
+  const open = number === chosen;
+  return h(
+    "li",
+    {},
+    h(
+      "button",
+      { class: "finding", "aria-expanded": String(open), "data-finding": finding.id, onclick: () => choose(open ? -1 : number) },
+      h("span", { class: `grade ${finding.verdict.replaceAll(" ", "-")}` }, finding.verdict),
+      h("span", { class: "claim" }, finding.title),
+      finding.fix && h("span", { class: "fix" }, finding.fix),
+      finding.place && h("span", { class: "where" }, longPlace(finding.place)),
+      ...(open ? finding.evidence.map((text) => h("span", { class: "evidence" }, text)) : []),
+    ),
+  );
+}

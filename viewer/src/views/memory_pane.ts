@@ -1,0 +1,176 @@
+// The memory view: the overview strip, the picture, and what the pointer does in them.
+
+import { count, counted, size } from "../draw/format";
+import { css } from "../draw/palette";
+import { CanvasSurface, type Surface } from "../draw/surface";
+import type { Hit } from "../layout/stacked";
+import { h, sharp } from "../ui/dom";
+import { listen, setWindow, type Target } from "../ui/input";
+import type { Host, Pane } from "../ui/pane";
+import { Memory } from "./memory";
+import { Overview } from "./overview";
+
+export class MemoryPane implements Pane, Target {
+  readonly element: HTMLElement;
+  readonly canvas = h("canvas", { class: "picture", tabIndex: 0, role: "img", "aria-label": "Memory over time, as a stack of allocations" });
+  private readonly tip = h("div", { class: "tip", hidden: true });
+  private readonly strip = h("canvas", { class: "overview", "aria-hidden": "true" });
+  private readonly merged = h("p", { class: "merged", "aria-live": "off" });
+  private readonly memory = new Memory();
+  private readonly overview = new Overview();
+
+  constructor(private readonly host: Host) {
+    this.element = h(
+      "section",
+      { class: "pane memory" },
+      h("div", { class: "strip" }, this.strip),
+      h("div", { class: "canvas" }, this.canvas, this.tip),
+      this.merged,
+    );
+    listen(this, host.store);
+    this.listenToStrip();
+  }
+
+  draw(): void {
+    const { host } = this;
+    const theme = host.theme();
+    const state = host.store.state;
+    const scene = host.scene();
+    const strip = sharp(this.strip);
+    this.overview.draw(new CanvasSurface(this.strip, strip.width, strip.height, strip.ratio, theme.font), scene, state, theme);
+    const box = sharp(this.canvas);
+    this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, theme.font));
+    this.sayMerged();
+    const plot = this.memory.plot!;
+    const [low, high] = this.bytes()!;
+    this.canvas.dataset.plot = [plot.left, plot.top, plot.width, plot.height, low, high].join();
+  }
+
+  picture(surface: Surface): void {
+    const { host } = this;
+    this.memory.draw(surface, host.scene(), host.store.state, host.theme(), host.marked()?.flags ?? null);
+  }
+
+  extent(): { width: number; height: number } {
+    return { width: this.canvas.clientWidth, height: this.canvas.clientHeight };
+  }
+
+  scene() {
+    return this.host.scene();
+  }
+
+  plot() {
+    return this.memory.plot;
+  }
+
+  bytes(): [number, number] | null {
+    const window = this.memory.stacked?.window;
+    return window ? [window.low, window.high] : null;
+  }
+
+  hover(x: number, y: number): void {
+    const { host } = this;
+    const found = this.memory.hit(host.scene(), host.store.state, x, y);
+    if (!found) return this.leave();
+    const scene = host.scene();
+    const { track } = scene;
+    const group = scene.groups(host.store.state.by).groups[found.group]!;
+    const total = track.requested.at(found.event);
+    const name = found.row >= 0 ? size(track.row.bytes[found.row]!) : size(found.to - found.from);
+    const line = found.row >= 0 ? track.line(found.row) : null;
+    this.tip.replaceChildren(
+      h("div", {}, swatch(css(group.colour)), h("b", {}, name), ` ${group.name}`),
+      line ? h("div", {}, `${line.file.split(/[/\\]/).pop()}:${line.line} in ${line.function}`) : "",
+      h("div", { class: "soft" }, `of ${size(total)} requested at event ${count(found.event)}${found.merged ? "; drawn merged" : ""}`),
+    );
+    this.tip.hidden = false;
+    const wide = this.canvas.clientWidth;
+    this.tip.style.left = x > wide * 0.62 ? "auto" : `${x + 14}px`;
+    this.tip.style.right = x > wide * 0.62 ? `${wide - x + 14}px` : "auto";
+    this.tip.style.top = `${Math.max(0, y - 64)}px`;
+    if (found.row >= 0) host.inspect(found.row, note(found));
+  }
+
+  leave(): void {
+    this.tip.hidden = true;
+    this.host.inspect(null);
+  }
+
+  click(x: number, y: number, twice: boolean): void {
+    const { host } = this;
+    const scene = host.scene();
+    const found = this.memory.hit(scene, host.store.state, x, y);
+    const plot = this.memory.plot;
+    if (!plot) return;
+    const axis = scene.axis(host.store.state.axis);
+    const event = found?.event ?? axis.event(plot.from + ((x - plot.left) / plot.width) * (plot.to - plot.from));
+    host.store.set({ cursor: event, selected: found?.row ?? -1 });
+    if (twice && found && found.row >= 0) this.show(found.row);
+  }
+
+  /** Moves to an allocation: its whole life, with some room around. */
+  show(row: number): void {
+    const scene = this.host.scene();
+    const axis = scene.axis(this.host.store.state.axis);
+    const from = axis.place(scene.track.born[row]!);
+    const to = Math.min(axis.end, axis.place(scene.track.died[row]!));
+    const room = Math.max((to - from) * 0.4, axis.shortest);
+    setWindow(this, this.host.store, from - room, to + room);
+  }
+
+  private sayMerged(): void {
+    const { stacked } = this.memory;
+    if (!stacked) return;
+    const { track } = this.host.scene();
+    const first = Math.max(0, stacked.moments.first[0]!);
+    const events = stacked.moments.last[stacked.window.width - 1]! - first + 1;
+    const perColumn = events / stacked.window.width;
+    const drawn = `${count(stacked.drawn)} of ${counted(track.n, "allocation")} drawn one by one`;
+    const merged = stacked.cut ? "the smaller are merged" : "what is under a pixel is merged on top of its colour";
+    const columns = perColumn > 1.01 ? `; each column is the highest of ${perColumn < 10 ? perColumn.toFixed(1) : count(Math.round(perColumn))} events` : "";
+    const all = stacked.drawn === track.n && !columns;
+    this.merged.textContent = all ? `${drawn}.` : `${drawn}; ${merged}${columns}. Zoom in for the rest.`;
+    this.merged.title = this.merged.textContent;
+  }
+
+  private listenToStrip(): void {
+    let grip: { kind: "move" | "from" | "to"; offset: number } | null = null;
+    const { store } = this.host;
+    const place = (event: PointerEvent) => this.overview.place(this.scene(), store.state, this.strip.clientWidth, event.offsetX);
+    this.strip.addEventListener("pointerdown", (event) => {
+      const [a, b] = this.overview.handles(this.scene(), store.state, this.strip.clientWidth);
+      const [from, to] = this.scene().window(store.state);
+      const at = place(event);
+      this.strip.setPointerCapture(event.pointerId);
+      if (Math.abs(event.offsetX - a) < 6) grip = { kind: "from", offset: 0 };
+      else if (Math.abs(event.offsetX - b) < 6) grip = { kind: "to", offset: 0 };
+      else {
+        if (at < from || at > to) setWindow(this, store, at - (to - from) / 2, at + (to - from) / 2);
+        grip = { kind: "move", offset: at - this.scene().window(store.state)[0] };
+      }
+    });
+    this.strip.addEventListener("pointermove", (event) => {
+      if (!grip) return;
+      const [from, to] = this.scene().window(store.state);
+      const at = place(event);
+      if (grip.kind === "from") setWindow(this, store, Math.min(at, to - 4), to);
+      else if (grip.kind === "to") setWindow(this, store, from, Math.max(at, from + 4));
+      else {
+        const start = Math.max(0, Math.min(at - grip.offset, this.scene().axis(store.state.axis).end - (to - from)));
+        setWindow(this, store, start, start + (to - from));
+      }
+    });
+    this.strip.addEventListener("pointerup", () => (grip = null));
+  }
+}
+
+export function swatch(colour: string): HTMLElement {
+  const element = h("i", { class: "swatch" });
+  element.style.background = colour;
+  return element;
+}
+
+function note(found: Hit): string {
+  return found.merged ? "Too small or too short here to be drawn by itself." : "";
+}
+

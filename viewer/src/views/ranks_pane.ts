@@ -1,0 +1,123 @@
+// Many ranks: one strip each, on one scale, sorted by rank, by peak, or by how far a peak is from the usual one.
+
+import { size } from "../draw/format";
+import { CanvasSurface, type Surface } from "../draw/surface";
+import { type Highest, highestOf } from "../layout/highest";
+import { fill, h, sharp } from "../ui/dom";
+import { trackName } from "../ui/names";
+import { startOf } from "../ui/scene";
+import type { Host, Pane } from "../ui/pane";
+import { signed } from "./compare_pane";
+
+const ORDERS = { rank: "in order", peak: "by peak", difference: "by difference from the usual" } as const;
+type Order = keyof typeof ORDERS;
+const LEFT = 240;
+const LINE = 46;
+
+export class RanksPane implements Pane {
+  readonly element: HTMLElement;
+  private readonly canvas = h("canvas", { tabIndex: 0, role: "img", "aria-label": "Memory over time, one strip a rank" });
+  private readonly scroll = h("div", { class: "canvas flames" }, h("div", { class: "inner" }, this.canvas));
+  private readonly bar = h("div", { class: "bar" });
+  private readonly words = h("p", { class: "answer", role: "status" });
+  private order: Order = "peak";
+  private readonly measured = new Map<string, Highest>();
+
+  constructor(private readonly host: Host) {
+    this.element = h("section", { class: "pane ranks" }, this.bar, this.words, this.scroll);
+    this.canvas.addEventListener("click", (event) => {
+      const track = this.tracks()[Math.floor(event.offsetY / LINE)];
+      if (track !== undefined) this.open(track);
+    });
+    this.canvas.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.stopPropagation();
+      this.open(host.store.state.track);
+    });
+  }
+
+  draw(): void {
+    fill(
+      this.bar,
+      h("span", { class: "switch", role: "group", "aria-label": "order" }, ...(Object.keys(ORDERS) as Order[]).filter((order) => order !== "difference" || this.hasUsual()).map((order) => h("button", { "aria-pressed": String(order === this.order), onclick: () => { this.order = order; this.draw(); } }, ORDERS[order]))),
+      h("span", { class: "soft" }, "filled: requested, line: reserved; click a strip to open it"),
+    );
+    const usual = this.usual();
+    const ordered = [...this.host.scenes].sort((a, b) => peak(b) - peak(a));
+    const first = ordered[0]!;
+    const last = ordered[ordered.length - 1]!;
+    const told = this.hasUsual() ? `; the usual peak is ${size(usual)}` : "";
+    this.words.textContent = peak(first) === peak(last) ? `All ${ordered.length} peak at ${size(usual)}.` : `${trackName(first, this.host.scenes)} peaks highest, at ${size(peak(first))}; ${trackName(last, this.host.scenes)} lowest, at ${size(peak(last))}${told}.`;
+    (this.canvas.parentElement as HTMLElement).style.height = `${this.host.scenes.length * LINE}px`;
+    const box = sharp(this.canvas);
+    this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font));
+  }
+
+  extent(): { width: number; height: number } {
+    return { width: this.canvas.clientWidth, height: this.canvas.clientHeight };
+  }
+
+  picture(surface: Surface): void {
+    const { host } = this;
+    const theme = host.theme();
+    const { state } = host.store;
+    const axes = host.scenes.map((scene) => scene.axis(state.axis));
+    const starts = host.scenes.map((scene) => startOf(scene, state.axis));
+    const end = Math.max(...axes.map((axis, i) => axis.end - starts[i]!));
+    const width = Math.max(20, Math.floor(surface.width - LEFT - 14));
+    const most = Math.max(1, ...host.scenes.map(({ track }) => Math.max(track.header.counters.requested[1], track.header.counters.reserved[1])));
+    const usual = this.usual();
+    this.tracks().forEach((track, place) => {
+      const scene = host.scenes[track]!;
+      const top = place * LINE;
+      const key = `${track},${axes[track]!.kind},${width}`;
+      let found = this.measured.get(key);
+      if (!found) this.measured.set(key, (found = highestOf(axes[track]!, width, starts[track], starts[track]! + end)));
+      const bottom = top + LINE - 8;
+      const y = (bytes: number) => bottom - (bytes / most) * (LINE - 14);
+      const stretch = Math.max(1, Math.min(width, Math.ceil(((axes[track]!.end - starts[track]!) / end) * width)));
+      const points = [LEFT, bottom];
+      const line: number[] = [];
+      for (let i = 0; i < stretch; i++) {
+        points.push(LEFT + i, y(found.requested[i]!), LEFT + i + 1, y(found.requested[i]!));
+        line.push(LEFT + i, y(found.reserved[i]!));
+      }
+      points.push(LEFT + stretch, bottom);
+      if (track === state.track) surface.rect(0, top, surface.width, LINE - 2, theme.dark ? "#1d2a3d" : "#eaf1fb");
+      surface.area(points, theme.dark ? "#4d76a8" : "#8fb0da");
+      surface.line(line, theme.ink, 1);
+      for (const failure of scene.track.header.failures) surface.rect(LEFT + ((axes[track]!.place(failure.event) - starts[track]!) / end) * width - 1, top + 2, 2, LINE - 8, theme.alarm);
+      const difference = this.hasUsual() ? peak(scene) - usual : 0;
+      surface.text(trackName(scene, host.scenes), 16, top + 15, theme.ink, "left", true);
+      surface.text(`${size(peak(scene))}${difference ? `  ${signed(difference)}` : ""}`, 16, top + 31, theme.soft);
+      if (scene.track.header.verdict.failed) surface.text("failed", LEFT - 16, top + 15, theme.alarm, "right", true);
+    });
+  }
+
+  private tracks(): number[] {
+    const { scenes } = this.host;
+    const usual = this.usual();
+    const all = scenes.map((_, i) => i);
+    if (this.order === "rank") return all.sort((a, b) => (scenes[a]!.track.header.rank ?? a) - (scenes[b]!.track.header.rank ?? b) || a - b);
+    const value = (track: number) => (this.order === "peak" ? peak(scenes[track]!) : Math.abs(peak(scenes[track]!) - usual));
+    return all.sort((a, b) => value(b) - value(a) || a - b);
+  }
+
+  /** Of two peaks neither is the usual one. */
+  private hasUsual(): boolean {
+    return this.host.scenes.length > 2;
+  }
+
+  /** The median of the peaks. */
+  private usual(): number {
+    const peaks = this.host.scenes.map(peak).sort((a, b) => a - b);
+    return peaks[peaks.length >> 1]!;
+  }
+
+  private open(track: number): void {
+    const scene = this.host.scenes[track]!;
+    this.host.store.set({ track, tab: "memory", cursor: scene.track.answer, selected: -1, finding: -1, bytes: null, window: scene.opening(this.host.store.state.axis) });
+  }
+}
+
+const peak = (scene: { track: { header: { counters: { requested: [number, number, number] } } } }): number => scene.track.header.counters.requested[1];

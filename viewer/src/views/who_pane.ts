@@ -1,0 +1,155 @@
+// Who: a flame graph of bytes, and the same bytes as a table, by line, module, category, phase or stack.
+
+import { count, counted, share, size } from "../draw/format";
+import { CanvasSurface, type Surface } from "../draw/surface";
+import { flameOf, type Flame, moduleTree, TABLES, type TableKind, tally, type Weighed, weighAt, weighLifetimes } from "../layout/tally";
+import { fill, h, sharp } from "../ui/dom";
+import { pattern } from "../ui/marks";
+import type { Host, Pane } from "../ui/pane";
+import { MOMENTS, type Moment } from "../ui/store";
+import { Table } from "../ui/table";
+import { drawFlame, frameAt, heightOf, type Shown } from "./flame";
+
+const OF: Record<Moment, string> = { cursor: "at the cursor", peak: "at the peak", lifetime: "bytes × lifetime, in the window" };
+
+interface Line {
+  name: string;
+  long: string;
+  depth: number;
+  weight: number;
+  count: number;
+  example: number;
+  filter: string;
+}
+
+export class WhoPane implements Pane {
+  readonly element: HTMLElement;
+  private readonly canvas = h("canvas", { class: "flame", tabIndex: 0, role: "img", "aria-label": "Flame graph of bytes by stack" });
+  private readonly scroll = h("div", { class: "canvas flames" }, h("div", { class: "inner" }, this.canvas));
+  private readonly bar = h("div", { class: "bar" });
+  private readonly filter = h("input", { type: "search", placeholder: "filter (regular expression)", "aria-label": "Filter the table", spellcheck: false });
+  private readonly words = h("p", { class: "merged" });
+  private readonly table: Table<Line>;
+  private measured = "";
+  private tableKey = "";
+  private weighed: Weighed | null = null;
+  private root: Flame | null = null;
+  private focus: Flame | null = null;
+  private shown: Shown[] = [];
+  private total = 0;
+  /** Whether the flame graph shows every frame, or the user's alone. */
+  private all = false;
+
+  constructor(private readonly host: Host) {
+    this.table = new Table<Line>(
+      [
+        { name: "bytes", class: "number", cell: (line) => this.amount(line.weight), value: (line) => line.weight },
+        { name: "share", class: "number", cell: (line) => share(line.weight, this.total), value: (line) => line.weight },
+        { name: "allocations", class: "number", cell: (line) => count(line.count), value: (line) => line.count },
+        { name: "who", class: "who", cell: (line) => this.name(line), value: (line) => line.long },
+      ],
+      (line) => host.inspect(line ? line.example : null),
+      (line) => host.store.set({ selected: line.example, search: "", finding: -1 }),
+    );
+    this.element = h("section", { class: "pane who" }, this.bar, this.scroll, this.words, h("div", { class: "rows" }, this.table.element));
+    this.filter.addEventListener("input", () => this.drawTable());
+    this.canvas.addEventListener("pointermove", (event) => this.over(event));
+    this.canvas.addEventListener("pointerleave", () => host.inspect(null));
+    this.canvas.addEventListener("click", (event) => {
+      const found = frameAt(this.shown, event.offsetX, event.offsetY);
+      if (!found) return;
+      this.focus = found === this.focus ? this.root : found;
+      this.drawFlame();
+    });
+  }
+
+  draw(): void {
+    this.drawBar();
+    const { host } = this;
+    const { state } = host.store;
+    const scene = host.scene();
+    const [from, to] = scene.window(state);
+    const axis = scene.axis(state.axis);
+    const key = [state.track, state.of, state.of === "cursor" ? state.cursor : "", state.of === "lifetime" ? [from, to, axis.kind] : "", this.all].join();
+    if (key !== this.measured) {
+      this.measured = key;
+      this.tableKey = "";
+      const { track } = scene;
+      if (state.of === "lifetime") this.weighed = weighLifetimes(track, axis.event(from), Math.min(track.events, axis.event(to) + 1));
+      else this.weighed = weighAt(track, state.of === "peak" ? track.header.counters.requested[2] : state.cursor);
+      this.root = this.focus = flameOf(track, this.weighed, OF[state.of], this.all);
+      this.total = this.root.weight;
+    }
+    this.drawFlame();
+    if (this.tableKey !== state.table) this.drawTable();
+    this.tableKey = state.table;
+  }
+
+  picture(surface: Surface): void {
+    if (!this.root || !this.focus) return;
+    const { state } = this.host.store;
+    const wanted = state.search.trim() ? pattern(state.search.trim()) : null;
+    const { shown, hidden } = drawFlame(surface, this.root, this.focus, this.host.theme(), wanted, (weight) => this.amount(weight));
+    this.shown = shown;
+    const unit = this.weighed!.unit === "bytes" ? "" : ` (${this.weighed!.unit})`;
+    this.words.textContent = `${this.amount(this.total)}${unit} ${OF[state.of]}; amber is your code${hidden ? `; ${counted(hidden, "frame")} under half a pixel: click one to zoom in` : "; click a frame to zoom in"}.`;
+  }
+
+  extent(): { width: number; height: number } {
+    return { width: this.canvas.clientWidth, height: this.canvas.clientHeight };
+  }
+
+
+  private drawFlame(): void {
+    if (!this.root) return;
+    const inner = this.canvas.parentElement!;
+    inner.style.height = `${Math.max(heightOf(this.root), this.scroll.clientHeight - 1)}px`;
+    const box = sharp(this.canvas);
+    this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font));
+  }
+
+  private drawTable(): void {
+    const { host } = this;
+    const kind = host.store.state.table as TableKind;
+    const { track } = host.scene();
+    const entries = tally(track, this.weighed!, kind);
+    const text = this.filter.value.trim();
+    const wanted = text ? pattern(text) : null;
+    let lines: Line[] = entries
+      .sort((a, b) => b.weight - a.weight)
+      .map((entry) => ({ ...entry, depth: 0, filter: entry.long }));
+    if (kind === "module" && !wanted) {
+      lines = moduleTree(entries).map((branch) => ({ ...branch, name: branch.path.split(".").pop()!, long: branch.path, filter: branch.path }));
+    }
+    this.table.show(wanted ? lines.filter((line) => wanted.test(line.filter)) : lines);
+  }
+
+  private drawBar(): void {
+    const { store } = this.host;
+    const focused = document.activeElement === this.filter;
+    fill(
+      this.bar,
+      h("span", { class: "switch", role: "group", "aria-label": "bytes of which moment" }, ...MOMENTS.map((of) => h("button", { "aria-pressed": String(of === store.state.of), onclick: () => store.set({ of }) }, OF[of]))),
+      h("span", { class: "switch", role: "group", "aria-label": "frames" }, ...[false, true].map((all) => h("button", { "aria-pressed": String(all === this.all), onclick: () => { this.all = all; this.draw(); } }, all ? "all frames" : "your code"))),
+      h("span", { class: "switch", role: "group", "aria-label": "table by" }, ...TABLES.map((table) => h("button", { "aria-pressed": String(table === store.state.table), onclick: () => store.set({ table }) }, table))),
+      this.filter,
+    );
+    if (focused) this.filter.focus();
+  }
+
+  private name(line: Line): HTMLElement {
+    const element = h("span", { title: line.long }, line.name);
+    element.style.paddingLeft = `${line.depth * 16}px`;
+    return element;
+  }
+
+  private amount(weight: number): string {
+    return this.weighed?.unit === "byte-events" ? count(Math.round(weight)) : size(weight);
+  }
+
+  private over(event: PointerEvent): void {
+    const found = frameAt(this.shown, event.offsetX, event.offsetY);
+    this.canvas.title = found ? `${found.long}\n${this.amount(found.weight)}, ${share(found.weight, this.total)}` : "";
+    this.host.inspect(found && found.example >= 0 ? found.example : null, found && found.inside.length ? "The largest of what this frame asked for." : "");
+  }
+}

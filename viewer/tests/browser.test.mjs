@@ -1,0 +1,356 @@
+// The pages in a real browser: every view of every shared recording, what lies under the pointer, the keyboard alone.
+//
+// VRAMLENS_CHROMIUM names the browser (default /usr/bin/chromium), VRAMLENS_PYTHON a Python that has NumPy and rich.
+import assert from "node:assert/strict";
+import { execFileSync, spawn } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const PYTHON = process.env.VRAMLENS_PYTHON ?? "python3";
+const folder = mkdtempSync(join(tmpdir(), "vramlens-pages-"));
+const root = fileURLToPath(new URL("../..", import.meta.url));
+execFileSync(PYTHON, [join(root, "viewer/tests/pages.py"), folder], { stdio: ["ignore", "inherit", "inherit"] });
+const names = readdirSync(folder).filter((file) => file.endsWith(".html")).map((file) => file.slice(0, -5)); // prettier-ignore
+const expected = (name) => JSON.parse(readFileSync(join(folder, `${name}.json`), "utf8"));
+
+let browser;
+let page;
+before(async () => {
+  browser = await chromium.launch({ executablePath: process.env.VRAMLENS_CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+  page = await (await browser.newContext({ acceptDownloads: true })).newPage();
+});
+after(async () => {
+  await browser?.close();
+  rmSync(folder, { recursive: true });
+});
+
+/** A page, with all that goes wrong on it and all that it asks for. One tab serves all: a new one takes as long as a test. */
+async function open(name, { hash = "", url, viewport = { width: 1366, height: 768 }, colorScheme = "light" } = {}) {
+  await page.goto("about:blank");
+  await page.setViewportSize(viewport);
+  await page.emulateMedia({ colorScheme });
+  await page.mouse.move(2, 2);
+  const seen = { problems: [], requests: [] };
+  const address = url ?? pathToFileURL(join(folder, `${name}.html`)).href;
+  const heard = {
+    console: (message) => seen.problems.push(message.text()),
+    pageerror: (error) => seen.problems.push(String(error)),
+    dialog: (dialog) => {
+      seen.problems.push(`dialog: ${dialog.message()}`);
+      void dialog.dismiss();
+    },
+  };
+  for (const [event, listener] of Object.entries(heard)) {
+    page.removeAllListeners(event);
+    page.on(event, listener);
+  }
+  page.context().removeAllListeners("request");
+  page.context().on("request", (request) => seen.requests.push(request.url()));
+  await page.goto(address + hash);
+  await page.waitForSelector("html[data-ready]", { timeout: 20_000 });
+  return { seen, address };
+}
+
+const frame = () => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+
+/** How many colours a canvas shows. */
+const colours = (selector) =>
+  page.$eval(selector, (canvas) => {
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+    return new Set(new Uint32Array(data.buffer)).size;
+  });
+
+const clean = (seen, address) => {
+  assert.deepEqual(seen.problems, []);
+  assert.deepEqual(seen.requests.map((url) => url.split("#")[0]), [address], "nothing but the page itself is loaded"); // prettier-ignore
+};
+
+/** Every key and colouring, on recordings that differ in kind; on the others one colouring each, in turn. */
+const THOROUGH = new Set(["gpt_annotated", "oom_fragmented", "hostile", "no_events", "timeless", "ranks"]);
+const KEYS = ["w", "w", "s", "a", "d", "e", "q", "x", "0", "p", "o", "ArrowRight", "Shift+ArrowLeft", "ArrowUp", "ArrowDown", "Enter", "l", "n", "Escape"];
+const COLOURINGS = ["category", "phase", "module", "line", "step", "stream", "age"];
+
+async function everyView(name, number) {
+  assert.ok((await page.textContent("aside h2")).length > 10, "the verdict stands beside the picture");
+  const tabs = await page.$$eval("nav button", (buttons) => buttons.map((button) => button.textContent));
+  assert.deepEqual(tabs.slice(0, 3), ["Memory", "Addresses", "Who"]);
+  for (const [i, tab] of tabs.entries()) {
+    await page.keyboard.press(String(i + 1));
+    await frame();
+    assert.equal(await page.textContent("nav [aria-current]"), tab);
+    assert.ok((await colours(".pane .canvas canvas")) > 3, `${tab} shows something`);
+  }
+  await page.keyboard.press("1");
+  await frame();
+  await legendCloses();
+  for (const by of THOROUGH.has(name) ? COLOURINGS : [COLOURINGS[number % 7]]) {
+    await page.selectOption("#by", by);
+    await frame();
+    assert.ok((await colours("canvas.picture")) > 3, `coloured by ${by}`);
+    await legendCloses();
+  }
+  await page.keyboard.press("c");
+  for (const key of THOROUGH.has(name) ? KEYS : KEYS.slice(-6)) {
+    await page.keyboard.press(key);
+    await frame();
+  }
+  const unnamed = await page.$$eval("button, select, input, canvas[tabindex='0']", (all) =>
+    all.filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim() || one.closest("label"))).map((one) => one.outerHTML),
+  );
+  assert.deepEqual(unnamed, [], "everything that can be used has a name");
+}
+
+const UNITS = { byte: 1, bytes: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3 };
+const bytesOf = (text) => (text ? Number(text.split(" ")[0]) * UNITS[text.split(" ")[1]] : 0);
+const roundedBy = (text) => (/[KMG]iB/.test(text) ? 0.0051 * UNITS[text.split(" ")[1]] : 0);
+
+/** What the legend says sums to what the drawer says of the cursor, to the last digit that is shown. */
+async function legendCloses() {
+  const parts = await page.$$eval(".legend .entry > .soft", (all) => all.map((one) => one.textContent));
+  const [size, words] = await page.$eval(".drawer .facts", (facts) => [...facts.children].slice(0, 2).map((one) => one.textContent));
+  const whole = words.startsWith("with ") ? /^with (.+) requested/.exec(words)[1] : size;
+  const sum = parts.reduce((before, part) => before + bytesOf(part), 0);
+  const slack = [whole, ...parts].reduce((before, part) => before + roundedBy(part), 0);
+  assert.ok(Math.abs(sum - bytesOf(whole)) <= slack, `${parts.join(" + ")} is ${whole}`);
+}
+
+async function underThePointer({ event, events, probes }) {
+  const from = Math.max(0, Math.min(event, events - 4));
+  for (const probe of probes) {
+    await page.evaluate((hash) => (location.hash = hash), `view=memory&by=category&axis=events&x=${from}_${from + 4}&y=${probe.low}_${probe.high}&at=${event}`);
+    await page.waitForFunction((high) => Number(document.querySelector("canvas.picture").dataset.plot.split(",")[5]) === high, probe.high);
+    const [left, top, width, height] = (await page.getAttribute("canvas.picture", "data-plot")).split(",").map(Number);
+    const box = await page.locator("canvas.picture").boundingBox();
+    // What is under a pixel lies merged above what is drawn by itself.
+    const pixel = (probe.high - probe.low) / height;
+    const middle = probe.below + probe.older.filter((size) => size >= pixel).reduce((a, b) => a + b, probe.bytes / 2);
+    const y = top + height * (1 - (middle - probe.low) / (probe.high - probe.low));
+    await page.mouse.move(box.x + left + ((event + 0.5 - from) / Math.min(4, events)) * width, box.y + y);
+    await frame();
+    assert.equal(await page.textContent(".drawer .size"), probe.size);
+    assert.match(await page.textContent(".drawer .facts"), new RegExp(`${probe.address},`));
+    const line = await page.textContent(".drawer .user-line");
+    if (probe.line) assert.ok(line.startsWith(probe.line), `${line} begins with ${probe.line}`);
+    else assert.match(line, /No line of yours/);
+    assert.deepEqual(await page.$$eval(".drawer .frames .function", (all) => all.map((one) => one.textContent)), probe.frames);
+    await page.mouse.move(2, 2);
+  }
+}
+
+for (const [number, name] of names.entries()) {
+  test(`what is under the pointer in ${name}, and every view of it`, async () => {
+    const { seen, address } = await open(name);
+    if (name !== "ranks") await underThePointer(expected(name));
+    await page.evaluate(() => (location.hash = "view=memory&by=category&axis=time"));
+    await frame();
+    await everyView(name, number);
+    clean(seen, address);
+  });
+}
+
+test("the smallest window shows every button, and no word of the answer is cut", async () => {
+  await open("ranks", { viewport: { width: 1024, height: 640 } });
+  await page.$$eval("header option, header h1", (all) => all.forEach((one) => (one.textContent = "a_run_with_a_long_name.rank00000.pickle.xz")));
+  for (const key of ["1", "2", "3", "4", "5"]) {
+    await page.keyboard.press(key);
+    await frame();
+    const beyond = await page.$$eval("header > *, .toolbar > *, .bar > *", (all) => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.outerHTML));
+    assert.deepEqual(beyond, []);
+    const cut = await page.$$eval(".merged, .stepper .event, .answer", (all) => all.filter((one) => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight + 2).map((one) => one.textContent));
+    assert.deepEqual(cut, []);
+  }
+});
+
+test("a finding moves the picture to its place and marks its allocations", async () => {
+  const { seen, address } = await open("leak_hook");
+  await page.click("[data-finding=leak]");
+  await frame();
+  assert.match(await page.textContent(".found"), /^[1-9][\d,]* allocations? marked, .+ at the cursor$/);
+  assert.equal(await page.getAttribute("[data-finding=leak]", "aria-expanded"), "true");
+  await page.keyboard.press("Escape");
+  await frame();
+  assert.equal(await page.textContent(".found"), "");
+  clean(seen, address);
+});
+
+test("a failed run opens at the failure", async () => {
+  await open("oom_train");
+  await page.waitForFunction(() => location.hash.includes("at=")).catch(() => undefined);
+  assert.match(await page.textContent(".drawer"), /wanted/);
+  assert.match(await page.textContent(".drawer .stack"), /lm_loss/);
+});
+
+test("the keyboard alone: from the search to an allocation, and the place in the address", async () => {
+  const { seen, address } = await open("gpt");
+  await page.keyboard.press("/");
+  await page.keyboard.type("workloads.py:39");
+  await page.keyboard.press("Enter");
+  await frame();
+  assert.match(await page.textContent(".found"), /allocations marked/);
+  await page.keyboard.press("ArrowUp");
+  await page.keyboard.press("ArrowUp");
+  await frame();
+  const size = await page.textContent(".drawer .size");
+  const line = await page.textContent(".drawer .user-line");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => /allocation=\d+/.test(location.hash) && /search=/.test(location.hash));
+  const hash = await page.evaluate(() => location.hash);
+  clean(seen, address);
+  const again = await open("gpt", { hash });
+  assert.equal(await page.textContent(".drawer .size"), size);
+  assert.equal(await page.textContent(".drawer .user-line"), line);
+  assert.equal(await page.inputValue("input[type=search]"), "workloads.py:39");
+  await page.keyboard.press("?");
+  assert.ok(await page.isVisible("dialog.help"));
+  await page.keyboard.press("Escape");
+  assert.ok(!(await page.isVisible("dialog.help")));
+  clean(again.seen, again.address);
+});
+
+test("an address that is about another recording, or made up, does no harm", async () => {
+  for (const hash of ["#view=ranks&track=99&at=9007199254740991&allocation=9007199254740991&finding=77&x=1e9_2e9&y=1e15_2e15", "#view=who&search=%28%5B%3C%2Fscript%3E&at=-1"]) {
+    const { seen, address } = await open("gpt", { hash });
+    await frame();
+    await page.evaluate(() => (location.hash = "#track=7&at=99999999&allocation=99999999&view=compare"));
+    await frame();
+    assert.equal(await page.textContent("nav [aria-current]"), "Memory");
+    clean(seen, address);
+  }
+});
+
+test("wheel and drag zoom and move", async () => {
+  await open("gpt_varlen", { hash: "#axis=events&view=memory" });
+  const window = async () => {
+    await page.waitForTimeout(220);
+    return /x=([\d.]+)_([\d.]+)/.exec(await page.evaluate(() => location.hash))?.slice(1).map(Number) ?? null;
+  };
+  const box = await page.locator("canvas.picture").boundingBox();
+  await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
+  for (let i = 0; i < 6; i++) await page.mouse.wheel(0, -240);
+  const near = await window();
+  assert.ok(near, "zoomed in");
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width / 2 - 200, box.y + box.height / 2, { steps: 5 });
+  await page.mouse.up();
+  const moved = await window();
+  assert.ok(moved[0] > near[0] && Math.abs(moved[1] - moved[0] - (near[1] - near[0])) < 1);
+  await page.keyboard.press("0");
+  assert.equal(await window(), null);
+});
+
+test("text from a hostile recording is text", async () => {
+  const { seen, address } = await open("hostile");
+  for (const key of ["1", "ArrowUp", "2", "3", "n"]) {
+    await page.keyboard.press(key);
+    await frame();
+  }
+  assert.equal(await page.$("img"), null);
+  assert.match(await page.textContent("header h1"), /><img src=x onerror="alert\(1\)">/);
+  assert.match(await page.textContent("body"), /<img src=x/);
+  clean(seen, address);
+});
+
+test("even markup that got in could not run", async () => {
+  const { seen } = await open("gpt");
+  await page.evaluate(() => {
+    const script = document.createElement("script");
+    script.textContent = "window.ran = true";
+    document.body.append(script);
+    const image = document.createElement("img");
+    image.setAttribute("onerror", "window.ran = true");
+    image.src = "data:,";
+    document.body.append(image);
+  });
+  await page.waitForTimeout(100);
+  assert.equal(await page.evaluate(() => window.ran), undefined);
+  const fetched = await page.evaluate(() => fetch("https://example.invalid/").then(() => true, () => false));
+  assert.equal(fetched, false);
+  assert.ok(seen.problems.some((problem) => problem.includes("Content Security Policy")));
+});
+
+test("what is shown can be saved", async () => {
+  const { seen, address } = await open("gpt_annotated");
+  for (const tab of ["1", "2", "3"]) {
+    await page.keyboard.press(tab);
+    await frame();
+    const [png] = await Promise.all([page.waitForEvent("download"), page.click("text=PNG")]);
+    assert.equal(readFileSync(await png.path()).subarray(1, 4).toString(), "PNG");
+    const [svg] = await Promise.all([page.waitForEvent("download"), page.click("text=SVG")]);
+    const text = readFileSync(await svg.path(), "utf8");
+    const parsed = await page.evaluate((markup) => {
+      const found = new DOMParser().parseFromString(markup, "image/svg+xml");
+      return { error: found.querySelector("parsererror")?.textContent, shapes: found.querySelectorAll("path, rect, polygon").length, texts: found.querySelectorAll("text").length };
+    }, text);
+    assert.equal(parsed.error, undefined);
+    assert.ok(parsed.shapes > 5 && parsed.texts > 3);
+  }
+  assert.deepEqual(seen.problems, []);
+  assert.deepEqual(seen.requests.filter((url) => !url.startsWith("blob:")).map((url) => url.split("#")[0]), [address]); // prettier-ignore
+});
+
+test("many ranks, and two of them compared", async () => {
+  const { seen, address } = await open("ranks");
+  assert.equal(await page.textContent("nav [aria-current]"), "Ranks");
+  assert.match(await page.textContent(".answer"), /peaks highest, at .+ lowest, at/);
+  await page.keyboard.press("4");
+  await frame();
+  assert.match(await page.textContent(".answer"), /Both peak at the same|The second peaks/);
+  assert.ok((await page.$$(".table tbody tr")).length > 3);
+  await page.fill(".bar input[type=search]", "forward$");
+  await frame();
+  const rows = await page.$$eval(".table tbody .who", (all) => all.map((one) => one.textContent));
+  assert.ok(rows.length > 0 && rows.every((row) => row.endsWith("forward")));
+  clean(seen, address);
+});
+
+test("tables sort and filter; modules are a tree", async () => {
+  const { seen, address } = await open("lightning", { hash: "#view=who&table=module&of=peak" });
+  await frame();
+  const names = await page.$$eval(".table tbody .who", (all) => all.map((one) => one.textContent));
+  assert.ok(names.length > 5);
+  await page.click(".table thead button:has-text('allocations')");
+  const counts = await page.$$eval(".table tbody td:nth-child(3)", (all) => all.map((one) => Number(one.textContent.replaceAll(",", ""))));
+  assert.deepEqual(counts, [...counts].sort((a, b) => b - a));
+  clean(seen, address);
+});
+
+test("replayed settings are drawn over the recorded ones", async () => {
+  await open("what_if");
+  const [svg] = await Promise.all([page.waitForEvent("download"), page.click("text=SVG")]);
+  assert.match(readFileSync(await svg.path(), "utf8"), /expandable_segments:True: at most [\d.]+ [GM]iB/);
+});
+
+test("light and dark", async () => {
+  for (const colorScheme of ["light", "dark"]) {
+    await open("gpt", { colorScheme });
+    assert.equal(await page.getAttribute("html", "data-theme"), colorScheme);
+    const [paper, ink] = await page.evaluate(() => [getComputedStyle(document.querySelector("aside")).backgroundColor, getComputedStyle(document.body).color]);
+    const light = (colour) => /\d+/g.exec(colour) && colour.match(/\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 3;
+    assert.ok(Math.abs(light(paper) - light(ink)) > 150);
+  }
+});
+
+test("the local page asks its own server alone", async () => {
+  const server = spawn(PYTHON, ["-m", "vramlens", "view", join(root, "tests/data/recordings/gpt.pickle.xz"), "--no-browser"], {
+    env: { ...process.env, PYTHONPATH: join(root, "src") },
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  try {
+    const url = await new Promise((found) => {
+      let text = "";
+      server.stdout.on("data", (data) => (text += data).includes("\n") && found(text.trim()));
+    });
+    const { seen } = await open("", { url });
+    assert.match(await page.textContent("aside h2"), /Peak 1.84 GiB/);
+    assert.deepEqual(seen.problems, []);
+    assert.deepEqual(seen.requests.map((asked) => new URL(asked).origin + new URL(asked).pathname), [new URL(url).origin + "/", new URL(url).origin + "/data"]); // prettier-ignore
+  } finally {
+    server.kill();
+  }
+});

@@ -1,0 +1,16 @@
+// What the tests of the layout need of the viewer, in one bundle.
+
+export { Container, decode } from "../src/data/container";
+export { Groups } from "../src/data/groups";
+export { Track } from "../src/data/track";
+export { Axis } from "../src/layout/axis";
+export { blocksOf, heapOf, holeAt } from "../src/layout/heap";
+export { Lifetimes } from "../src/layout/moments";
+export { Space } from "../src/layout/space";
+export { hit, stack } from "../src/layout/stacked";
+export { flameOf, moduleTree, tally, weighAt, weighLifetimes } from "../src/layout/tally";
+export { fromHash, toHash } from "../src/ui/store";
+export { pattern, markedBySearch } from "../src/ui/marks";
+export { SvgSurface } from "../src/draw/svg";
+export * as palette from "../src/draw/palette";
+export * as format from "../src/draw/format";

@@ -1,0 +1,247 @@
+// The stacked layout against an independent one that looks at every allocation for every column.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { modules } from "./bundle.mjs";
+import { random, randomContainer } from "./random_track.mjs";
+
+const viewer = await modules();
+const ORDER = ["parameters", "optimizer_state", "workspace", "gradients", "activations", "temporaries", "other"];
+const NAMES = ["other", "parameters", "gradients", "optimizer_state", "activations", "temporaries", "workspace"];
+
+async function made(seed, wanted) {
+  const recording = randomContainer(seed, wanted);
+  const container = await viewer.Container.open(recording.bytes);
+  return { ...recording, track: await viewer.Track.read(container, container.header.tracks[0]) };
+}
+
+const alive = (rows, event) => rows.filter((row) => row.born <= event && row.died > event);
+const sum = (rows) => rows.reduce((total, row) => total + row.bytes, 0);
+
+/** Slowly: the event of a column, and its stack from the bottom to the top. */
+function slowColumn(recording, kind, from, to, width, column) {
+  const at = (edge) => {
+    const place = from + ((to - from) * edge) / width;
+    if (kind === "events") return Math.min(recording.events - 1, Math.floor(place));
+    return recording.clock.filter((time) => time <= place).length - 1;
+  };
+  const first = at(column);
+  const last = Math.max(first, at(column + 1));
+  let event = first;
+  for (let e = first; e <= last; e++) if (sum(alive(recording.rows, e)) > sum(alive(recording.rows, event))) event = e;
+  const pieces = [];
+  for (const name of ORDER) {
+    for (const row of alive(recording.rows, event)) if (NAMES[row.category] === name) pieces.push({ row: recording.rows.indexOf(row), name });
+  }
+  return { event, pieces };
+}
+
+for (let seed = 1; seed <= 24; seed++) {
+  test(`stack of a random recording, ${seed}`, async () => {
+    const below = random(seed + 1000);
+    const recording = await made(seed, 40 + below(400));
+    const { track, rows } = recording;
+    const groups = new viewer.Groups(track, "category");
+    const kind = seed % 2 ? "events" : "time";
+    const axis = new viewer.Axis(track, kind);
+    const from = seed % 3 ? 0 : axis.end * 0.3;
+    const to = seed % 3 ? axis.end : axis.end * 0.45;
+    const width = 60;
+    const height = 80 + below(200);
+    const high = sum(rows.filter((row) => row.bytes)) / 3;
+    const stacked = viewer.stack(track, groups, new viewer.Lifetimes(track), axis, { from, to, low: 0, high, width, height });
+    let single = 0;
+    for (let column = 0; column < width; column++) {
+      const slow = slowColumn(recording, kind, from, to, width, column);
+      assert.equal(stacked.moments.event[column], slow.event, `event of column ${column}`);
+      const total = sum(slow.pieces.map((piece) => rows[piece.row]));
+      const end = stacked.starts[column + 1];
+      if (end > stacked.starts[column]) assert.equal(stacked.top[end - 1], total, "bytes of the column");
+      else assert.equal(total, 0);
+      // What is drawn by itself comes in the slow order, is alive, and has its own bytes.
+      let before = 0;
+      let last = -1;
+      for (let p = stacked.starts[column]; p < end; p++) {
+        const what = stacked.what[p];
+        const bytes = stacked.top[p] - before;
+        before = stacked.top[p];
+        if (what < 0) continue;
+        single++;
+        const place = slow.pieces.findIndex((piece) => piece.row === what);
+        assert.ok(place > last, "in order of group and birth, and alive");
+        last = place;
+        assert.equal(bytes, rows[what].bytes);
+      }
+      // A pixel high and alive at that moment: never merged.
+      const drawn = new Set(stacked.what.subarray(stacked.starts[column], end));
+      for (const { row } of slow.pieces) {
+        const lives = rows[row].died - rows[row].born;
+        const perColumn = (stacked.moments.last[width - 1] - stacked.moments.first[0]) / width;
+        if (rows[row].bytes >= high / height && lives > perColumn) assert.ok(drawn.has(row), `allocation ${row} is drawn`);
+      }
+      // Whatever is pointed at, every byte belongs to one allocation of the right group.
+      for (let tries = 0; tries < 6 && total; tries++) {
+        const bytes = below(total);
+        const found = viewer.hit(track, groups, stacked, column, bytes);
+        assert.ok(found && found.row >= 0);
+        assert.ok(slow.pieces.some((piece) => piece.row === found.row));
+        assert.equal(found.merged, !drawn.has(found.row));
+        assert.ok(found.from <= bytes && bytes < found.to && found.to - found.from === rows[found.row].bytes);
+        assert.equal(groups.groups[found.group].name.replaceAll(" ", "_"), NAMES[rows[found.row].category]);
+      }
+      assert.equal(viewer.hit(track, groups, stacked, column, total), null);
+    }
+    assert.ok(single > 0);
+  });
+}
+
+test("curves and their peaks are those of a slow sum", async () => {
+  for (let seed = 50; seed < 56; seed++) {
+    const { track, rows, events } = await made(seed, 700);
+    const kinds = [
+      [track.requested, (row) => row.bytes, (row) => row.died],
+      [track.allocated, (row) => row.bytes + row.slack, (row) => row.freed],
+      [track.active, (row) => row.bytes + row.slack, (row) => row.died],
+    ];
+    for (const [curve, size, end] of kinds) {
+      const slow = Array.from({ length: events }, (_, e) => rows.reduce((all, row) => all + (row.born <= e && end(row) > e ? size(row) : 0), 0));
+      slow.forEach((bytes, event) => assert.equal(curve.at(event), bytes));
+      for (let a = 0; a < events; a += 37) {
+        for (const b of [a + 1, a + 5, a + 90, events]) {
+          if (b > events) continue;
+          const part = slow.slice(a, b);
+          assert.equal(curve.peak(a, b), a + part.indexOf(Math.max(...part)));
+        }
+      }
+    }
+    const groups = new viewer.Groups(track, "category");
+    for (let event = -1; event < events; event += 13) {
+      const sums = groups.at(event, new Float64Array(groups.groups.length));
+      groups.groups.forEach((group, g) => assert.equal(sums[g], sum(alive(rows, event).filter((row) => NAMES[row.category] === group.name.replaceAll(" ", "_")))));
+    }
+  }
+});
+
+test("every grouping puts every allocation into a group", async () => {
+  const { track } = await made(7, 300);
+  for (const by of ["category", "phase", "module", "line", "step", "stream", "age"]) {
+    const groups = new viewer.Groups(track, by);
+    assert.ok(groups.groups.length > 0 && groups.of.every((group) => group < groups.groups.length), by);
+    const total = groups.at(200, new Float64Array(groups.groups.length)).reduce((a, b) => a + b, 0);
+    assert.equal(total, track.requested.at(200), by);
+  }
+});
+
+test("the heap's lines hold every reserved byte once", async () => {
+  const { track } = await made(9, 300);
+  for (const lines of [1, 3, 12]) {
+    const heap = viewer.heapOf(track, 150, 500, lines);
+    assert.ok(heap.lines <= lines);
+    const bytes = heap.pieces.reduce((total, piece) => total + piece.bytes, 0);
+    assert.equal(Math.round(bytes), track.segment.bytes[0]);
+  }
+});
+
+test("a hole is what no block lies in", async () => {
+  const { track, rows } = await made(13, 300);
+  const space = new viewer.Space(track);
+  for (const event of [20, 150, 299]) {
+    const here = alive(rows, event).map((row) => [row.address, row.address + row.bytes + row.slack, row]).sort((a, b) => a[0] - b[0]);
+    const blocks = viewer.blocksOf(track, space, event);
+    assert.deepEqual(blocks.map((block) => [block.from, block.from + block.bytes]), here.map(([from, to]) => [from, to]));
+    for (let address = 0; address < track.segment.bytes[0]; address += 7_654_321) {
+      const inside = here.find(([from, to]) => from <= address && address < to);
+      const hole = viewer.holeAt(track, blocks, 0, address);
+      if (inside) assert.equal(hole, null);
+      else {
+        const from = Math.max(0, ...here.filter(([, to]) => to <= address).map(([, to]) => to));
+        const to = Math.min(track.segment.bytes[0], ...here.filter(([start]) => start > address).map(([start]) => start));
+        const oldest = here.map(([, , row]) => row).sort((a, b) => rows.indexOf(a) - rows.indexOf(b))[0];
+        assert.deepEqual(hole, { bytes: to - from, segmentBytes: track.segment.bytes[0], blocks: here.length, oldest: rows.indexOf(oldest) });
+      }
+    }
+  }
+});
+
+test("tallies and flames add up", async () => {
+  const { track, rows } = await made(11, 300);
+  const weighed = viewer.weighAt(track, 200);
+  const expected = sum(alive(rows, 200));
+  for (const kind of ["line", "module", "category", "phase", "stack"]) {
+    assert.equal(viewer.tally(track, weighed, kind).reduce((total, entry) => total + entry.weight, 0), expected);
+  }
+  assert.equal(viewer.flameOf(track, weighed, "all").weight, expected);
+  const lifetimes = viewer.weighLifetimes(track, 0, 300);
+  const slow = rows.filter((row) => row.died > 0).reduce((total, row) => total + row.bytes * (track.timeOf(row.died) - track.timeOf(Math.max(0, row.born))), 0) / 1e6;
+  const found = viewer.flameOf(track, lifetimes, "all").weight;
+  assert.ok(Math.abs(found - slow) <= 1e-9 * slow);
+  const tree = viewer.moduleTree([
+    { key: 1, name: "a.b", weight: 5, count: 1, example: 0 },
+    { key: 2, name: "a.c", weight: 7, count: 2, example: 1 },
+    { key: 0, name: "outside modules", weight: 1, count: 1, example: 2 },
+  ]);
+  assert.deepEqual(tree.map((branch) => [branch.path, branch.depth, branch.weight]), [["a", 0, 12], ["a.c", 1, 7], ["a.b", 1, 5], ["outside modules", 0, 1]]);
+});
+
+test("an address holds the whole place, and a hostile one nothing else", () => {
+  const state = { tab: "who", track: 3, axis: "events", by: "line", window: [10, 20.5], bytes: [0, 4096], cursor: 17, selected: 5, finding: 1, search: "a b&c", lines: {}, of: "lifetime", table: "module", theme: "" };
+  const { lines: _, theme: __, ...kept } = state;
+  assert.deepEqual(viewer.fromHash(`#${viewer.toHash(state)}`), kept);
+  assert.deepEqual(viewer.fromHash("#view=nothing&x=9_1&y=NaN_3&at=1e400&track=-7&by=__proto__&table=constructor"), {});
+});
+
+test("a search that is no regular expression is looked for as it is", () => {
+  assert.ok(viewer.pattern("a(b").test("xa(bx"));
+  assert.ok(viewer.pattern("step").test("Step"));
+  assert.ok(!viewer.pattern("Step").test("step"));
+});
+
+test("sizes and times are written as everywhere else", () => {
+  const { size, time } = viewer.format;
+  assert.deepEqual([1, 512, 1536, 57 * 2 ** 20, 3.71 * 2 ** 30].map(size), ["1 byte", "512 bytes", "1.50 KiB", "57.00 MiB", "3.71 GiB"]);
+  assert.deepEqual([0, 812, 1240, 3.05e6, 125e6, 179.7e6].map((us) => time(us)), ["0", "812 µs", "1.24 ms", "3.05 s", "2 min 5 s", "3 min 0 s"]);
+});
+
+test("blocks under a pixel are not taken for free memory", () => {
+  const { category, phase, pale, freeColour } = viewer.palette;
+  for (const paper of [[255, 255, 255], [22, 26, 32]]) {
+    const free = freeColour(paper);
+    for (const [name, colour] of [...Object.entries(category), ...Object.entries(phase)]) {
+      const distance = Math.hypot(...pale(colour, paper).map((part, i) => part - free[i]));
+      assert.ok(distance >= 40, `${name} is ${distance.toFixed(0)} from free`);
+    }
+  }
+});
+
+// Machado, Oliveira and Fernandes 2009, severity 1.
+const SEEN = {
+  everyone: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+  protanopia: [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+  deuteranopia: [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+  tritanopia: [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}; // prettier-ignore
+
+/** CIE L*a*b* of a colour as some people see it. */
+function lab(colour, matrix) {
+  const linear = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  const [r, g, b] = matrix.map((row) => Math.min(1, Math.max(0, row.reduce((sum, factor, i) => sum + factor * linear[i], 0))));
+  const f = (t) => (t > 0.008856 ? Math.cbrt(t) : 7.787 * t + 16 / 116);
+  const x = f((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505);
+  const y = f(0.2126 * r + 0.7152 * g + 0.0722 * b);
+  const z = f((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089);
+  return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
+}
+
+for (const [who, matrix] of Object.entries(SEEN)) {
+  test(`colours differ for ${who}`, () => {
+    const { category, phase, distinct } = viewer.palette;
+    for (const [name, least, colours] of [["category", 14, Object.values(category)], ["phase", 14, Object.values(phase)], ["distinct", 7, distinct]]) {
+      const seen = colours.map((colour) => lab(colour, matrix));
+      for (let a = 0; a < seen.length; a++) {
+        for (let b = a + 1; b < seen.length; b++) {
+          const distance = Math.hypot(...seen[a].map((part, i) => part - seen[b][i]));
+          assert.ok(distance >= least, `${name}: ${colours[a]} and ${colours[b]} are ${distance.toFixed(1)} apart`);
+        }
+      }
+    }
+  });
+}
