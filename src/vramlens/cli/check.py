@@ -1,0 +1,186 @@
+"""``vramlens check``: whether a recording stays within a budget; for continuous integration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from vramlens.cli.diff import read_run, write
+from vramlens.cli.explain import device
+from vramlens.cli.output import OutputError, Page, write_file
+from vramlens.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from vramlens.analyses.budget import Check
+    from vramlens.analyses.budget_file import Budget
+
+HELP = "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
+_FILE_WIDTH = 100
+_BUDGET = "vram.toml"
+_GIT_PATIENCE_S = 5
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``check``."""
+    parser.add_argument("file", metavar="FILE", help="a recording, or a PyTorch memory snapshot")
+    parser.add_argument("--budget", default=_BUDGET, metavar="TOML", help=f"the budget file (default: {_BUDGET})")
+    parser.add_argument(
+        "--baseline", metavar="FILE", help="a recording that kept the budget: tells which lines rose since"
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="rewrite the budget's limits from this recording (makes a first one)"
+    )
+    parser.add_argument(
+        "--device", type=device, metavar="N", help="the device, 0 or cuda:0 (default: the one that holds most)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--format",
+        choices=("text", "json", "markdown", "github"),
+        default="text",
+        help="how to say it; github writes annotations, and the step's summary where GITHUB_STEP_SUMMARY is set",
+    )
+    form.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Checks, or updates; 1 where a limit is broken or cannot be told."""
+    from vramlens.analyses.budget import check_run
+
+    if arguments.update:
+        if arguments.baseline is not None or arguments.format != "text":
+            raise UsageError(
+                "--update takes no --baseline and no --format: it rewrites the budget and says what changed"
+            )
+        return _update(arguments)
+    budget = _read(arguments.budget, arguments.file)
+    if not budget.limits:
+        raise InputError(
+            f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
+        )
+    checked = read_run(arguments.file, arguments.device)
+    baseline = read_run(arguments.baseline, arguments.device) if arguments.baseline is not None else None
+    check = check_run(checked, budget, baseline)
+    inputs = (arguments.file, arguments.budget, *([arguments.baseline] if arguments.baseline else []))
+    write(arguments.output, _written(check, arguments), inputs)
+    if arguments.format == "github":
+        _summarize(check)
+    return 0 if check.passed else 1
+
+
+def _read(path: str, recording: str) -> Budget:
+    """The budget file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from vramlens.analyses.budget_file import MOST_BYTES, read_budget
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: no such budget; vramlens check {recording} --budget {path} --update writes a first one"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    return read_budget(data, path)
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    from vramlens.analyses.budget import update
+
+    budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
+    done = update(read_run(arguments.file, arguments.device), budget)
+    write_file(arguments.budget, done.text, source=arguments.file)
+    text = f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}.\n"
+    for scope, before, now in done.changes:
+        text += f"  {scope}: {now}\n" if before is None else f"  {scope}: {before} before, {now} now\n"
+    for scope, why in done.untold:
+        stays = "left out" if budget is None else "as it was"
+        text += f"  {scope}: {stays}, since it cannot be told: {why}\n"
+    text += _review(arguments.budget)
+    write(arguments.output, text, (arguments.file, arguments.budget))
+    return 0
+
+
+def _review(budget: str) -> str:
+    """How to have the budget reviewed: what git shows depends on whether it knows the file."""
+    quoted = shlex.quote(budget)
+    known = _git_knows(budget)
+    if known is None:
+        return f"Next, read {quoted}\n"
+    why, command = ("have the change reviewed", "diff") if known else ("have it kept and reviewed", "add")
+    return f"Next, {why}:\n  git {command} {quoted}\n"
+
+
+def _git_knows(path: str) -> bool | None:
+    """Whether git tracks a file; None outside a work tree, or without git."""
+    folder, name = os.path.split(os.path.abspath(path))
+    try:
+        inside = _git(folder, "rev-parse", "--is-inside-work-tree")
+        if inside.returncode or inside.stdout.strip() != b"true":
+            return None
+        return _git(folder, "ls-files", "--error-unmatch", "--", name).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["git", "--literal-pathspecs", "-C", folder, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_GIT_PATIENCE_S,
+    )
+
+
+def _written(check: Check, arguments: argparse.Namespace) -> str:
+    if arguments.format == "json":
+        import json
+
+        from vramlens.report.check_json import check_to_json
+
+        return json.dumps(check_to_json(check), indent=2, allow_nan=False) + "\n"
+    if arguments.format == "github":
+        from vramlens.report.github import check_to_github
+
+        return check_to_github(check, os.environ)
+    from vramlens.report.check import check_to_markdown, render_check
+
+    if arguments.format == "markdown":
+        return check_to_markdown(check)
+    from rich.console import Console
+
+    to_file = arguments.output not in (None, "-")
+    page = Page(None if to_file else sys.stdout)
+    render_check(check, Console(file=page, width=_FILE_WIDTH if to_file else None))
+    return page.getvalue()
+
+
+def _summarize(check: Check) -> None:
+    """Adds the check to the step's summary, where GitHub asks for one.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from vramlens.report.check import check_to_markdown
+    from vramlens.report.github import SUMMARY_BYTES
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    data = check_to_markdown(check).encode("utf-8", "backslashreplace") + b"\n"
+    try:
+        # Others' lines of the same step stand before it: appended, in one call.
+        with open(path, "ab") as file:
+            if file.tell() + len(data) <= SUMMARY_BYTES:
+                file.write(data)
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror or error}") from None

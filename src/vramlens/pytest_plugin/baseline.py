@@ -1,0 +1,62 @@
+"""The baseline: the peak of each test, stored in a file that is reviewed with the code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from vramlens.analyses.tolerance import parse_tolerance
+from vramlens.errors import UsageError
+from vramlens.whole_file import whole_file
+
+NAME = "vramlens-tests.json"
+_SCHEMA = "vramlens/1"
+
+
+def tolerance(text: str) -> Callable[[int], int]:
+    """What a size may rise by, as a function of it: ``2%`` or ``1MiB``.
+
+    Raises:
+        pytest.UsageError: it is neither.
+    """
+    try:
+        return parse_tolerance(text)
+    except UsageError as error:
+        raise pytest.UsageError(f"--vramlens-tolerance {error}") from None
+
+
+def read_baseline(path: str) -> dict[str, int] | None:
+    """The stored peaks by test; None where there is no file yet.
+
+    Raises:
+        pytest.UsageError: it is no baseline.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        tests = data["tests"]
+        if data["schema"] != _SCHEMA or not all(type(peak) is int and peak >= 0 for peak in tests.values()):
+            raise ValueError("not as vramlens writes it")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise pytest.UsageError(
+            f"{path}: is no baseline of pytest --vramlens ({error}); delete it to begin anew"
+        ) from None
+    return dict(tests)
+
+
+def write_baseline(path: str, peaks: dict[str, int]) -> None:
+    """Stores the peaks: the file is replaced in one step.
+
+    Raises:
+        pytest.UsageError: it cannot be written.
+    """
+    data = {"schema": _SCHEMA, "tests": dict(sorted(peaks.items()))}
+    try:
+        with whole_file(path) as file:
+            file.write(json.dumps(data, indent=1).encode() + b"\n")
+    except OSError as error:
+        raise pytest.UsageError(f"{path}: {error.strerror or error}; the peaks were not stored") from None

@@ -1,0 +1,202 @@
+"""What one test uses of the GPU's memory: its peak above what was there before, what it leaves behind, by line.
+
+It is read from PyTorch's own history, not from its peak counters: a test may reset those, and may rely on them. All
+sizes are requested bytes, which are the same in every run; of several devices the one with most counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import pickle
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramlens.capture import torch_api
+from vramlens.capture.limits import default_max_events
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution import Attribution
+    from vramlens.capture.torch_api import Allocator
+
+_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LineUse:
+    """Bytes that a line asked for during a test; ``place`` is ``file:line in function``."""
+
+    place: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TestUse:
+    """What a test used.
+
+    Attributes:
+        peak_bytes: the most that it held at once of its own.
+        kept_bytes: what is still there of it when it is over.
+        peak_lines, kept_lines: who asked for those, the most first.
+        whole: whether PyTorch kept every event; else the figures are what is left to see, at least.
+    """
+
+    __test__ = False  # for pytest, which looks at names
+
+    peak_bytes: int
+    kept_bytes: int
+    peak_lines: tuple[LineUse, ...] = ()
+    kept_lines: tuple[LineUse, ...] = ()
+    whole: bool = True
+
+
+NOTHING = TestUse(0, 0)
+
+
+def find_gpu(*, import_torch: bool) -> Allocator | None:
+    """The GPU that tests can use; None without one, or without PyTorch.
+
+    Args:
+        import_torch: whether to import it, where no test has yet.
+    """
+    if import_torch and "torch" not in sys.modules:
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            return None
+    gpu = torch_api.connect()
+    return gpu if gpu is not None and gpu.is_visible() else None
+
+
+class Measurement:
+    """Measures one test: ``begin()``, the test, ``end()``."""
+
+    def __init__(self, gpu: Allocator) -> None:
+        self._gpu = gpu
+        self._running = self._ours = False
+        self._began_us = 0
+
+    def begin(self) -> None:
+        """From here on memory is the test's; what is there already does not count, nor hide anything by being freed."""
+        self._running = True
+        if self._gpu.is_initialized():
+            clear_workspaces()
+        self._gpu.when_initialized(self._start)
+        self._began_us = time.time_ns() // 1000
+
+    def _start(self) -> None:
+        if self._running and not self._gpu.history_is_on():
+            # An allocator without history (cudaMallocAsync) raises: then there is nothing to see.
+            with contextlib.suppress(RuntimeError):
+                self._gpu.start_history(default_max_events(1))
+                self._ours = True
+
+    def end(self, *, collect: bool = False) -> TestUse:
+        """What the test used. Nothing is left of the measurement.
+
+        Args:
+            collect: whether garbage in cycles is freed first: it is no leak, but looking for it takes time.
+        """
+        self._running = False
+        if not self._gpu.is_initialized():
+            return NOTHING
+        if collect:
+            gc.collect()
+        clear_workspaces()
+        try:
+            snapshot = self._gpu.snapshot()
+        finally:
+            if self._ours:
+                self._gpu.stop_history()
+                self._ours = False
+        return _use_of(snapshot, self._began_us)
+
+
+def clear_workspaces() -> None:
+    """Frees what cuBLAS keeps for the next product: whichever test comes first would seem to leave it behind."""
+    torch = torch_api.loaded_torch()
+    clear = getattr(getattr(torch, "_C", None), "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+
+
+def _use_of(snapshot: dict[str, Any], since_us: int) -> TestUse:
+    """The peak of the device that was used most, and what stays on the one where most stays, since a moment."""
+    from vramlens.analyses.attribution import attribute
+    from vramlens.read.snapshot import read_snapshot
+
+    earlier = [sum(event.get("time_us", since_us) < since_us for event in one) for one in snapshot["device_traces"]]
+    snapshot["device_traces"] = [one[count:] for one, count in zip(snapshot["device_traces"], earlier, strict=True)]
+    room = snapshot.get("allocator_settings", {}).get("trace_alloc_max_entries") or default_max_events(1)
+    trace = read_snapshot(io.BytesIO(pickle.dumps(snapshot, 4)), "this test")
+    uses = []
+    for device in trace.devices.values():
+        if not len(device.events):
+            continue
+        view = attribute(trace, device)
+        whole = len(device.events) < room
+        uses.append(_device_use(view, whole))
+    if not uses:
+        return NOTHING
+    peak, kept = max(uses, key=lambda one: one.peak_bytes), max(uses, key=lambda one: one.kept_bytes)
+    whole = all(one.whole for one in uses)
+    return TestUse(peak.peak_bytes, kept.kept_bytes, peak.peak_lines, kept.kept_lines, whole)
+
+
+def _device_use(view: Attribution, whole: bool) -> TestUse:
+    device = view.device
+    rows = device.allocations
+    curve = device.requested_curve
+    # What was there before may be freed during the test, which must not hide what the test takes.
+    own = curve - _older(view)
+    peak = int(own.argmax())
+    mine = rows.born >= 0
+    held = mine & (rows.born <= peak) & (rows.died > peak)
+    kept = mine & (rows.free_requested >= len(device.events))
+    return TestUse(
+        peak_bytes=max(0, int(own[peak])),
+        kept_bytes=int(rows.requested_bytes[kept].sum()),
+        peak_lines=_lines(view, held),
+        kept_lines=_lines(view, kept),
+        whole=whole,
+    )
+
+
+def _older(view: Attribution) -> Any:
+    """Requested bytes from before the test that are still there after each event."""
+    import numpy as np
+
+    rows, events = view.device.allocations, len(view.device.events)
+    old = rows.born < 0
+    freed = np.zeros(events + 1, np.int64)
+    np.add.at(freed, rows.died[old], rows.requested_bytes[old])
+    return view.device.requested.base_bytes - np.cumsum(freed[:-1])
+
+
+def _lines(view: Attribution, rows: Any) -> tuple[LineUse, ...]:
+    """The lines that asked for some allocations, the most first."""
+    import numpy as np
+
+    held: dict[str, int] = {}
+    frames = view.phases.frame[rows]
+    sizes = view.device.allocations.requested_bytes[rows]
+    for frame in np.unique(frames).tolist():
+        place = view.place(frame)
+        name = str(place) if place is not None else "no line of yours (the backward pass, or C++)"
+        held[name] = held.get(name, 0) + int(sizes[frames == frame].sum())
+    largest = sorted(held.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(LineUse(place, size) for place, size in largest)
+
+
+def described(lines: tuple[LineUse, ...]) -> str:
+    """Lines as text, one a row, the largest five."""
+    width = max((len(format_size(line.bytes)) for line in lines[:_LINES]), default=0)
+    text = [f"  {format_size(line.bytes):>{width}}  {line.place}" for line in lines[:_LINES]]
+    if len(lines) > _LINES:
+        rest = sum(line.bytes for line in lines[_LINES:])
+        text.append(f"  {format_size(rest):>{width}}  {counted(len(lines) - _LINES, 'more line')}")
+    return "\n".join(text)
