@@ -1,0 +1,173 @@
+"""Prometheus: the machine's or this program's memory as metrics; no label grows with processes or lines.
+
+``vramlens_device_memory_bytes{device, uuid, kind}``: its kinds sum to the GPU's memory: ``sum`` means something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vramlens import __version__
+from vramlens.capture.process_group import distributed_state
+from vramlens.errors import InputError, UsageError
+from vramlens.integrations.extras import need
+from vramlens.integrations.figures import AllFigures, Figures, figures_of_machine, figures_of_program
+from vramlens.integrations.slurm import job_id
+from vramlens.monitor.machine import MachineNow
+
+_LABELS = ["device", "uuid"]
+_ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[^:\s]*):)?([0-9]{1,5})", re.ASCII)
+
+
+class Collector:
+    """What prometheus_client asks for metrics; give it to a registry."""
+
+    def __init__(self, look: Callable[[], AllFigures | None], *, is_program: bool) -> None:
+        """Prepares.
+
+        Args:
+            look: gives the figures at each scrape.
+            is_program: whether they are this program's: its rank goes with them.
+        """
+        self._metrics = need("prometheus_client.core", "prometheus", "prometheus-client")
+        self._look, self._is_program = look, is_program
+
+    def collect(self) -> Iterator[Any]:
+        """All metrics now."""
+        gauge, counter = self._metrics.GaugeMetricFamily, self._metrics.CounterMetricFamily
+        figures = self._look()
+        info = gauge("vramlens_build_info", "The version of vramlens and of the driver.", labels=["version", "driver"])
+        info.add_metric([__version__, (figures.driver_version if figures else None) or ""], 1)
+        yield info
+        if figures is None:
+            return
+        memory = gauge(
+            "vramlens_device_memory_bytes",
+            "Memory of a GPU by kind; the kinds of a GPU sum to all of its memory.",
+            labels=[*_LABELS, "kind"],
+        )
+        for one in figures.devices:
+            for kind, size in one.kinds.items():
+                memory.add_metric([*_names(one), kind], size)
+        yield memory
+        named: list[tuple[str, str, Callable[[Figures], float | None]]] = [
+            ("device_memory_limit_bytes", "All memory of a GPU.", lambda one: one.total_bytes),
+            ("device_busy_ratio", "Share of the time in which a kernel ran.", lambda one: one.busy),
+            ("device_temperature_celsius", "Temperature of a GPU.", lambda one: one.temperature_c),
+            ("device_power_watts", "Power that a GPU draws.", lambda one: one.power_w),
+            ("peak_bytes", "Highest peak of PyTorch's allocated bytes.", lambda one: one.peak_bytes),
+        ]
+        for name, about, value in named:
+            yield _family(gauge, name, about, figures, value)
+        yield _family(
+            counter, "alloc_retries", "Times that PyTorch emptied its cache.", figures, lambda one: one.retries
+        )
+        yield _family(counter, "ooms", "Requests for memory that failed.", figures, lambda one: one.failures)
+        yield from self._host(gauge, figures)
+        if self._is_program:
+            yield _rank(gauge, figures)
+
+    def _host(self, gauge: Any, figures: AllFigures) -> Iterator[Any]:
+        host = figures.host
+        if host.total_bytes is not None and host.available_bytes is not None:
+            family = gauge("vramlens_host_memory_bytes", "The host's memory; the kinds sum to all.", labels=["kind"])
+            family.add_metric(["used"], host.total_bytes - host.available_bytes)
+            family.add_metric(["available"], host.available_bytes)
+            yield family
+        if self._is_program and host.pinned_reserved_bytes is not None:
+            yield gauge("vramlens_host_pinned_bytes", "Page-locked by PyTorch.", value=host.pinned_reserved_bytes)
+
+
+def serve(address: str | int = 9400, *, registry: Any = None) -> Callable[[], None]:
+    """Serves this program's memory as metrics, and gives a function that ends it.
+
+    Args:
+        address: a port on the loopback address; ``":9400"`` listens on all interfaces, ``"10.0.0.5:9400"`` on one.
+        registry: a ``CollectorRegistry`` to add to; by default one of its own.
+
+    Raises:
+        UsageError: prometheus-client is not installed, or the address is none.
+        InputError: the port is in use.
+    """
+    return _serve(Collector(figures_of_program, is_program=True), str(address), registry)
+
+
+class MachineExporter:
+    """Serves the machine's metrics for as long as ``vramlens top`` runs."""
+
+    def __init__(self, address: str) -> None:
+        self._now: MachineNow | None = None
+        self._end = _serve(Collector(self._figures, is_program=False), address, None)
+
+    def take(self, now: MachineNow) -> None:
+        """What the next scrape gets."""
+        self._now = now
+
+    def close(self) -> None:
+        """Ends the server."""
+        self._end()
+
+    def _figures(self) -> AllFigures | None:
+        return None if self._now is None else figures_of_machine(self._now)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``9400`` (loopback), ``:9400`` (all interfaces) or ``host:9400``.
+
+    Raises:
+        UsageError: it is none.
+    """
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match[2]) > 65535:
+        raise UsageError(f"{text!r} is no address: write :9400, or 127.0.0.1:9400")
+    host = match[1]
+    return ("127.0.0.1" if host is None else host.strip("[]") or "0.0.0.0"), int(match[2])
+
+
+def _serve(collector: Collector, address: str, registry: Any) -> Callable[[], None]:
+    host, port = parse_address(address)
+    client = need("prometheus_client", "prometheus", "prometheus-client")
+    if registry is None:
+        registry = client.CollectorRegistry()
+    try:
+        server, thread = client.start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"port {port} on {host}: {reason}; choose another: --prometheus :{port + 1}") from None
+    registry.register(collector)
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(2.0)
+
+    return end
+
+
+def _names(one: Figures) -> list[str]:
+    return [one.device, one.uuid or ""]
+
+
+def _family(kind: Any, name: str, about: str, figures: AllFigures, value: Callable[[Figures], float | None]) -> Any:
+    family = kind(f"vramlens_{name}", about, labels=_LABELS)
+    for one in figures.devices:
+        number = value(one)
+        if number is not None:
+            family.add_metric(_names(one), number)
+    return family
+
+
+def _rank(gauge: Any, figures: AllFigures) -> Any:
+    state = distributed_state()
+    labels = {
+        "rank": "" if state.rank is None else str(state.rank),
+        "local_rank": "" if state.local_rank is None else str(state.local_rank),
+        "world_size": "" if state.world_size is None else str(state.world_size),
+        "job_id": job_id() or "",
+        "uuid": next((one.uuid or "" for one in figures.devices if one.peak_bytes is not None), ""),
+    }
+    family = gauge("vramlens_rank_info", "This program's place in its job.", labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family

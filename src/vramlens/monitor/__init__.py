@@ -1,0 +1,22 @@
+"""The monitor: memory of GPUs and programs while they run, of this program (``Monitor``) or of the machine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vramlens.monitor.alerts import Alert
+    from vramlens.monitor.sampler import Monitor
+    from vramlens.monitor.summary import DeviceSummary, Summary
+
+__all__ = ["Alert", "DeviceSummary", "Monitor", "Summary"]
+
+# Imported when asked for: every program under vramlens imports the publisher, few a monitor.
+_HOMES = {"Alert": "alerts", "DeviceSummary": "summary", "Monitor": "sampler", "Summary": "summary"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

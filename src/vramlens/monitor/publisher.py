@@ -1,0 +1,200 @@
+"""The thread that writes a program's inside for ``vramlens top``, once a second; it never asks the GPU anything."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from vramlens.capture import torch_api
+from vramlens.capture.driver import Gpu, driver
+from vramlens.capture.held import PyTorch
+from vramlens.capture.memory_now import host_memory
+from vramlens.capture.on_import import when_imported
+from vramlens.capture.places import rank_of_process
+from vramlens.capture.steps import StepCounter
+from vramlens.capture.warn import harmless
+from vramlens.monitor.counters import Counters, RecentPeak, counters, loaded_cuda, room_bytes, used_devices
+from vramlens.monitor.growth import Growth, steps_left
+from vramlens.monitor.inside import (
+    Inside,
+    InsideDevice,
+    inside_path,
+    partial_path,
+    prepared_folder,
+    start_of,
+    write_inside,
+)
+
+_INTERVAL_S = 1.0
+_DEVICES_EVERY = 10
+_NCCL_AT, _NCCL_EVERY = 3, 1000
+
+
+class Publisher:
+    """Writes this process's file until the program ends."""
+
+    def __init__(self, steps: StepCounter | None = None, *, interval_s: float = _INTERVAL_S, path: str = "") -> None:
+        self._interval_s, self._path = interval_s, path
+        self.pid, self._started = os.getpid(), start_of(os.getpid())
+        self._program = os.path.basename(getattr(sys.modules.get("__main__"), "__file__", None) or "python")[:200]
+        self._steps = steps
+        self._growth: dict[int, Growth] = {}
+        self._at_step: dict[int, int] = {}
+        self._nccl: dict[int, int] = {}
+        self._devices: list[int] = []
+        self._uuids: dict[int, str | None] = {}
+        self._recent: dict[int, RecentPeak] = {}
+        self._round = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        if steps is not None:
+            steps.on_step(self.step_ended)
+
+    @harmless("telling 'vramlens top'")
+    def wait_for_gpu(self) -> None:
+        """Begins as soon as the program uses a GPU; torch has been imported."""
+        gpu = torch_api.connect()
+        if gpu is not None and gpu.kind == "cuda":
+            gpu.when_initialized(self.start)
+
+    @harmless("telling 'vramlens top'")
+    def start(self) -> None:
+        """Begins, unless it has begun; a process in which it cannot work is left alone."""
+        if self._thread is not None or self._started is None or self.pid != os.getpid():
+            return
+        self._path = self._path or inside_path(self.pid, self._started, prepared_folder())
+        self._thread = threading.Thread(target=self._run, name="vramlens-top", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    @harmless("ending to tell 'vramlens top'")
+    def stop(self) -> None:
+        """Ends and takes the file away. In a forked child the parent's file stays."""
+        if self.pid != os.getpid():
+            return  # nothing of the thread's is touched: it may have held a lock when the program forked
+        self._over.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(1.0)
+        for path in (self._path, partial_path(self._path)) if self._path else ():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    @harmless("following the steps")
+    def step_ended(self, count: int) -> None:
+        """Reads the counters between two steps, on the thread that ended the first: some ten microseconds."""
+        cuda = loaded_cuda()
+        if cuda is None or self.pid != os.getpid():
+            return
+        for index in self._devices or used_devices(cuda):
+            now = counters(cuda, index)
+            if now is not None:
+                self._at_step[index] = now.allocated_bytes
+                self._growth.setdefault(index, Growth()).add(count, now.allocated_bytes)
+        if count == _NCCL_AT or count % _NCCL_EVERY == 0:
+            self._ask_nccl()
+
+    def _ask_nccl(self) -> None:
+        # Here, where the program is well, and seldom: NCCL's locks may be held in a rank that hangs, and NCCL's
+        # memory seldom changes once its communicators are up.
+        pytorch = PyTorch()
+        for index in self._devices:
+            size = pytorch.with_nccl(index, pytorch.held(index)).nccl_bytes
+            if size is not None:
+                self._nccl[index] = size
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.write()
+            self._over.wait(self._interval_s)
+
+    @harmless("telling 'vramlens top'")
+    def write(self) -> None:
+        """Writes the file now."""
+        if self._started is None or self.pid != os.getpid():
+            return
+        cuda = loaded_cuda()
+        if cuda is not None and self._round % _DEVICES_EVERY == 0:
+            self._devices = used_devices(cuda)
+        self._round += 1
+        step = self._steps.count if self._steps is not None else 0  # first: no figure is older than its step
+        devices = [] if cuda is None else [self._device(cuda, index) for index in self._devices]
+        host = host_memory()
+        inside = Inside(
+            self.pid,
+            self._started,
+            time.time_ns() // 1000,
+            step,
+            rank_of_process(),
+            host.rss_bytes,
+            host.pinned_reserved_bytes,
+            self._program,
+            tuple(devices),
+        )
+        if not self._over.is_set():
+            write_inside(self._path, inside)
+
+    def _device(self, cuda: Any, index: int) -> InsideDevice:
+        if index not in self._uuids:
+            self._uuids[index] = _uuid(cuda, index)
+        now = counters(cuda, index)
+        if now is None:
+            return InsideDevice(index, self._uuids[index])
+        rate = self._growth[index].rate() if index in self._growth else None
+        left = None
+        if rate is not None:
+            left = steps_left(rate, room_bytes(cuda, index, now, _free(cuda, index), self._lately(index, now)))
+        return InsideDevice(
+            index,
+            self._uuids[index],
+            now.allocated_bytes,
+            now.reserved_bytes,
+            now.peak_bytes,
+            self._nccl.get(index),
+            self._at_step.get(index),
+            None if rate is None else rate.bytes_per_step,
+            left,
+            now.retries,
+            now.failures,
+        )
+
+    def _lately(self, index: int, now: Counters) -> int:
+        return self._recent.setdefault(index, RecentPeak()).add(now)
+
+
+def publish_inside(steps: StepCounter | None = None) -> None:
+    """Has this process tell ``vramlens top`` of its allocator as soon as it uses a GPU. Harmless and repeatable.
+
+    Args:
+        steps: the program's steps, for growth per step.
+    """
+    global _published
+    if _published is not None and _published.pid == os.getpid():
+        return
+    _published = publisher = Publisher(steps)
+    when_imported("torch", publisher.wait_for_gpu)
+
+
+_published: Publisher | None = None
+
+
+def _uuid(cuda: Any, index: int) -> str | None:
+    gpu = _gpu(cuda, index)
+    return None if gpu is None else gpu.uuid
+
+
+def _free(cuda: Any, index: int) -> int | None:
+    nvml, _ = driver()
+    gpu = _gpu(cuda, index)
+    memory = nvml.memory(gpu) if nvml is not None and gpu is not None else None
+    return None if memory is None else memory.free_bytes
+
+
+def _gpu(cuda: Any, index: int) -> Gpu | None:
+    nvml, _ = driver()
+    gpus = nvml.gpus(cuda) if nvml is not None else ()
+    return gpus[index] if index < len(gpus) else None

@@ -1,0 +1,296 @@
+"""The monitor of a program: a thread that reads counters once a second and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from vramlens.capture.driver import driver
+from vramlens.capture.memory_now import HostMemory, host_memory
+from vramlens.capture.warn import harmless
+from vramlens.errors import UsageError
+from vramlens.monitor.actions import Actions, Callback
+from vramlens.monitor.alerts import Alert, Values, Watch
+from vramlens.monitor.counters import RecentPeak, counters, loaded_cuda, room_bytes, used_devices
+from vramlens.monitor.device_memory import free_and_total, visible_gpus
+from vramlens.monitor.growth import Growth, steps_left
+from vramlens.monitor.rules import parse_rule
+from vramlens.monitor.samples import DeviceSample, Sample, Samples
+from vramlens.monitor.summary import Extremes, Summary
+
+_SHORTEST_S, _LONGEST_S = 0.01, 86400
+_MOST_ALERTS = 100
+_DEVICES_EVERY = 10
+_THREAD_ENDS_WITHIN_S = 2.0
+_COMMANDS_END_WITHIN_S = 2.0
+"""How long the end of the monitor waits for an alert's command: the program has more to do."""
+
+
+class Monitor:
+    """Watches the memory of this program's GPUs and of its host, once a second, on a thread of its own.
+
+    It reads PyTorch's counters, asks the driver and reads /proc: the GPU's queue, the program's random numbers and
+    tensors are not touched, CUDA is not initialised, torch is not imported. It may begin before the program uses a GPU.
+
+        with vramlens.Monitor(alerts=["used > 92%", "growth > 5MiB/step"]) as monitor:
+            for batch in loader:
+                train(batch)
+                monitor.step()
+        print(monitor.summary())
+
+    Attributes:
+        interval: seconds between two samples.
+        samples: what was seen, thinned out where it is much.
+        latest: the newest sample; None before the first.
+        alerts: what was set off, in order; at most the last 100.
+    """
+
+    def __init__(
+        self,
+        interval: float = 1.0,
+        *,
+        alerts: Iterable[str] = (),
+        on_alert: Callback | None = None,
+        command: str | Sequence[str] | None = None,
+        webhook: str | None = None,
+        quiet: bool = False,
+    ) -> None:
+        """Prepares; ``start``, or a ``with`` block, begins.
+
+        Args:
+            interval: seconds between two samples.
+            alerts: rules such as ``"used > 92%"``, ``"free < 2GiB for 30s"``, ``"growth > 5MiB/step"``.
+            on_alert: called with the ``Alert``, on the monitor's thread.
+            command: a command to start on an alert, without a shell; its last argument is the alert's sentence.
+            webhook: an http or https address that gets the alert as JSON.
+            quiet: whether the line on standard error is left out.
+
+        Raises:
+            UsageError: a rule, the interval, the command or the address is wrong.
+        """
+        if not _SHORTEST_S <= interval <= _LONGEST_S:
+            raise UsageError(f"an interval of {interval!r} seconds: write {_SHORTEST_S} to {_LONGEST_S}")
+        self.interval = float(interval)
+        self._watch = Watch(parse_rule(rule) for rule in alerts)
+        options: dict[str, Any] = {"say_line": None} if quiet else {}
+        self._actions = Actions(callback=on_alert, command=command, webhook=webhook, **options)
+        told = {"on_alert": on_alert, "command": command, "webhook": webhook, "quiet": quiet}
+        self._made_with: dict[str, Any] = {"alerts": [rule.text for rule in self._watch.rules], **told}
+        self._listeners: list[Callable[[Sample], object]] = []
+        self.samples = Samples()
+        self.latest: Sample | None = None
+        self.alerts: list[Alert] = []
+        self._steps = 0
+        self._growth: dict[int, Growth] = {}
+        self._recent: dict[int, RecentPeak] = {}
+        self._extremes: dict[int, Extremes] = {}
+        self._host_peaks: tuple[int | None, int | None] = (None, None)
+        self._devices: list[int] = []
+        self._began = self._ended = 0.0
+        self._cpu_s = 0.0
+        self._pid = os.getpid()
+        self._looking = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has not begun: launchers that spawn processes, and searches that copy a trainer, take it along."""
+        return partial(type(self), self.interval, **self._made_with), ()
+
+    def start(self) -> Monitor:
+        """Begins, and gives the monitor back; one that runs already goes on."""
+        if self._thread is not None and self._thread.is_alive() and self._pid == os.getpid():
+            return self
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._actions.begin_anew()
+        self._over = threading.Event()
+        self._looking = threading.Lock()
+        self._began = self._began or time.monotonic()
+        self._begin()
+        return self
+
+    @harmless("starting to watch memory")
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._run, name="vramlens-monitor", daemon=True)
+        thread.start()  # where the system allows no further thread, the program runs unwatched
+        self._thread = thread
+
+    @harmless("ending to watch memory")
+    def stop(self) -> None:
+        """Takes a last sample and ends the thread. A second call does nothing; in a forked child, nothing."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._pid != os.getpid():
+            return
+        self._over.set()
+        if thread is not threading.current_thread():
+            thread.join(_THREAD_ENDS_WITHIN_S)
+        if thread is threading.current_thread() or not thread.is_alive():
+            self.sample()  # else the driver does not answer the thread, and would not answer here
+        self._ended = time.monotonic()
+        self._actions.finish(_COMMANDS_END_WITHIN_S)
+
+    def __enter__(self) -> Monitor:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @harmless("following the steps")
+    def step(self) -> None:
+        """Ends a step: reads the counters, some ten microseconds, so that growth by step can be told."""
+        if self._pid != os.getpid():
+            return
+        self._steps += 1
+        cuda = loaded_cuda()
+        if cuda is None:
+            return
+        if not self._devices or self._steps % _DEVICES_EVERY == 0:
+            self._devices = used_devices(cuda)
+        for index in self._devices:
+            now = counters(cuda, index)
+            if now is not None:
+                self._growth.setdefault(index, Growth()).add(self._steps, now.allocated_bytes)
+
+    def on_sample(self, listener: Callable[[Sample], object]) -> None:
+        """Has ``listener`` called with each sample, on the monitor's thread; what it raises becomes one warning."""
+        self._listeners.append(listener)
+
+    @harmless("sampling")
+    def sample(self) -> Sample | None:
+        """Takes a sample now, on the calling thread, and gives it back; None in a forked child."""
+        if self._pid != os.getpid():
+            return None
+        with self._looking:
+            sample = self._look()
+            self.latest = sample
+            self.samples.add(sample)
+            for device in sample.devices:
+                known = self._extremes.get(device.device)
+                if known is None:
+                    self._extremes[device.device] = Extremes(device)
+                else:
+                    known.add(device)
+            most = (max(filter(None, pair), default=None) for pair in zip(self._host_peaks, _host(sample), strict=True))
+            self._host_peaks = (next(most), next(most))
+            alerts = self._watch.look(values_of(sample)) if self._watch.rules else []
+        for alert in alerts:
+            self.alerts.append(alert)
+            del self.alerts[:-_MOST_ALERTS]
+            self._actions.do(alert)
+        for listener in self._listeners:
+            _tell(listener, sample)
+        return sample
+
+    def summary(self) -> Summary:
+        """What has been seen so far; also while it runs."""
+        now = self._ended if self._thread is None and self._ended else time.monotonic()
+        notes = []
+        if not self._extremes:
+            nvml, reason = driver()
+            notes.append(reason if nvml is None else "No GPU is visible to this process.")
+        return Summary(
+            now - self._began if self._began else 0.0,
+            self.samples.count,
+            self._steps,
+            tuple(self._extremes[device].summary() for device in sorted(self._extremes)),
+            *self._host_peaks,
+            tuple(self.alerts),
+            self._cpu_s,
+            tuple(notes),
+        )
+
+    def _run(self) -> None:
+        over, due = self._over, time.monotonic()
+        while not over.is_set():
+            self.sample()
+            self._cpu_s = time.thread_time()
+            # The next whole interval: a machine that slept, or a long pause of the interpreter, is not caught up with.
+            due = max(due + self.interval, time.monotonic())
+            over.wait(due - time.monotonic())
+
+    def _look(self) -> Sample:
+        cuda = loaded_cuda()
+        gpus = {gpu.index: gpu for gpu in visible_gpus(cuda)}
+        if cuda is not None and (not self._devices or self.samples.count % _DEVICES_EVERY == 0):
+            self._devices = used_devices(cuda)
+        devices = []
+        for index in self._devices if cuda is not None and self._devices else list(gpus):
+            gpu = gpus.get(index)
+            memory = None if gpu is None else free_and_total(gpu)
+            free, total = (None, None) if memory is None else memory
+            name = None if gpu is None else gpu.name
+            devices.append(self._device(cuda, index, name, free, total))
+        host: HostMemory = host_memory()
+        return Sample(
+            time.time_ns() // 1000,
+            self._steps,
+            tuple(devices),
+            host.rss_bytes,
+            host.total_bytes,
+            host.available_bytes,
+            host.pinned_reserved_bytes,
+        )
+
+    def _device(self, cuda: Any, index: int, name: str | None, free: int | None, total: int | None) -> DeviceSample:
+        now = None if cuda is None else counters(cuda, index)
+        if now is None:
+            return DeviceSample(index, name, total, free)
+        peak = self._recent.setdefault(index, RecentPeak()).add(now)
+        rate = self._growth[index].rate() if index in self._growth else None
+        left = None if rate is None else steps_left(rate, room_bytes(cuda, index, now, free, peak))
+        return DeviceSample(
+            index,
+            name,
+            total,
+            free,
+            now.allocated_bytes,
+            now.reserved_bytes,
+            now.peak_bytes,
+            now.retries,
+            now.failures,
+            None if rate is None else rate.bytes_per_step,
+            left,
+        )
+
+
+@harmless("calling a listener of the monitor")
+def _tell(listener: Callable[[Sample], object], sample: Sample) -> None:
+    listener(sample)
+
+
+def _host(sample: Sample) -> tuple[int | None, int | None]:
+    return sample.rss_bytes, sample.pinned_bytes
+
+
+def values_of(sample: Sample) -> list[Values]:
+    """What rules can be held against: each GPU, and the host."""
+    found = []
+    for one in sample.devices:
+        cached = None
+        if one.reserved_bytes is not None and one.allocated_bytes is not None:
+            cached = one.reserved_bytes - one.allocated_bytes
+        figures: dict[str, float | None] = {
+            "used": one.used_bytes,
+            "free": one.free_bytes,
+            "allocated": one.allocated_bytes,
+            "reserved": one.reserved_bytes,
+            "cached": cached,
+            "growth": one.growth_bytes,
+            "steps_left": one.steps_left,
+            "retries": one.retries,
+            "failures": one.failures,
+        }
+        found.append(Values(f"GPU {one.device}", figures, one.total_bytes))
+    used = None
+    if sample.host_total_bytes is not None and sample.host_available_bytes is not None:
+        used = sample.host_total_bytes - sample.host_available_bytes
+    host = {"host": used, "rss": sample.rss_bytes, "pinned": sample.pinned_bytes}
+    return [*found, Values("the host", host, sample.host_total_bytes)]

@@ -1,0 +1,157 @@
+"""What a monitor has seen, in figures and in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vramlens.monitor.alerts import Alert
+from vramlens.monitor.samples import DeviceSample
+from vramlens.units import counted, format_size
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSummary:
+    """One GPU over the monitored time, in bytes; None is what nobody told.
+
+    Attributes:
+        peak_allocated_bytes, peak_reserved_bytes: PyTorch's in this process: the highest counter that was read. Between
+            two samples the allocator's own peak counter is taken, so it misses nothing, unless the program resets it;
+            a peak that was there before the monitor began counts only if it was passed. The reserved peak is sampled.
+        most_used_bytes: the most that all processes together used, sampled.
+        least_free_bytes: the least that was free, sampled.
+        growth_bytes: what a step leaves behind; None where nothing grows steadily, or too few steps were marked.
+        steps_left: about how many steps until memory runs out at that rate.
+    """
+
+    device: int
+    name: str | None
+    total_bytes: int | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    most_used_bytes: int | None
+    least_free_bytes: int | None
+    retries: int
+    failures: int
+    growth_bytes: int | None
+    steps_left: int | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary:
+    """The monitored time; printed it is a few lines.
+
+    Attributes:
+        seconds: how long it was.
+        samples, steps: how many there were.
+        peak_rss_bytes, peak_pinned_bytes: of this process on the host, sampled.
+        alerts: what was set off, in order; at most the last 100.
+        cpu_seconds: the processor time that the monitor's thread took.
+        notes: what could not be watched, in sentences.
+    """
+
+    seconds: float
+    samples: int
+    steps: int
+    devices: tuple[DeviceSummary, ...]
+    peak_rss_bytes: int | None
+    peak_pinned_bytes: int | None
+    alerts: tuple[Alert, ...]
+    cpu_seconds: float
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Extremes:
+    """The highest and lowest figures of one GPU so far."""
+
+    def __init__(self, first: DeviceSample) -> None:
+        self._first_peak = first.peak_bytes or 0
+        self._last = first
+        self._allocated: int | None = None
+        self._reserved: int | None = None
+        self._used: int | None = None
+        self._free: int | None = None
+        self._retries = (first.retries or 0, first.failures or 0)
+        self.add(first)
+
+    def add(self, now: DeviceSample) -> None:
+        """Takes a sample into account."""
+        self._last = now
+        self._allocated = _most(self._allocated, now.allocated_bytes)
+        if now.peak_bytes is not None:
+            if now.peak_bytes < self._first_peak:
+                self._first_peak = 0  # the program has reset it: all of it is of the monitored time
+            if now.peak_bytes > self._first_peak:
+                self._allocated = _most(self._allocated, now.peak_bytes)
+        self._reserved = _most(self._reserved, now.reserved_bytes)
+        self._used = _most(self._used, now.used_bytes)
+        self._free = min((size for size in (self._free, now.free_bytes) if size is not None), default=None)
+
+    def summary(self) -> DeviceSummary:
+        """All of it."""
+        now = self._last
+        return DeviceSummary(
+            now.device,
+            now.name,
+            now.total_bytes,
+            self._allocated,
+            self._reserved,
+            self._used,
+            self._free,
+            max(0, (now.retries or 0) - self._retries[0]),
+            max(0, (now.failures or 0) - self._retries[1]),
+            now.growth_bytes,
+            now.steps_left,
+        )
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)
+
+
+def _lines(found: Summary) -> Iterator[str]:
+    what = f"{counted(found.samples, 'sample')} in {found.seconds:,.1f} s"
+    yield f"Monitored: {what}" + (f", {counted(found.steps, 'step')}" if found.steps else "")
+    for gpu in found.devices:
+        yield from _device_lines(gpu)
+    if found.peak_rss_bytes is not None:
+        pinned = f", {format_size(found.peak_pinned_bytes)} pinned" if found.peak_pinned_bytes else ""
+        yield f"Host: this process at most {format_size(found.peak_rss_bytes)}{pinned}"
+    for alert in found.alerts[-_SHOWN:]:
+        yield f"Alert: {alert.text}"
+    if len(found.alerts) > _SHOWN:
+        yield f"and {counted(len(found.alerts) - _SHOWN, 'earlier alert')}"
+    yield from found.notes
+
+
+def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
+    name = f"GPU {gpu.device}{f' ({gpu.name})' if gpu.name else ''}"
+    parts = []
+    if gpu.peak_allocated_bytes is not None:
+        parts.append(f"peak {format_size(gpu.peak_allocated_bytes)} allocated")
+    if gpu.peak_reserved_bytes is not None:
+        parts.append(f"{format_size(gpu.peak_reserved_bytes)} reserved")
+    if gpu.most_used_bytes is not None and gpu.total_bytes is not None:
+        parts.append(f"all processes at most {format_size(gpu.most_used_bytes)} of {format_size(gpu.total_bytes)}")
+    if gpu.least_free_bytes is not None:
+        parts.append(f"at least {format_size(gpu.least_free_bytes)} free")
+    yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
+    if gpu.growth_bytes:
+        left = "" if gpu.steps_left is None else f"; it will run out in about {counted(gpu.steps_left, 'step')}"
+        yield f"  grows by {format_size(gpu.growth_bytes)} a step{left}. Who keeps it: vramlens leaks"
+    if gpu.retries or gpu.failures:
+        times = counted(gpu.retries, "time")
+        yield f"  PyTorch emptied its cache {times} to go on; {counted(gpu.failures, 'request')} failed"
