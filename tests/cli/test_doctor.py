@@ -11,6 +11,7 @@ import pytest
 
 from vramlens.capture import doctor as capture_doctor
 from vramlens.capture.checks import Check
+from vramlens.capture.collectives_check import check_collectives
 from vramlens.capture.doctor import Diagnosis
 from vramlens.capture.process_group import distributed_state
 from vramlens.capture.switches import SWITCHES
@@ -54,6 +55,11 @@ def test_the_verdict_comes_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert asked[0]["gpu"] is False
     call("--gpu")
     assert asked[1]["gpu"] is True
+
+
+def test_collectives_that_need_more_gpus_name_the_node_to_run_on():
+    alone = check_collectives(1)
+    assert doctor._collectives(alone, 80)[-1] == "Next: run it on a node with two GPUs or more"
 
 
 @pytest.mark.parametrize("bad", range(12))

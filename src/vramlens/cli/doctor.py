@@ -14,6 +14,7 @@ from vramlens.cli.output import write_stdout
 
 if TYPE_CHECKING:
     from vramlens.capture.checks import Check
+    from vramlens.capture.collectives_check import CollectivesCheck
     from vramlens.capture.doctor import Diagnosis
 
 HELP = "Say what on this machine helps or hinders recording, and which debug switches there are."
@@ -25,6 +26,11 @@ _NARROWEST = 40
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``doctor``."""
     parser.add_argument("--gpu", action="store_true", help="also make a small recording on the GPU, in a process aside")
+    parser.add_argument(
+        "--nccl",
+        action="store_true",
+        help="check all-reduce and friends on this node's GPUs instead: values, bandwidth, and the memory NCCL takes",
+    )
     parser.add_argument("--switches", action="store_true", help="list the debug switches: what each does and costs")
     parser.add_argument("--json", action="store_true", help="print data: one JSON object")
 
@@ -33,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Looks and prints what was found."""
     from vramlens.capture.doctor import diagnose
 
+    if arguments.nccl:
+        return _nccl(arguments)
     if arguments.switches and not arguments.json and not arguments.gpu:
         write_stdout("\n".join(_switches(_width())) + "\n")
         return 0
@@ -47,6 +55,54 @@ def run(arguments: argparse.Namespace) -> int:
         lines += ["", *_switches(_width())]
     write_stdout("\n".join(lines) + "\n")
     return 0
+
+
+def _nccl(arguments: argparse.Namespace) -> int:
+    from vramlens.capture.collectives_check import check_collectives
+    from vramlens.capture.doctor_torch import ask_torch
+
+    facts = ask_torch().facts or {}  # in a process aside: this one makes no context
+    found = check_collectives(int(facts.get("visible") or 0))
+    if arguments.json:
+        import json
+
+        text = json.dumps({"schema": "vramlens/1", "collectives": found.to_dict()}, indent=2, allow_nan=False)
+    else:
+        text = "\n".join(_collectives(found, _width()))
+    write_stdout(text + "\n")
+    return 0
+
+
+def _collectives(found: CollectivesCheck, width: int) -> list[str]:
+    """The check of collectives: the verdict, the table, the memory, what is set."""
+    from vramlens.units import format_size
+
+    if found.error:
+        todo = "vramlens doctor" if found.world > 1 else "run it on a node with two GPUs or more"
+        return [*textwrap.wrap(f"NCCL could not be checked: {found.error}.", width), "", f"Next: {todo}"]
+    wrong = [one.name for one in found.operations if not one.right]
+    library = f"NCCL {found.library}" if found.library else found.backend
+    verdict = (
+        f"Wrong values from {', '.join(wrong)} on {found.world} GPUs ({library}): do not train on this node."
+        if wrong
+        else f"All collectives give the right values on {found.world} GPUs ({library})."
+    )
+    lines = [*textwrap.wrap(verdict, width), ""]
+    sizes = [speed.bytes for speed in found.operations[0].speeds]
+    lines.append(f"{'bus bandwidth, GB/s':<20}" + "".join(f"{format_size(size):>12}" for size in sizes))
+    for one in found.operations:
+        speeds = "".join(f"{speed.bus_bytes_per_s / 1e9:>12.2f}" for speed in one.speeds)
+        lines.append(f"{one.name:<20}{speeds}" + ("" if one.right else "  WRONG VALUES"))
+    if found.held_bytes is not None:
+        lines += [
+            "",
+            f"NCCL holds {format_size(found.held_bytes)} on each GPU for one group (by the driver's free memory)",
+        ]
+    if found.counted_bytes is not None:
+        lines.append(f"NCCL itself counts {format_size(found.counted_bytes)}")
+    for name, value in found.environment.items():
+        lines.append(f"{name}={value}")
+    return [*lines, "", "Next: vramlens doctor --switches lists what makes NCCL tell more"]
 
 
 def _native_core() -> Check:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import re
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from vramlens.cli.output import Page, write_file, write_stdout
-from vramlens.errors import UsageError
+from vramlens.errors import UsageError, VramlensError
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
@@ -18,16 +21,18 @@ if TYPE_CHECKING:
 HELP = "Say where the memory is, why it ran out and what to change."
 _GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
 _FILE_WIDTH = 100
+_MOST_NAMED = 3
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``explain``."""
     parser.add_argument(
-        "file",
-        nargs="?",
+        "files",
+        nargs="*",
         metavar="FILE",
-        help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, or a trace of PyTorch's"
-        " profiler; - reads standard input; without it: the example that comes with vramlens",
+        help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, a trace of PyTorch's"
+        " profiler, or NCCL flight records, one a rank; - reads standard input; without it: the example that comes with"
+        " vramlens",
     )
     parser.add_argument(
         "--at",
@@ -60,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Explains one file and writes the answer."""
     from vramlens import api
 
-    path: str | None = arguments.file
+    if _are_flight_records(arguments.files):
+        return _explain_flights(arguments)
+    path: str | None = next(iter(arguments.files), None)
     if path is None and arguments.log is not None:
         raise UsageError("--log needs a FILE: the recording that the error belongs to")
     if path is None:
@@ -74,6 +81,59 @@ def run(arguments: argparse.Namespace) -> int:
     text = _written(explanation, arguments, to_file)
     if to_file:
         write_file(arguments.output, text, source=path)
+    else:
+        write_stdout(text)
+    return 0
+
+
+def _are_flight_records(files: list[str]) -> bool:
+    """Whether the files are flight records, which say something together.
+
+    Raises:
+        UsageError: they are several, and not all of them are.
+    """
+    from vramlens.read.flight_record import looks_like_flight_record
+
+    if len(files) == 1:
+        # What cannot be opened is told by what reads it.
+        with contextlib.suppress(VramlensError, OSError):
+            return looks_like_flight_record(files[0])
+        return False
+    for file in files:
+        try:
+            told = (
+                ""
+                if looks_like_flight_record(file)
+                else "is no flight record"
+                if os.path.exists(file)
+                else "is not there"
+            )
+        except (VramlensError, OSError) as error:
+            told = f"cannot be read ({error})"
+        if told:
+            compare = shlex.join(["vramlens", "ranks", *files[:_MOST_NAMED]]) + (
+                " ..." if len(files) > _MOST_NAMED else ""
+            )
+            raise UsageError(
+                f"explain takes one FILE, or several flight records: {file} {told}; ranks are compared by: {compare}"
+            )
+    return bool(files)
+
+
+def _explain_flights(arguments: argparse.Namespace) -> int:
+    """Says which rank missed or mismatched which collective."""
+    for option in ("at", "by", "device", "log", "total", "top"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} is for recordings; {arguments.files[0]} is a flight record")
+    from vramlens.cli.ranks import written
+    from vramlens.fleet import compare_files
+
+    to_file = arguments.output not in (None, "-")
+    text = written(compare_files(arguments.files), as_json=arguments.json, to_file=to_file or arguments.markdown)
+    if arguments.markdown:
+        text = f"```\n{text.rstrip()}\n```\n"
+    if to_file:
+        write_file(arguments.output, text)
     else:
         write_stdout(text)
     return 0
@@ -95,9 +155,9 @@ def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Expl
 
 
 def _written(explanation: Explanation | Profile, arguments: argparse.Namespace, to_file: bool) -> str:
-    from vramlens.analyses.profile import Profile
+    from vramlens.analyses.explanation import Explanation
 
-    if isinstance(explanation, Profile):
+    if not isinstance(explanation, Explanation):  # without importing what only profiler traces need
         for option in ("by", "at"):
             if getattr(arguments, option) is not None:
                 raise UsageError(f"--{option} is for recordings; {explanation.source} is a trace of PyTorch's profiler")

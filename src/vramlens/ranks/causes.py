@@ -1,0 +1,162 @@
+"""Causes: why a line holds more on one rank than on its peers, and what to do about each cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.summary import LineUse
+from vramlens.units import format_size
+
+STAY = ("parameters", "optimizer_state", "gradients")
+_LEAKING_STEPS = 3
+_SAME = 0.02
+"""Sizes and counts that differ by less are the same."""
+
+FIXES = {
+    "stray_context": "call torch.cuda.set_device(local_rank) before the first CUDA call, and name the device where "
+    "tensors are made",
+    "map_location": 'load with torch.load(file, map_location="cpu"), or to this rank\'s own device',
+    "object_collective": "gather numbers as tensors, or objects over a gloo group: the objects are pickled into GPU "
+    "memory",
+    "full_state_dict": "save sharded (torch.distributed.checkpoint), or gather the full state to the CPU: "
+    "StateDictOptions(full_state_dict=True, cpu_offload=True)",
+    "rank0_gather": "keep a number or .cpu() of what is gathered, drop the list after use, or reduce instead of "
+    "gathering",
+    "leak": "drop, detach or move off the GPU what this line leaves behind after each step",
+    "uneven_batch": "give the ranks batches that cost the same: DataLoader(batch_sampler="
+    "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
+    "data_parallel": "use DistributedDataParallel (one process a GPU): DataParallel gathers outputs on its first GPU",
+    "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the busy experts apart",
+    "pipeline_stage": "move layers from this stage to the ones with room, or use fewer microbatches in flight",
+    "first_last_stage": "give this stage fewer layers: it also holds the embedding or the head and its logits",
+    "embedding_shard": "shard the embedding tables by rows or columns, so that each rank holds an equal part",
+    "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first ranks hold the rest",
+    "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
+    "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this rank's recording",
+    "other_process": "end the other process on this GPU, or keep it off with CUDA_VISIBLE_DEVICES",
+    "rank_only": "do it on the CPU, or free it before the next step; or give the work to a rank with room",
+    "unknown": "record this rank from its start (vramlens run) to see the line",
+}
+"""What to do, by cause; the keys are the slugs of the contract, listed in docs/ranks.md."""
+
+WORDS = {
+    "stray_context": "holds memory on a GPU that is another rank's",
+    "map_location": "loads a checkpoint to the GPU that it was saved from",
+    "object_collective": "gathers Python objects through GPU memory",
+    "full_state_dict": "gathers the full state of the model",
+    "rank0_gather": "keeps what it gathers from the other ranks",
+    "leak": "leaks: memory grows with every step, on this rank alone",
+    "uneven_batch": "has larger batches or longer sequences",
+    "data_parallel": "gathers what DataParallel's other GPUs computed",
+    "moe_hot_rank": "has experts that get more tokens",
+    "pipeline_stage": "holds more layers or microbatches of the pipeline",
+    "first_last_stage": "holds the embedding or the head of the pipeline as well",
+    "embedding_shard": "holds larger embedding tables",
+    "uneven_shard": "holds the larger shards",
+    "nccl": "has more memory in NCCL's communicators",
+    "allocator": "has more memory reserved but unused: its allocator took another course",
+    "other_process": "shares its GPU with another process",
+    "rank_only": "does what no other rank does",
+    "unknown": "holds memory that the recording does not explain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a rank stands, as far as that says why it differs.
+
+    Attributes:
+        first, last: whether it is the first or the last of all ranks.
+        world: how many ranks the job has.
+        sends: whether the ranks talk point to point, as pipelines do.
+        unlike: whether its peers may do other work than it does: nothing says who does the same.
+        gathers: functions (file and name) that call a gather, from flight records.
+    """
+
+    first: bool
+    last: bool
+    world: int
+    sends: bool
+    unlike: bool
+    gathers: frozenset[tuple[str, str]]
+
+
+def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
+    """Why a line holds more on this rank than on its peers.
+
+    Args:
+        own: the line on this rank.
+        peer: the same line on a typical peer; None where its peers do not have it.
+        position: where the rank stands.
+    """
+    named = _named(own, peer, position)
+    if named is not None:
+        return named
+    if own.place is None and own.phase == "unknown":
+        return "unknown"
+    if peer is None or not peer.peak_bytes:
+        return _alone(own, position)
+    size = own.mean_bytes / max(1.0, peer.mean_bytes) - 1
+    count = own.allocations / max(1, peer.allocations) - 1
+    if own.category in STAY or own.static:
+        one_more = own.category == "parameters" and own.allocations != peer.allocations
+        if one_more or abs(count) > _SAME or (position.sends and position.unlike):
+            return "pipeline_stage"
+        if size > 0.25 or own.hints & Hint.EMBEDDING:
+            return "embedding_shard"
+        return "uneven_shard"
+    if size > _SAME and size >= count:
+        return "uneven_batch"
+    if position.sends or count > _SAME:
+        return "pipeline_stage" if position.sends else "rank_only"
+    return "unknown"
+
+
+def _named(own: LineUse, peer: LineUse | None, position: Position) -> str | None:
+    """The cause that the functions called give away."""
+    hints = own.hints
+    for hint, cause in (
+        (Hint.LOAD, "map_location"),
+        (Hint.OBJECTS, "object_collective"),
+        (Hint.DATA_PARALLEL, "data_parallel"),
+        (Hint.STATE_DICT, "full_state_dict"),
+        (Hint.GATHER, "rank0_gather"),
+    ):
+        if hint is Hint.GATHER and hints & Hint.SHARDED:
+            continue  # FSDP gathers parameters for every layer
+        if hints & hint and (own.category not in STAY or hint in (Hint.LOAD, Hint.STATE_DICT)):
+            return cause
+    if own.place is not None and (own.place.file, own.place.function) in position.gathers and peer is None:
+        return "rank0_gather"
+    if hints & Hint.EXPERTS and own.category not in STAY and peer is not None:
+        return "moe_hot_rank"
+    if hints & Hint.EVALUATION and position.first and own.category not in STAY:
+        return "rank0_gather"
+    return None
+
+
+def _alone(own: LineUse, position: Position) -> str:
+    """The cause of a line that no peer has."""
+    if position.last and own.hints & Hint.LOSS and not position.first:
+        return "first_last_stage"
+    if own.hints & Hint.EMBEDDING:
+        return "first_last_stage" if (position.first or position.last) and position.sends else "embedding_shard"
+    if position.first and _looks_gathered(own, position.world):
+        return "rank0_gather"
+    if position.sends and own.static and (position.first or position.last):
+        return "first_last_stage"
+    if own.per_step and own.peak_bytes == own.total_bytes and own.allocations >= _LEAKING_STEPS * own.per_step:
+        return "leak"  # every step adds to it, and nothing of it ever went
+    return "rank_only"
+
+
+def _looks_gathered(own: LineUse, world: int) -> bool:
+    """Whether each step makes one equal tensor for every rank: the list that a gather fills."""
+    return world > 1 and own.sizes == 1 and own.per_step > 0 and own.per_step % world == 0 and not own.static
+
+
+def fix_of(cause: str, place: object | None, bytes_: int) -> str:
+    """What to do about a cause, at a line, with the bytes to expect."""
+    where = f" ({place})" if place is not None and cause not in ("uneven_batch", "nccl", "allocator") else ""
+    return f"{FIXES[cause]}{where}; about {format_size(bytes_)}"

@@ -1,0 +1,117 @@
+"""Which file belongs to which rank; and what is told of the files that do not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recordings import DATA, data_of
+from vram_files import vram
+from vramlens.errors import InputError
+from vramlens.fleet import compare_files, find_ranks, read_job
+
+LEAK = DATA / "ranks/leak_rank1"
+
+
+def put(folder: Path, *names: str, rank: int = 0) -> list[Path]:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(LEAK / f"leak_rank1.rank{rank}.pickle.xz", folder / name)
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "rank{}.pickle.xz", "job.rank{}.pickle.xz", "snapshot_rank_{}.pickle.xz", "Rank-{:05d}.pickle.xz", "r{}.pickle.xz",
+        "rank{}/memory_snapshot.pickle.xz", "rank{}_memory_snapshot.pickle.xz", "step100/rank{}.pickle.xz",
+    ],
+)  # fmt: skip
+def test_names_that_say_the_rank(tmp_path: Path, pattern: str) -> None:
+    put(tmp_path, *(pattern.format(rank) for rank in (0, 1, 11)))
+    found = find_ranks([tmp_path])
+    assert [one.rank for one in found.ranks] == [0, 1, 11]
+    assert found.missing == tuple(range(2, 11))
+    assert found.notes == ()
+
+
+def test_names_that_do_not_say_it_are_numbered_in_order(tmp_path: Path) -> None:
+    found = find_ranks(put(tmp_path, "b.pickle.xz", "a.pickle.xz"))
+    assert [one.rank for one in found.ranks] == [0, 1]
+    assert "numbered in the order of names" in found.notes[0]
+
+
+def test_a_recording_says_its_rank_itself(tmp_path: Path) -> None:
+    vram(tmp_path / "whatever.vram", data_of("ranks/leak_rank1/leak_rank1.rank0"), {"rank": 6, "world_size": 8})
+    found = find_ranks([tmp_path])
+    assert [one.rank for one in found.ranks] == [6]
+    assert found.world_size == 8
+    assert found.missing == (0, 1, 2, 3, 4, 5, 7)
+
+
+def test_the_failure_is_taken_of_several(tmp_path: Path) -> None:
+    data = data_of("ranks/leak_rank1/leak_rank1.rank0")
+    for name, trigger, written in (("a", "exit", 9), ("b", "oom", 5), ("c", "signal", 7)):
+        vram(tmp_path / f"{name}.vram", data, {"rank": 0, "world_size": 1, "trigger": trigger, "written_us": written})
+    found = find_ranks([tmp_path])
+    assert [Path(one.recording or "").name for one in found.ranks] == ["b.vram"]
+    assert found.notes[0] == "1 rank with more than one recording: taken b.vram; 2 left out"
+
+
+def test_a_folder_of_several_jobs_says_to_take_one_at_a_time(tmp_path: Path) -> None:
+    data = data_of("ranks/leak_rank1/leak_rank1.rank0")
+    for job in ("a", "b", "c"):
+        (tmp_path / job).mkdir()
+        vram(tmp_path / job / "rank0.vram", data, {"rank": 0, "world_size": 1})
+    note = find_ranks([tmp_path]).notes[0]
+    assert "; 2 left out" in note
+    assert note.endswith("one job at a time")
+
+
+def test_mixed_runs_are_told(tmp_path: Path) -> None:
+    data = data_of("ranks/leak_rank1/leak_rank1.rank0")
+    for rank, world, version in ((0, 2, "2.11.0"), (1, 4, "2.12.0")):
+        vram(tmp_path / f"{rank}.vram", data, {"rank": rank, "world_size": world, "torch": version})
+    notes = " ".join(find_ranks([tmp_path]).notes)
+    assert "of two runs?" in notes
+    assert "different versions of PyTorch" in notes
+
+
+def test_a_damaged_rank_leaves_the_others(tmp_path: Path) -> None:
+    put(tmp_path, "rank0.pickle.xz", "rank2.pickle.xz")
+    (tmp_path / "rank1.pickle").write_bytes(b"\x80\x04cos\nsystem\n.")
+    found = read_job(find_ranks([tmp_path]))
+    assert [one.rank for one in found.summaries] == [0, 2]
+    assert found.missing == (1,)
+    assert "rank 1" in found.notes[0]
+
+
+def test_a_folder_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match="holds no recording"):
+        find_ranks([tmp_path])
+    with pytest.raises(InputError, match="no such file"):
+        find_ranks([tmp_path / "nowhere"])
+
+
+def test_a_folder_with_flight_records() -> None:
+    found = compare_files([LEAK])
+    assert sorted(found.flights) == [0, 1]
+    assert [(one.cause, one.ranks) for one in found.differences] == [("leak", (1,))]
+    assert found.notes == ()
+
+
+def test_in_several_processes_it_is_the_same(tmp_path: Path) -> None:
+    put(tmp_path, *(f"rank{rank}.pickle.xz" for rank in range(7)))
+    put(tmp_path, "rank7.pickle.xz", rank=1)
+    found = compare_files([tmp_path])
+    assert [(one.cause, one.ranks) for one in found.differences] == [("leak", (7,))]
+    assert len(found.ranks) == 8
+
+
+def test_devices_of_one_process_are_compared() -> None:
+    found = compare_files([DATA / "ranks/wrong_device/wrong_device.rank1.pickle.xz"])
+    assert not found.by_device  # its second device has no events
+    assert [(one.cause, one.ranks) for one in found.differences] == [("stray_context", (0,))] or found.ranks

@@ -1,0 +1,102 @@
+"""A lake: what is written is what was read, exports go on where they stopped, and SQL gets answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from recordings import DATA
+from vramlens.cli.main import main
+from vramlens.errors import InputError, UsageError
+from vramlens.fleet import Lake, compare_files, export_lake, find_ranks, is_lake, read_job, read_lake
+
+pytest.importorskip("duckdb")
+LEAK = DATA / "ranks/leak_rank1"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("lake")
+    export_lake([LEAK], str(root), "leak")
+    export_lake([DATA / "ranks/desync"], str(root), "desync")
+    return root
+
+
+def test_summaries_come_back_as_they_were(lake: Path) -> None:
+    files = read_job(find_ranks([LEAK]))
+    back = read_lake(Lake(lake, "leak"))
+    assert back.summaries == files.summaries
+    assert {rank: one.collectives for rank, one in back.flights.items()} == {
+        rank: one.collectives for rank, one in files.flights.items()
+    }
+    assert back.missing == ()
+
+
+def test_the_answer_is_the_same(lake: Path) -> None:
+    assert compare_files([lake], run="leak").differences == compare_files([LEAK]).differences
+    assert compare_files([lake], run="desync").collectives == compare_files([DATA / "ranks/desync"]).collectives
+
+
+def test_events_are_all_there(lake: Path) -> None:
+    found = Lake(lake, "leak")
+    _, rows = found.sql(
+        "SELECT rank, count(*), sum(size_bytes) FILTER (action = 'alloc') FROM events GROUP BY 1 ORDER BY 1"
+    )
+    for (rank, count, size), summary in zip(rows, found.summaries(), strict=True):
+        assert rank == summary.rank
+        assert size == sum(line.total_bytes for line in summary.lines)
+        assert count > 7000
+
+
+def test_stacks_have_one_id_on_every_rank(lake: Path) -> None:
+    _, rows = Lake(lake, "leak").sql("SELECT count(DISTINCT stack), count(DISTINCT frames) FROM stacks")
+    assert rows[0][0] == rows[0][1]
+
+
+def test_an_export_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    first = export_lake([LEAK], str(tmp_path), "x")
+    assert first.events > 10_000
+    assert export_lake([LEAK], str(tmp_path), "x").events == 0
+    shutil.rmtree(next((tmp_path / "run=x/ranks").rglob("rank=00001.parquet")).parent / "nothing", ignore_errors=True)
+    os.unlink(next((tmp_path / "run=x/ranks").rglob("rank=00001.parquet")))
+    again = export_lake([LEAK], str(tmp_path), "x")
+    assert 0 < again.events < first.events
+
+
+def test_no_scratch_files_stay(lake: Path) -> None:
+    assert [path for path in lake.rglob("*") if path.name.startswith(".") or path.name.endswith(".part")] == []
+
+
+def test_what_is_no_lake(tmp_path: Path, lake: Path) -> None:
+    assert not is_lake(tmp_path)
+    with pytest.raises(InputError, match="no lake"):
+        Lake(tmp_path)
+    with pytest.raises(InputError, match="several runs"):
+        Lake(lake)
+    with pytest.raises(InputError, match="no run y"):
+        Lake(lake, "y")
+    with pytest.raises(UsageError, match="--sql"):
+        Lake(lake, "leak").sql("SELEKT 1")
+    with pytest.raises(UsageError, match=r"tables: ranks, lines, steps, events, stacks, collectives"):
+        Lake(lake, "leak").sql("SELECT * FROM runs")
+
+
+def test_a_damaged_summary_is_refused(tmp_path: Path) -> None:
+    export_lake([LEAK], str(tmp_path), "x")
+    path = next((tmp_path / "run=x/ranks").rglob("rank=00000.parquet"))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises((InputError, UsageError)):
+        Lake(tmp_path, "x").summaries()
+
+
+def test_sql_on_the_command_line(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = "SELECT rank, peak_requested_bytes FROM ranks ORDER BY rank"
+    assert main(["ranks", str(lake), "--run", "leak", "--sql", question]) == 0
+    assert capsys.readouterr().out == "rank\tpeak_requested_bytes\n0\t360097800\n1\t846045220\n"
+    assert main(["ranks", str(lake), "--run", "leak", "--sql", question, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == [[0, 360097800], [1, 846045220]]
+    assert main(["ranks", str(LEAK), "--sql", question]) == 2

@@ -1,0 +1,83 @@
+"""The map over ranks: here, on processes, and on a real Dask cluster of this machine, one of whose workers is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fleet_tasks import always_dies, dies_once, fails, slowly
+from recordings import DATA
+from vramlens.errors import UsageError
+from vramlens.fleet.job import summary_of
+from vramlens.fleet.workers import for_each, workers
+
+PATH = str(DATA / "ranks/leak_rank1/leak_rank1.rank0.pickle.xz")
+
+
+def test_failures_are_their_ranks(tmp_path: Path) -> None:
+    done, failed = for_each({rank: (str(tmp_path), rank) for rank in range(4)}, fails)
+    assert done == {0: 0, 3: 3}
+    assert failed == {1: "no such thing", 2: "RuntimeError: two"}
+
+
+def test_progress_reaches_the_end(tmp_path: Path) -> None:
+    shares: list[float] = []
+    for_each({rank: (str(tmp_path), rank) for rank in range(4)}, fails, progress=shares.append)
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_process_that_dies_costs_no_rank(tmp_path: Path) -> None:
+    with workers("2") as pool:
+        done, failed = for_each({rank: (str(tmp_path), rank) for rank in range(6)}, dies_once, pool)
+    assert done == {rank: rank * 10 for rank in range(6)}
+    assert failed == {}
+
+
+def test_one_that_always_dies_is_told(tmp_path: Path) -> None:
+    with workers("2") as pool:
+        done, failed = for_each({3: (str(tmp_path), 3), 4: (str(tmp_path), 4)}, always_dies, pool)
+    assert 3 not in done
+    assert failed[3] == "its worker died, three times"
+
+
+@pytest.mark.parametrize("where", ["x", "0", "spark://a:1"])
+def test_what_is_no_place_for_work(where: str) -> None:
+    with pytest.raises(UsageError, match="--workers"), workers(where):
+        pass
+
+
+def test_a_cluster_with_a_worker_killed_gives_what_this_machine_gives() -> None:
+    distributed = pytest.importorskip("distributed")
+    tasks = {rank: (PATH, rank) for rank in range(16)}
+    here, _ = for_each({0: (PATH, 0)}, summary_of)
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+        ) as cluster,
+        workers(cluster.scheduler_address.replace("tcp://", "dask://")) as pool,
+    ):
+        with distributed.Client(cluster) as client:
+            victim = next(iter(client.run(os.getpid).values()))
+
+        def kill() -> None:
+            time.sleep(0.6)
+            os.kill(victim, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        done, failed = for_each(tasks, slowly, pool)
+        killer.join()
+    assert failed == {}
+    assert sorted(done) == list(range(16))
+    assert all(summary.lines == here[0].lines and summary.leaks == here[0].leaks for summary in done.values())
+
+
+def test_nobody_there() -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(UsageError, match="no Dask scheduler answers"), workers("dask://127.0.0.1:9"):
+        pass
