@@ -1,0 +1,102 @@
+"""What each strategy does to a GPT of 170 million parameters in float32, on the GPU that is here.
+
+    python benchmarks/strategies.py FOLDER [REPEATS [NAME ...]]
+
+12 layers, width 1024, batch of 16 sequences of 512 tokens. Writes strategies.txt (the page), strategies.svg (the
+figure) and strategies.json (all figures) into FOLDER, and prints the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY, WIDTH, LAYERS, HEADS, BATCH, LENGTH = 16_384, 1024, 12, 16, 16, 512
+NAMES = [
+    "default", "empty_cache", "expandable", "split", "checkpoint", "checkpoint_half", "bf16", "fp16", "offload",
+    "in_backward", "foreach_off", "fused", "eight_bit", "chunked_loss", "channels_last", "bf16+fused",
+    "bf16+checkpoint", "bf16+split", "checkpoint+split", "bf16+fused+chunked_loss", "compile", "bf16+compile",
+]  # fmt: skip
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.heads = nn.LayerNorm(width), nn.LayerNorm(width), heads
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        a = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(a.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, width: int = WIDTH, layers: int = LAYERS, vocabulary: int = VOCABULARY) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width, HEADS) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def model_fn() -> nn.Module:
+    with torch.device(DEVICE):
+        return GPT()
+
+
+def make_batch(size: int) -> torch.Tensor:
+    return torch.randint(0, VOCABULARY, (size, LENGTH), device=DEVICE)
+
+
+def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(ids).view(-1, VOCABULARY), ids.view(-1))
+
+
+def optimizer_fn(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4)
+
+
+def main() -> None:
+    from vramlens.recovery import strategies
+
+    folder = sys.argv[1]
+    os.makedirs(folder, exist_ok=True)
+    began = time.monotonic()
+    table = strategies(
+        model_fn, make_batch, loss_fn, optimizer_fn, batch=BATCH, budget="8GiB", names=sys.argv[3:] or NAMES,
+        repeats=int(sys.argv[2]) if len(sys.argv) > 2 else 2,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
+    page = f"{table}\n\n{name}, torch {torch.__version__}, {time.monotonic() - began:.0f} s in all\n"
+    with open(os.path.join(folder, "strategies.txt"), "w") as file:
+        file.write(page)
+    table.figure(os.path.join(folder, "strategies.svg"))
+    with open(os.path.join(folder, "strategies.json"), "w") as file:
+        json.dump(
+            {"device": name, "torch": torch.__version__, "rows": [asdict(row) for row in table.rows]}, file, indent=1
+        )
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

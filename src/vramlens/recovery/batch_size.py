@@ -1,0 +1,226 @@
+"""The largest batch that fits: from two or three probes, without provoking a failure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramlens.analyses.finding import Finding
+from vramlens.errors import UsageError
+from vramlens.recovery.losses import LossFunction
+from vramlens.recovery.meters import Meter, meter_of
+from vramlens.recovery.peak_fit import PeakFit, Probe
+from vramlens.recovery.probing import MakeBatch, Prober
+from vramlens.units import counted, format_size, parse_size
+
+if TYPE_CHECKING:
+    import torch
+
+_MOST_PROBES = 3
+_CLOSE = 0.7
+"""A probe above this share of the limit is close enough to trust the line through it."""
+_NEARLY = 0.9
+"""Of the size that is likely the largest: there the last probe verifies it."""
+_MARGIN = 0.015
+"""Of the limit: rounding to blocks, workspaces that depend on the size, cache that cannot be given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """What ``find_batch_size`` found; printed, it says so in words.
+
+    Attributes:
+        size: samples in the largest batch that fits, with a margin of 1.5 % of the limit; 0: not even one.
+        low, high: the largest size lies between these if peaks are affine by phase; high None: not bounded.
+        limit_bytes: what this process can allocate; ``limited_by``: what sets that.
+        fullest_phase: forward, backward or step: where the peak is at the largest probe.
+        predicted_bytes: the peak at ``size``.
+        per_sample_bytes: what one more sample takes.
+        persistent_bytes: model and optimizer state.
+        verified_share: the largest probe's peak as a share of the limit.
+        probes: what was measured; ``failures``: probes that ran out of memory.
+        fit: predicts peaks of other sizes.
+    """
+
+    size: int
+    low: int
+    high: int | None
+    limit_bytes: int
+    limited_by: str
+    fullest_phase: str
+    predicted_bytes: int
+    per_sample_bytes: int
+    persistent_bytes: int
+    verified_share: float
+    probes: tuple[Probe, ...]
+    failures: int
+    fit: PeakFit | None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The answer as a claim with its evidence."""
+        measured = tuple(
+            f"{counted(p.size, 'sample')}: {format_size(p.peak_bytes)}, fullest in the {p.phase}" for p in self.probes
+        )
+        if not self.size:
+            title = f"Not even one sample fits into {format_size(self.limit_bytes)}"
+            return (Finding("batch_size", "proven", title, evidence=measured, fix="vramlens.plan(..., budget=...)"),)
+        title = f"A batch of {self.size:,} fits into {format_size(self.limit_bytes)}"
+        verdict = "proven" if any(probe.size >= self.size for probe in self.probes) else "likely"
+        return (Finding("batch_size", verdict, title, self.predicted_bytes, None, measured, f"batch_size={self.size}"),)
+
+    def __str__(self) -> str:
+        limit = f"{format_size(self.limit_bytes)} ({self.limited_by})"
+        if not self.size:
+            return (
+                f"Not even one sample fits: the limit is {limit}, the model and its optimizer have"
+                f" {format_size(self.persistent_bytes)}.\nnext: vramlens.plan(model, make_batch, loss_fn, budget=...)"
+            )
+        range_ = f"lies between {self.low:,} and {self.high:,}" if self.high is not None else f"is {self.low:,} or more"
+        if self.low == self.high:
+            range_ = f"is {self.low:,}, if peaks go on as measured"
+        failed = f", {counted(self.failures, 'failure')}" if self.failures else ", no failure"
+        lines = [
+            f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)} of {limit}.",
+            f"  the true maximum {range_}; measured up to {self.verified_share:.0%} of the limit"
+            f" in {counted(len(self.probes), 'probe')}{failed}",
+            f"  model and optimizer {format_size(self.persistent_bytes)}, each sample"
+            f" {format_size(self.per_sample_bytes)}; the fullest moment is in the {self.fullest_phase}",
+        ]
+        lines += [
+            f"  {probe.size:>7,} samples  {format_size(probe.peak_bytes):>11}  {probe.phase:<8}  {probe.seconds:.2f} s"
+            for probe in self.probes
+        ]
+        return "\n".join([*lines, f"next: batch_size={self.size}"])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def find_batch_size(
+    model: torch.nn.Module,
+    make_batch: MakeBatch,
+    loss_fn: LossFunction,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    limit: int | str | None = None,
+    largest: int | None = None,
+    start: int = 2,
+    meter: Meter | None = None,
+) -> BatchSize:
+    """The largest batch that fits, from at most three probes, none of which is expected to fail.
+
+    Each probe is two real steps (forward, backward, optimizer), the first of them with state and cache as a program has
+    that begins. Sizes are those at which the upper bound of the peak (``peak_fit``) stays below 85 % of the limit; once
+    one comes close, the last probe is at 90 % of the size that then is likely. The answer comes from the line through
+    the last two, less what fragmentation took there. Parameters, optimizer state, buffers, gradients and random
+    numbers are put back.
+
+    Args:
+        make_batch: n -> a batch of n samples of the largest shape that training will see (the longest sequence).
+        loss_fn: (model, batch) -> a mean loss, or (sum, count).
+        limit: bytes, or as 22GiB; by default what this process can have: what it has reserved and what is free.
+        largest: never more samples than this.
+        start: samples in the first probe; fewer are tried if they do not fit.
+
+    Raises:
+        UsageError: bytes are not counted (on the CPU), no limit is known, or an argument is out of range.
+    """
+    found = meter or meter_of(next(model.parameters()).device)
+    if start < 1 or (largest is not None and largest < start):
+        raise UsageError(f"find_batch_size: start={start}, largest={largest}: start counts from 1, up to largest")
+    if found.kind == "none":
+        raise _not_counted()
+    limit_bytes, limited_by = _limit(limit, found)
+    prober = Prober(model, loss_fn, optimizer, found)
+    probes: list[Probe] = []
+    too_large = math.inf
+    size = start
+    try:
+        for _ in range(_MOST_PROBES):
+            probe = prober.probe(size, make_batch)
+            if probe is None:
+                too_large = min(too_large, size)
+                before = probes[-1].size if probes else 0
+                if size - before <= 1:
+                    break
+                size = (size + before) // 2
+                continue
+            if probe.peak_bytes <= 0:  # a meter that counts nothing here: any size would seem to fit
+                raise _not_counted()
+            probes.append(probe)
+            fit = PeakFit(
+                prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size))
+            )
+            if probe.retries and len(probes) > 1:
+                break  # any larger would be a gamble
+            close = probe.peak_bytes >= _CLOSE * limit_bytes and len(probes) > 1
+            goal = _NEARLY * fit.guess(_room(fit, limit_bytes)) if close else fit.jump(limit_bytes)
+            wanted = int(min(goal, too_large - 1, largest or math.inf, 1e9))
+            if wanted <= size:
+                break
+            size = wanted
+    finally:
+        prober.close()
+    if not probes:
+        return BatchSize(
+            0, 0, 0, limit_bytes, limited_by, "", 0, 0, prober.persistent_bytes, 0.0, (), prober.failures, None
+        )
+    return _answer(prober, probes, limit_bytes, limited_by, largest, too_large)
+
+
+def _not_counted() -> UsageError:
+    return UsageError("find_batch_size: bytes are not counted on this device: run it where the model trains, on a GPU")
+
+
+def _answer(
+    prober: Prober, probes: list[Probe], limit_bytes: int, limited_by: str, largest: int | None, too_large: float
+) -> BatchSize:
+    fit = PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
+    top = fit.probes[-1]
+    room = _room(fit, limit_bytes)
+    cap = min(largest or math.inf, too_large - 1)
+    if top.retries:  # the allocator had to empty its cache already: workspaces take what the fit does not see
+        cap = min(cap, top.size)
+        limited_by = f"{limited_by}: the allocator had to empty its cache"
+    size = int(min(max(fit.guess(room), top.size), cap, 1e9))
+    at_limit = fit.largest(limit_bytes)
+    if largest is not None and size == largest:
+        limited_by = f"largest={largest}"
+    return BatchSize(
+        size=size,
+        low=int(min(at_limit[0], cap)),
+        high=int(min(at_limit[1], cap)) if math.isfinite(min(at_limit[1], cap)) else None,
+        limit_bytes=limit_bytes,
+        limited_by=limited_by,
+        fullest_phase=top.phase,
+        predicted_bytes=int(fit.low_bytes(size)),
+        per_sample_bytes=int(fit.per_sample_bytes),
+        persistent_bytes=prober.persistent_bytes,
+        verified_share=top.peak_bytes / limit_bytes,
+        probes=fit.probes,
+        failures=prober.failures,
+        fit=fit,
+    )
+
+
+def _room(fit: PeakFit, limit_bytes: int) -> float:
+    """Bytes that can be live: what fragmentation takes at the fullest moment takes the same share of a larger batch."""
+    top = fit.probes[-1]
+    return limit_bytes * (1 - _MARGIN) / (1 + top.waste_bytes / top.peak_bytes)
+
+
+def _limit(limit: int | str | None, meter: Meter) -> tuple[int, str]:
+    if limit is not None:
+        size = parse_size(limit) if isinstance(limit, str) else int(limit)
+        if size <= 0:
+            raise UsageError(f"find_batch_size: limit={limit}: give a size above zero")
+        known: Any = meter.limit_bytes()
+        if known is not None and known[0] < size:
+            return int(known[0]), str(known[1])
+        return size, "the given limit"
+    found = meter.limit_bytes()
+    if found is None:
+        raise UsageError("find_batch_size: no limit is known on this device: say limit='22GiB'")
+    return found

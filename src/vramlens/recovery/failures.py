@@ -1,0 +1,123 @@
+"""Failures: which exceptions are out of memory, and how to let go of what they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.errors import UsageError
+from vramlens.units import parse_size
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+OUT_OF_MEMORY = "out of memory"
+STICKY = "sticky"
+OTHER = "other"
+
+_OUT_OF_MEMORY_TEXT = re.compile(
+    r"CUDA out of memory|HIP out of memory|MPS backend out of memory|XPU out of memory"
+    r"|(?:CUDA|HIP)(?: runtime| driver)? error: out of memory"
+    r"|(?:cuda|hip)ErrorMemoryAllocation|(?:CUDA|HIP)_ERROR_OUT_OF_MEMORY"
+    r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|ROCBLAS|HIPBLAS)_STATUS_(?:INTERNAL_ERROR_HOST_)?ALLOC_FAILED"
+    r"|CUFFT_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED.*memory"
+    r"|DefaultCPUAllocator: (?:can't|not enough)"
+    r"|NCCL.*out of memory|Failed to CUDA (?:c|m|host)alloc",
+    re.IGNORECASE,
+)
+_STICKY_TEXT = re.compile(
+    r"illegal memory access|device-side assert|misaligned address|unspecified launch failure|illegal instruction"
+    r"|uncorrectable ECC|hardware stack error|(?:CUDA|HIP) error: an? |cudaErrorLaunchFailure|Xid",
+    re.IGNORECASE,
+)
+_TRIED = re.compile(r"Tried to allocate ([0-9.]+ (?:bytes?|[KMGT]iB))", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An out-of-memory error as words and numbers: it holds neither the exception nor a frame.
+
+    Attributes:
+        text: the first line of the exception.
+        tried_bytes: what the failed request asked for; None where the text does not say.
+        phase: forward, backward, step, or None where unknown.
+    """
+
+    text: str
+    tried_bytes: int | None
+    phase: str | None = None
+
+
+def kind_of(error: BaseException) -> str:
+    """``out of memory``, ``sticky`` (the device's context is lost: nothing works any more) or ``other``.
+
+    Only the exception itself is judged, not what it was raised from: an error of the program's own while it handled one
+    is its own.
+    """
+    if not isinstance(error, Exception):
+        return OTHER
+    text = str(error)
+    if _STICKY_TEXT.search(text):
+        return STICKY
+    typed = tuple(
+        kind
+        for kind in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None))
+        if isinstance(kind, type)
+    )
+    if typed and isinstance(error, typed):
+        return OUT_OF_MEMORY
+    # Libraries raise RuntimeError, torch.AcceleratorError and their own types with PyTorch's words.
+    if isinstance(error, (RuntimeError, MemoryError)) and _OUT_OF_MEMORY_TEXT.search(text):
+        return OUT_OF_MEMORY
+    return OTHER
+
+
+def failure_of(error: BaseException, phase: str | None = None) -> Failure:
+    """What an exception says, in words."""
+    text = str(error).strip().partition("\n")[0]
+    match = _TRIED.search(text)
+    tried = None
+    if match:
+        try:
+            tried = parse_size(match[1])
+        except UsageError:
+            tried = None
+    return Failure(text[:2000], tried, phase)
+
+
+def let_go(error: BaseException) -> None:
+    """Clears the frames of an exception and of all that it came from, and takes the tracebacks away.
+
+    The frames of a failed attempt hold its activations. Whoever keeps the exception (a logger, ``sys.last_exc``, a
+    future) keeps them. Clearing a frame empties its variables, but not those that an inner function shares with it
+    (``Module._call_impl`` has such); so the traceback goes as well, and stays to be read as text in
+    ``__vramlens_traceback__``.
+    """
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.__traceback__ is not None:
+            with contextlib.suppress(Exception):
+                one.__vramlens_traceback__ = "".join(traceback.format_tb(one.__traceback__))  # type: ignore[attr-defined]
+            traceback.clear_frames(one.__traceback__)
+            one.__traceback__ = None
+        waiting += [one.__cause__, one.__context__]
+        waiting += getattr(one, "exceptions", ())  # of a group
+
+
+def let_go_of_the_last() -> None:
+    """The same for the exception that an interactive Python keeps to be inspected."""
+    for name in ("last_exc", "last_value"):
+        kept = getattr(sys, name, None)
+        if isinstance(kept, BaseException) and kind_of(kept) == OUT_OF_MEMORY:
+            let_go(kept)

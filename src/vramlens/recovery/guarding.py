@@ -1,0 +1,409 @@
+"""The guard: training steps that survive out of memory, with the gradients that they would have had."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vramlens.capture.warn import say
+from vramlens.errors import UsageError
+from vramlens.recovery.agreement import BROKEN, FAILED, FINE, PeerFailed, ranks_of
+from vramlens.recovery.attempts import Call, Runner, bounds_of
+from vramlens.recovery.batch_parts import CannotSplit, SplitFunction, equal_parts
+from vramlens.recovery.committing import Committing, is_half_done
+from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, failure_of, kind_of, let_go, let_go_of_the_last
+from vramlens.recovery.guard_stops import stop_in_collectives, stop_outside, stop_without_remedy
+from vramlens.recovery.guard_story import Event, GuardReport, Stop, Story, size_words
+from vramlens.recovery.learned import learned_micro_batch, write_split
+from vramlens.recovery.losses import CountFunction, LossFunction
+from vramlens.recovery.meters import Meter, meter_of
+from vramlens.recovery.remedies import ORDER, Remedies
+from vramlens.recovery.rollback import Buffers, Gradients, RandomState
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+_SLACK_BYTES = 2 * 1024**2
+
+
+class Guard:
+    """Runs training steps; made by ``vramlens.guard``, which describes the arguments.
+
+    Attributes:
+        micro_batch: the most samples that a part has now; None: batches are run whole.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: Any,
+        *,
+        threshold: float,
+        count_fn: CountFunction | None,
+        split: SplitFunction | None,
+        strict: bool,
+        verify: bool,
+        order: Sequence[str],
+        clip: float | Callable[[], Any] | None,
+        on_change: Callable[[int | None, int | None, str], Any] | None,
+        micro_batch: int | None,
+        grow_after: int,
+        step_backup: bool,
+        timeout_s: float,
+        meter: Meter | None,
+    ) -> None:
+        parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if not parameters:
+            raise UsageError("guard: the model has no parameter that requires a gradient: there is nothing to train")
+        unknown = [name for name in order if name not in ORDER]
+        if unknown or not 0 < threshold <= 1 or (micro_batch is not None and micro_batch < 1):
+            raise UsageError(
+                f"guard: order={list(order)}, threshold={threshold:g}, micro_batch={micro_batch}: order takes"
+                f" {', '.join(ORDER)}; threshold lies between 0 and 1; micro_batch counts from 1"
+            )
+        self._model, self._named = model, parameters
+        self._parameters = [parameter for _, parameter in parameters]
+        self._devices = sorted({p.device for p in self._parameters}, key=str)
+        self._meter = meter or meter_of(self._devices[0])
+        self._ranks = ranks_of(model, timeout_s)
+        self._split, self._count_fn, self._on_change = split, count_fn, on_change
+        self._story = Story()
+        self._steps = self._failures = self._recovered = self._calls_seen = 0
+        self._stop_reason: Stop | None = None
+        self._clean, self._grow_after, self._wait = 0, grow_after, grow_after
+        self._window: list[Call] = []
+        self._buffers = Buffers(model)
+        self._random: RandomState | None = None
+        self._before: Gradients | None = None
+        self._start_bytes = 0
+        self.micro_batch = learned_micro_batch() if micro_batch is None else micro_batch
+        self._failed_size: int | None = None
+        self._runner = Runner(self._ranks.inside(model), self._parameters, scaler)
+        self._committing = Committing(optimizer, scaler, self._parameters, self._meter, clip, step_backup, self._note)
+        self._remedies = Remedies(
+            model, self._named, self._devices, self._meter, tuple(order), self._note,
+            threshold=threshold, strict=strict, verify=verify, count_fn=count_fn,
+            agree=self._ranks.least if self._ranks.sharded else int,
+        )  # fmt: skip
+        if self.micro_batch is not None:
+            self._note(
+                "split", f"begins with parts of at most {counted(self.micro_batch, 'sample')}, as learned before"
+            )
+        if optimizer is None:
+            self._note("note", "no optimizer: gradients only; stepping and setting them to None is the program's part")
+        if not model.training:
+            self._note("note", "the model is in eval mode: dropout is off and running statistics stay: model.train()?")
+            say("guard: the model is in eval mode; model.train() before training")
+
+    def step(self, batch: Any, loss_fn: LossFunction, *, commit: bool = True, scale: float = 1.0) -> torch.Tensor:
+        """The loss of a batch, after its gradient was taken and the optimizer has stepped, once.
+
+        Args:
+            batch: a tensor, or dicts, lists, tuples and dataclasses of them.
+            loss_fn: (model, batch) -> a mean loss, or (sum, count). It is given the model to call.
+            commit: False: only add the gradient, as for accumulation over several batches; a later call commits.
+            scale: what the loss is multiplied by before the backward, as 1 / the number of accumulated batches.
+
+        Returns:
+            The loss of the whole batch (not scaled), without a graph, on its device.
+
+        Raises:
+            torch.OutOfMemoryError: no remedy is left; the text is a report.
+            CannotSplit: it had to be split and cannot be; the text names the leaf.
+        """
+        if self._stop_reason is not None:
+            raise UsageError(f"guard: it has stopped: {self._stop_reason.reason}: {self._stop_reason.next}")
+        try:
+            if not self._window:
+                self._begin()
+            call = Call(batch, loss_fn, scale)
+            self._window.append(call)
+            self._calls_seen += 1
+            self._admit(call)
+            loss = self._until_done(call, commit)
+            if commit:
+                self._commit()
+        except BaseException as error:
+            self._window.clear()
+            self._committing.forget()
+            if self._stop_reason is None and kind_of(error) == OUT_OF_MEMORY:
+                self._stop_outside(error)
+            raise
+        return loss
+
+    def verify(self, batch: Any, loss_fn: LossFunction) -> Any:
+        """Checks on a batch (a few of its samples) that a split changes nothing; gives what was found, never raises.
+
+        Called by itself before the first split; call it earlier to know earlier.
+        """
+        call = Call(batch, loss_fn)
+        return self._remedies.check(call.split(self._split), loss_fn, self._runner.model, None)
+
+    def report(self) -> GuardReport:
+        """What has happened so far; print it."""
+        return GuardReport(
+            self._steps, self._failures, self._recovered, self.micro_batch, self._calls_seen, self._runner.forwards,
+            self._stop_reason, self._story.events, self._story.left_out,
+        )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learned, for a checkpoint: plain numbers and names."""
+        return {"micro_batch": self.micro_batch, "failed_size": self._failed_size, **self._remedies.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with what was learned before."""
+        self.micro_batch, self._failed_size = state.get("micro_batch"), state.get("failed_size")
+        self._remedies.load_state(state)
+        self._runner.around = self._remedies.around()
+
+    # What a step is made of.
+
+    def _begin(self) -> None:
+        """Notes how everything is, before the first batch of a commit."""
+        self._committing.prepare()
+        self._random = RandomState(self._devices)
+        self._ranks.share_buffers(self._buffers.changed_tensors())
+        self._buffers.save()
+        self._before = Gradients(self._parameters)
+        self._start_bytes = self._meter.allocated_bytes()
+
+    def _until_done(self, call: Call, commit: bool) -> torch.Tensor:
+        """Tries until it works; goes back to the beginning of the window after each failure."""
+        waiting = [call]
+        repeated = False
+        while True:
+            loss, failure = self._attempt(waiting, commit)
+            status = self._ranks.settle(FINE if failure is None else FAILED)
+            if status == FINE:
+                assert loss is not None
+                self._recovered += repeated
+                return loss
+            if status == BROKEN:
+                raise PeerFailed("guard: another rank failed with an error that is not out of memory: see its log")
+            repeated = repeated or failure is not None
+            self._failures += failure is not None
+            self._recover(failure)
+            waiting = list(self._window)
+
+    def _attempt(self, calls: list[Call], commit: bool) -> tuple[torch.Tensor | None, Failure | None]:
+        """The last call's loss, or the failure in words: the exception and its frames are gone when it returns."""
+        loss = None
+        try:
+            with self._ranks.attempt():
+                for call in calls:
+                    loss = self._run(call)
+                self._runner.phase = "clip"
+            return loss, None
+        except Exception as error:
+            kind = kind_of(error)
+            if kind != OUT_OF_MEMORY or is_half_done(error):
+                with contextlib.suppress(PeerFailed):
+                    self._ranks.settle(BROKEN)
+                if kind == STICKY and hasattr(error, "add_note"):
+                    error.add_note("vramlens: the GPU's context is lost: nothing can be retried in this process")
+                raise
+            if self._ranks.sharded:
+                self._abort_sharded(error)
+                raise
+            failure = failure_of(error, self._runner.phase)
+            self._remedies.note_failure(failure)
+            let_go(error)
+        return None, failure
+
+    def _run(self, call: Call) -> torch.Tensor:
+        size = self.micro_batch
+        call.size = None
+        if size is None and not self._ranks.sharded:
+            return self._runner.whole(call)
+        try:
+            samples = call.split(self._split)
+        except CannotSplit as error:
+            self._note("refusal", f"does not split: {error}")
+            return self._runner.whole(call)
+        bounds = bounds_of(call, size or samples.count)
+        if self._ranks.sharded:
+            parts = self._ranks.parts(len(bounds), samples.count)
+            bounds = equal_parts(samples.count, parts)
+        if len(bounds) == 1:
+            return self._runner.whole(call)
+        call.size = bounds[0][1] - bounds[0][0]
+        weights = self._remedies.weights(call, self._runner.model)
+        if weights is None:
+            call.size = None
+            return self._runner.whole(call)
+        return self._runner.split(call, bounds, weights)
+
+    def _recover(self, failure: Failure | None) -> None:
+        """Rolls back, and finds what to do differently; raises when there is nothing."""
+        self._roll_back()
+        size: int | None = None
+        stop = False
+        if failure is not None:
+            self._note("failure", f"out of memory in the {failure.phase}{size_words(failure.tried_bytes)}")
+            self._check_bytes()
+            action = self._remedies.next(self._window, self.micro_batch, self._runner.model, self._split)
+            stop = action is None
+            size = action.micro_batch if action is not None else None
+            if action is not None and action.failed_size is not None:
+                self._failed_size = min(action.failed_size, self._failed_size or action.failed_size)
+        never = 1 << 62
+        agreed = self._ranks.least(-1 if stop else size or never)
+        if agreed == -1:
+            self._stop(failure)
+        self._runner.around = self._remedies.around()
+        if agreed < never and agreed != self.micro_batch:
+            self._set_size(agreed, "out of memory" if failure is not None else "out of memory on another rank")
+        self._clean, self._wait = 0, self._grow_after if self._wait <= self._grow_after else self._wait
+
+    def _roll_back(self) -> None:
+        assert self._before is not None
+        assert self._random is not None
+        self._before.restore()
+        self._buffers.restore()
+        self._random.restore()
+        self._committing.forget()
+        torch.clear_autocast_cache()
+        let_go_of_the_last()
+        self._meter.release()
+
+    def _check_bytes(self) -> None:
+        """Says so when a failed attempt's bytes have not come back."""
+        left = self._meter.allocated_bytes() - self._start_bytes
+        if left > _SLACK_BYTES:  # in cycles, perhaps: collecting takes a while, so only then
+            gc.collect()
+            self._meter.release()
+            left = self._meter.allocated_bytes() - self._start_bytes
+        if left > _SLACK_BYTES:
+            self._note(
+                "held",
+                f"{format_size(left)} of the failed attempt did not come back: something outside of it keeps them",
+                size=left,
+            )
+
+    def _stop(self, failure: Failure | None) -> None:
+        write_split(out_of_memory=True, micro_batch=self.micro_batch)
+        text = failure.text if failure is not None else "out of memory on another rank"
+        if failure is not None:
+            self._note("failure", f"no remedy left: {self._remedies.exhausted()}")
+        self._stop_reason = stop_without_remedy(self._steps + 1, self._remedies.way_out() if failure else None)
+        *lines, last = str(self.report()).splitlines()
+        raise torch.OutOfMemoryError("\n".join([f"vramlens guard: {lines[0]}", *lines[1:], f"PyTorch: {text}", last]))
+
+    def _stop_outside(self, error: BaseException) -> None:
+        """Tells the report of a failure where nothing is repeated: in the step itself, or around it."""
+        self._failures += 1
+        text, self._stop_reason = stop_outside(self._steps + 1, is_half_done(error), failure_of(error).tried_bytes)
+        self._note("failure", text)
+
+    def _abort_sharded(self, error: BaseException) -> None:
+        """A model that is spread over ranks cannot be recovered in the middle: leaves what a restart needs."""
+        samples = self._window[-1].samples
+        half = None if samples is None else max(1, -(-(self._window[-1].size or samples.count) // 2))
+        write_split(out_of_memory=True, micro_batch=half)
+        self._note(
+            "refusal",
+            "out of memory in the middle of collectives: not recovered; restart with parts of"
+            f" {half or 'fewer'} samples (VRAMLENS_MICRO_BATCH={half or '...'})",
+        )
+        self._failures += 1
+        self._stop_reason = stop_in_collectives(self._steps + 1, half)
+        if hasattr(error, "add_note"):
+            error.add_note(str(self.report()))
+
+    # Between steps.
+
+    def _commit(self) -> None:
+        self._ranks.reduce(self._parameters)
+        self._committing.commit()
+        self._buffers.settle()
+        self._remedies.note_success(self._window)
+        self._window.clear()
+        self._steps += 1
+        self._clean += 1
+        if self.micro_batch is not None and self._clean >= self._wait and not self._ranks.sharded:
+            self._grow()
+
+    def _admit(self, call: Call) -> None:
+        """Splits before a batch whose predicted peak passes the threshold."""
+        size = self._remedies.admitted(call, self.micro_batch, self._split, self._runner.model)
+        if size is not None:
+            self._set_size(size, "the predicted peak passes the threshold")
+
+    def _grow(self) -> None:
+        """Tries larger parts after clean steps; waits ten times as long where that has failed."""
+        assert self.micro_batch is not None
+        failed = self._failed_size
+        self._clean = 0
+        if failed is None or failed - self.micro_batch <= max(1, self.micro_batch // 8):
+            self._wait = max(self._wait, 1) * 10
+            self._failed_size = None if failed is None else failed * 2
+            if failed is not None:
+                return
+        size = self.micro_batch * 2 if failed is None else (self.micro_batch + failed) // 2
+        self._set_size(size, f"{self._grow_after} clean steps", kind="grow")
+
+    def _set_size(self, size: int, why: str, kind: str = "split") -> None:
+        before, self.micro_batch = self.micro_batch, size
+        write_split(micro_batch=size)
+        earlier = f" (before: {before:,})" if before else ""
+        self._note(kind, f"{why}: batches run in parts of at most {counted(size, 'sample')} from now on{earlier}")
+        if self._on_change is not None:
+            self._on_change(before, size, why)
+
+    def _note(self, kind: str, text: str, changes_numbers: bool = False, size: int | None = None) -> None:
+        self._story.add(Event(self._steps + 1, kind, text, changes_numbers, size))
+
+
+def guard(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: Any = None,
+    *,
+    threshold: float = 0.9,
+    count_fn: CountFunction | None = None,
+    split: SplitFunction | None = None,
+    strict: bool = True,
+    verify: bool = True,
+    order: Sequence[str] = ORDER,
+    clip: float | Callable[[], Any] | None = None,
+    on_change: Callable[[int | None, int | None, str], Any] | None = None,
+    micro_batch: int | None = None,
+    grow_after: int = 50,
+    step_backup: bool = False,
+    timeout_s: float = 600.0,
+    meter: Meter | None = None,
+) -> Guard:
+    """A guard for training steps: ``loss = guard.step(batch, loss_fn)`` in place of forward, backward and step.
+
+    Args:
+        model: what is trained; wrapped in ``DistributedDataParallel`` or spread by FSDP where several ranks train it.
+        optimizer: stepped once a commit, its gradients then set to None; None: the caller steps, and zeroes.
+        scaler: a ``torch.amp.GradScaler``.
+        threshold: a batch is split beforehand when its predicted peak passes this share of what the process can have.
+        count_fn: batch -> over how many items its mean loss is taken, where these are not samples.
+        split: (batch, start, stop) -> a smaller batch, where a batch is none of tensors, dicts, lists and tuples.
+        strict: refuse a split that changes gradients (BatchNorm, contrastive losses); False: split, and say so.
+        verify: check before the first split that it changes nothing.
+        order: the remedies, first the one to try first.
+        clip: the largest norm of all gradients together, or a function to call before the optimizer's step.
+        on_change: called with the old and the new samples in a part (None: whole batches) and the reason.
+        micro_batch: the most samples in a part from the start; by default VRAMLENS_MICRO_BATCH, else whole batches.
+        grow_after: clean steps before larger parts are tried.
+        step_backup: copy parameters and state to the host before each step: one that fails half way can be undone.
+        timeout_s: how long a rank waits for the others.
+        meter: counts bytes; by default the device's own counters.
+
+    Raises:
+        UsageError: nothing to train, or an argument out of range.
+    """
+    return Guard(
+            model, optimizer, scaler, threshold=threshold, count_fn=count_fn, split=split, strict=strict, verify=verify,
+            order=order, clip=clip, on_change=on_change, micro_batch=micro_batch, grow_after=grow_after,
+            step_backup=step_backup, timeout_s=timeout_s, meter=meter,
+        )  # fmt: skip

@@ -1,0 +1,126 @@
+"""Losses of parts: what the user's function gives, and the weight of each part in the loss of the whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import UsageError
+from vramlens.recovery.batch_parts import leaves_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+LossFunction = Callable[[Any, Any], Any]
+"""The user's: (model, batch) -> a mean loss, or (sum of the losses, how many there are)."""
+CountFunction = Callable[[Any], Any]
+"""The user's: batch -> over how many items its loss is a mean: tokens that are not ignored, for example."""
+IGNORED = -100
+"""PyTorch's default ``ignore_index``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What the user's function gave: the sum and the count, or a mean and None."""
+
+    value: torch.Tensor
+    count: Any
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The loss as one mean."""
+        return self.value if self.count is None else (self.value / self.count).to(self.value.dtype)
+
+
+def loss_of(result: Any) -> Loss:
+    """The user's result, checked.
+
+    Raises:
+        UsageError: it is neither a scalar tensor nor (sum, count).
+    """
+    count = None
+    value = result
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        value, count = result
+        fits = isinstance(count, (int, float)) or (isinstance(count, torch.Tensor) and count.numel() == 1)
+        if not fits or isinstance(count, bool):
+            raise UsageError("loss_fn gave a pair whose second is no count: give (sum of the losses, how many)")
+        if isinstance(count, torch.Tensor):
+            count = exact(count.detach().reshape(()))
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise UsageError(f"loss_fn gave {shape}: give a mean loss (a scalar tensor), or (sum, count)")
+    return Loss(value.reshape(()), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """By what the parts of a batch count.
+
+    Attributes:
+        name: how a person would say it.
+        count: gives the count of a batch or part; None: its samples.
+        proven_with_ignored: whether the check on first use saw ignored items.
+    """
+
+    name: str
+    count: CountFunction | None = None
+    proven_with_ignored: bool = False
+
+    def of(self, parts: list[Any], sizes: list[int]) -> list[Any]:
+        """The share of each part in the whole; together 1."""
+        if self.count is None:
+            counts: list[Any] = list(sizes)
+        else:
+            counts = [self.count(part) for part in parts]
+        if any(isinstance(count, torch.Tensor) for count in counts):
+            counts = [exact(count) for count in counts]
+            total: Any = sum(counts[1:], counts[0])
+            return [count / total for count in counts]
+        whole = math.fsum(counts)
+        if not whole > 0:
+            return [0.0 for _ in counts] if whole == 0 else [math.nan for _ in counts]
+        return [count / whole for count in counts]
+
+
+BY_SAMPLES = Weights("samples")
+
+
+def exact(count: Any) -> Any:
+    """A count in double precision, so that shares of it are as exact as the loss."""
+    if isinstance(count, torch.Tensor) and count.device.type != "mps":  # which has no doubles
+        return count.to(torch.float64)
+    return count
+
+
+def candidates(batch: Any) -> list[Weights]:
+    """The counts over which a mean loss may have been taken: samples, or integer labels that are not ignored (-100)."""
+    found = [BY_SAMPLES]
+    for path, leaf in leaves_of(batch):
+        if leaf.dtype is torch.int64 and leaf.dim() and has_ignored(leaf):
+            found.append(Weights(f"items of {path} that are not {IGNORED}", _counter(path, 0), True))
+            if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
+                found.append(Weights(f"items of {path}[..., 1:] that are not {IGNORED}", _counter(path, 1), True))
+    return found
+
+
+def has_ignored(leaf: torch.Tensor) -> bool:
+    """Whether a tensor of labels has ignored ones."""
+    return bool((leaf == IGNORED).any())
+
+
+def any_ignored(batch: Any) -> bool:
+    """Whether any labels in a batch are ignored; waits for the GPU."""
+    return any(has_ignored(leaf) for _, leaf in leaves_of(batch) if leaf.dtype is torch.int64 and leaf.dim())
+
+
+def _counter(path: str, shift: int) -> CountFunction:
+    def count(batch: Any) -> Any:
+        leaf = next(leaf for name, leaf in leaves_of(batch) if name == path)
+        return (leaf[..., shift:] != IGNORED).sum()
+
+    return count

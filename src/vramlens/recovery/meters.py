@@ -1,0 +1,225 @@
+"""Meters: bytes that are allocated, reserved and allowed, on a GPU, or counted by a simulation on the CPU."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+
+class Meter(Protocol):
+    """What recovery asks of a device."""
+
+    kind: str
+
+    def allocated_bytes(self) -> int:
+        """Bytes of live tensors now."""
+
+    def reserved_bytes(self) -> int:
+        """Bytes that the allocator has from the driver."""
+
+    def peak_bytes(self) -> int:
+        """The most bytes allocated since ``restart``, or since the program began."""
+
+    def figures(self) -> tuple[int, int, int]:
+        """Bytes allocated now, their peak, and how often the allocator had to empty its cache, in one reading."""
+
+    def waste_bytes(self) -> int:
+        """Bytes that are free now, in pieces between live ones: they cannot be given back."""
+
+    def restart(self) -> None:
+        """Counts peaks from now."""
+
+    def limit_bytes(self) -> tuple[int, str] | None:
+        """How many bytes this process can allocate at most, and what sets that; None where there is no limit."""
+
+    def release(self) -> None:
+        """Gives what is cached back."""
+
+
+class CudaMeter:
+    """PyTorch's own counters of one GPU."""
+
+    kind = "gpu"
+
+    def __init__(self, device: torch.device) -> None:
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+
+    def allocated_bytes(self) -> int:
+        return self._stat("allocated_bytes.all.current")
+
+    def reserved_bytes(self) -> int:
+        return self._stat("reserved_bytes.all.current")
+
+    def peak_bytes(self) -> int:
+        return self._stat("allocated_bytes.all.peak")
+
+    def figures(self) -> tuple[int, int, int]:
+        counted = torch.cuda.memory_stats_as_nested_dict(self._index)
+        allocated = counted.get("allocated_bytes", {}).get("all", {})
+        return allocated.get("current", 0), allocated.get("peak", 0), int(counted.get("num_alloc_retries", 0))
+
+    def waste_bytes(self) -> int:
+        return self._stat("inactive_split_bytes.all.current")
+
+    def restart(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._index)
+
+    def limit_bytes(self) -> tuple[int, str] | None:
+        """What is reserved plus what the driver has free, or the process's limit if that is less."""
+        free, total = torch.cuda.mem_get_info(self._index)
+        reserved = self.reserved_bytes()
+        fraction = 1.0
+        if hasattr(torch.cuda, "get_per_process_memory_fraction"):
+            fraction = float(torch.cuda.get_per_process_memory_fraction(self._index))
+        allowed = int(total * fraction)
+        room = reserved + free
+        if fraction < 1.0 and allowed < room:
+            return allowed, f"the process's limit of {fraction:.0%} of the device"
+        others = total - room
+        if others > total // 10:
+            return room, "the device, less what other processes and contexts hold"
+        return room, "the device's memory"
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
+    def _stat(self, name: str) -> int:
+        counted: Any = torch.cuda.memory_stats_as_nested_dict(self._index)
+        for key in name.split("."):
+            counted = counted.get(key, {}) if isinstance(counted, dict) else 0
+        return int(counted or 0)
+
+
+class NoMeter:
+    """The CPU, whose memory is the system's: nothing is counted, nothing limited."""
+
+    kind = "none"
+
+    def allocated_bytes(self) -> int:
+        return 0
+
+    def reserved_bytes(self) -> int:
+        return 0
+
+    def peak_bytes(self) -> int:
+        return 0
+
+    def figures(self) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def waste_bytes(self) -> int:
+        return 0
+
+    def restart(self) -> None:
+        """Counts nothing."""
+
+    def limit_bytes(self) -> tuple[int, str] | None:
+        return None
+
+    def release(self) -> None:
+        """There is no cache."""
+
+
+class CountingMeter:
+    """A simulated device: counts the bytes of all storages that operators make on the CPU while it is entered.
+
+    Past ``capacity_bytes`` an operator raises ``torch.OutOfMemoryError``: recovery meets real failures without a GPU.
+    Sizes are rounded up to 512 bytes, as PyTorch's allocator does; nothing fragments.
+
+    Args:
+        capacity_bytes: the simulated device's size; None: without bound.
+        meta: count tensors of the meta device, which have shapes only.
+    """
+
+    kind = "simulated"
+
+    def __init__(self, capacity_bytes: int | None = None, *, meta: bool = False) -> None:
+        self.capacity_bytes, self._meta = capacity_bytes, meta
+        self.failures = 0
+        self._now = self._peak = 0
+        self._known: set[int] = set()
+        self._mode: Any = None
+
+    def __enter__(self) -> CountingMeter:
+        self._mode = _counting_mode(self._count)
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._mode.__exit__(*raised)
+
+    def track(self, *tensors: torch.Tensor) -> None:
+        """Counts tensors that were there before."""
+        for tensor in tensors:
+            self._count(tensor)
+
+    def allocated_bytes(self) -> int:
+        return self._now
+
+    def reserved_bytes(self) -> int:
+        return self._now
+
+    def peak_bytes(self) -> int:
+        return self._peak
+
+    def figures(self) -> tuple[int, int, int]:
+        return self._now, self._peak, 0
+
+    def waste_bytes(self) -> int:
+        return 0
+
+    def restart(self) -> None:
+        self._peak = self._now
+
+    def limit_bytes(self) -> tuple[int, str] | None:
+        return None if self.capacity_bytes is None else (self.capacity_bytes, "the simulated device")
+
+    def release(self) -> None:
+        """There is no cache."""
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known or (storage.device.type == "meta") != self._meta:
+            return
+        size = -(-storage.nbytes() // 512) * 512
+        if self.capacity_bytes is not None and self._now + size > self.capacity_bytes:
+            self.failures += 1
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. The simulated device has a capacity of"
+                f" {self.capacity_bytes / 2**20:.2f} MiB of which {(self.capacity_bytes - self._now) / 2**20:.2f} MiB"
+                " is free."
+            )
+        self._known.add(key)
+        self._now += size
+        self._peak = max(self._peak, self._now)
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self._now -= size
+
+
+def _counting_mode(count: Any) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_iter
+
+    class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            for leaf in tree_iter(result):
+                if isinstance(leaf, torch.Tensor):
+                    count(leaf)
+            return result
+
+    return Counting()  # type: ignore[no-untyped-call]
+
+
+def meter_of(device: torch.device) -> Meter:
+    """The meter of a device."""
+    return CudaMeter(device) if device.type == "cuda" else NoMeter()
