@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -15,3 +17,13 @@ def test_peak_by_line():
     )
     assert "256.00 MiB wanted" in done.stdout
     assert "train/workloads.py:39 in forward" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("example", "promise"),
+    [("surviving_out_of_memory.py", "Survived 1 out-of-memory error"), ("adaptive_batches.py", "none failed")],
+)
+def test_recovery(example, promise):
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, EXAMPLES / example], capture_output=True, text=True, check=True, timeout=120)
+    assert promise in done.stdout

@@ -12,7 +12,11 @@ import pytest
 import vramlens
 
 EXPORTS = [
+    "AdaptiveBatchLoader",
+    "BalancedBatchSampler",
     "InputError",
+    "LeakWatch",
+    "Monitor",
     "NotARecording",
     "Recording",
     "UnsafeInput",
@@ -21,15 +25,25 @@ EXPORTS = [
     "__version__",
     "distributed_state",
     "explain",
+    "find_batch_size",
+    "guard",
+    "holders",
+    "inject_oom",
     "install",
     "load",
     "memory",
+    "no_leaks",
+    "place",
+    "plan",
     "profile",
     "record",
+    "release",
+    "retry",
     "snapshot",
     "step",
+    "strategies",
+    "who_holds",
 ]
-CALLS = ("distributed_state", "explain", "install", "load", "memory", "profile", "record", "snapshot", "step")
 SOURCE = Path(vramlens.__path__[0]).parent
 
 
@@ -82,6 +96,7 @@ def test_errors_are_a_tree_with_exit_codes() -> None:
     assert issubclass(vramlens.NotARecording, vramlens.InputError)
     assert issubclass(vramlens.InputError, vramlens.VramlensError)
     assert not issubclass(vramlens.UsageError, vramlens.InputError)
-    errors = {name: getattr(vramlens, name) for name in EXPORTS if name not in ("Recording", "__version__", *CALLS)}
+    found = {name: getattr(vramlens, name) for name in EXPORTS}
+    errors = {name: each for name, each in found.items() if isinstance(each, type) and issubclass(each, Exception)}
     codes = {name: error.exit_code for name, error in errors.items()}
     assert codes == {"InputError": 3, "NotARecording": 3, "UnsafeInput": 3, "UsageError": 2, "VramlensError": 3}

@@ -12,6 +12,7 @@ recording.explain().findings
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import InputError, NotARecording, UnsafeInput, UsageError, VramlensError
@@ -19,12 +20,29 @@ from vramlens.errors import InputError, NotARecording, UnsafeInput, UsageError, 
 if TYPE_CHECKING:
     from vramlens.api import Recording, explain, load
     from vramlens.function_profile import profile
+    from vramlens.live import LeakWatch, holders, no_leaks, release, who_holds
+    from vramlens.monitor import Monitor
     from vramlens.program import distributed_state, install, memory, record, snapshot, step
+    from vramlens.recovery import (
+        AdaptiveBatchLoader,
+        BalancedBatchSampler,
+        find_batch_size,
+        guard,
+        inject_oom,
+        place,
+        plan,
+        retry,
+        strategies,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveBatchLoader",
+    "BalancedBatchSampler",
     "InputError",
+    "LeakWatch",
+    "Monitor",
     "NotARecording",
     "Recording",
     "UnsafeInput",
@@ -33,36 +51,63 @@ __all__ = [
     "__version__",
     "distributed_state",
     "explain",
+    "find_batch_size",
+    "guard",
+    "holders",
+    "inject_oom",
     "install",
     "load",
     "memory",
+    "no_leaks",
+    "place",
+    "plan",
     "profile",
     "record",
+    "release",
+    "retry",
     "snapshot",
     "step",
+    "strategies",
+    "who_holds",
 ]
 
-_FROM_API = ("Recording", "explain", "load")
-_FROM_PROGRAM = ("distributed_state", "install", "memory", "record", "snapshot", "step")
+# Where each name lives; it is imported, with what it needs, only when it is asked for: ``vramlens --help`` is quick.
+_HOMES = {
+    "AdaptiveBatchLoader": "recovery",
+    "BalancedBatchSampler": "recovery",
+    "LeakWatch": "live",
+    "Monitor": "monitor",
+    "Recording": "api",
+    "distributed_state": "program",
+    "explain": "api",
+    "find_batch_size": "recovery",
+    "guard": "recovery",
+    "holders": "live",
+    "inject_oom": "recovery",
+    "install": "program",
+    "load": "api",
+    "memory": "program",
+    "no_leaks": "live",
+    "place": "recovery",
+    "plan": "recovery",
+    "profile": "function_profile",
+    "record": "program",
+    "release": "live",
+    "retry": "recovery",
+    "snapshot": "program",
+    "step": "program",
+    "strategies": "recovery",
+    "who_holds": "live",
+}
 
 
 def __dir__() -> list[str]:
     """What there is, for help and completion."""
-    return sorted({*globals(), *__all__})
+    return list(__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs NumPy, or sets something going, only when it is asked for: ``vramlens --help`` is quick."""
-    if name in _FROM_API:
-        from vramlens import api
-
-        return getattr(api, name)
-    if name in _FROM_PROGRAM:
-        from vramlens import program
-
-        return getattr(program, name)
-    if name == "profile":
-        from vramlens.function_profile import profile
-
-        return profile
-    raise AttributeError(f"module 'vramlens' has no attribute {name!r}")
+    """Imports what needs NumPy, or sets something going, only when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vramlens' has no attribute {name!r}")
+    return getattr(import_module(f"vramlens.{_HOMES[name]}"), name)

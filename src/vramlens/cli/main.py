@@ -19,7 +19,21 @@ from vramlens import __version__
 from vramlens.errors import NoProgram, UsageError, VramlensError
 
 # In the order of the help.
-VERBS = ("run", "explain", "replay", "tune", "dump", "doctor")
+VERBS = (
+    "run",
+    "explain",
+    "leaks",
+    "view",
+    "replay",
+    "tune",
+    "diff",
+    "check",
+    "ranks",
+    "top",
+    "export",
+    "dump",
+    "doctor",
+)
 
 INTERRUPTED = 130
 _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
@@ -30,11 +44,17 @@ examples:
   vramlens explain train.log                  an out-of-memory error's text
   vramlens explain trace.json.gz              a trace of PyTorch's profiler
   vramlens explain                            a real failure that comes with vramlens
+  vramlens leaks run.vram                     what grows with every step, at which line, and when it will fail
+  vramlens view run.vram -o run.html          the picture, one file that needs nothing else
+  vramlens diff before.vram after.vram        what a change did: failed before, completes now?
+  vramlens check run.vram --update            a memory budget for CI
+  vramlens ranks runs/r1                      which rank differs from its peers, and why
+  vramlens top                                every GPU and process, now
   vramlens replay run.vram --conf expandable_segments:True    would other settings have helped?
   vramlens tune run.vram --cap 24GiB          which settings fit this run on a smaller card
   vramlens doctor                             what on this machine helps or hinders recording
 
-exit codes: 0 done, 2 wrong usage, 3 input refused; run: the program's own
+exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused; run: the program's own
 """
 
 

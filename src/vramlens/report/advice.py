@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
 
 # The verbs that this version has (a test compares them with the command line's): advice names no others.
-VERBS = frozenset({"doctor", "dump", "explain", "replay", "run", "tune"})
+VERBS = frozenset(
+    {"check", "diff", "doctor", "dump", "explain", "export", "leaks", "ranks", "replay", "run", "top", "tune", "view"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class NextStep:
     lines: tuple[str, ...]
 
 
-def next_step(explanation: Explanation, by: str) -> NextStep:
-    """The one next step after an answer that was grouped by ``by``."""
+def next_step(explanation: Explanation) -> NextStep:
+    """The one next step after an answer."""
     source = explanation.recording.source
     oom = explanation.oom
     if any(finding.id == "not_memory" for finding in explanation.findings):
@@ -43,35 +45,13 @@ def next_step(explanation: Explanation, by: str) -> NextStep:
         size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
         if oom.cause == "fragmentation":
             return _command(f"which settings let the {size} fit", "tune", source, options)
-        if oom.cause == "leak" and "leaks" in VERBS:
+        if oom.cause == "leak":
             return _command("what keeps the memory of earlier steps", "leaks", source, options)
-    elif explanation.leaks and "leaks" in VERBS:
+    elif explanation.leaks:
         growth = format_size(explanation.leaks[0].bytes_per_step)
         return _command(f"what keeps the {growth} a step", "leaks", source, options)
-    if "view" in VERBS:
-        return _command(
-            f"the whole run as a picture, {format_size(explanation.peak.requested_bytes)} high",
-            "view",
-            source,
-        )
-    heap = explanation.heap or explanation.peak.heap
-    at_failure = explanation.at == "oom" and oom is not None and not oom.survived  # shown without being asked for
-    if explanation.at != "peak" and not at_failure:
-        options += f" --at {explanation.at}"
-    largest = format_size(heap.by_stack[0].bytes) if heap.by_stack else format_size(heap.requested_bytes)
-    if by != "stack":
-        return _command(
-            f"the call stacks behind it; the largest holds {largest}",
-            "explain",
-            source,
-            f"{options} --by stack",
-        )
-    return _command(
-        f"the same {format_size(heap.requested_bytes)} by what they are for",
-        "explain",
-        source,
-        f"{options} --by category",
-    )
+    high = format_size(explanation.peak.requested_bytes)
+    return _command(f"the whole run as a picture, {high} high", "view", source, options)
 
 
 def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
