@@ -257,7 +257,9 @@ def common_line(stacks: list[tuple[Stack, int]]) -> tuple[str, int, str] | None:
 
 
 def voted_line(by_step: dict[int, list[tuple[Stack, int]]], whole: set[int]) -> tuple[str, int, str] | None:
-    """The line that most of the traced steps name; single looks can come a line too late.
+    """The line that most of the traced steps name, by the bytes that were seen to be made in them.
+
+    Single looks can come a line too late, or miss what only a graph holds.
 
     Args:
         by_step: stacks with their bytes, by the step that they were seen in.
@@ -267,6 +269,6 @@ def voted_line(by_step: dict[int, list[tuple[Stack, int]]], whole: set[int]) -> 
     for stacks in [by_step[step] for step in by_step if step in whole] or by_step.values():
         line = common_line(stacks)
         if line is not None:
-            votes[line] = votes.get(line, 0) + 1
+            votes[line] = votes.get(line, 0) + 1 + sum(weight for _, weight in stacks)
     # Of those with as many votes the first step's, which was traced in full.
     return max(votes, key=lambda line: votes[line]) if votes else None

@@ -189,9 +189,7 @@ class _Look:
         kind = class_of(search, chain, at, keeper, self._statements, is_graph)
         source = statement_source(keeper)
         owner = owner_of(search, chain, at, keeper, source)
-        if keeper is not None and keeper.store is not None and self._statements.ran_elsewhere(keeper.store):
-            made = None  # another thread's work, which was not traced: what was seen is where this one waited
-        made = made or self._made(keeper, is_graph=is_graph)
+        made = self._made_elsewhere(keeper) or made or self._made(keeper, is_graph=is_graph)
         verdict, why = self._verdict(pile, value, keeper, is_graph)
         pins = self._pins(pile)
         fix = fix_of(kind, keeper, owner.name, stored_source(keeper), remade=pile.is_remade, pins=pins)
@@ -255,6 +253,17 @@ class _Look:
                     stacks.setdefault(item.born or 0, []).append((stack, 1))
         line = voted_line(stacks, self._observer.steps)
         return None if line is None else MadeAt(*line)
+
+    def _made_elsewhere(self, keeper: Keeper | None) -> MadeAt | None:
+        """The line that makes it, from the source, where another thread did, which was not traced.
+
+        What was seen is then the line at which this thread waited.
+        """
+        if keeper is None or keeper.store is None or not self._statements.ran_elsewhere(keeper.store):
+            return None
+        made = made_at(self._statements, keeper.store, is_graph=False)
+        ran = self._observer is not None and (made.file, made.line) in self._observer.lines
+        return None if ran or made.line == keeper.line else made
 
     def _made_by(self, node: Any) -> Stack | None:
         number = self._torch.sequence_of(node)
