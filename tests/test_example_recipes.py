@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from installed import PYTHON_PATH
 from vramlens.analyses.budget_file import read_budget
 from vramlens.cli.main import main
 
@@ -73,7 +74,7 @@ def printed(tmp_path_factory):
     groups.append([program("before", "story/before.py", *SMALL), program("after", "story/after.py", *SMALL)])
     groups.append(ranks("ddp", "ddp.py", ports[0]))
     groups.append(ranks("check", "all_reduce_check.py", ports[1]))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", DRIVER, json.dumps(groups)], env=environment, check=True, timeout=120)
     return {key: path.read_text() for key, path in outputs.items()}
 

@@ -17,13 +17,13 @@ import plugin_gpu
 import vramlens.analyses.attribution
 import vramlens.capture.limits
 import vramlens.read.snapshot  # noqa: F401
+from installed import PYTHON_PATH
 from recordings import event, snapshot
 from vramlens.pytest_plugin import use
 
 pytest_plugins = ["pytester"]
 
 TESTS = Path(__file__).parent
-SOURCE = TESTS.parent / "src"
 PLUGIN = ("-p", "vramlens.pytest_plugin", "-p", "no:cacheprovider")
 MIB = 2**20
 
@@ -317,7 +317,7 @@ def test_with_xdist_each_worker_measures_and_one_process_stores(bed):
         "-n2",
         "--vramlens-fail-on-increase",
     ]
-    environment = {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}"}
+    environment = {**os.environ, "PYTHONPATH": f"{PYTHON_PATH}{os.pathsep}{TESTS}"}
     done = subprocess.run(
         arguments, cwd=bed.path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -337,7 +337,7 @@ def test_without_a_gpu_marked_tests_are_skipped_and_others_run(bed, monkeypatch)
 
 def test_loading_the_plugin_costs_nothing():
     program = (
-        f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import pytest; before = set(sys.modules);"
+        f"import sys; sys.path.insert(0, {PYTHON_PATH!r}); import pytest; before = set(sys.modules);"
         " import vramlens.pytest_plugin; print(*set(sys.modules) - before)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -386,7 +386,7 @@ def test_on_a_real_gpu(tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     (tmp_path / "test_real.py").write_text(REAL)
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     arguments = [sys.executable, "-m", "pytest", *PLUGIN, "--vramlens", "-v"]
     done = subprocess.run(
         arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import vramlens
+from installed import PYTHON_PATH
 
-SOURCE = Path(vramlens.__path__[0]).parent
 HERE = Path(__file__).parent
 PLUG_IN = f"import sys; sys.path.insert(0, {str(HERE)!r}); from fake_gpu import plug_in; gpu = plug_in()\n"
 """The first line of a program that finds the fake GPU; ``gpu.use()`` is its first use."""
@@ -20,7 +19,7 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONWARNINGS": "", **environment},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "PYTHONWARNINGS": "", **environment},
         capture_output=True,
         text=True,
         timeout=120,

@@ -9,12 +9,11 @@ import socket
 import subprocess
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import vramlens
+from installed import PYTHON_PATH
 from vramlens.capture import process_group
 from vramlens.capture.process_group import distributed_state, warn_if_not_destroyed
 
@@ -223,7 +222,7 @@ def test_a_real_group() -> None:
         port = free.getsockname()[1]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(vramlens.__path__[0]).parent),
+        "PYTHONPATH": PYTHON_PATH,
         "RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import vramlens
-from capture.programs import PLUG_IN, SOURCE, python, recordings, run_program
+from capture.programs import PLUG_IN, python, recordings, run_program
+from installed import PYTHON_PATH
 
 pytest.importorskip("torch")
 
@@ -248,7 +249,7 @@ def test_a_running_program_can_be_asked(tmp_path: Path) -> None:
         "while not __import__('os').path.exists('stop'): time.sleep(0.05)\n"
     )
     (tmp_path / "train.py").write_text(text)
-    environment = {"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    environment = {"PYTHONPATH": PYTHON_PATH, "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-m", "vramlens", "run", "-o", "run.vram", "train.py"],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

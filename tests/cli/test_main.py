@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from installed import PYTHON_PATH
 from vramlens import __version__, api
 from vramlens.cli.main import VERBS, main
 from vramlens.errors import InputError, NotARecording, UsageError
 from vramlens.report import advice
 
-SOURCE = Path(__file__).parents[2] / "src"
 ERROR_TEXT = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 15.77 GiB"
     " of which 100.88 MiB is free. Process 4242 has 15.66 GiB memory in use. Of the allocated memory 15.00 GiB is"
@@ -31,7 +31,7 @@ def log(tmp_path):
 
 def vramlens(*arguments, **options):
     command = [sys.executable, "-m", "vramlens", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **options.pop("env", {})}
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, **options.pop("env", {})}
     return subprocess.run(command, env=environment, timeout=60, check=False, **options)
 
 
@@ -221,7 +221,7 @@ def test_starts_without_numpy_and_rich(arguments):
     )
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=False
+        command, env={**os.environ, "PYTHONPATH": PYTHON_PATH}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -299,7 +299,7 @@ class TestStandardOutput:
         done = subprocess.run(
             command,
             shell=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH},
             stderr=subprocess.PIPE,
             check=False,
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from installed import PYTHON_PATH
 from leaks.corpus import Leak, Program
 
 GOOD_ENOUGH = 0.05  # of the bytes a step
@@ -28,8 +29,7 @@ class Nursery:
 
     def __enter__(self) -> Nursery:
         self._folder = tempfile.TemporaryDirectory(prefix="corpus")
-        sources = Path(__file__).parents[2] / "src"
-        paths = [str(sources), os.environ.get("PYTHONPATH", "")]
+        paths = [PYTHON_PATH, os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(Path(__file__).with_name("nursery.py"))],
             stdin=subprocess.PIPE,
