@@ -1,7 +1,11 @@
-"""Answers to runs of programs, two at a time: what a test asks for is being run before it asks."""
+"""Answers to runs of programs, two at a time: what a test asks for is being run before it asks.
+
+A worker of pytest-xdist runs only what its own tests ask for: it does not know which tests it will get.
+"""
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterable
@@ -15,7 +19,8 @@ import pytest
 from leaks.corpus import programs
 from leaks.harness import Nursery, missing
 
-_AT_ONCE = 2  # CI has two cores
+_IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+_AT_ONCE = 1 if _IN_WORKER else 2  # CI has two cores
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Answers:
     @classmethod
     def for_tests(cls, request: pytest.FixtureRequest) -> Answers:
         """With the runs of all the tests of the module that were chosen: their parameter ``runs``."""
+        if _IN_WORKER:
+            return cls(())
         chosen = (item for item in request.session.items if item.path == request.path and hasattr(item, "callspec"))
         return cls(run for item in chosen for run in item.callspec.params.get("runs", ()))
 
