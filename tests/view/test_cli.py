@@ -128,5 +128,18 @@ def test_a_browser_is_opened_only_where_it_has_a_window(monkeypatch, capsys, var
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert main(["view", GPT]) == 0
-    address = capsys.readouterr().out.strip()
-    assert asked == ([address] if opens else [])
+    page, _, token = capsys.readouterr().out.strip().partition("?token=")
+    assert len(token) > 20
+    # Everyone on the machine can read the arguments of the command that starts it.
+    assert [url.startswith(f"{page}open?code=") and token not in url for url in asked] == [True] * opens
+
+
+def test_a_jobs_folder_brings_its_flight_records(tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["view", str(DATA / "ranks" / "ddp"), "--no-sources", "-o", str(page)]) == 0
+    tracks = PageData(data_in(page.read_text(encoding="utf-8"))).header["tracks"]
+    told = [(track["rank"], track["collectives"]["n"], track["collectives"]["flight"]) for track in tracks]
+    assert told == [(0, 21, True), (1, 21, True)]
+    capsys.readouterr()
+    assert main(["view", str(DATA / "ranks" / "desync"), "-o", str(page)]) == 2
+    assert "vramlens explain" in capsys.readouterr().err

@@ -42,13 +42,19 @@ def page_of(trace):
 def hostile():
     at = 1 << 40
     frames = [{"filename": f"{EVIL}.py", "line": 7, "name": EVIL}]
+    long = [{"filename": EVIL * 3000, "line": 1 << 40, "name": "<b>" * 40_000}]
+    deep = [{"filename": "deep.py", "line": n, "name": f"<i>{n}"} for n in range(3000)]
     events = [
         event("segment_alloc", at, 2 << 20),
         event("alloc", at, 1 << 20, frames=frames, user_metadata=EVIL),
+        event("alloc", at + (1 << 20), 1 << 19, frames=[*long, *deep, *long]),
     ]
-    state = snapshot(
-        events, [segment(at, 2 << 20, [block(at, 1 << 20, 1 << 20), block(at + (1 << 20), 1 << 20, 0, "inactive")])]
-    )
+    blocks = [
+        block(at, 1 << 20, 1 << 20),
+        block(at + (1 << 20), 1 << 19, 1 << 19),
+        block(at + (3 << 19), 1 << 19, 0, "inactive"),
+    ]
+    state = snapshot(events, [segment(at, 2 << 20, blocks)])
     state["external_annotations"] = [
         {"stage": stage, "name": EVIL, "device": 0, "time_us": 1} for stage in ("START", "END")
     ]
@@ -111,6 +117,10 @@ def test_surrogates_and_long_names_do_no_harm():
     state["external_annotations"][0]["name"] = "n" * 100_000
     header = PageData(page_data_of([read(dump_slowly(state))])).header
     assert max(map(len, header["tracks"][0]["texts"])) <= 2001
+    verdict = header["tracks"][0]["verdict"]
+    told = [verdict["headline"], *verdict["sentences"], *(one["title"] for one in verdict["findings"])]
+    assert any("<b><b>" in text for text in told)
+    assert max(map(len, told)) <= 501  # the verdict does not hide behind a name
 
 
 def test_the_servers_page_asks_only_its_server():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import socket
 import threading
 
 import pytest
 
+from vramlens.view import server as module
+from vramlens.view.peer import is_of_another_user, user_of
 from vramlens.view.server import LocalPage
 
 
@@ -51,6 +54,59 @@ def test_without_the_token_there_is_nothing(server, path):
     status, _, body = ask(server, path)
     assert status == 403
     assert b"data" not in body
+
+
+def test_the_address_that_a_browser_is_started_with_leads_to_the_page_for_a_minute(server, monkeypatch):
+    assert server.token not in server.opening_url  # everyone on the machine sees a command's arguments
+    path = server.opening_url.partition(server.own_host)[2]
+    status, headers, body = ask(server, path)
+    assert (status, headers["Location"], body) == (303, f"/?token={server.token}", b"")
+    assert headers["Cache-Control"] == "no-store"
+    code = path.partition("code=")[2]
+    for other in ("/open", "/open?code=", f"/open?code={code[:-1]}", f"/open?token={server.token}"):
+        assert ask(server, other)[0] == 403
+    assert ask(server, f"/data?token={code}")[0] == 403
+    now = module.time.monotonic()
+    monkeypatch.setattr(module.time, "monotonic", lambda: now + 61)
+    status, headers, body = ask(server, path)
+    assert status == 403
+    assert "Location" not in headers
+    assert server.token.encode() not in body
+
+
+def test_another_user_of_the_machine_is_refused(server, monkeypatch, tmp_path):
+    table = tmp_path / "tcp"
+    # As Linux prints it on a little-endian machine; the listening socket and other connections are no matter.
+    row = (
+        "  {n}: 0100007F:{port:04X} {to}:1F90 01 00000000:00000000 00:00000000 00000000 {user:5} 0 21 1 0 20 4 30 10 -1"
+    )
+    monkeypatch.setattr("vramlens.view.peer.sys.byteorder", "little")
+
+    def refused(*users, to="0100007F"):
+        rows = [row.format(n=n, port=40000 + n, to=to, user=user) for n, user in enumerate(users)]
+        table.write_text("\n".join(["  sl  local_address rem_address   st ...", *rows]))
+        return is_of_another_user(("127.0.0.1", 40001), ("127.0.0.1", 8080), str(table))
+
+    me = os.getuid()
+    other = 4711 if me != 4711 else 4712
+    assert refused(other, other)
+    assert not refused(other, me)
+    assert not refused(other, 0)
+    assert not refused(other, 65534)
+    assert not refused(other)  # not listed: the token alone must do
+    assert not refused(other, other, to="0200007F")
+    table.write_text("something\nelse 1 2\n")
+    assert not is_of_another_user(("127.0.0.1", 1), ("127.0.0.1", 2), str(table))
+    assert not is_of_another_user(("127.0.0.1", 1), ("127.0.0.1", 2), str(tmp_path / "none"))
+    monkeypatch.setattr(module, "is_of_another_user", lambda *ends: True)
+    assert ask(server, f"/data?token={server.token}")[0] == 403
+    assert ask(server, server.opening_url.partition(server.own_host)[2])[0] == 403
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no list of sockets here")
+def test_the_systems_own_list_names_this_user(server):
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=5) as connection:
+        assert user_of(connection.getsockname(), connection.getpeername()) == os.getuid()
 
 
 def test_a_token_that_begins_well_is_wrong(server):

@@ -1,5 +1,6 @@
 // What the tests of the layout need of the viewer, in one bundle.
 
+export { Calls } from "../src/data/calls";
 export { Container, decode } from "../src/data/container";
 export { Groups } from "../src/data/groups";
 export { Track } from "../src/data/track";
@@ -9,6 +10,8 @@ export { Lifetimes } from "../src/layout/moments";
 export { Space } from "../src/layout/space";
 export { hit, stack } from "../src/layout/stacked";
 export { flameOf, moduleTree, tally, weighAt, weighLifetimes } from "../src/layout/tally";
+export { callAt } from "../src/views/calls_band";
+export { neighbour } from "../src/views/flame";
 export { fromHash, toHash } from "../src/ui/store";
 export { pattern, markedBySearch } from "../src/ui/marks";
 export { SvgSurface } from "../src/draw/svg";

@@ -169,7 +169,11 @@ test("tallies and flames add up", async () => {
   for (const kind of ["line", "module", "category", "phase", "stack"]) {
     assert.equal(viewer.tally(track, weighed, kind).reduce((total, entry) => total + entry.weight, 0), expected);
   }
-  assert.equal(viewer.flameOf(track, weighed, "all").weight, expected);
+  for (const all of [true, false]) {
+    const root = viewer.flameOf(track, weighed, "all", all);
+    assert.equal(root.weight, expected);
+    assert.equal(root.inside.reduce((total, flame) => total + flame.weight, 0), expected, "those of empty stacks, too");
+  }
   const lifetimes = viewer.weighLifetimes(track, 0, 300);
   const slow = rows.filter((row) => row.died > 0).reduce((total, row) => total + row.bytes * (track.timeOf(row.died) - track.timeOf(Math.max(0, row.born))), 0) / 1e6;
   const found = viewer.flameOf(track, lifetimes, "all").weight;
@@ -180,6 +184,62 @@ test("tallies and flames add up", async () => {
     { key: 0, name: "outside modules", weight: 1, count: 1, example: 2 },
   ]);
   assert.deepEqual(tree.map((branch) => [branch.path, branch.depth, branch.weight]), [["a", 0, 12], ["a.c", 1, 7], ["a.b", 1, 5], ["outside modules", 0, 1]]);
+});
+
+test("arrow keys lead through a flame graph, and back the same way", async () => {
+  const { track } = await made(11, 300);
+  const root = viewer.flameOf(track, viewer.weighAt(track, 200), "all");
+  const walk = (flame) => {
+    for (const [i, inside] of flame.inside.entries()) {
+      assert.equal(viewer.neighbour(inside, "ArrowUp"), flame);
+      assert.equal(viewer.neighbour(inside, "ArrowRight"), flame.inside[i + 1] ?? null);
+      assert.equal(viewer.neighbour(inside, "ArrowLeft"), flame.inside[i - 1] ?? null);
+      walk(inside);
+    }
+    assert.equal(viewer.neighbour(flame, "ArrowDown"), flame.inside[0] ?? null);
+  };
+  walk(root);
+  assert.equal(viewer.neighbour(root, "ArrowUp"), null);
+  assert.equal(viewer.neighbour(root, "ArrowLeft"), null);
+});
+
+/** Calls of random lengths; every 17th never finished. */
+function calls(count, random) {
+  const at = [];
+  for (let i = 0, us = 0; i < count; i++) at.push((us += random(400)));
+  const zeros = at.map(() => 0);
+  const took = at.map(() => 1 + random(3) ** 3 * random(300));
+  const state = at.map((_, i) => (i % 17 === 16 ? 3 : 1));
+  const column = { at, late: zeros, took, finished: zeros, name: zeros, group: zeros, seq: zeros, state, bytes: zeros, shape: zeros, stack: zeros, problem: zeros, frame_file: [], frame_line: [], frame_function: [], frame_user: [], stack_starts: [0] };
+  return new viewer.Calls({ n: count, notes: [], groups: [], states: ["", "completed", "started", "scheduled"], flight: true }, column);
+}
+
+test("collectives are found in a window and under a pixel, as by a slow search", async () => {
+  let seed = 5;
+  const random = (below) => (seed = (seed * 48271) % 0x7fffffff) % below;
+  const { track } = await made(3, 300);
+  const found = calls(60, random);
+  for (const kind of ["time", "events"]) {
+    const axis = new viewer.Axis(track, kind);
+    const { from, to } = found.places(axis);
+    for (let i = 0; i < 200; i++) {
+      const a = (random(1000) / 1000) * axis.end;
+      const b = a + (random(1000) / 1000) * (axis.end - a);
+      const [first, end] = found.between(axis, a, b);
+      for (let call = 0; call < found.n; call++) {
+        if (to[call] >= a && from[call] <= b) assert.ok(first <= call && call < end);
+      }
+      const band = { left: 74, width: 900, top: 0, height: 10, from: 0, to: axis.end };
+      const x = 74 + random(900);
+      const place = ((x - 74) / 900) * axis.end;
+      const near = [...from.keys()].filter((call) => from[call] - place <= (4 / 900) * axis.end && place - to[call] <= (4 / 900) * axis.end);
+      const hit = viewer.callAt(band, found, axis, x);
+      if (near.length) assert.ok(near.includes(hit));
+      else assert.equal(hit, found.open.filter((call) => from[call] <= place).pop() ?? -1);
+      if (near.some((call) => found.flagged[call])) assert.ok(found.flagged[hit], "what never finished comes first");
+    }
+  }
+  assert.deepEqual(found.open, [16, 33, 50]);
 });
 
 test("an address holds the whole place, and a hostile one nothing else", () => {

@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "view")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "view")]
+if any((ROOT / "src" / "vramlens").glob("libvramlens.*")):  # else the package that is installed: it has the native core
+    sys.path.insert(0, str(ROOT / "src"))
 
+from test_collectives import START_US, flight_of, made_of, marked  # noqa: E402
 from test_page import EVIL, hostile  # noqa: E402
 
 from recordings import DATA, block, dump_slowly, event, read, segment, snapshot  # noqa: E402
 from vramlens import api  # noqa: E402
 from vramlens.analyses.attribution import Attribution, attribute  # noqa: E402
 from vramlens.analyses.categories import Category  # noqa: E402
-from vramlens.report.wording import visible  # noqa: E402
 from vramlens.units import format_size  # noqa: E402
+from vramlens.view.collectives import RankFlight  # noqa: E402
 from vramlens.view.page import Choices, data_of, one_file, title_of  # noqa: E402
+from vramlens.view.texts import one_line  # noqa: E402
 
 AT = 1 << 40
 ORDER = ("parameters", "optimizer_state", "workspace", "gradients", "activations", "temporaries", "other")
@@ -68,8 +72,8 @@ def probes(view: Attribution, event: int) -> list[dict[str, Any]]:
                 "row": row,
                 "size": format_size(size),
                 "address": hex(int(rows.address[row])),
-                "line": visible(f"{place.file}:{place.line} in {place.function}") if place else None,
-                "frames": [visible(frame.function) for frame in frames[:200]],
+                "line": f"{one_line(place.file)}:{place.line} in {one_line(place.function)}" if place else None,
+                "frames": [one_line(frame.function) for frame in frames[:200]],
                 "low": max(0, below + sum(older) - 8 * size),
                 "high": below + sum(older) + 8 * size,
                 "bytes": size,
@@ -80,9 +84,11 @@ def probes(view: Attribution, event: int) -> list[dict[str, Any]]:
     return found
 
 
-def write(folder: Path, name: str, sources: list[Any], **choices: Any) -> None:
+def write(
+    folder: Path, name: str, sources: list[Any], flights: list[RankFlight | None] | None = None, **choices: Any
+) -> None:
     """A page about some recordings, and what it must say."""
-    data = data_of(sources, Choices(**choices))
+    data = data_of(sources, Choices(**choices), flights or ())
     (folder / f"{name}.html").write_text(one_file(data, title_of(sources)), encoding="utf-8")
     trace = sources[0]
     device = trace.devices[trace.main_device]
@@ -99,6 +105,20 @@ def write(folder: Path, name: str, sources: list[Any], **choices: Any) -> None:
     (folder / f"{name}.json").write_text(json.dumps(expected), encoding="utf-8")
 
 
+def evil_flight() -> RankFlight:
+    """The flight record of a rank whose names are markup."""
+    entry = {
+        "time_created_ns": (START_US + 9_000) * 1000,
+        "state": "started",
+        "profiling_name": f"nccl:{EVIL}",
+        "process_group": (EVIL, EVIL),
+        "frames": [{"filename": f"{EVIL}.py", "line": 1, "name": EVIL}],
+        "input_sizes": [[1 << 20]],
+        "input_dtypes": [EVIL],
+    }
+    return RankFlight(2, made_of(entry))
+
+
 def main() -> None:
     """Every page."""
     folder = Path(sys.argv[1])
@@ -113,6 +133,14 @@ def main() -> None:
         [api.load(DATA / "recordings" / "oom_fragmented.pickle.xz")],
         confs=("expandable_segments:True",),
     )
+    jobs = DATA / "ranks" / "ddp"
+    flights = [flight_of("ddp", rank) for rank in (0, 1)]
+    write(folder, "collectives", [api.load(jobs / f"ddp.rank{rank}.pickle.xz") for rank in (0, 1)], flights)
+    flights = [flight_of("desync", rank) for rank in (0, 1)]
+    runs = [marked(events=198) for _ in range(3)]
+    for rank, run in enumerate(runs):
+        object.__setattr__(run, "source", f"rank{rank}.vram")
+    write(folder, "desync", runs, [*flights, evil_flight()])
     write(folder, "no_events", [read(dump_slowly(snapshot([], [segment(AT, 4 << 20, [block(AT, 4 << 20, 3 << 20)])])))])
     timeless = [event("alloc", AT + n * 4096, 4000, time_us=0, frames=[]) for n in range(9)]
     write(folder, "timeless", [read(dump_slowly(snapshot(timeless, [])))])

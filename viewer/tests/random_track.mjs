@@ -62,7 +62,7 @@ export function randomContainer(seed, wanted = 300) {
       kept: add(rows.map((row) => row.freed - row.born)),
       pending: add(rows.map((row) => row.died - row.freed)),
       address: add(of("address")), bytes: add(of("bytes")), slack: add(of("slack")),
-      stack: add(zeros), segment: add(rows.map(() => 1)), pool: add(zeros), stream: add(zeros), line: add(zeros),
+      stack: add(rows.map((_, i) => i % 5)), segment: add(rows.map(() => 1)), pool: add(zeros), stream: add(zeros), line: add(zeros),
       inferred: add(zeros), category: add(of("category")), certainty: add(zeros), phase: add(zeros), module: add(zeros), name: add(zeros),
     },
     segments: {
@@ -70,9 +70,11 @@ export function randomContainer(seed, wanted = 300) {
     },
     failures: [], steps: { source: null, starts: add([]) },
     bands: { n: 0, begin: add([]), end: add([]), name: add([]), depth: add([]) },
-    frames: { file: add([]), function: add([]), line: add([]), user: add([]), of_stacks: add([]), starts: add([0]) },
+    // Four stacks, the third of them empty.
+    frames: { file: add([0, 0, 1]), function: add([2, 3, 2]), line: add([7, 8, 9]), user: add([1, 1, 0]), of_stacks: add([2, 1, 0, 2, 0, 1]), starts: add([0, 3, 5, 5, 6]) },
+    collectives: null,
     lines: [], categories: ["other", "parameters", "gradients", "optimizer_state", "activations", "temporaries", "workspace"],
-    certainties: ["proven"], phases: ["other"], modules: [], pools: [], sources: {}, texts: [],
+    certainties: ["proven"], phases: ["other"], modules: [], pools: [], sources: {}, texts: ["train.py", "torch/nn.py", "forward", "main"],
     verdict: { failed: false, findings: [] }, what_if: [],
   }; // prettier-ignore
   const header = deflateSync(Buffer.from(JSON.stringify({ tracks: [track], columns })));

@@ -8,13 +8,15 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.explain import device
-from vramlens.cli.output import write_file, write_stdout
+from vramlens.cli.arguments import add_device
+from vramlens.cli.output import goes_to_file, write_answer, write_stdout
 from vramlens.errors import InputError, UsageError
+from vramlens.report.wording import visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.trace import Trace
+    from vramlens.view.collectives import RankFlight
     from vramlens.view.server import LocalPage
 
 HELP = "Show it: a page on this machine, or one file that needs nothing else."
@@ -26,12 +28,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="a recording or a PyTorch memory snapshot; two are compared, more are shown side by side (rank*.vram)",
+        help="a recording or a PyTorch memory snapshot; two are compared, more are shown side by side (rank*.vram);"
+        " with them the ranks' NCCL flight records, or a folder of all",
     )
     parser.add_argument(
         "-o", "--output", metavar="PAGE", help="write one HTML file, with everything in it, instead of serving a page"
     )
-    parser.add_argument("--device", type=device, metavar="N", help="the device, 0 or cuda:0 (default: all)")
+    add_device(parser, default="all")
     parser.add_argument(
         "--conf",
         action="append",
@@ -61,27 +64,44 @@ def run(arguments: argparse.Namespace) -> int:
     if len(files) > 1 and files.count("-") > 1:
         raise UsageError("standard input can be one FILE only")
     with reading_progress("reading") as progress:
+        files, flights = _with_flight_records(files)
         recordings = _loaded(files, progress)
     choices = Choices(
         device=arguments.device,
         confs=tuple(arguments.conf),
         sources=None if arguments.no_sources else arguments.sources,
     )
-    data = data_of(recordings, choices)
+    data = data_of(recordings, choices, flights)
     title = title_of(recordings)
     if arguments.output is None:
         return _serve(data, title, arguments)
     page = one_file(data, title)
-    if arguments.output == "-":
-        write_stdout(page)
+    write_answer(page, arguments.output, [*arguments.files, *files])
+    if not goes_to_file(arguments.output):
         return 0
-    for file in files[1:]:
-        _is_not(arguments.output, file)
-    write_file(arguments.output, page, source=files[0])
     allocations = sum(len(one.allocations) for trace in recordings for one in trace.devices.values())
     what = "the one allocation" if allocations == 1 else f"all of its {counted(allocations, 'allocation')}"
     print(f"vramlens: {arguments.output}: {format_size(len(page))}, with {what}; open it in a browser", file=sys.stderr)
     return 0
+
+
+def _with_flight_records(files: list[str]) -> tuple[list[str], list[RankFlight | None]]:
+    """The recordings among the files, and of each the flight record of its rank."""
+    from vramlens.read.flight_record import looks_like_flight_record, read_flight_record
+    from vramlens.view.collectives import RankFlight
+
+    if not any(os.path.isdir(file) or looks_like_flight_record(file) for file in files):
+        return files, []
+    from vramlens.fleet.files import find_ranks
+
+    job = find_ranks(files)
+    for note in job.notes:
+        print(f"vramlens: {visible(note)}", file=sys.stderr)
+    ranks = [(one.rank, one.recording, one.flight) for one in job.ranks if one.recording is not None]
+    if not ranks:
+        raise UsageError("flight records hold no memory: name the ranks' recordings too, or use vramlens explain")
+    flights = [None if flight is None else RankFlight(rank, read_flight_record(flight)) for rank, _, flight in ranks]
+    return [recording for _, recording, _ in ranks], flights
 
 
 def _loaded(files: list[str], progress: object) -> list[Trace]:
@@ -96,12 +116,6 @@ def _loaded(files: list[str], progress: object) -> list[Trace]:
 
         found.append(api.load(file, progress=report))
     return found
-
-
-def _is_not(output: str, file: str) -> None:
-    with contextlib.suppress(OSError):
-        if os.path.samefile(output, file):
-            raise UsageError(f"-o {output}: is an input; name another file")
 
 
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
@@ -137,7 +151,7 @@ def _open(server: LocalPage) -> None:
 
     def open_page() -> None:
         with contextlib.suppress(Exception):  # no desktop, no browser: the address is on the screen
-            webbrowser.open(server.url)
+            webbrowser.open(server.opening_url)
 
     threading.Thread(target=open_page, daemon=True).start()
 

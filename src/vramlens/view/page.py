@@ -7,6 +7,7 @@ import hashlib
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from vramlens import __version__
 from vramlens.analyses.attribution import attribute
 from vramlens.analyses.explain import choose_device, explain_trace
 from vramlens.report.wording import visible
+from vramlens.view.collectives import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
 from vramlens.view.sources import Sources
 from vramlens.view.track import track_of
@@ -56,8 +58,15 @@ class Choices:
     sources: str | None = None
 
 
-def data_of(recordings: Sequence[Trace], choices: Choices | None = None) -> bytes:
+def data_of(
+    recordings: Sequence[Trace], choices: Choices | None = None, flights: Sequence[RankFlight | None] = ()
+) -> bytes:
     """The data of a page about one or more recordings, every allocation included.
+
+    Args:
+        recordings: what the page is about.
+        choices: what it is to show.
+        flights: by recording, the flight record of the same rank, None for those that have none.
 
     Raises:
         UsageError: a recording has no such device, or PyTorch would refuse a setting.
@@ -66,9 +75,10 @@ def data_of(recordings: Sequence[Trace], choices: Choices | None = None) -> byte
     choices = choices or Choices()
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
+    problems = problems_of(flights)
     tracks = [
-        _track(trace, device, columns, sources, choices)
-        for trace in recordings
+        _track(trace, device, columns, sources, choices, flight, problems)
+        for trace, flight in zip_longest(recordings, flights[: len(recordings)])
         for device in _devices(trace, choices.device)
     ]
     header = {"version": 1, "vramlens": __version__, "title": title_of(recordings), "tracks": tracks}
@@ -127,7 +137,15 @@ def _devices(trace: Trace, device: int | None) -> list[int]:
     return sorted(used, key=lambda i: -trace.devices[i].requested.peak_bytes)
 
 
-def _track(trace: Trace, device: int, columns: Columns, sources: Sources | None, choices: Choices) -> dict[str, Any]:
+def _track(
+    trace: Trace,
+    device: int,
+    columns: Columns,
+    sources: Sources | None,
+    choices: Choices,
+    flight: RankFlight | None,
+    problems: Problems,
+) -> dict[str, Any]:
     chosen = trace.devices[device]
     view = attribute(trace, chosen)
     explanation = explain_trace(trace, device=device, view=view)
@@ -135,11 +153,12 @@ def _track(trace: Trace, device: int, columns: Columns, sources: Sources | None,
     made = meta.devices.get(chosen.device) if meta is not None else None
     limit = made.process_limit_bytes if made is not None else None
     verdict = verdict_of(view, explanation)
+    rank = meta.rank if meta is not None else None
     return {
-        **track_of(view, columns, sources),
+        **track_of(view, columns, sources, flight, problems),
         "source": visible(trace.source),
         "name": visible(_name(trace.source)),
-        "rank": meta.rank if meta is not None else None,
+        "rank": rank if rank is not None or flight is None else flight.rank,
         "world_size": meta.world_size if meta is not None else None,
         "gpu": visible(trace.device_name) if trace.device_name else None,
         "torch": visible(trace.torch_version) if trace.torch_version else None,

@@ -12,6 +12,7 @@ from vramlens.analyses.categories import Category, Certainty
 from vramlens.analyses.phases import Phase
 from vramlens.trace import NO_STACK, NO_TEXT
 from vramlens.view.bands import bands_of
+from vramlens.view.collectives import Problems, RankFlight, collectives_of
 from vramlens.view.columns import Columns
 from vramlens.view.sources import Sources
 from vramlens.view.texts import Texts
@@ -19,7 +20,13 @@ from vramlens.view.texts import Texts
 _NO_SEGMENT = 0xFFFFFFFF
 
 
-def track_of(view: Attribution, columns: Columns, sources: Sources | None) -> dict[str, Any]:
+def track_of(
+    view: Attribution,
+    columns: Columns,
+    sources: Sources | None,
+    flight: RankFlight | None = None,
+    problems: Problems | None = None,
+) -> dict[str, Any]:
     """The header of one device's track; what is long goes into columns, and the header has their numbers."""
     device, trace, texts = view.device, view.trace, Texts()
     frames = _frames(view, columns, texts)
@@ -49,6 +56,7 @@ def track_of(view: Attribution, columns: Columns, sources: Sources | None) -> di
         ],
         "steps": {"source": view.steps.source, "starts": columns.add(view.steps.starts, differences=True)},
         "bands": bands_of(trace, device, start_us, columns, texts),
+        "collectives": collectives_of(trace, device, start_us, flight, problems or {}, columns, texts),
         "frames": frames,
         "lines": lines,
         "categories": [kind.name.lower() for kind in Category],

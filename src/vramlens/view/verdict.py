@@ -11,8 +11,12 @@ from vramlens.analyses.categories import Category
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding, Place
 from vramlens.report.story import story_of
-from vramlens.report.wording import sentence, visible
+from vramlens.report.wording import sentence
 from vramlens.trace import Frame
+from vramlens.view.texts import one_line
+
+_LONGEST = 500
+"""Characters of a sentence: with a name in it that is longer, the verdict would hide behind that name."""
 
 # What these are about is the failed request itself, or all of the memory.
 _WHOLE = ("process_limit", "expandable_segments", "unused_reserve", "other_device", "sampled_growth")
@@ -31,16 +35,16 @@ def verdict_of(view: Attribution, explanation: Explanation) -> dict[str, Any]:
     last_step = int(view.steps.starts[-1]) if len(view.steps) else None
     return {
         "failed": story.failed,
-        "headline": story.headline,
-        "sentences": list(story.sentences),
-        "figures": [[figure.size_bytes, visible(figure.words)] for figure in story.figures],
-        "ledger": [[figure.size_bytes, visible(figure.words)] for figure in story.ledger],
+        "headline": _words(story.headline),
+        "sentences": [_words(text) for text in story.sentences],
+        "figures": [[figure.size_bytes, _words(figure.words)] for figure in story.figures],
+        "ledger": [[figure.size_bytes, _words(figure.words)] for figure in story.ledger],
         "ledger_when": story.ledger_when,
         "findings": [_finding(view, explanation, each, failure, last_step) for each in explanation.findings],
         "steps": story.steps,
-        "unknown": list(story.unknown),
-        "origin": list(story.origin),
-        "next": [story.next.why, *story.next.lines],
+        "unknown": [_words(text) for text in story.unknown],
+        "origin": [_words(text) for text in story.origin],
+        "next": [_words(text) for text in (story.next.why, *story.next.lines)],
         "exact": list(explanation.peak.exact) if explanation.peak is not None else [],
         "limit": explanation.oom.limit_bytes if explanation.oom is not None else None,
     }
@@ -55,11 +59,11 @@ def _finding(
     return {
         "id": finding.id,
         "verdict": finding.verdict,
-        "title": visible(finding.title),
+        "title": _words(finding.title),
         "bytes": finding.bytes,
         "place": _place(finding.place),
-        "evidence": [visible(sentence(text)) for text in finding.evidence],
-        "fix": visible(sentence(finding.fix)) if finding.fix else None,
+        "evidence": [_words(sentence(text)) for text in finding.evidence],
+        "fix": _words(sentence(finding.fix)) if finding.fix else None,
         "event": event,
         "mark": _mark(view, finding),
     }
@@ -90,4 +94,8 @@ def _same(frame: Frame, place: Place) -> bool:
 def _place(place: Place | None) -> dict[str, Any] | None:
     if place is None:
         return None
-    return {"file": visible(place.file), "line": place.line, "function": visible(place.function)}
+    return {"file": one_line(place.file), "line": place.line, "function": one_line(place.function)}
+
+
+def _words(text: str) -> str:
+    return one_line(text, _LONGEST)

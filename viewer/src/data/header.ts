@@ -49,6 +49,16 @@ export interface WhatIf {
   oom: boolean | null;
 }
 
+/** Collectives; every name that is not told here is a column's number. */
+export interface CallsHeader extends Record<string, unknown> {
+  n: number;
+  notes: string[];
+  /** Of each group, the texts of its name and of its ranks. */
+  groups: [number, number][];
+  states: string[];
+  flight: boolean;
+}
+
 export interface TrackHeader {
   device: number;
   events: number;
@@ -61,6 +71,7 @@ export interface TrackHeader {
   failures: { event: number; bytes: number; free: number | null; stack: number }[];
   steps: { source: string | null; starts: number };
   bands: { n: number; begin: number; end: number; name: number; depth: number };
+  collectives: CallsHeader | null;
   frames: { file: number; function: number; line: number; user: number; of_stacks: number; starts: number };
   lines: [number, number, number][];
   categories: string[];

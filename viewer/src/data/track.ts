@@ -1,5 +1,6 @@
 // One device of one recording: its columns, and the quick questions about them.
 
+import { Calls } from "./calls";
 import { Container, type Numbers } from "./container";
 import { Curve, StepCurve } from "./curve";
 import type { Place, TrackHeader } from "./header";
@@ -43,6 +44,8 @@ export class Track {
     readonly stepStarts: Numbers,
     readonly bands: Record<"begin" | "end" | "name" | "depth", Numbers>,
     readonly frames: Record<"file" | "function" | "line" | "user" | "of_stacks" | "starts", Numbers>,
+    /** Its collectives; null where the recording tells of none. */
+    readonly calls: Calls | null,
   ) {
     const n = (this.n = header.rows.n);
     const events = (this.events = header.events);
@@ -89,7 +92,7 @@ export class Track {
       const found = await Promise.all(names.map((name) => container.column((from as Record<Name, number>)[name])));
       return Object.fromEntries(names.map((name, i) => [name, found[i]])) as Record<Name, Numbers>;
     };
-    const [clock, row, segment, segmentBorn, steps, bands, frames] = await Promise.all([
+    const [clock, row, segment, segmentBorn, steps, bands, frames, calls] = await Promise.all([
       container.column(header.clock),
       columns(ROW_COLUMNS, header.rows),
       columns(["died", "address", "bytes", "expandable", "pool"] as const, header.segments),
@@ -97,8 +100,9 @@ export class Track {
       container.column(header.steps.starts),
       columns(["begin", "end", "name", "depth"] as const, header.bands),
       columns(["file", "function", "line", "user", "of_stacks", "starts"] as const, header.frames),
+      header.collectives && Calls.read(container, header.collectives),
     ]);
-    return new Track(header, clock, row, segment, segmentBorn, steps, bands, frames);
+    return new Track(header, clock, row, segment, segmentBorn, steps, bands, frames, calls);
   }
 
   /** The allocations that hold memory right after an event, oldest first. */

@@ -142,8 +142,9 @@ export function flameOf(track: Track, weighed: Weighed, total: string, all = tru
   for (let i = 0; i < weighed.rows.length; i++) {
     const row = weighed.rows[i]!;
     const stack = track.row.stack[row]!;
-    // Without a stack of its own, an allocation belongs to the line that it was lent.
-    const key = stack || -1 - track.row.line[row]!;
+    const { starts } = track.frames;
+    // Without a stack of its own, or with an empty one, an allocation belongs to the line that it was lent.
+    const key = (stack && starts[stack]! > starts[stack - 1]! ? stack : 0) || -1 - track.row.line[row]!;
     const sum = sums.get(key);
     if (sum) sum[0] += weighed.weight(row);
     else sums.set(key, [weighed.weight(row), row]);

@@ -1,11 +1,14 @@
 // The page: its parts, and how they follow what is shown.
 
 import type { PageHeader } from "../data/header";
-import { count, counted, size } from "../draw/format";
+import { lowerBound } from "../data/search";
+import { count, counted, shortPlace, size } from "../draw/format";
 import { makePanes } from "../views/panes";
+import { callDetails, callLine } from "./call_words";
 import { allocationDetails, momentDetails } from "./details";
 import { eachFrame, fill, h } from "./dom";
 import { helpDialog } from "./help";
+import { setWindow } from "./input";
 import { bind } from "./keys";
 import { type Marked, markedByFinding, markedBySearch } from "./marks";
 import { trackName } from "./names";
@@ -25,7 +28,8 @@ export class App implements Host {
   private readonly toolbar: Toolbar;
   private readonly aside = h("aside", { "aria-label": "The verdict" });
   private readonly stage = h("main", {});
-  private readonly drawer = h("section", { class: "drawer", "aria-label": "The allocation under the pointer" });
+  private readonly drawer = h("section", { class: "drawer", "aria-label": "What is under the pointer" });
+  private readonly heard = h("p", { class: "heard", role: "status" });
   private readonly search = h("input", { type: "search", placeholder: "search  /", "aria-label": "Search files, functions, modules, names", spellcheck: false });
   private readonly found = h("span", { class: "found soft", role: "status" });
   private readonly tabs = h("nav", { "aria-label": "Views" });
@@ -53,6 +57,7 @@ export class App implements Host {
     document.body.append(
       h("header", {}, h("b", { class: "brand" }, "vramlens"), h("h1", {}, header.title), track, this.told, this.tabs, this.search, this.found, saveButtons(this, () => this.pane), h("button", { title: "light, dark (L)", "aria-label": "Light or dark", onclick: () => this.turnTheme() }, "◐"), h("button", { title: "keys (?)", "aria-label": "Keys and mouse", onclick: () => this.help.showModal() }, "?")),
       h("div", { class: "body" }, this.aside, h("div", { class: "right" }, this.toolbar.element, this.stage, this.drawer)),
+      this.heard,
       this.help,
     );
     this.search.value = this.store.state.search;
@@ -63,7 +68,7 @@ export class App implements Host {
       if (state.track !== before.track || state.finding !== before.finding || state.search !== before.search) this.remark();
       if (state.track !== before.track) track.value = String(state.track);
       if (state.track !== before.track || state.finding !== before.finding) this.drawVerdict();
-      if (state.selected !== before.selected || state.cursor !== before.cursor || state.track !== before.track) this.inspect(null);
+      if (state.selected !== before.selected || state.cursor !== before.cursor || state.track !== before.track || state.call !== before.call) this.inspect(null);
       this.drawer.hidden = state.tab === "ranks" || (state.tab === "compare" && state.selected < 0);
       draw();
     });
@@ -98,10 +103,23 @@ export class App implements Host {
     return this.panes[this.store.state.tab] ?? this.panes.memory!;
   }
 
+  inspectCall(call: number | null): void {
+    if (call === null) return this.inspect(null);
+    const key = `${this.store.state.track},call ${call}`;
+    if (key === this.inspected) return;
+    this.inspected = key;
+    fill(this.drawer, ...callDetails(this.scene().track, call));
+  }
+
+  say(text: string): void {
+    this.heard.textContent = text;
+  }
+
   inspect(row: number | null, note = ""): void {
     const shown = row ?? this.store.state.selected;
     const { track } = this.scene();
-    const { cursor } = this.store.state;
+    const { cursor, call } = this.store.state;
+    if (shown < 0 && call >= 0) return this.inspectCall(call);
     const key = `${this.store.state.track},${shown},${note},${shown < 0 ? cursor : ""}`;
     if (key === this.inspected) return;
     this.inspected = key;
@@ -150,6 +168,31 @@ export class App implements Host {
     this.store.set({ cursor: event, ...(inside ? {} : { window: [start, start + length] as [number, number] }) });
   }
 
+  /** The collective after the one that is chosen, or after the cursor; the picture follows. */
+  private turnCall(by: number): void {
+    const { track } = this.scene();
+    const { calls } = track;
+    if (!calls?.n) return this.say("This recording tells of no collectives.");
+    const { state } = this.store;
+    let next = state.call + by;
+    if (state.call < 0) {
+      const after = lowerBound(calls.column.at, track.timeOf(state.cursor));
+      next = by > 0 ? after : after - 1;
+    }
+    next = Math.min(calls.n - 1, Math.max(0, next));
+    this.store.set({ call: next, tab: "memory" });
+    this.goTo(calls.event(track, next));
+    this.say(callLine(track, calls, next));
+  }
+
+  private showCall(call: number): void {
+    const scene = this.scene();
+    const axis = scene.axis(this.store.state.axis);
+    const { from, to } = scene.track.calls!.places(axis);
+    const room = Math.max((to[call]! - from[call]!) * 2, 20 * axis.shortest);
+    setWindow(this, this.store, from[call]! - room, to[call]! + room);
+  }
+
   private remark(): void {
     const { state } = this.store;
     const { track } = this.scene();
@@ -182,6 +225,8 @@ export class App implements Host {
       const place = alive.indexOf(this.store.state.selected);
       const next = place < 0 ? (by > 0 ? 0 : alive.length - 1) : Math.min(alive.length - 1, Math.max(0, place + by));
       this.store.set({ selected: alive[next]! });
+      const line = track.line(alive[next]!);
+      this.say(`${size(track.row.bytes[alive[next]!]!)}, ${line ? shortPlace(line) : "no line of yours"}, ${count(next + 1)} of ${count(alive.length)}`);
     };
     bind({
       store: this.store,
@@ -191,11 +236,12 @@ export class App implements Host {
       goTo: (event) => this.goTo(event),
       step: (by) => this.goTo(Math.max(-1, Math.min(this.scene().track.events - 1, this.store.state.cursor + by))),
       choose,
-      showChosen: () => this.panes.memory?.show?.(this.store.state.selected),
+      showChosen: () => (this.store.state.call >= 0 ? this.showCall(this.store.state.call) : this.panes.memory?.show?.(this.store.state.selected)),
       finding: (by) => {
         const all = this.scene().track.header.verdict.findings.length;
         if (all) this.showFinding((this.store.state.finding + by + all) % all);
       },
+      call: (by) => this.turnCall(by),
       turnAxis: () => this.toolbar.turn(this.store.state.axis === "time" ? "events" : "time"),
       turnTheme: () => this.turnTheme(),
       search: () => this.search.focus(),
@@ -203,7 +249,7 @@ export class App implements Host {
       escape: () => {
         if (document.activeElement === this.search) this.search.blur();
         this.search.value = "";
-        this.store.set({ finding: -1, search: "", selected: -1 });
+        this.store.set({ finding: -1, search: "", selected: -1, call: -1 });
       },
       pane: (event) => this.pane.key?.(event) ?? false,
     });
@@ -224,7 +270,7 @@ export class App implements Host {
 }
 
 /** What an address that does not name it means. */
-const UNSET: Partial<State> = { window: null, bytes: null, selected: -1, finding: -1, search: "", track: 0 };
+const UNSET: Partial<State> = { window: null, bytes: null, selected: -1, call: -1, finding: -1, search: "", track: 0 };
 
 function opening(scenes: Scene[]): State {
   const asked = fromHash(location.hash);
@@ -238,6 +284,7 @@ function opening(scenes: Scene[]): State {
     bytes: null,
     cursor: scene.track.answer,
     selected: -1,
+    call: -1,
     finding: -1,
     search: "",
     lines: { allocated: false, active: false, reserved: true },
@@ -261,6 +308,7 @@ function within(scenes: Scene[], state: State): State {
     tab: several && scenes.length < 2 ? "memory" : state.tab,
     cursor: Math.min(state.cursor, events - 1),
     selected: state.selected < n ? state.selected : -1,
+    call: state.call < (scenes[track]!.track.calls?.n ?? 0) ? state.call : -1,
     finding: state.finding < header.verdict.findings.length ? state.finding : -1,
   };
 }

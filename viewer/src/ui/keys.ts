@@ -15,6 +15,7 @@ export interface Keyboard {
   choose(by: number): void;
   showChosen(): void;
   finding(by: number): void;
+  call(by: number): void;
   turnAxis(): void;
   turnTheme(): void;
   search(): void;
@@ -27,7 +28,7 @@ export function bind(board: Keyboard): void {
   window.addEventListener("keydown", (event) => {
     const inside = event.target as HTMLElement;
     const typing = inside instanceof HTMLInputElement || inside instanceof HTMLSelectElement || inside instanceof HTMLTextAreaElement;
-    if (event.key === "Escape") return board.escape();
+    if (event.key === "Escape") return typing || document.querySelector("dialog[open]") || !board.pane(event) ? board.escape() : undefined;
     if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const pressable = inside instanceof HTMLButtonElement || inside.tagName === "SUMMARY";
     if (pressable && (event.key === "Enter" || event.key === " ")) return;
@@ -57,6 +58,7 @@ function act(board: Keyboard, event: KeyboardEvent): boolean {
       return true;
     }
     case "n": board.finding(event.shiftKey ? -1 : 1); return true;
+    case "k": board.call(event.shiftKey ? -1 : 1); return true;
     case "0": case "Home": store.set({ window: null, bytes: null }); return true;
     case "c": {
       const place = GROUPINGS.indexOf(store.state.by) + (event.shiftKey ? -1 : 1);

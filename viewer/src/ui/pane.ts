@@ -15,6 +15,10 @@ export interface Host {
   marked(): Marked | null;
   /** Shows an allocation in the drawer below: the one under the pointer, or null for the one that is chosen. */
   inspect(row: number | null, note?: string): void;
+  /** Shows a collective there; null for what is chosen. */
+  inspectCall(call: number | null): void;
+  /** Says something to who cannot see the picture. */
+  say(text: string): void;
 }
 
 export interface Pane {

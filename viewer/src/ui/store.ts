@@ -19,6 +19,8 @@ export interface State {
   bytes: [number, number] | null;
   cursor: number;
   selected: number;
+  /** The collective that is chosen; -1 is none. */
+  call: number;
   finding: number;
   search: string;
   lines: { allocated: boolean; active: boolean; reserved: boolean };
@@ -35,6 +37,10 @@ export class Store {
   set(change: Partial<State>): void {
     const before = this.state;
     this.state = { ...before, ...change };
+    // An allocation or a collective is chosen, never both; and one of another track is none of this one.
+    const turned = this.state.track !== before.track;
+    if (change.call === undefined && (turned || (change.selected ?? -1) >= 0)) this.state.call = -1;
+    if (change.selected === undefined && this.state.call >= 0) this.state.selected = -1;
     for (const listener of this.listeners) listener(this.state, before);
   }
 
@@ -54,6 +60,7 @@ export function toHash(state: State): string {
   if (state.bytes) parts.set("y", state.bytes.map((at) => at.toFixed(0)).join("_"));
   parts.set("at", String(state.cursor));
   if (state.selected >= 0) parts.set("allocation", String(state.selected));
+  if (state.call >= 0) parts.set("collective", String(state.call));
   if (state.finding >= 0) parts.set("finding", String(state.finding));
   if (state.search) parts.set("search", state.search);
   if (state.tab === "who") {
@@ -88,6 +95,7 @@ export function fromHash(hash: string): Partial<State> {
   put("bytes", range("y"));
   put("cursor", number("at"));
   put("selected", number("allocation"));
+  put("call", number("collective"));
   put("finding", number("finding"));
   put("search", parts.get("search") ?? undefined);
   put("of", oneOf("of", MOMENTS));

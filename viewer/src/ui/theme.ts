@@ -11,6 +11,7 @@ export interface Theme {
   grid: string;
   accent: string;
   alarm: string;
+  call: string;
   font: string;
 }
 
@@ -25,6 +26,7 @@ const LIGHT: Theme = {
   grid: "rgb(28 36 48 / 0.08)",
   accent: "#1f5fbf",
   alarm: "#b3261e",
+  call: "#6f95cc",
   font: FONT,
 };
 
@@ -37,6 +39,7 @@ const DARK: Theme = {
   grid: "rgb(231 235 240 / 0.09)",
   accent: "#7db2ff",
   alarm: "#ff8a80",
+  call: "#5d86bf",
   font: FONT,
 };
 

@@ -6,7 +6,7 @@ import type { Flame } from "../layout/tally";
 import type { Theme } from "../ui/theme";
 import { fit } from "./frame";
 
-const LINE = 19;
+export const LINE = 19;
 
 export interface Shown {
   flame: Flame;
@@ -19,7 +19,7 @@ const OWN: Colour = [239, 177, 74];
 const LIBRARY: Colour = [164, 178, 194];
 
 /** Draws what is inside a frame, and says where each frame is. Frames under half a pixel are left to the zoom. */
-export function drawFlame(surface: Surface, root: Flame, focus: Flame, theme: Theme, wanted: RegExp | null, value: (weight: number) => string): { shown: Shown[]; hidden: number } {
+export function drawFlame(surface: Surface, root: Flame, focus: Flame, theme: Theme, wanted: RegExp | null, value: (weight: number) => string, chosen: Flame | null = null): { shown: Shown[]; hidden: number } {
   const shown: Shown[] = [];
   let hidden = 0;
   const path: Flame[] = [];
@@ -40,6 +40,10 @@ export function drawFlame(surface: Surface, root: Flame, focus: Flame, theme: Th
     }
     shown.push({ flame, x, y, width });
   };
+  const outline = ({ x, y, width }: Shown): void => {
+    const [a, b] = [x + 1, Math.max(x + 4, x + width - 2)];
+    surface.line([a, y + 1, b, y + 1, b, y + LINE - 2, a, y + LINE - 2, a, y], theme.ink, 2);
+  };
   path.forEach((flame, i) => bar(flame, 0, i * LINE, surface.width, true));
   const walk = (flame: Flame, x: number, width: number, depth: number): void => {
     const y = depth * LINE;
@@ -54,7 +58,18 @@ export function drawFlame(surface: Surface, root: Flame, focus: Flame, theme: Th
     }
   };
   walk(root === focus ? root : focus, 0, surface.width, path.length);
+  const at = shown.find((one) => one.flame === chosen);
+  if (at) outline(at);
   return { shown, hidden };
+}
+
+/** The frame that an arrow key leads to from another: down is into the largest, up is out, sideways are its neighbours. */
+export function neighbour(flame: Flame, key: string): Flame | null {
+  const { parent, inside } = flame;
+  if (key === "ArrowDown") return inside[0] ?? null;
+  if (key === "ArrowUp") return parent;
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
+  return (by && parent?.inside[parent.inside.indexOf(flame) + by]) || null;
 }
 
 export function frameAt(shown: Shown[], x: number, y: number): Flame | null {

@@ -7,6 +7,7 @@ import type { Scene } from "../ui/scene";
 import type { State } from "../ui/store";
 import type { Theme } from "../ui/theme";
 import { lowerBound } from "../data/search";
+import { type Band, callAt, drawCalls } from "./calls_band";
 
 export interface Plot {
   left: number;
@@ -33,7 +34,7 @@ export function bandRows(scene: Scene): number {
 }
 
 export function plotOf(scene: Scene, state: State, width: number, height: number, strips = true): Plot {
-  const below = AXIS + (strips && scene.track.stepStarts.length ? STEP : 0) + (strips ? bandRows(scene) * BAND : 0);
+  const below = AXIS + (strips && scene.track.calls?.n ? BAND : 0) + (strips && scene.track.stepStarts.length ? STEP : 0) + (strips ? bandRows(scene) * BAND : 0);
   const [from, to] = scene.window(state);
   return {
     left: LEFT,
@@ -73,6 +74,14 @@ export function drawStrips(surface: Surface, plot: Plot, scene: Scene, state: St
   const { track } = scene;
   const axis = scene.axis(state.axis);
   let y = plot.top + plot.height + AXIS;
+  const band = callsBand(scene, plot);
+  if (band) {
+    surface.text("collective", plot.left - 8, y + BAND / 2, theme.soft, "right");
+    drawCalls(surface, band, track.calls!, axis, theme, state.call, (call, x, room) => {
+      if (room > 32) surface.text(fit(surface, track.text(track.calls!.column.name[call]!), room - 6), x + 3, y + BAND / 2, "#10151c");
+    });
+    y += BAND;
+  }
   const steps = track.stepStarts;
   if (steps.length) {
     surface.text("step", plot.left - 8, y + STEP / 2, theme.soft, "right");
@@ -95,6 +104,19 @@ export function drawStrips(surface: Surface, plot: Plot, scene: Scene, state: St
     drawBands(surface, plot, scene, state, theme, y);
     surface.text("region", plot.left - 8, y + BAND / 2, theme.soft, "right");
   }
+}
+
+/** Where the collectives are drawn; null where there are none. */
+function callsBand(scene: Scene, plot: Plot): Band | null {
+  if (!scene.track.calls?.n) return null;
+  return { left: plot.left, width: plot.width, top: plot.top + plot.height + AXIS + 2, height: BAND - 4, from: plot.from, to: plot.to };
+}
+
+/** The collective under a point of the strips; -1 where there is none. */
+export function callUnder(scene: Scene, state: State, plot: Plot, x: number, y: number): number {
+  const band = callsBand(scene, plot);
+  if (!band || y < band.top - 2 || y > band.top + band.height + 2 || x < plot.left - 4 || x > plot.left + plot.width + 4) return -1;
+  return callAt(band, scene.track.calls!, scene.axis(state.axis), x);
 }
 
 /** Regions as they nest; those under a pixel are left to the zoom, and neighbours that touch become one bar. */

@@ -6,7 +6,9 @@ import { CanvasSurface, type Surface } from "../draw/surface";
 import type { Hit } from "../layout/stacked";
 import { h, sharp } from "../ui/dom";
 import { listen, setWindow, type Target } from "../ui/input";
+import { callLine, callsWords } from "../ui/call_words";
 import type { Host, Pane } from "../ui/pane";
+import { callUnder } from "./frame";
 import { Memory } from "./memory";
 import { Overview } from "./overview";
 
@@ -16,6 +18,7 @@ export class MemoryPane implements Pane, Target {
   private readonly tip = h("div", { class: "tip", hidden: true });
   private readonly strip = h("canvas", { class: "overview", "aria-hidden": "true" });
   private readonly merged = h("p", { class: "merged", "aria-live": "off" });
+  private readonly calls = h("p", { class: "merged calls", hidden: true });
   private readonly memory = new Memory();
   private readonly overview = new Overview();
 
@@ -26,6 +29,7 @@ export class MemoryPane implements Pane, Target {
       h("div", { class: "strip" }, this.strip),
       h("div", { class: "canvas" }, this.canvas, this.tip),
       this.merged,
+      this.calls,
     );
     listen(this, host.store);
     this.listenToStrip();
@@ -41,6 +45,8 @@ export class MemoryPane implements Pane, Target {
     const box = sharp(this.canvas);
     this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, theme.font));
     this.sayMerged();
+    this.calls.hidden = !scene.track.calls;
+    if (scene.track.calls) this.calls.textContent = this.calls.title = callsWords(scene.track.calls);
     const plot = this.memory.plot!;
     const [low, high] = this.bytes()!;
     this.canvas.dataset.plot = [plot.left, plot.top, plot.width, plot.height, low, high].join();
@@ -71,6 +77,9 @@ export class MemoryPane implements Pane, Target {
   hover(x: number, y: number): void {
     const { host } = this;
     const found = this.memory.hit(host.scene(), host.store.state, x, y);
+    const call = this.callAt(x, y);
+    this.canvas.dataset.call = String(call);
+    if (call >= 0) return this.hoverCall(call, x, y);
     if (!found) return this.leave();
     const scene = host.scene();
     const { track } = scene;
@@ -83,12 +92,30 @@ export class MemoryPane implements Pane, Target {
       line ? h("div", {}, `${line.file.split(/[/\\]/).pop()}:${line.line} in ${line.function}`) : "",
       h("div", { class: "soft" }, `of ${size(total)} requested at event ${count(found.event)}${found.merged ? "; drawn merged" : ""}`),
     );
+    this.placeTip(x, y);
+    if (found.row >= 0) host.inspect(found.row, note(found));
+  }
+
+  private callAt(x: number, y: number): number {
+    const plot = this.memory.plot;
+    return plot ? callUnder(this.host.scene(), this.host.store.state, plot, x, y) : -1;
+  }
+
+  private hoverCall(call: number, x: number, y: number): void {
+    const { track } = this.host.scene();
+    const calls = track.calls!;
+    const problem = calls.column.problem[call]!;
+    this.tip.replaceChildren(h("div", {}, callLine(track, calls, call)), problem ? h("div", { class: "wrong" }, track.text(problem - 1)) : "");
+    this.placeTip(x, y);
+    this.host.inspectCall(call);
+  }
+
+  private placeTip(x: number, y: number): void {
     this.tip.hidden = false;
     const wide = this.canvas.clientWidth;
     this.tip.style.left = x > wide * 0.62 ? "auto" : `${x + 14}px`;
     this.tip.style.right = x > wide * 0.62 ? `${wide - x + 14}px` : "auto";
     this.tip.style.top = `${Math.max(0, y - 64)}px`;
-    if (found.row >= 0) host.inspect(found.row, note(found));
   }
 
   leave(): void {
@@ -103,8 +130,10 @@ export class MemoryPane implements Pane, Target {
     const plot = this.memory.plot;
     if (!plot) return;
     const axis = scene.axis(host.store.state.axis);
+    const call = this.callAt(x, y);
+    if (call >= 0) return host.store.set({ call, cursor: scene.track.calls!.event(scene.track, call) });
     const event = found?.event ?? axis.event(plot.from + ((x - plot.left) / plot.width) * (plot.to - plot.from));
-    host.store.set({ cursor: event, selected: found?.row ?? -1 });
+    host.store.set({ cursor: event, selected: found?.row ?? -1, call: -1 });
     if (twice && found && found.row >= 0) this.show(found.row);
   }
 

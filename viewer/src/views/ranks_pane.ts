@@ -1,18 +1,23 @@
 // Many ranks: one strip each, on one scale, sorted by rank, by peak, or by how far a peak is from the usual one.
 
-import { size } from "../draw/format";
+import { counted, size } from "../draw/format";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import { type Highest, highestOf } from "../layout/highest";
 import { fill, h, sharp } from "../ui/dom";
 import { trackName } from "../ui/names";
 import { startOf } from "../ui/scene";
 import type { Host, Pane } from "../ui/pane";
+import { callLine } from "../ui/call_words";
+import type { Scene } from "../ui/scene";
+import { type Band, callAt, drawCalls } from "./calls_band";
 import { signed } from "./compare_pane";
 
 const ORDERS = { rank: "in order", peak: "by peak", difference: "by difference from the usual" } as const;
 type Order = keyof typeof ORDERS;
 const LEFT = 240;
 const LINE = 46;
+const BAND = 6;
+const RIGHT = 14;
 
 export class RanksPane implements Pane {
   readonly element: HTMLElement;
@@ -27,7 +32,13 @@ export class RanksPane implements Pane {
     this.element = h("section", { class: "pane ranks" }, this.bar, this.words, this.scroll);
     this.canvas.addEventListener("click", (event) => {
       const track = this.tracks()[Math.floor(event.offsetY / LINE)];
-      if (track !== undefined) this.open(track);
+      if (track !== undefined) this.open(track, this.callAt(track, event.offsetX, event.offsetY));
+    });
+    this.canvas.addEventListener("pointermove", (event) => {
+      const track = this.tracks()[Math.floor(event.offsetY / LINE)];
+      const call = track === undefined ? -1 : this.callAt(track, event.offsetX, event.offsetY);
+      const scene = host.scenes[track ?? 0]!.track;
+      this.canvas.title = call < 0 ? "" : [callLine(scene, scene.calls!, call), wrong(scene, call)].filter(Boolean).join("\n");
     });
     this.canvas.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
@@ -36,11 +47,24 @@ export class RanksPane implements Pane {
     });
   }
 
+  /** Up and down go from strip to strip; Enter opens one. */
+  key(event: KeyboardEvent): boolean {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!by) return false;
+    const tracks = this.tracks();
+    const { store, scenes } = this.host;
+    const next = tracks[Math.min(tracks.length - 1, Math.max(0, tracks.indexOf(store.state.track) + by))]!;
+    const scene = scenes[next]!;
+    store.set({ track: next, cursor: scene.track.answer, selected: -1, finding: -1, bytes: null, window: scene.opening(store.state.axis) });
+    this.host.say(`${trackName(scene, scenes)}, peak ${size(peak(scene))}${scene.track.header.verdict.failed ? ", failed" : ""}`);
+    return true;
+  }
+
   draw(): void {
     fill(
       this.bar,
       h("span", { class: "switch", role: "group", "aria-label": "order" }, ...(Object.keys(ORDERS) as Order[]).filter((order) => order !== "difference" || this.hasUsual()).map((order) => h("button", { "aria-pressed": String(order === this.order), onclick: () => { this.order = order; this.draw(); } }, ORDERS[order]))),
-      h("span", { class: "soft" }, "filled: requested, line: reserved; click a strip to open it"),
+      h("span", { class: "soft" }, `filled: requested, line: reserved${this.host.scenes.some((scene) => scene.track.calls?.n) ? ", below: collectives" : ""}; click a strip to open it`),
     );
     const usual = this.usual();
     const ordered = [...this.host.scenes].sort((a, b) => peak(b) - peak(a));
@@ -48,6 +72,7 @@ export class RanksPane implements Pane {
     const last = ordered[ordered.length - 1]!;
     const told = this.hasUsual() ? `; the usual peak is ${size(usual)}` : "";
     this.words.textContent = peak(first) === peak(last) ? `All ${ordered.length} peak at ${size(usual)}.` : `${trackName(first, this.host.scenes)} peaks highest, at ${size(peak(first))}; ${trackName(last, this.host.scenes)} lowest, at ${size(peak(last))}${told}.`;
+    this.words.textContent += this.unfinished();
     (this.canvas.parentElement as HTMLElement).style.height = `${this.host.scenes.length * LINE}px`;
     const box = sharp(this.canvas);
     this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font));
@@ -64,7 +89,7 @@ export class RanksPane implements Pane {
     const axes = host.scenes.map((scene) => scene.axis(state.axis));
     const starts = host.scenes.map((scene) => startOf(scene, state.axis));
     const end = Math.max(...axes.map((axis, i) => axis.end - starts[i]!));
-    const width = Math.max(20, Math.floor(surface.width - LEFT - 14));
+    const width = Math.max(20, Math.floor(surface.width - LEFT - RIGHT));
     const most = Math.max(1, ...host.scenes.map(({ track }) => Math.max(track.header.counters.requested[1], track.header.counters.reserved[1])));
     const usual = this.usual();
     this.tracks().forEach((track, place) => {
@@ -86,12 +111,45 @@ export class RanksPane implements Pane {
       if (track === state.track) surface.rect(0, top, surface.width, LINE - 2, theme.dark ? "#1d2a3d" : "#eaf1fb");
       surface.area(points, theme.dark ? "#4d76a8" : "#8fb0da");
       surface.line(line, theme.ink, 1);
+      const band = this.band(scene, place, surface.width);
+      if (band) drawCalls(surface, band, scene.track.calls!, axes[track]!, theme, -1);
       for (const failure of scene.track.header.failures) surface.rect(LEFT + ((axes[track]!.place(failure.event) - starts[track]!) / end) * width - 1, top + 2, 2, LINE - 8, theme.alarm);
       const difference = this.hasUsual() ? peak(scene) - usual : 0;
       surface.text(trackName(scene, host.scenes), 16, top + 15, theme.ink, "left", true);
       surface.text(`${size(peak(scene))}${difference ? `  ${signed(difference)}` : ""}`, 16, top + 31, theme.soft);
       if (scene.track.header.verdict.failed) surface.text("failed", LEFT - 16, top + 15, theme.alarm, "right", true);
     });
+  }
+
+  /** Where a rank's collectives are drawn; null where none are known. */
+  private band(scene: Scene, place: number, whole: number): Band | null {
+    if (!scene.track.calls?.n) return null;
+    const { state } = this.host.store;
+    const axes = this.host.scenes.map((each) => [each.axis(state.axis).end, startOf(each, state.axis)] as const);
+    const longest = Math.max(...axes.map(([end, start]) => end - start));
+    const from = startOf(scene, state.axis);
+    const to = scene.axis(state.axis).end;
+    const width = Math.max(20, Math.floor(whole - LEFT - RIGHT));
+    return { left: LEFT, width: Math.max(1, ((to - from) / longest) * width), top: place * LINE + LINE - 8, height: BAND, from, to };
+  }
+
+  private callAt(track: number, x: number, y: number): number {
+    const place = Math.floor(y / LINE);
+    const scene = this.host.scenes[track]!;
+    const band = this.band(scene, place, this.canvas.clientWidth);
+    if (!band || y < band.top - 2 || x < band.left - 4 || x > band.left + band.width + 4) return -1;
+    return callAt(band, scene.track.calls!, scene.axis(this.host.store.state.axis), x);
+  }
+
+  /** What of the collectives did not go well, by rank. */
+  private unfinished(): string {
+    const { scenes } = this.host;
+    const found = scenes
+      .map((scene) => [trackName(scene, scenes), scene.track.calls?.open.length ?? 0] as const)
+      .filter(([, open]) => open > 0);
+    if (!found.length) return "";
+    const named = found.slice(0, 4).map(([name, open]) => `${counted(open, "collective")} of ${name}`);
+    return ` ${named.join(", ")}${found.length > 4 ? ` and of ${found.length - 4} more` : ""} never finished.`;
   }
 
   private tracks(): number[] {
@@ -114,10 +172,17 @@ export class RanksPane implements Pane {
     return peaks[peaks.length >> 1]!;
   }
 
-  private open(track: number): void {
+  private open(track: number, call = -1): void {
     const scene = this.host.scenes[track]!;
-    this.host.store.set({ track, tab: "memory", cursor: scene.track.answer, selected: -1, finding: -1, bytes: null, window: scene.opening(this.host.store.state.axis) });
+    const { calls, answer } = scene.track;
+    const cursor = call >= 0 && calls ? calls.event(scene.track, call) : answer;
+    this.host.store.set({ track, tab: "memory", cursor, selected: -1, call, finding: -1, bytes: null, window: scene.opening(this.host.store.state.axis) });
   }
+}
+
+function wrong(track: Scene["track"], call: number): string {
+  const problem = track.calls!.column.problem[call]!;
+  return problem ? track.text(problem - 1) : "";
 }
 
 const peak = (scene: { track: { header: { counters: { requested: [number, number, number] } } } }): number => scene.track.header.counters.requested[1];

@@ -8,7 +8,7 @@ import { pattern } from "../ui/marks";
 import type { Host, Pane } from "../ui/pane";
 import { MOMENTS, type Moment } from "../ui/store";
 import { Table } from "../ui/table";
-import { drawFlame, frameAt, heightOf, type Shown } from "./flame";
+import { drawFlame, frameAt, heightOf, LINE, neighbour, type Shown } from "./flame";
 
 const OF: Record<Moment, string> = { cursor: "at the cursor", peak: "at the peak", lifetime: "bytes × lifetime, in the window" };
 
@@ -24,7 +24,7 @@ interface Line {
 
 export class WhoPane implements Pane {
   readonly element: HTMLElement;
-  private readonly canvas = h("canvas", { class: "flame", tabIndex: 0, role: "img", "aria-label": "Flame graph of bytes by stack" });
+  private readonly canvas = h("canvas", { class: "flame", tabIndex: 0, role: "application", "aria-roledescription": "flame graph", "aria-label": "Bytes by stack, the outermost frame on top: arrow keys go from frame to frame, Enter zooms in, Escape out" });
   private readonly scroll = h("div", { class: "canvas flames" }, h("div", { class: "inner" }, this.canvas));
   private readonly bar = h("div", { class: "bar" });
   private readonly filter = h("input", { type: "search", placeholder: "filter (regular expression)", "aria-label": "Filter the table", spellcheck: false });
@@ -35,6 +35,8 @@ export class WhoPane implements Pane {
   private weighed: Weighed | null = null;
   private root: Flame | null = null;
   private focus: Flame | null = null;
+  /** The frame that the keyboard is at. */
+  private chosen: Flame | null = null;
   private shown: Shown[] = [];
   private total = 0;
   /** Whether the flame graph shows every frame, or the user's alone. */
@@ -59,7 +61,12 @@ export class WhoPane implements Pane {
       const found = frameAt(this.shown, event.offsetX, event.offsetY);
       if (!found) return;
       this.focus = found === this.focus ? this.root : found;
+      this.chosen = found;
       this.drawFlame();
+    });
+    this.canvas.addEventListener("focus", () => {
+      // A click has chosen its frame by itself.
+      if (!this.chosen && this.canvas.matches(":focus-visible")) this.choose(this.focus);
     });
   }
 
@@ -77,6 +84,7 @@ export class WhoPane implements Pane {
       const { track } = scene;
       if (state.of === "lifetime") this.weighed = weighLifetimes(track, axis.event(from), Math.min(track.events, axis.event(to) + 1));
       else this.weighed = weighAt(track, state.of === "peak" ? track.header.counters.requested[2] : state.cursor);
+      this.chosen = null;
       this.root = this.focus = flameOf(track, this.weighed, OF[state.of], this.all);
       this.total = this.root.weight;
     }
@@ -89,7 +97,7 @@ export class WhoPane implements Pane {
     if (!this.root || !this.focus) return;
     const { state } = this.host.store;
     const wanted = state.search.trim() ? pattern(state.search.trim()) : null;
-    const { shown, hidden } = drawFlame(surface, this.root, this.focus, this.host.theme(), wanted, (weight) => this.amount(weight));
+    const { shown, hidden } = drawFlame(surface, this.root, this.focus, this.host.theme(), wanted, (weight) => this.amount(weight), this.chosen);
     this.shown = shown;
     const unit = this.weighed!.unit === "bytes" ? "" : ` (${this.weighed!.unit})`;
     this.words.textContent = `${this.amount(this.total)}${unit} ${OF[state.of]}; amber is your code${hidden ? `; ${counted(hidden, "frame")} under half a pixel: click one to zoom in` : "; click a frame to zoom in"}.`;
@@ -99,6 +107,50 @@ export class WhoPane implements Pane {
     return { width: this.canvas.clientWidth, height: this.canvas.clientHeight };
   }
 
+  key(event: KeyboardEvent): boolean {
+    if (document.activeElement !== this.canvas || !this.focus) return false;
+    const at = this.chosen ?? this.focus;
+    if (event.key === "Enter") {
+      this.focus = at === this.focus ? this.root : at;
+      this.choose(at);
+      return true;
+    }
+    if (event.key === "Escape") {
+      if (this.focus === this.root) return false;
+      this.focus = this.focus.parent ?? this.root;
+      this.choose(this.focus);
+      return true;
+    }
+    if (!event.key.startsWith("Arrow")) return false;
+    this.choose(this.chosen ? (neighbour(at, event.key) ?? at) : at);
+    return true;
+  }
+
+  /** Goes to a frame: it is outlined, brought into view, shown in the drawer and said. */
+  private choose(flame: Flame | null): void {
+    if (!flame) return;
+    this.chosen = flame;
+    this.drawFlame();
+    if (!this.shown.some((one) => one.flame === flame)) {
+      this.focus = flame.parent ?? this.root; // under half a pixel, or beside what is zoomed in on
+      this.drawFlame();
+    }
+    const place = this.shown.find((one) => one.flame === flame);
+    if (place) {
+      const { scrollTop, clientHeight } = this.scroll;
+      if (place.y < scrollTop) this.scroll.scrollTop = place.y;
+      else if (place.y + LINE > scrollTop + clientHeight) this.scroll.scrollTop = place.y + LINE - clientHeight;
+    }
+    const siblings = flame.parent?.inside ?? [flame];
+    const where = siblings.length > 1 ? `, ${count(siblings.indexOf(flame) + 1)} of ${count(siblings.length)} beside each other` : "";
+    const zoomed = flame === this.focus && flame !== this.root ? ", zoomed in" : "";
+    this.host.say(`${flame.name}, ${this.amount(flame.weight)}, ${share(flame.weight, this.total)}${flame.user && flame !== this.root ? ", your code" : ""}, level ${flame.depth}${where}, ${flame.inside.length ? `${count(flame.inside.length)} inside` : "nothing inside"}${zoomed}`);
+    this.inspectFlame(flame);
+  }
+
+  private inspectFlame(flame: Flame | null): void {
+    this.host.inspect(flame && flame.example >= 0 ? flame.example : null, flame && flame.inside.length ? "The largest of what this frame asked for." : "");
+  }
 
   private drawFlame(): void {
     if (!this.root) return;
@@ -150,6 +202,6 @@ export class WhoPane implements Pane {
   private over(event: PointerEvent): void {
     const found = frameAt(this.shown, event.offsetX, event.offsetY);
     this.canvas.title = found ? `${found.long}\n${this.amount(found.weight)}, ${share(found.weight, this.total)}` : "";
-    this.host.inspect(found && found.example >= 0 ? found.example : null, found && found.inside.length ? "The largest of what this frame asked for." : "");
+    this.inspectFlame(found);
   }
 }

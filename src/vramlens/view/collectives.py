@@ -1,0 +1,344 @@
+"""Collectives of a rank: when it called them, with whom, of what size, and which of them never finished.
+
+Two sources, which know different things. PyTorch marks each call in the memory recording itself (``nccl:all_reduce``):
+its name, and how long the call took to return. A flight record knows the group, the number, the tensors, the state and
+the line. Both tell the time of the machine's clock, as the events do, so that they need no more than to be laid over
+each other: of one call the flight record's time lies within the mark, by some ten microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vramlens.trace import DeviceTrace, Trace
+from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
+from vramlens.trace.stacks import is_user_file
+from vramlens.units import counted
+from vramlens.view.columns import Columns
+from vramlens.view.regions import LONGEST_US, Region, regions_of
+from vramlens.view.texts import Texts
+
+if TYPE_CHECKING:  # most pages need no more of it than these names
+    from vramlens.ranks.collectives import CollectiveProblem
+
+STATES = ("", "completed", "started", "scheduled", "unknown", "not returned")
+"""What is known of a call: nothing more than that it returned; the flight record's words; or not even that."""
+_LATER_US = 60_000_000
+"""Calls after the last event are still of this run where they follow within a minute: a hang allocates nothing."""
+_ENTERED_US = 1_000_000
+"""Within a second of a mark's beginning its call is in the flight record, however long it takes to return."""
+_MOST_NAMED = 4
+_MOST_STACKS = 20_000
+"""A flight record's ring holds some thousand calls; one that holds more different stacks was made up."""
+_ITEM_BYTES = {
+    1: "Bool Byte Char Float8_e4m3fn Float8_e4m3fnuz Float8_e5m2 Float8_e5m2fnuz Float8_e8m0fnu UInt8 QInt8 QUInt8",
+    2: "Short Half BFloat16 UInt16",
+    4: "Int Float UInt32 ComplexHalf QInt32",
+    8: "Long Double UInt64 ComplexFloat",
+    16: "ComplexDouble",
+}
+_BYTES_OF = {name: size for size, names in _ITEM_BYTES.items() for name in names.split()}
+"""Bytes of an element, by the type's name in PyTorch (c10/core/ScalarType.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFlight:
+    """A rank's number and its flight record."""
+
+    rank: int
+    record: FlightRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One row: what the recording's mark and the flight record know of a call; either may be None."""
+
+    at_us: int
+    mark: Region | None
+    flight: Collective | None
+
+
+Problems = Mapping[tuple[int, str, int], str]
+"""By rank, group as it is named in words, and number of the call: what went wrong there."""
+
+
+def problems_of(flights: Sequence[RankFlight | None]) -> Problems:
+    """Where the ranks stopped doing the same thing, in words; empty for less than two flight records."""
+    by_rank = {one.rank: one.record for one in flights if one is not None}
+    if len(by_rank) < 2:
+        return {}
+    from vramlens.ranks.collectives import collective_problems
+
+    found: dict[tuple[str, int], list[CollectiveProblem]] = {}
+    for one in collective_problems(by_rank):
+        found.setdefault((one.group, one.seq), []).append(one)
+    return {(one.rank, group, seq): _words(rows) for (group, seq), rows in found.items() for one in rows}
+
+
+def _words(rows: Sequence[CollectiveProblem]) -> str:
+    absent = [one for one in rows if one.problem in ("missing", "no_record")]
+    if absent:
+        named = [f"rank {one.rank}, {_absence(one)}" for one in absent[:_MOST_NAMED]]
+        return f"It waits for {'; '.join(named)}{_more(absent)}."
+    if rows[0].problem == "not_completed":
+        return "All of its ranks called it, and it never finished."
+    called = [f"rank {one.rank} {one.name} {one.detail}".rstrip() for one in rows[:_MOST_NAMED]]
+    return f"The ranks do not agree here: {'; '.join(called)}{_more(rows)}."
+
+
+def _absence(one: CollectiveProblem) -> str:
+    if one.problem == "no_record":
+        return "of which no flight record is here"
+    return f"which never called it ({one.detail})"
+
+
+def _more(rows: Sequence[CollectiveProblem]) -> str:
+    return f"; {len(rows) - _MOST_NAMED:,} more" if len(rows) > _MOST_NAMED else ""
+
+
+def has_calls(trace: Trace, device: int) -> bool:
+    """Whether a device is the one that a process called its collectives on."""
+    marked = [each for each in trace.devices if regions_of(trace, trace.devices[each], collectives=True)]
+    return device in marked if marked else device == trace.main_device
+
+
+def collectives_of(
+    trace: Trace,
+    device: DeviceTrace,
+    start_us: int,
+    flight: RankFlight | None,
+    problems: Problems,
+    columns: Columns,
+    texts: Texts,
+) -> dict[str, Any] | None:
+    """A rank's calls as columns, in order of time, and what is left out; None where nothing tells of any."""
+    marks = regions_of(trace, device, collectives=True)
+    record = flight.record if flight is not None and has_calls(trace, device.device) else None
+    if not marks and record is None:
+        return None
+    if len(device.events) == 0 or int(device.clock_us[-1]) <= int(device.clock_us[0]):
+        return _empty(columns, ["This recording has no times: its collectives cannot be placed."])
+    last_us = min(int(device.clock_us[-1]) - start_us, LONGEST_US)
+    calls, notes = _within(_joined(marks, record.collectives if record is not None else ()), start_us, last_us)
+    if record is None:
+        notes.append("A flight record opened with it adds groups, sizes, states and lines.")
+    groups = _Groups({group.name or key: group for key, group in record.groups.items()} if record else {}, texts)
+    rank = flight.rank if flight is not None else -1
+    stacks = _Stacks(texts)
+    table = np.array(
+        [
+            (
+                min(call.at_us - start_us, last_us),
+                max(call.at_us - start_us - last_us, 0),
+                _took(call),
+                _finished(call),
+                texts.number(_name(call)),
+                groups.number(call.flight),
+                call.flight.seq + 1 if call.flight is not None else 0,
+                _state(call),
+                _size(call.flight),
+                texts.number(_shapes(call.flight)) + 1 if call.flight is not None else 0,
+                stacks.number(call.flight),
+                _problem(call.flight, rank, groups, problems, texts),
+            )
+            for call in calls
+        ],
+        np.int64,
+    ).reshape(-1, len(_COLUMNS))
+    if stacks.is_full:
+        notes.append(f"Stacks are shown of some calls only: there are more than {_MOST_STACKS:,} different ones.")
+    return {
+        "n": len(table),
+        "notes": notes,
+        "groups": groups.table,
+        "states": list(STATES),
+        "flight": record is not None,
+        **{name: columns.add(table[:, i], differences=name == "at") for i, name in enumerate(_COLUMNS)},
+        **stacks.columns(columns),
+    }
+
+
+_COLUMNS = ("at", "late", "took", "finished", "name", "group", "seq", "state", "bytes", "shape", "stack", "problem")
+"""at: microseconds after the first event, and late: how much later than the last one. The others are 0 where unknown,
+else one more than: microseconds until the call returned, and until it was noticed to be finished; numbers of texts."""
+
+
+def _empty(columns: Columns, notes: list[str]) -> dict[str, Any]:
+    none = np.zeros(0, np.int64)
+    found = {name: columns.add(none) for name in (*_COLUMNS, *_Stacks.COLUMNS)}
+    return {"n": 0, "notes": notes, "groups": [], "states": list(STATES), "flight": False, **found}
+
+
+def _joined(marks: Sequence[Region], flights: Sequence[Collective]) -> list[_Call]:
+    """Each call once: a flight record's entry and the mark of its name that it lies in are of one call."""
+    by_name: dict[str, list[Region]] = {}
+    for mark in marks:
+        by_name.setdefault(_plain(mark.name), []).append(mark)
+    timed = sorted((one for one in flights if one.created_ns), key=lambda one: one.created_ns or 0)
+    next_: dict[str, int] = {}
+    taken: set[int] = set()
+    found = []
+    for one in timed:
+        at_us = (one.created_ns or 0) // 1000
+        same = by_name.get(one.name, [])
+        place = next_.get(one.name, 0)
+        while place < len(same) and _end(same[place]) < at_us:
+            place += 1
+        next_[one.name] = place
+        if place < len(same) and same[place].begin_us <= at_us:
+            taken.add(id(same[place]))
+            found.append(_Call(same[place].begin_us, same[place], one))
+            next_[one.name] = place + 1
+        else:
+            found.append(_Call(at_us, None, one))
+    found += [_Call(mark.begin_us, mark, None) for mark in marks if id(mark) not in taken]
+    return sorted(found, key=lambda call: call.at_us)
+
+
+def _end(mark: Region) -> int:
+    """Until when a call can have begun that a mark is of."""
+    return mark.begin_us + _ENTERED_US if mark.end_us is None else mark.end_us
+
+
+def _within(calls: Sequence[_Call], start_us: int, last_us: int) -> tuple[list[_Call], list[str]]:
+    """The calls of the recording's time, and in words how many are not."""
+    found = [call for call in calls if start_us <= call.at_us <= start_us + last_us + _LATER_US]
+    early = sum(call.at_us < start_us for call in calls)
+    late = len(calls) - len(found) - early
+    notes = []
+    if calls and not found:
+        when = "before" if early else "after"
+        notes.append(f"All of the flight record's calls were made {when} this recording: is it of another run?")
+    elif early or late:
+        told = [f"{early:,} before it began" if early else "", f"{late:,} after it ended" if late else ""]
+        notes.append(f"Not drawn: {counted(early + late, 'call')}, {' and '.join(filter(None, told))}.")
+    return found, notes
+
+
+def _plain(name: str) -> str:
+    return name.partition(":")[2]
+
+
+def _name(call: _Call) -> str:
+    return call.flight.name if call.flight is not None else _plain(call.mark.name) if call.mark is not None else ""
+
+
+def _took(call: _Call) -> int:
+    mark = call.mark
+    return 0 if mark is None or mark.end_us is None else min(mark.end_us - mark.begin_us, LONGEST_US) + 1
+
+
+def _finished(call: _Call) -> int:
+    one = call.flight
+    done = 0 if one is None or one.completed_ns is None else one.completed_ns // 1000
+    return max(done - call.at_us, 0) + 1 if done else 0
+
+
+def _state(call: _Call) -> int:
+    if call.flight is not None:
+        return STATES.index(call.flight.state) if call.flight.state in STATES[1:4] else STATES.index("unknown")
+    return STATES.index("not returned") if call.mark is not None and call.mark.end_us is None else 0
+
+
+def _size(one: Collective | None) -> int:
+    """Bytes of the input plus one; 0 where an element's type is not known."""
+    if one is None or not one.input_sizes or len(one.dtypes) < len(one.input_sizes):
+        return 0
+    each = [_BYTES_OF.get(dtype) for dtype in one.dtypes]
+    parts = [prod(shape) * size for shape, size in zip(one.input_sizes, each, strict=False) if size is not None]
+    return sum(parts) + 1 if len(parts) == len(one.input_sizes) and sum(parts) < 1 << 52 else 0
+
+
+def _shapes(one: Collective) -> str:
+    def listed(shapes: tuple[tuple[int, ...], ...]) -> str:
+        more = f" and {len(shapes) - _MOST_NAMED:,} more" if len(shapes) > _MOST_NAMED else ""
+        return ", ".join(str(list(shape)) for shape in shapes[:_MOST_NAMED]) + more
+
+    types = ", ".join(dict.fromkeys(one.dtypes))
+    turned = f" to {listed(one.output_sizes)}" if one.output_sizes not in ((), one.input_sizes) else ""
+    return f"{listed(one.input_sizes)}{turned} {types}".strip()
+
+
+def _problem(one: Collective | None, rank: int, groups: _Groups, problems: Problems, texts: Texts) -> int:
+    if one is None or one.is_p2p:
+        return 0
+    words = problems.get((rank, groups.label(one.group), one.seq))
+    return 0 if words is None else texts.number(words) + 1
+
+
+class _Groups:
+    """Process groups, numbered from 1 in the order in which they are met."""
+
+    def __init__(self, known: Mapping[str, FlightGroup], texts: Texts) -> None:
+        self._known, self._texts = known, texts
+        self._numbers: dict[str, int] = {}
+        self.table: list[list[int]] = []
+        """Of each, the texts of its name, and of its ranks."""
+
+    def number(self, one: Collective | None) -> int:
+        if one is None:
+            return 0
+        if one.group not in self._numbers:
+            self._numbers[one.group] = len(self._numbers) + 1
+            known = self._known.get(one.group)
+            described = one.description or (known.description if known is not None else "")
+            name = f"{one.group} ({described})" if described else one.group
+            self.table.append([self._texts.number(name), self._texts.number(self._ranks(known))])
+        return self._numbers[one.group]
+
+    def label(self, name: str) -> str:
+        """The group as ``collective_problems`` names it."""
+        known = self._known.get(name)
+        return name if known is None or known.description in ("", "default_pg") else f"{name} ({known.description})"
+
+    @staticmethod
+    def _ranks(known: FlightGroup | None) -> str:
+        if known is None or not known.ranks:
+            return ""
+        first, last = known.ranks[0], known.ranks[-1]
+        if len(known.ranks) <= 2 * _MOST_NAMED:
+            return f"rank{'s' if len(known.ranks) > 1 else ''} {', '.join(map(str, known.ranks))}"
+        return f"{len(known.ranks):,} ranks, {first} to {last}"
+
+
+class _Stacks:
+    """The stacks of calls, each once."""
+
+    COLUMNS = ("frame_file", "frame_line", "frame_function", "frame_user", "stack_starts")
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._numbers: dict[Any, int] = {}
+        self._frames: list[tuple[int, int, int, int]] = []
+        self._starts = [0]
+
+    def number(self, one: Collective | None) -> int:
+        """The stack's number, from 1; 0 without one."""
+        if one is None or not one.frames:
+            return 0
+        if one.frames not in self._numbers:
+            if len(self._numbers) == _MOST_STACKS:
+                return 0
+            self._numbers[one.frames] = len(self._numbers) + 1
+            number = self._texts.number
+            self._frames += [
+                (number(each.file), max(each.line, 0), number(each.function), is_user_file(each.file))
+                for each in one.frames
+            ]
+            self._starts.append(len(self._frames))
+        return self._numbers[one.frames]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether some were left out."""
+        return len(self._numbers) == _MOST_STACKS
+
+    def columns(self, columns: Columns) -> dict[str, int]:
+        table = np.array(self._frames, np.int64).reshape(-1, 4)
+        parts = [*(table[:, i] for i in range(4)), np.array(self._starts, np.int64)]
+        return {name: columns.add(part) for name, part in zip(self.COLUMNS, parts, strict=True)}
