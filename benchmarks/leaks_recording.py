@@ -5,7 +5,9 @@
 Side by side on the same runs: ``vramlens leaks`` (proven or likely counts as an alarm), and two detectors that look at
 the total, as monitors do: a straight line through it (|r| > 0.5 and rising), and the same without the first fifth of
 the run (r > 0.9). A run is right where a leak raises an alarm and a look-alike raises none. Look-alikes that are
-emptied after more steps than the run has are the same data as a leak until then; they have columns of their own.
+emptied after more steps than the run has are the same data as a leak until then; they have columns of their own. Half
+of the seeds end with their program (its function gives everything back), half are cut off in the middle. The last
+lines are those of ``leak_attacks``, whose runs have a length of their own.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import leak_attacks
 from leak_programs import LEAKS, LOOK_ALIKES, Run, Truth, made
 from vramlens.analyses.attribution import attribute
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.leaks import leaks_at
+
+OURS = ("vramlens leaks, cut off", "vramlens leaks, to the end")
 
 
 def line_through(total: list[int], *, skipped: float, least: float) -> bool:
@@ -81,13 +86,14 @@ def main(arguments: Iterable[str] | None = None) -> None:
     print(f"{options.seeds} seeds of {len(LEAKS)} leaks and {len(LOOK_ALIKES)} look-alikes")
     print(f"{'steps':>5}  {'detector':32}  {'P / R':11}   {'false alarms':12}  before they show")
     for steps in map(int, options.steps.split(",")):
-        scores = {"vramlens leaks": Score(), **{name: Score() for name in totals}}
+        scores = {name: Score() for name in (*OURS, *totals)}
         lines, rates = 0, []
         for program in (*LEAKS.values(), *LOOK_ALIKES.values()):
             for seed in range(options.seeds):
-                run, truth = made(program, steps, seed)
+                ends = seed % 4 >= 2
+                run, truth = made(program, steps, seed, ends=ends)
                 found = sure(run)
-                scores["vramlens leaks"].add(truth, steps, bool(found))
+                scores[OURS[ends]].add(truth, steps, bool(found))
                 for name, detect in totals.items():
                     scores[name].add(truth, steps, detect(run.total))
                 if truth.leaks and found and truth.bytes_per_step:
@@ -101,6 +107,20 @@ def main(arguments: Iterable[str] | None = None) -> None:
                 f"       line right in {lines} of {len(rates)}; bytes a step off by {off[len(off) // 2]:.1%} (median), "
                 f"{off[int(0.95 * (len(off) - 1))]:.1%} (95 %), {off[-1]:.1%} (worst)"
             )
+    attacked(options.seeds)
+
+
+def attacked(seeds: int) -> None:
+    """Prints what comes of the runs of ``leak_attacks``."""
+    for name, programs in (("look-alikes", leak_attacks.LOOK_ALIKES), ("leaks", leak_attacks.LEAKS)):
+        alarms, runs, wanted = 0, 0, 0
+        for program in programs.values():
+            for seed in range(seeds):
+                run = Run(seed, marks=seed % 2 == 0)
+                wanted += program(run).sure
+                alarms += bool(sure(run))
+                runs += 1
+        print(f"{len(programs)} other {name}: {alarms} of {runs} proven or likely ({wanted} ought to be)")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from __future__ import annotations
 import pickle
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from oracle import MIB
+from oracle import MIB, PENDING
 from recordings import event, read, segment, snapshot
 from vramlens.trace import Trace
 
@@ -38,9 +38,12 @@ class Run:
         self.notes: list[dict[str, Any]] = []
         self.time, self.next, self.varlen, self.marks = 1, BASE, varlen, marks
         self.alive: dict[int, int] = {}
+        self.waiting: dict[int, int] = {}
         self.total: list[int] = []
         self.reserved: list[tuple[int, int, int]] = []
-        self.scale = 1
+        self.built: list[int] = []
+        self.pools: list[tuple[int, int, tuple[int, int]]] = []
+        self.scale, self.ends = 1, False
         self.layers = [(MAIN, LOOP, CALL, ("/home/user/model.py", 30 + n, "forward")) for n in range(6)]
         self.tell("segment_alloc", BASE, 1 << 36)
 
@@ -64,6 +67,12 @@ class Run:
         self.tell("free_requested", address, size)
         self.tell("free_completed", address, size)
 
+    def give_up(self, address: int) -> None:
+        """Frees what another stream still uses, and goes on using."""
+        size = self.alive.pop(address)
+        self.tell("free_requested", address, size)
+        self.waiting[address] = size
+
     def step(self, extra: Callable[[int], None], number: int, *, micro: int = 1) -> None:
         """One step; ``extra`` runs after the forward pass."""
         self.scale = self.random.randrange(50, 150) if self.varlen else 100
@@ -86,7 +95,18 @@ class Run:
 
     def setup(self) -> None:
         for n in range(8):
-            self.new(2 * MIB, MAIN, at(10, "build"), ("/home/user/model.py", 5 + n, "__init__"))
+            self.built.append(self.new(2 * MIB, MAIN, at(10, "build"), ("/home/user/model.py", 5 + n, "__init__")))
+
+    def finish(self, kept: Iterable[int] = ()) -> None:
+        """The end of the program's function: its model goes, and what it kept, in this order."""
+        for address in (*self.built, *kept):
+            self.free(address)
+        self.built = []
+
+    def end(self, kept: Iterable[int] = ()) -> None:
+        """The same, where the recording goes on until then."""
+        if self.ends:
+            self.finish(kept)
 
     def trace(self) -> Trace:
         """The run as a Trace, through a pickle."""
@@ -94,12 +114,20 @@ class Run:
         self.free(end)
         blocks = [
             {"address": a, "size": -(-s // 512) * 512, "requested_size": s, "state": "active_allocated", "frames": []}
-            for a, s in sorted(self.alive.items())
+            for a, s in self.alive.items()
         ]
+        blocks += [
+            {"address": a, "size": -(-s // 512) * 512, "requested_size": s, "state": PENDING[0], "frames": []}
+            for a, s in self.waiting.items()
+        ]
+        blocks.sort(key=lambda block: block["address"])
         segments = [segment(BASE, 1 << 36, _filled(blocks))]
         for address, size, stream in self.reserved:
             free = {"address": address, "size": size, "requested_size": 0, "state": "inactive", "frames": []}
             segments.append(segment(address, size, [free], stream=stream))
+        for address, size, pool in self.pools:
+            free = {"address": address, "size": size, "requested_size": 0, "state": "inactive", "frames": []}
+            segments.append(segment(address, size, [free], segment_pool_id=pool))
         return read(pickle.dumps(snapshot(self.events, segments) | {"external_annotations": self.notes}))
 
 
@@ -120,12 +148,20 @@ def _filled(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a run is: whether it leaks, the line and the bytes a step; and from how many steps on that can be seen."""
+    """What a run is: whether it leaks, the line and the bytes a step; and from how many steps on that can be seen.
+
+    ``alone`` is from how many steps on where the recording does not show the program's end.
+    """
 
     leaks: bool
     line: int | None = None
     bytes_per_step: float | None = None
     shows_after: int = 0
+    alone: int | None = None
+
+    def shows(self, steps: int, *, ends: bool) -> bool:
+        """Whether so many steps are enough."""
+        return steps >= (self.shows_after if ends or self.alone is None else self.alone)
 
 
 Program = Callable[[Run, int], Truth]
@@ -137,10 +173,12 @@ Program = Callable[[Run, int], Truth]
 def kept_output(run: Run, steps: int) -> Truth:
     size = run.random.randrange(100, 5000) * 1024
     run.setup()
+    kept = []
     for step in range(steps):
         run.step(lambda _: None, step)
-        run.new(size, MAIN, at(LEAK_LINE))
-    return Truth(True, LEAK_LINE, size, 10)
+        kept.append(run.new(size, MAIN, at(LEAK_LINE)))
+    run.end(reversed(kept))
+    return Truth(True, LEAK_LINE, size, 10, 130)
 
 
 def kept_graph(run: Run, steps: int) -> Truth:
@@ -167,9 +205,9 @@ def hooked(run: Run, steps: int) -> Truth:
     stack = (MAIN, LOOP, CALL, ("/home/user/model.py", LEAK_LINE, "forward"))
 
     def extra(_: int) -> None:
-        others = [run.new(size, *stack) for _ in range(3)]
+        others = [run.new(size, *stack) for _ in range(2)]
         run.new(size, *stack)
-        for address in others:
+        for address in (*others, run.new(size, *stack)):
             run.free(address)
 
     for step in range(steps):
@@ -182,6 +220,7 @@ def cycle(run: Run, steps: int) -> Truth:
     size = 12_000_000
     for step in range(steps):
         run.step(lambda _: run.new(size, MAIN, at(LEAK_LINE)) and None, step)
+    run.end()
     return Truth(True, LEAK_LINE, size, 10)
 
 
@@ -209,7 +248,8 @@ def every_tenth(run: Run, steps: int) -> Truth:
     size = 3 * MIB
     for step in range(steps):
         run.step(lambda s: run.new(size, MAIN, at(LEAK_LINE)) and None if s % 10 == 9 else None, step)
-    return Truth(True, LEAK_LINE, size / 10, 130)
+    run.end()
+    return Truth(True, LEAK_LINE, size / 10, 130, 1300)
 
 
 def late(run: Run, steps: int) -> Truth:
@@ -219,7 +259,8 @@ def late(run: Run, steps: int) -> Truth:
         if step < min(8, steps // 4):
             run.new(MIB, MAIN, at(50))
         run.step(lambda s: run.new(MIB, MAIN, at(LEAK_LINE)) and None if s >= steps // 3 else None, step)
-    return Truth(True, LEAK_LINE, MIB, 20)
+    run.end()
+    return Truth(True, LEAK_LINE, MIB, 20, 200)
 
 
 def new_streams(run: Run, steps: int) -> Truth:
@@ -305,6 +346,7 @@ def filling_cache(run: Run, steps: int) -> Truth:
 
     for step in range(steps):
         run.step(extra, step)
+    run.end()
     return Truth(False, shows_after=3 * many)
 
 
@@ -337,6 +379,7 @@ def saw_tooth(period: int) -> Program:
                 for address in kept:
                     run.free(address)
                 kept.clear()
+        run.end(reversed(kept))
         return Truth(False, shows_after=period + 2)
 
     return program
@@ -352,6 +395,7 @@ def ring(length: int) -> Program:
             run.step(lambda _: kept.append(run.new(MIB, MAIN, at(54))), step)
             if len(kept) > length:
                 run.free(kept.popleft())
+        run.end(kept)
         return Truth(False, shows_after=length + 2)
 
     return program
@@ -492,7 +536,12 @@ LOOK_ALIKES: dict[str, Program] = {
 }
 
 
-def made(program: Program, steps: int, seed: int) -> tuple[Run, Truth]:
-    """A run of some steps; seeds differ in sizes, lengths and in what tells steps apart."""
+def made(program: Program, steps: int, seed: int, *, ends: bool = False) -> tuple[Run, Truth]:
+    """A run of some steps; seeds differ in sizes, lengths and in what tells steps apart.
+
+    Args:
+        ends: whether the recording goes on until the program's function has given everything back.
+    """
     run = Run(seed, varlen=seed % 3 == 1, marks=seed % 2 == 0)
+    run.ends = ends
     return run, program(run, steps)

@@ -206,6 +206,9 @@ def test_growth_that_may_be_there_is_not_zero():
     (result,) = check_run(short, budget("growth_per_step = 0")).results
     assert (result.value, result.passed) == (None, None)
     assert result.why == "6 steps recorded; something grows, and 4 more steps would tell whether it goes on"
+    (enough,) = check_run(short, budget('growth_per_step = "12 MB"')).results
+    assert (enough.value, enough.passed) == (12_000_000, True)  # whatever more steps would say
+    assert enough.why.startswith("at most; 6 steps recorded; ")
     (peak,) = check_run(short, budget('peak_allocated = "1 GiB"')).results
     assert peak.passed
     assert peak.why.startswith("a lower bound: device 0: ")

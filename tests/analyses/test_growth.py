@@ -22,8 +22,9 @@ LEAKS = {
     "leak_exception": ("f", 169),
 }
 """Where recordings/workloads.py asks for what it keeps."""
-GRAPHS = {"leak_outputs", "leak_exception"}
-"""Those that keep the activations of a whole pass, which nothing does on purpose."""
+PROVEN = {"leak_outputs"}
+"""It keeps the activations of a whole pass, which nothing does on purpose, to the end of the program. (leak_exception
+keeps all of the program with them: its end is not seen, and a repeating pattern alone tells its steps apart.)"""
 BYTES_A_STEP = {
     "leak_losses": 4,  # one float
     "leak_cycle": 3_000_000 * 4,
@@ -65,7 +66,7 @@ def test_the_line_that_leaks(name: str) -> None:
     leak = the_leak(f"recordings/{name}")
     assert leak.place is not None
     assert (leak.place.function, leak.place.line) == LEAKS[name]
-    assert leak.verdict == ("proven" if name in GRAPHS else "likely")
+    assert leak.verdict == ("proven" if name in PROVEN else "likely")
     assert leak.owner is None
     assert leak.kind is None
 
@@ -108,9 +109,9 @@ def test_more_steps_make_it_more_certain() -> None:
     assert verdicts(4) == [("possible", 1)]
     assert verdicts(5) == [("likely", None)]
     assert verdicts(7) == [("likely", None)]
-    assert verdicts(8) == [("proven", None)]
+    assert verdicts(8) == [("proven", None)]  # the program's end is seen, whenever it is judged
     view = opened("recordings/leak_cycle").attribution()
-    assert verdicts(5) == [("possible", 4)]
+    assert verdicts(5) == [("possible", 4)]  # then it takes 100 MiB, and much of all that is held
     assert verdicts(9) == [("likely", None)]
     assert leaks_of(opened("recordings/streams").attribution()) == ()
 
@@ -133,17 +134,18 @@ def loop(kept_in: set[int], steps: int = 12) -> tuple[Leak, ...]:
 
 def test_what_grows_with_every_step_leaks() -> None:
     (leak,) = loop(set(range(12)))
-    assert (leak.verdict, leak.bytes_per_step, leak.bytes, leak.steps) == ("likely", 512, 11 * 512, 11)
+    assert (leak.verdict, leak.bytes_per_step, leak.bytes, leak.steps) == ("possible", 512, 11 * 512, 11)
+    assert leak.needs_steps == 117
     (late,) = loop({5, 6, 7, 8, 9, 10, 11})
-    assert (late.verdict, late.steps, late.needs_steps) == ("possible", 6, 3)
+    assert (late.verdict, late.steps, late.needs_steps) == ("possible", 6, 122)
 
 
 def test_every_third_step_takes_longer_to_tell() -> None:
-    (leak,) = loop(set(range(0, 60, 3)), 60)
-    assert (leak.verdict, leak.steps) == ("likely", 20)
+    (leak,) = loop(set(range(0, 390, 3)), 390)
+    assert (leak.verdict, leak.steps) == ("likely", 130)
     assert leak.bytes_per_step == round(512 / 3)
     (early,) = loop(set(range(0, 24, 3)), 24)
-    assert (early.verdict, early.needs_steps) == ("possible", 4)
+    assert (early.verdict, early.needs_steps) == ("possible", 120)
 
 
 @pytest.mark.parametrize("kept_in", [set(), {0}, {0, 1, 2, 3}, {0, 3, 6, 9}, {1, 3, 5, 7, 9}, {11}, {9, 10, 11}])

@@ -52,12 +52,12 @@ def test_the_end_is_predicted_where_the_limit_is_known(capsys: pytest.CaptureFix
 
 def test_no_leak_says_over_how_many_steps_and_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
     text = one_line(said(capsys, recording("leak_none_warmup")))
-    assert text.startswith("No leak: 39 steps, and nothing that grows with every step.")
+    assert text.startswith("No leak: 40 steps recorded, and nothing that grows with every step.")
     assert "the optimizer's state, made once for each parameter" in text
     assert "stopped growing" in text
     assert "vramlens explain" in text
     few = one_line(said(capsys, recording("resnet50")))
-    assert few.startswith("Too few steps to tell: 3 steps recorded, 1 more needed")
+    assert few.startswith("Too few steps to tell: 3 steps recorded; 2 more steps would show growth")
 
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_names_that_would_steer_a_terminal_do_not(tmp_path: Path, capsys: pytest
     path.write_bytes(pickle.dumps(snapshot(events, []) | {"external_annotations": marks}))
     for form in ([], ["--markdown"]):
         text = said(capsys, str(path), *form)
-        assert text.startswith(("LEAK", "**LEAK"))
+        assert text.startswith(("GROWING", "**GROWING"))
         assert "\x1b" not in text
         assert "\u202e" not in text
 
@@ -149,9 +149,9 @@ def test_top_limits_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[
         marks.append({"stage": "END", "name": "vramlens.step", "device": 0, "time_us": 10 * step + 5})
     path = tmp_path / "many.pickle"
     path.write_bytes(pickle.dumps(snapshot(events, []) | {"external_annotations": marks}))
-    assert said(capsys, str(path)).count("LEAK") == 5
+    assert said(capsys, str(path)).count("GROWING") == 5
     assert "3 more: --top 8 shows them." in said(capsys, str(path))
-    assert said(capsys, str(path), "--top", "8").count("LEAK") == 8
+    assert said(capsys, str(path), "--top", "8").count("GROWING") == 8
 
 
 def test_nothing_recorded_asks_for_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

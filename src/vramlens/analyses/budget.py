@@ -134,9 +134,12 @@ def measured(run: Run, path: tuple[str, ...]) -> tuple[float | None, str]:
 
 def _result(run: Run, limit: Limit, tolerance: float) -> Result:
     value, why = measured(run, limit.path)
+    allowed = limit.value * (1 + tolerance) if limit.kind == SIZE else limit.value
+    at_most = run.growth_at_most if limit.path == ("growth_per_step",) else None
+    if value is None and at_most is not None and at_most <= allowed:  # however more steps would judge it
+        return Result(limit, at_most, True, f"at most; {why}")
     if value is None:
         return Result(limit, None, None, why)
-    allowed = limit.value * (1 + tolerance) if limit.kind == SIZE else limit.value
     return Result(limit, value, value <= allowed + (1e-9 if limit.kind == SHARE else 0), why)
 
 

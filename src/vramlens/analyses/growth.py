@@ -12,40 +12,43 @@ from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leak_cohorts import Cohort, Cohorts, cohorts_of
+from vramlens.analyses.leak_evidence import OLDEST_FIRST, fate_of
 from vramlens.analyses.leak_fix import fix_of
 from vramlens.analyses.leak_groups import Group, Loop, grouped, place_of
 from vramlens.analyses.leak_owners import Owner, owner_of
 from vramlens.analyses.leak_rate import rate_of
 from vramlens.analyses.leak_rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
+from vramlens.analyses.leak_verdict import (
+    GRAPH,
+    RESULT,
+    SIGN,
+    VERDICTS,
+    inside_one_call,
+    keeps_a_pass,
+    most_by_pattern,
+    one_size_a_step,
+    signs_of,
+    steps_until_large,
+    verdict_of_steps,
+)
 from vramlens.analyses.modules import OUTSIDE
 from vramlens.trace import NO_STACK
 from vramlens.trace.stacks import is_user_file
 from vramlens.units import MIB, counted
 
-VERDICTS = ("proven", "likely", "possible", "not a problem")
 FEWEST_STEPS = 3
 """With fewer steps before the one that judges, nothing can be said."""
+TELLING_STEPS = 4
+"""With fewer, nothing can be possible: see leak_verdict."""
 ENOUGH_STEPS = 10
 """With fewer, that nothing grows is not certain: one result kept a step would be no more than possible."""
-_NEEDED = {
-    (EVERY, True): (8, 5, 4),
-    (EVERY, False): (300, 9, 4),
-    (PERIODIC, True): (30, 10, 6),
-    (PERIODIC, False): (300, 12, 6),
-    (IRREGULAR, True): (60, 20, 8),
-    (IRREGULAR, False): (300, 30, 8),
-}
-"""By rhythm, and whether it is a whole pass that is kept: how many steps make it proven, likely and possible.
-
-One result kept a step is what a buffer or an epoch's list does too until it is full or emptied: steps alone hardly ever
-prove it. Nothing keeps the activations of a whole pass on purpose.
-"""
 _FILLED = 0.2
 """What takes this much of the memory that ran out is proven by that."""
 _REPLACED = 0.5
 _RELEASED = 0.75
 """A step that begins with no more than this of the most that one began with comes after something was given back."""
 _ALL_BUT_FEW = 0.9
+_UNTIL_THEN = "a buffer that has not filled yet, or a list that is emptied later, looks the same"
 _NOTABLE_BYTES = MIB
 _MOST_DISMISSED = 12
 
@@ -111,6 +114,8 @@ def leaks_of(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
 
 def growth_of_steps(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
     """All that outlived its step and is worth a word: leaks first, then what is no problem, with the reason."""
+    if inside_one_call(view):
+        return ()
     found = _growth_at(view, event)
     if event is None and not any(leak.sure for leak in found):
         found += _given_back_at_the_end(view)
@@ -217,40 +222,53 @@ def _judged(
     whole = slice(rhythm.first, last - (longest > 0))  # the latest step may still be using its own
     rate = rate_of(np.bincount(born, weights=sizes, minlength=last).astype(np.int64)[whole])
     rate_taken = rate_of(np.bincount(born, weights=taken, minlength=last).astype(np.int64)[whole])
-    graph = group.graph and not pooled
-    verdict, needs = verdict_of_steps(rhythm, sure_sign=graph)
-    reasons = []
+    total = int(sizes.sum())
+    graph = not pooled and group.graph and keeps_a_pass(view, loop, group, rhythm.first)
+    filled = failed and total >= _FILLED * view.device.requested.peak_bytes
+    fate = fate_of(view, rows, cohorts.event)
+    signs = [] if graph else signs_of(view, group, rows, cohorts.event, fate, filled=filled)
+    verdict, needs = verdict_of_steps(rhythm, GRAPH if graph else SIGN if signs else RESULT)
     if verdict is None:
         return None
-    if not rhythm.steady and verdict != "possible":
-        verdict, reasons = "possible", ["the later steps left less behind than the earlier ones: it may be filling up"]
-    if not graph and verdict != "possible" and _one_of_each_size(sizes):
-        verdict = "possible"
-        reasons.append("no two of its blocks have one size: a cache with one entry a shape looks the same")
-    if pooled and verdict != "possible":
-        verdict = "possible"
-        reasons.append("it comes from many places of one statement, none of which grows by itself")
+    if needs is not None and not graph and not signs:
+        held = int(view.device.requested_curve[cohorts.event])
+        needs = min(needs, steps_until_large(rhythm, rate.bytes, total, held) or needs)
+    if filled and verdict == "likely":
+        verdict = "proven"
+    doubts = []
+    if not rhythm.steady:
+        doubts.append("the later steps left less behind than the earlier ones: it may be filling up")
+    if not graph and not filled and one_size_a_step(sizes, born):
+        doubts.append("no two steps left blocks of one size: a cache with one entry a shape looks the same")
+    if not graph and not signs and fate == OLDEST_FIRST:
+        doubts.append("it went with the model at the very end, the oldest first, as a deque or a dict does: one that is"
+                      " bounded and has not filled looks the same")  # fmt: skip
+    if pooled:
+        doubts.append("it comes from many places of one statement, none of which grows by itself")
+    if doubts:
+        verdict, needs = "possible", None
+    most, doubt = most_by_pattern(view, fate, graph=graph, filled=filled)
+    if most == "possible" or VERDICTS.index(most) > VERDICTS.index(verdict):
+        verdict, needs = most, None
+        doubts.append(doubt)
     if _replaces(cohorts, rhythm, int(sizes.sum())):
         return _no_problem(view, loop, group.cohorts, "as much from before the recording was given back meanwhile")
-    total = int(sizes.sum())
-    if failed and verdict == "likely" and total >= _FILLED * view.device.requested.peak_bytes:
-        verdict = "proven"
-        reasons = []
     each = len(rows) / max(rhythm.steps, 1)
     stacks = len({one.stack for one in group.cohorts})
-    seen = [*_evidence(rhythm, longest, each, stacks, graph), *_asked_by(view, group, rows, graph)]
+    seen = [*_evidence(rhythm, longest, each, stacks, graph), *(sign.evidence for sign in signs)]
+    seen += _asked_by(view, group, rows, graph)
     owner = owner_of(view, rows)
     if owner is not None and owner.verdict == "not a problem":
         return _no_problem(view, loop, group.cohorts, f"{owner.name}, a {owner.kind}, keeps it, and is bounded", owner)
     if owner is not None and owner.verdict in ("proven", "likely"):
-        verdict, needs, reasons = min(verdict, owner.verdict, key=VERDICTS.index), None, []
-    if verdict == "possible" and not reasons:
-        reasons.append("too few steps to tell it from a buffer that fills" if not graph else "too few steps to tell")
-    elif verdict == "likely" and not graph and owner is None:
-        reasons.append("a buffer that fills, or a list that is emptied later, looks the same until then")
+        verdict, needs, doubts = min(verdict, owner.verdict, key=VERDICTS.index), None, []
+    if verdict == "possible" and not doubts:
+        doubts.append("too few steps to tell" if graph else _UNTIL_THEN)
+    elif verdict == "likely" and not graph and owner is None and not doubts:
+        doubts.append(signs[0].doubt if signs else _UNTIL_THEN)
     leak = Leak(
         verdict=verdict,
-        kind=owner.leak_class if owner is not None else None,
+        kind=owner.leak_class if owner is not None else "pinned" if view.device.device < 0 else None,
         place=place_of(view, loop, group.cohorts),
         bytes_per_step=round(rate.bytes),
         bytes=total,
@@ -263,7 +281,7 @@ def _judged(
         allocations_per_step=each,
         stacks=stacks,
         device=view.device.device,
-        reason="; ".join(reasons),
+        reason="; ".join(doubts),
         evidence=tuple(seen),
         needs_steps=needs if verdict == "possible" else None,
         rows=rows,
@@ -283,25 +301,6 @@ def _own(view: Attribution, cohort: Cohort, first: int, last: int) -> NDArray[np
     rank = np.arange(len(rows)) - np.searchsorted(born, born)
     recent = last - born <= 1.5 * cohort.longest
     return rows[~recent | (rank < usual)]
-
-
-def verdict_of_steps(rhythm: Rhythm, *, sure_sign: bool) -> tuple[str | None, int | None]:
-    """The verdict that so many steps allow, and how many more make it likely; None below all of them.
-
-    Args:
-        sure_sign: whether nothing keeps such a thing on purpose.
-    """
-    proven, likely, possible = _NEEDED[rhythm.kind, sure_sign]
-    steps = min(rhythm.steps, rhythm.outlived + 2)
-    if steps >= proven:
-        return "proven", None
-    if steps >= likely:
-        return "likely", None
-    return ("possible", likely - steps) if steps >= possible else (None, None)
-
-
-def _one_of_each_size(sizes: NDArray[np.int64]) -> bool:
-    return len(sizes) >= FEWEST_STEPS and len(np.unique(sizes)) == len(sizes)
 
 
 def _replaces(cohorts: Cohorts, rhythm: Rhythm, size_bytes: int) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category
-from vramlens.analyses.phases import Phase
+from vramlens.analyses.phases import MODULE_CALL, Phase
 from vramlens.trace import NO_STACK
 
 _STATES = (Category.OPTIMIZER_STATE, Category.WORKSPACE)
@@ -33,6 +33,7 @@ class Cohort:
         longest: of those given back before, how many steps the longest-lived lived; 0 where all died in their step.
         together: whether those that lived for several steps were given back many at once.
         forward: whether a forward pass asked for most of them.
+        called: whether a module's call did.
         looped: whether a step's work did, and not what builds the model or loads it.
         state: the category, where they are an optimizer's state or a work buffer; else None.
     """
@@ -44,6 +45,7 @@ class Cohort:
     longest: int
     together: bool
     forward: bool
+    called: bool
     looped: bool
     state: Category | None
 
@@ -109,19 +111,22 @@ def cohorts_of(view: Attribution, event: int | None = None, step: int | None = N
     parts = np.split(order, first[1:]) if len(kinds) else []
     sizes = np.array([int(allocations.requested_bytes[rows].sum()) for rows in parts], np.int64)
     found = []
+    in_call = view.trace.stacks.any_frame(view.trace.stacks.mark_frames(MODULE_CALL))
     largest = np.argsort(-sizes, kind="stable")
     for place in largest[:_MOST_COHORTS].tolist():
         rows, kind = parts[place], int(kinds[place])
         phase = view.phases.phase[rows]
+        stack = int(allocations.stack[rows[0]])
         found.append(
             Cohort(
-                stack=int(allocations.stack[rows[0]]),
+                stack=stack,
                 frame=int(view.phases.frame[rows[0]]),
                 rows=rows,
                 left=np.bincount(born[rows], minlength=last),
                 longest=int(longest[kind]),
                 together=bool(together[kind]),
                 forward=bool(np.isin(phase, (Phase.FORWARD, Phase.EVALUATION)).mean() > 0.5),
+                called=stack != NO_STACK and bool(in_call[stack]),
                 looped=bool((phase != Phase.OTHER).mean() > 0.5),
                 state=_state(view, rows),
             )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.finding import Place
 from vramlens.analyses.leak_cohorts import Cohort
-from vramlens.analyses.phases import Phase
+from vramlens.analyses.phases import MODULE_CALL, Phase
 from vramlens.trace import NO_STACK
 
 _ALIKE = 0.9
@@ -38,8 +38,8 @@ class Group:
 
     @property
     def graph(self) -> bool:
-        """Whether what it keeps are activations of a whole pass rather than one result."""
-        return len({one.stack for one in self.cohorts if one.forward}) >= _GRAPH_STACKS
+        """Whether what it keeps are results of many modules in one pass, as a graph does, rather than one result."""
+        return len({one.stack for one in self.cohorts if one.forward and one.called}) >= _GRAPH_STACKS
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -58,6 +58,7 @@ class Loop:
     def __init__(self, view: Attribution) -> None:
         self._stacks = view.trace.stacks
         self._users: dict[int, NDArray[np.uint32]] = {}
+        self._by_statement: dict[tuple[int, ...], list[int]] | None = None
         stack = view.device.allocations.stack
         training = np.isin(view.phases.phase, (Phase.OPTIMIZER, Phase.BACKWARD)) & (stack != NO_STACK)
         # Before the loop lies what builds the model; the last step goes on to the end of the program.
@@ -100,12 +101,22 @@ class Loop:
 
     def statement(self, cohort: Cohort) -> tuple[int, ...]:
         """The frames down to the loop's statement; for what has no stack, its line."""
-        if cohort.stack != NO_STACK:
-            frames = self.user_frames(cohort.stack)
-            found = tuple(frames[: max(1, common_length(self._path or [], self._functions(frames)))].tolist())
-            if found:
-                return found
-        return (-1, cohort.frame)
+        return self._statement_of(cohort.stack) or (-1, cohort.frame)
+
+    def _statement_of(self, stack: int) -> tuple[int, ...]:
+        if stack == NO_STACK:
+            return ()
+        frames = self.user_frames(stack)
+        return tuple(frames[: max(1, common_length(self._path or [], self._functions(frames)))].tolist())
+
+    def stacks_beside(self, cohorts: Sequence[Cohort]) -> list[int]:
+        """The stacks of modules' calls that come from the same statements as those of some cohorts."""
+        if self._by_statement is None:
+            self._by_statement = {}
+            for stack in np.flatnonzero(self._stacks.any_frame(self._stacks.mark_frames(MODULE_CALL))).tolist():
+                self._by_statement.setdefault(self._statement_of(stack), []).append(stack)
+        statements = {self.statement(one) for one in cohorts}
+        return [stack for one in statements for stack in self._by_statement.get(one, ())]
 
 
 def common_length(a: Sequence[object], b: Sequence[object]) -> int:

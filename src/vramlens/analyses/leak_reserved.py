@@ -1,4 +1,4 @@
-"""Reserved memory that grows although nothing is kept: streams and pools made again and again, and the cache.
+"""Memory that grows although nothing is kept: streams and pools made again and again, blocks that wait, the cache.
 
 None of it is a tensor that leaks: the memory is free, but only for the stream or pool that it was cut for.
 """
@@ -9,16 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.growth import Leak, verdict_of_steps
+from vramlens.analyses.growth import Leak
 from vramlens.analyses.leak_cohorts import moment_of
 from vramlens.analyses.leak_fix import fix_of_class
 from vramlens.analyses.leak_rate import rate_of
 from vramlens.analyses.leak_rhythm import rhythm_of
+from vramlens.analyses.leak_verdict import PATTERN, RESULT, SIGN, verdict_of_steps
 from vramlens.trace import NO_TEXT
 from vramlens.units import MIB, counted, format_size
 
 _LEAST_BYTES = 16 * MIB
 _LEAST_SHARE = 0.05
+# c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits; so no end is predicted from it.
+_IN_TURN = "PyTorch hands out 32 streams of each priority in turn: that bounds it"
 
 
 def reserved_growth(view: Attribution, leaks: tuple[Leak, ...], event: int | None = None) -> list[Leak]:
@@ -42,6 +45,7 @@ def reserved_growth(view: Attribution, leaks: tuple[Leak, ...], event: int | Non
     private[known] = (view.trace.pools[pools[known]] != 0).any(axis=1)
     found = _made_again(view, alive[private], pools[private].astype(np.uint64), last, moment, "pool")
     found += _made_again(view, alive[~private], segments.stream[alive[~private]], last, moment, "stream")
+    found += _waiting(view, last, moment)
     if not found and not any(leak.sure for leak in leaks):
         found += _cache(view, last, moment)
     return found
@@ -74,9 +78,16 @@ def _made_again(
     total = int(size[idle].sum())
     if isinstance(rhythm, str) or total < _LEAST_BYTES:
         return []
-    verdict, needs = verdict_of_steps(rhythm, sure_sign=False)
+    verdict, needs = verdict_of_steps(rhythm, SIGN if kind == "stream" else RESULT)
     if verdict is None:
         return []
+    reason = ""
+    if kind == "pool":
+        reason = "one pool a captured shape is bounded by the shapes"
+    elif view.steps.source == PATTERN and view.device.reserved.base_bytes:
+        reason = "only a repeating pattern tells the steps apart, and the recording lacks the beginning"
+    if reason:
+        verdict, needs = "possible", None
     rate = rate_of(held[rhythm.first :])
     asked = rows[mine & idle[place]]
     frames = view.phases.frame[asked]
@@ -95,13 +106,66 @@ def _made_again(
             fix=fix_of_class(kind, where, round(rate.bytes)),
             low=round(rate.low),
             high=round(rate.high),
-            taken_per_step=round(rate.bytes),
+            taken_per_step=0 if kind == "stream" else round(rate.bytes),
             device=view.device.device,
             evidence=(
                 f"{counted(int(idle.sum()), what)} made in {counted(rhythm.steps, 'step')}, none used in a later one",
                 "reserved memory: no tensor holds it, and only that stream or pool can use it again",
+                *((_IN_TURN,) if kind == "stream" else ()),
             ),
-            needs_steps=needs,
+            reason=reason,
+            needs_steps=needs if verdict == "possible" else None,
+        )
+    ]
+
+
+def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:
+    """What the program gave up and the allocator cannot have back: another stream, which has not got that far, uses it.
+
+    ``record_stream`` makes a block wait for an event of that stream (CUDACachingAllocator.cpp: insert_events); all that
+    is given up later waits behind it (process_events stops at the first event that is not over).
+    """
+    allocations, steps, device = view.device.allocations, view.steps, view.device
+    given_up = allocations.free_requested
+    step = steps.of(given_up)
+    rows = np.flatnonzero((given_up <= moment) & (allocations.died > moment) & (step >= 0) & (step < last))
+    total = int(allocations.requested_bytes[rows].sum())
+    if total < _LEAST_BYTES:
+        return []
+    came_back = np.flatnonzero((allocations.died <= moment) & (allocations.born >= 0))
+    longest = int((steps.of(allocations.died[came_back]) - step[came_back]).max(initial=0))
+    rhythm = rhythm_of(np.bincount(step[rows], minlength=last), longest)
+    verdict, needs = verdict_of_steps(rhythm, SIGN) if not isinstance(rhythm, str) else (None, None)
+    if isinstance(rhythm, str) or verdict is None:
+        return []
+    held = np.bincount(step[rows], weights=allocations.requested_bytes[rows], minlength=last).astype(np.int64)
+    rate = rate_of(held[rhythm.first :])
+    frames = view.phases.frame[rows]
+    frames, sizes = frames[frames >= 0], allocations.requested_bytes[rows][frames >= 0]
+    where = view.place(int(np.bincount(frames, weights=sizes).argmax())) if len(frames) else None
+    line = f" at {where.file}:{where.line}" if where is not None else ""
+    return [
+        Leak(
+            verdict=verdict,
+            kind="stream",
+            place=where,
+            bytes_per_step=round(rate.bytes),
+            bytes=total,
+            steps=rhythm.steps,
+            owner=None,
+            fix=f"let the stream that made it wait for the one that uses it (`wait_stream`) before it is dropped{line},"
+            " instead of `record_stream`; or let the other stream keep up: it is steps behind"
+            f" ({format_size(round(rate.bytes))} a step less)",
+            low=round(rate.low),
+            high=round(rate.high),
+            taken_per_step=round(rate.bytes),
+            allocations_per_step=len(rows) / max(rhythm.steps, 1),
+            device=device.device,
+            evidence=(
+                f"{counted(len(rows), 'block')} given up in {counted(rhythm.steps, 'step')} wait for another stream",
+                f"what came back did so after {counted(longest, 'step')} at most",
+            ),
+            needs_steps=needs if verdict == "possible" else None,
         )
     ]
 

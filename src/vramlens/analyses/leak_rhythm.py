@@ -18,6 +18,7 @@ _COVERED = 0.9
 _STEADY = 0.7
 """The later half must leave behind at least so much of what the earlier half did."""
 _EVEN = 1.5
+_MANY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,14 @@ def rhythm_of(left: NDArray[np.int64], longest: int) -> Rhythm | str:
         return Rhythm(EVERY, first, len(run), int(old[at >= first].sum()), bool(steady))
     gaps = np.diff(at)
     usual = float(np.median(gaps))
-    if since >= max(2.0, 2 * usual):
+    if since >= max(2.0, 2 * usual) and since > int(gaps.max()):
         return "stopped"
     even = bool((np.abs(gaps - usual) <= max(1.0, usual * (_EVEN - 1))).mean() >= _COVERED)
     span = last - 1 - int(at[0])
     early = int((at < at[0] + span / 2).sum())
     steady = len(at) - early >= _STEADY * early
+    # Of many at random one half may well have some more: twice the spread of a fair coin's.
+    steady |= len(at) >= _MANY and 2 * early - len(at) <= 2 * len(at) ** 0.5
     if not steady:
         return "slowing"
     return Rhythm(PERIODIC if even else IRREGULAR, int(at[0]), len(at), int(old.sum()), steady)

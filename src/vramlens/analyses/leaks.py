@@ -10,20 +10,24 @@ from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.explanation import RecordingFacts
 from vramlens.analyses.facts import facts_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.growth import FEWEST_STEPS, VERDICTS, Leak, growth_of_steps
-from vramlens.analyses.leak_fix import fix_of, fix_of_class
+from vramlens.analyses.growth import TELLING_STEPS, Leak, growth_of_steps
+from vramlens.analyses.leak_fix import fix_of
+from vramlens.analyses.leak_outside import external_leak as external_leak  # what explain takes from here
 from vramlens.analyses.leak_rate import Prediction, Rate, prediction_of
 from vramlens.analyses.leak_rebuilt import rebuilt_larger
 from vramlens.analyses.leak_reserved import reserved_growth
+from vramlens.analyses.leak_verdict import VERDICTS, inside_one_call
 from vramlens.analyses.oom import Outside, failure_of
-from vramlens.analyses.sampled_growth import outside_growth, sampled_growth
-from vramlens.analyses.steps import Steps
+from vramlens.analyses.oom_end import went_on
+from vramlens.analyses.sampled_growth import sampled_growth
+from vramlens.analyses.steps import Steps, steps_of
 from vramlens.analyses.surroundings import measured_ledger, message_for, outside_of
 from vramlens.errors import UsageError
 from vramlens.trace import Action, DeviceTrace, Trace
 from vramlens.units import MIB, counted, format_size
 
 _PARTS = 20
+_MOST_PARTS = 9
 _BIRTHS_A_PART = 50  # fewer may be one forward pass, which keeps what its backward pass will need
 _LEAST_BY_PARTS = MIB
 _OUTSIDE = ("nccl", "this_process_other", "other_processes", "outside_pytorch", "driver_reserved", "unknown")
@@ -42,6 +46,7 @@ class DeviceLeaks:
         prediction: when its memory will be full; None where nothing sure grows, or the limit is not known.
         failed_step: the step in which memory ran out for good; None where it did not.
         wrapped: whether the recording's earliest events are overwritten.
+        inside_one_call: whether what seem to be steps may be the layers of one pass: then nothing was judged.
         findings: growth that the samples of the run show, and events do not.
     """
 
@@ -53,6 +58,7 @@ class DeviceLeaks:
     prediction: Prediction | None
     failed_step: int | None
     wrapped: bool
+    inside_one_call: bool
     findings: tuple[Finding, ...]
 
     @property
@@ -60,7 +66,7 @@ class DeviceLeaks:
         """How many more steps would allow a verdict; None where there are enough."""
         if not self.steps:
             return None
-        fewest = FEWEST_STEPS - self.judged_steps
+        fewest = TELLING_STEPS - self.judged_steps
         return fewest if fewest > 0 else None
 
 
@@ -117,6 +123,8 @@ def leaks_of_trace(trace: Trace, *, device: int | None = None, total_bytes: int 
     if device is None and any(len(one.events) for one in chosen):
         chosen = [one for one in chosen if len(one.events)]
     found = [_leaks_of_device(trace, one, total_bytes) for one in chosen]
+    if device is None:
+        found += [leaks for one in trace.host if (leaks := _leaks_of_host(trace, one)) is not None]
     found.sort(key=lambda one: min(map(_order, one.leaks), default=(len(VERDICTS), 0, 0)))
     return LeakReport(facts_of(trace), tuple(found), trace.owners is not None and len(trace.owners) > 0)
 
@@ -147,7 +155,7 @@ def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
             evidence=(f"{leak.steps} of {_PARTS} equal parts of the recording left something behind",),
         )
         for leak in growth_of_steps(cut)
-        if leak.sure and leak.bytes >= _LEAST_BY_PARTS
+        if (leak.sure or (leak.needs_steps and leak.steps >= _MOST_PARTS)) and leak.bytes >= _LEAST_BY_PARTS
     )
 
 
@@ -155,7 +163,7 @@ def _leaks_of_device(trace: Trace, device: DeviceTrace, total_bytes: int | None)
     view = attribute(trace, device)
     outside = outside_of(view, message_for(view, ()), total_bytes)
     failure = failure_of(view, outside)
-    event = failure.request.event if failure is not None and _ended(device, failure.request.event) else None
+    event = failure.request.event if failure is not None and not went_on(view, failure.request) else None
     leaks = (*leaks_at(view, event), *external_leak(view))
     if not len(view.steps):
         leaks = (*leaks_by_parts(view), *leaks)
@@ -169,48 +177,38 @@ def _leaks_of_device(trace: Trace, device: DeviceTrace, total_bytes: int | None)
         prediction=None if event is not None else predicted(view, leaks, outside, total_bytes),
         failed_step=last if event is not None and len(view.steps) else None,
         wrapped=bool(trace.meta is not None and trace.meta.wrapped.get(device.device)),
+        inside_one_call=inside_one_call(view),
         findings=tuple(sampled_growth(view, leaks, outside, failed=event is not None)),
     )
 
 
+def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:
+    """What grows in pinned host memory, by the steps of the device that is used most; None where nothing does."""
+    view = attribute(trace, host)
+    main = trace.main_device
+    if main is not None and len(host.events):
+        steps = steps_of(trace, trace.devices[main])
+        if len(steps):
+            ended = trace.devices[main].clock_us[steps.starts[1:] - 1]
+            starts = np.unique(np.append(0, np.searchsorted(host.clock_us, ended, side="right")))
+            starts = starts[starts < len(host.events)]
+            ends = np.append(starts[1:], len(host.events))
+            view = replace(view, steps=Steps(starts, ends, steps.source))
+            view = replace(view, step=view.steps.of(host.allocations.born))
+    growing = tuple(leak for leak in growth_of_steps(view) if leak.verdict != "not a problem")
+    if not growing:
+        return None
+    last = len(view.steps) - 1
+    return DeviceLeaks(host.device, last + 1, view.steps.source, last, growing, None, None, False, False, ())
+
+
 def leaks_at(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
     """All that grows on a device, and what only seems to; judged after an event, or when the last step begins."""
+    if inside_one_call(view):
+        return ()
     leaks = growth_of_steps(view, event)
     others = (*rebuilt_larger(view, event), *reserved_growth(view, leaks, event))
     return tuple(sorted((*leaks, *others), key=_order))
-
-
-def external_leak(view: Attribution) -> list[Leak]:
-    """What grew outside PyTorch's allocator, as samples of the whole run show it."""
-    growth = outside_growth(view)
-    if growth is None:
-        return []
-    each = round(growth.per_unit_bytes)
-    by_step = growth.unit == "step"
-    return [
-        Leak(
-            verdict="possible",
-            kind="external",
-            place=None,
-            bytes_per_step=each if by_step else 0,
-            bytes=growth.bytes,
-            steps=growth.last - growth.first if by_step else 0,
-            owner=None,
-            fix=fix_of_class("external", None, each if by_step else 0),
-            device=view.device.device,
-            reason="another process on this GPU would look the same: `nvidia-smi` tells",
-            evidence=(
-                f"what is neither free on the device nor reserved by PyTorch rose by {format_size(each)} a"
-                f" {growth.unit}, in {growth.unit}s {growth.first:,} to {growth.last:,} of the samples",
-            ),
-        )
-    ]
-
-
-def _ended(device: DeviceTrace, event: int) -> bool:
-    """Whether a failure was the end: less than a step's work of requests came after it."""
-    births = device.events.action == Action.ALLOC
-    return int(births[event:].sum()) <= 0.05 * max(int(births.sum()), 1)
 
 
 def predicted(
@@ -258,7 +256,9 @@ def leak_finding(leak: Leak, prediction: Prediction | None = None) -> Finding:
     """A leak as a finding of ``vramlens explain``."""
     where = f" at {leak.place}" if leak.place else " outside PyTorch's allocator" if leak.kind == "external" else ""
     title = f"{format_size(leak.bytes_per_step)} more after each step{where}, {format_size(leak.bytes)} so far"
-    if not leak.steps:  # no steps are known
+    if leak.kind == "context":
+        title = f"{format_size(leak.bytes)} of this process are on a device that it does not use"
+    elif not leak.steps:  # no steps are known
         title = f"{format_size(leak.bytes)} more over the recording{where}"
     if prediction is not None and leak.sure:
         title += f"; {when(prediction)}"

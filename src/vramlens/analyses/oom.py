@@ -18,9 +18,10 @@ from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.growth import Leak
+from vramlens.analyses.oom_end import went_on
 from vramlens.analyses.timeline import StepPeaks
 from vramlens.read.oom_text import OomMessage
-from vramlens.trace import Action, DeviceTrace, OutOfMemory, Trace
+from vramlens.trace import DeviceTrace, OutOfMemory, Trace
 from vramlens.units import MIB, counted, format_size
 
 _SMALL_SEGMENT = 2 * MIB
@@ -218,7 +219,6 @@ def verdict_of(
     cause = _cause(view, failure, leaks, peaks)
     short = _short(failure, wall)
     place = view.place_of_stack(failure.request.stack) or _backward_place(view, failure.request.event)
-    events = view.device.events.action[failure.request.event + 1 :]
     unknowns = []
     if wall == "process_limit" and failure.limit_low_bytes != failure.limit_high_bytes:
         unknowns.append(
@@ -244,7 +244,7 @@ def verdict_of(
         short_by_bytes=short,
         place=place,
         headline=_headline(failure, wall, cause, leaks, short),
-        survived=bool((events == Action.ALLOC).any()),
+        survived=went_on(view, failure.request),
         unknowns=tuple(unknowns),
     )
 

@@ -73,6 +73,7 @@ class Run:
         lines: what each line held, by place.
         code: every line of the user's in any stack.
         growth: bytes that a step leaves behind in all; None where there are too few steps to tell.
+        growth_at_most: the same if all that more steps may show to be a leak is one; None where even that is not known.
         retries: how often the allocator gave back all that it cached to serve a request; None where unknown.
     """
 
@@ -81,6 +82,7 @@ class Run:
     lines: Mapping[Place, HeldLine]
     code: tuple[CodeLine, ...]
     growth: int | None
+    growth_at_most: int | None
     retries: int | None
 
     @property
@@ -130,13 +132,17 @@ def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = No
     peak = explanation.peak
     categories = {row.place: row.category for row in peak.heap.by_line} if peak is not None else {}
     # What may be a leak, had there been more steps, is no growth of zero.
-    told = explanation.steps.count >= FEWEST_STEPS and not any(leak.needs_steps for leak in explanation.leaks)
+    enough = explanation.steps.count >= FEWEST_STEPS
+    waiting = [leak for leak in explanation.leaks if leak.needs_steps]
+    growth = sum(leak.bytes_per_step for leak in judged) if judged or (enough and not waiting) else None
+    at_most = (growth or 0) + sum(leak.bytes_per_step for leak in waiting if leak.rows is not None)
     return Run(
         explanation=explanation,
         view=view,
         lines=_held_lines(view, categories),
         code=_code_lines(view),
-        growth=sum(leak.bytes_per_step for leak in judged) if judged or told else None,
+        growth=growth,
+        growth_at_most=at_most if enough else growth,
         retries=_retries(trace, chosen),
     )
 

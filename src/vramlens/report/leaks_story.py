@@ -57,16 +57,19 @@ class LeakStory:
 
 def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
     """What to say; ``top`` leaks of it (5 by default)."""
-    growing = [leak for leak in report.leaks if leak.verdict != "not a problem"]
+    contexts = [leak for leak in report.leaks if leak.kind == "context"]  # these do not grow
+    growing = [leak for leak in report.leaks if leak.verdict != "not a problem" and leak not in contexts]
     shown = growing[: top or DEFAULT_TOP]
     several = len(report.devices) > 1
     # What is surer stands first, whether events or samples show it.
     claims = [_claim(report, leak, several) for leak in shown if leak.sure]
     claims += [_sampled(finding) for one in report.devices for finding in one.findings]
     claims += [_claim(report, leak, several) for leak in shown if not leak.sure]
+    nothing = None if claims else _nothing(report)
+    claims += [_claim(report, leak, several) for leak in contexts]
     why, command = _next(report, growing)
     return LeakStory(
-        headline=None if claims else _nothing(report),
+        headline=nothing,
         claims=tuple(claims),
         more=len(growing) - len(shown),
         dismissed=tuple(_dismissed(report, several, top or _MOST_DISMISSED)),
@@ -78,21 +81,28 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
 
 
 def _claim(report: LeakReport, leak: Leak, several: bool) -> LeakClaim:
-    device = next(one for one in report.devices if one.device == leak.device)
+    device = next((one for one in report.devices if one.device == leak.device), report.devices[0])
     rate = f"{format_size(leak.bytes_per_step)} a step"
-    where = f" on device {leak.device}" if several else ""
+    where = " of pinned host memory" if leak.device < 0 else f" on device {leak.device}" if several else ""
     what = f"{rate}{where}, {counted(leak.steps, 'step')}, {format_size(leak.bytes)} so far"
     if not leak.steps:  # no steps are known
         what = f"{format_size(leak.bytes)}{where} over the recording"
     if leak.kind == "external":
         what += ", outside PyTorch"
+    if leak.kind == "context":
+        return LeakClaim(
+            f"IN VAIN, but not growing: {format_size(leak.bytes)} on device {leak.device}, which PyTorch does not use",
+            "No tensor holds it: it is a context (the driver's and the libraries' memory of this process).",
+            visible(leak.fix or ""),
+            (*map(visible, leak.evidence), f"not sure: {leak.reason}"),
+        )
     if leak.sure:
         headline = f"LEAK {leak.verdict}: {what}"
-        if leak is next((one for one in device.leaks if one.sure), None):
-            headline += _end(device)
     else:
-        needs = f"; {counted(leak.needs_steps, 'more step')} would tell" if leak.needs_steps else ""
+        needs = f"; {counted(leak.needs_steps, 'more step')} would tell, or --leaks" if leak.needs_steps else ""
         headline = f"GROWING, but no leak proven: {what}{needs}"
+    if leak is device.leaks[0]:
+        headline += _end(device, leak)
     notes = [*leak.evidence]
     if leak.low != leak.high:
         notes[:0] = [f"{format_size(leak.low)} to {format_size(leak.high)} a step, over half of the steps or more"]
@@ -101,12 +111,12 @@ def _claim(report: LeakReport, leak: Leak, several: bool) -> LeakClaim:
     return LeakClaim(headline, _keeper(leak), visible(leak.fix or ""), tuple(map(visible, notes)))
 
 
-def _end(device: DeviceLeaks) -> str:
+def _end(device: DeviceLeaks, leak: Leak) -> str:
     from vramlens.analyses.leaks import when
 
     if device.failed_step is not None:
         return f"; memory ran out in step {device.failed_step}"
-    return f"; {when(device.prediction)}" if device.prediction is not None else ""
+    return f"; {when(device.prediction)}" if device.prediction is not None and leak.sure else ""
 
 
 def _keeper(leak: Leak) -> str:
@@ -120,6 +130,8 @@ def _keeper(leak: Leak) -> str:
         return f"{visible(owner.name)}, a {visible(owner.kind or 'holder')}{at}, keeps it.{asked}{through}"
     if leak.kind == "external":
         return "No tensor holds it: a library (NCCL, cuBLAS), a context or another process does."
+    if leak.kind == "stream" and leak.allocations_per_step:
+        return f"{line or 'Some line'} asked for it and gave it up; another stream, steps behind, still uses it."
     if leak.kind in ("stream", "pool"):
         return f"{line or 'Some line'} asked for it there; nothing keeps it, but no other stream or pool can use it."
     if line is None:
@@ -146,14 +158,18 @@ def _nothing(report: LeakReport) -> str:
     one = max(report.devices, key=lambda device: device.steps)
     if not one.steps:
         return "Cannot tell: the recording shows no steps, and a leak is what outlives the step it was made in."
+    recorded = f"{counted(one.steps, 'step')} recorded"
     if one.needs_steps is not None:
+        more = counted(one.needs_steps, "more step")
+        return f"Too few steps to tell: {recorded}; {more} would show growth, some {ENOUGH_STEPS} in all make it sure."
+    if one.inside_one_call:
         return (
-            f"Too few steps to tell: {counted(one.steps, 'step')} recorded, {one.needs_steps} more needed at least, and"
-            f" some {ENOUGH_STEPS} in all to be sure."
+            "Cannot tell: only a repeating pattern tells steps apart, and all of it lies inside of one module's call:"
+            " it may be the layers of a single pass."
         )
     if one.judged_steps < ENOUGH_STEPS:
-        return f"Nothing grows in {counted(one.judged_steps, 'step')}; some {ENOUGH_STEPS} are needed to be sure."
-    return f"No leak: {counted(one.judged_steps, 'step')}, and nothing that grows with every step."
+        return f"Nothing grows, with {recorded}; some {ENOUGH_STEPS} are needed to be sure."
+    return f"No leak: {recorded}, and nothing that grows with every step."
 
 
 def _dismissed(report: LeakReport, several: bool, most: int) -> Iterator[tuple[str, str, str]]:
@@ -164,11 +180,18 @@ def _dismissed(report: LeakReport, several: bool, most: int) -> Iterator[tuple[s
 
 
 def _judged_by(report: LeakReport) -> Iterator[str]:
+    several = len(report.devices) > 1
     for one in report.devices:
         if one.steps:
-            moment = "at the failure" if one.failed_step is not None else f"when step {one.judged_steps} began"
-            which = f"Device {one.device}: judged" if len(report.devices) > 1 else "Judged"
-            yield f"{which} {moment}, over {counted(one.judged_steps, 'step')} (by {one.source})."
+            which = "Pinned host memory: " if one.device < 0 else f"Device {one.device}: " if several else ""
+            # The same words as those of `vramlens explain`.
+            found = f"{which}{counted(one.steps, 'step')}, found by {one.source}"
+            if one.inside_one_call or not one.judged_steps:
+                yield f"{found}."
+                continue
+            moment = f"memory ran out, in step {one.failed_step}" if one.failed_step is not None else "the last began"
+            before = "by the one before it" if one.judged_steps == 1 else f"by the {one.judged_steps:,} before it"
+            yield f"{found}; judged when {moment}, {before}. Step 0 is the first recorded."
         if one.wrapped:
             yield (
                 f"The earliest events of device {one.device} are overwritten: what was made before them was not judged."
@@ -176,12 +199,12 @@ def _judged_by(report: LeakReport) -> Iterator[str]:
 
 
 def _unknown(report: LeakReport) -> Iterator[str]:
-    sure = {leak.device for leak in report.sure}
+    sure = {leak.device for leak in report.sure if leak.taken_per_step}
     for one in report.devices:
         if one.device in sure and one.prediction is None and one.failed_step is None:
             yield "When memory runs out: the recording does not hold the device's memory; add --total 80GiB."
             break
-    if report.devices and not any(one.steps for one in report.devices):
+    if report.devices and not any(one.steps and not one.inside_one_call for one in report.devices):
         yield "Steps: call vramlens.step() at the end of each, or record with `vramlens run`, which sees optimizers."
     if report.recording.missing:
         yield f"Missing in the recording: {visible('; '.join(report.recording.missing))}."
@@ -193,7 +216,11 @@ def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
     source = report.recording.source
     program = program_words(report.recording)
     if not growing and not any(one.findings for one in report.devices):
-        if not any(one.needs_steps is None and one.steps for one in report.devices):
+        failed = any(one.failed_step is not None for one in report.devices)
+        told = any(one.needs_steps is None and one.steps and not one.inside_one_call for one in report.devices)
+        if failed:
+            return "why memory ran out", f"vramlens explain {quoted(source)}"
+        if not told:
             return "record more steps", f"vramlens run {program}"
         return "who holds the memory at its peak", f"vramlens explain {quoted(source)}"
     if growing and growing[0].owner is not None:

@@ -30,7 +30,7 @@ def _lines(story: LeakStory, layout: Layout) -> Iterator[Text]:
     if story.headline is not None:
         yield from _wrapped(layout, story.headline, style=_TITLE)
     for index, claim in enumerate(story.claims):
-        if index:
+        if index or story.headline is not None:
             yield Text("")
         yield from _claim(claim, layout)
     if story.more:
