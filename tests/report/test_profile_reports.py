@@ -13,7 +13,8 @@ from vramlens.analyses.profile import explain_profile
 from vramlens.report.profile_json import profile_to_json
 from vramlens.report.profile_markdown import profile_to_markdown
 from vramlens.report.profile_story import Grid, profile_story
-from vramlens.report.profile_text import SCREEN_LINES, render_profile
+from vramlens.report.profile_text import render_profile
+from vramlens.report.screen import SCREEN_LINES
 
 TRAIN = Path(__file__).parents[1] / "data" / "profiler" / "train.json.gz"
 

@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from samples import EVERY, LEAK, error_text, failed, finding, hostile, nothing, refuted, run
+from vramlens.report.screen import SCREEN_LINES
 from vramlens.report.tables import GROUPINGS
-from vramlens.report.text import FAILURE_LINES, render
+from vramlens.report.text import render
 
 WIDTHS = (60, 80, 120, 200)
 NUMBER_AT_THE_END = re.compile(r"[0-9]$")
@@ -71,19 +72,19 @@ def test_a_number_stays_with_its_unit(make, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("make", [failed, error_text])
 def test_a_failure_fits_one_screen(make, width, by):
-    assert len(screen_of(make(), width, by)) <= FAILURE_LINES
+    assert len(screen_of(make(), width, by)) <= SCREEN_LINES
 
 
 @pytest.mark.parametrize("height", [10, 24, 25, 40, 60, 500])
 def test_a_failure_uses_the_rows_there_are(height):
     shown, everything = screen_of(failed(), height=height), lines_of(failed(), whole=True)
-    assert len(shown) <= max(FAILURE_LINES, height - 1)
+    assert len(shown) <= max(SCREEN_LINES, height - 1)
     assert len(shown) <= len(everything)
     assert (shown == everything) == (height == 500)
 
 
 def test_a_failure_fits_24_lines_in_a_pipe():
-    assert 15 < len(lines_of(failed())) <= FAILURE_LINES
+    assert 15 < len(lines_of(failed())) <= SCREEN_LINES
 
 
 def test_a_failure_has_headings_on_a_wide_terminal():

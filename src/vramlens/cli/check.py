@@ -6,12 +6,11 @@ import argparse
 import os
 import shlex
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.diff import read_run, write
-from vramlens.cli.explain import device
-from vramlens.cli.output import OutputError, Page, write_file
+from vramlens.cli.arguments import add_device, add_output
+from vramlens.cli.input import read_run
+from vramlens.cli.output import OutputError, as_json, as_text, goes_to_file, write_answer, write_file
 from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from vramlens.analyses.budget_file import Budget
 
 HELP = "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
-_FILE_WIDTH = 100
 _BUDGET = "vram.toml"
 _GIT_PATIENCE_S = 5
 
@@ -34,9 +32,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--update", action="store_true", help="rewrite the budget's limits from this recording (makes a first one)"
     )
-    parser.add_argument(
-        "--device", type=device, metavar="N", help="the device, 0 or cuda:0 (default: the one that holds most)"
-    )
+    add_device(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--format",
@@ -45,7 +41,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="how to say it; github writes annotations, and the step's summary where GITHUB_STEP_SUMMARY is set",
     )
     form.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+    add_output(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     baseline = read_run(arguments.baseline, arguments.device) if arguments.baseline is not None else None
     check = check_run(checked, budget, baseline)
     inputs = (arguments.file, arguments.budget, *([arguments.baseline] if arguments.baseline else []))
-    write(arguments.output, _written(check, arguments), inputs)
+    write_answer(_drawn(check, arguments), arguments.output, inputs)
     if arguments.format == "github":
         _summarize(check)
     return 0 if check.passed else 1
@@ -98,7 +94,7 @@ def _update(arguments: argparse.Namespace) -> int:
 
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
     done = update(read_run(arguments.file, arguments.device), budget)
-    write_file(arguments.budget, done.text, source=arguments.file)
+    write_file(arguments.budget, done.text, [arguments.file], option="--budget")
     text = f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}.\n"
     for scope, before, now in done.changes:
         text += f"  {scope}: {now}\n" if before is None else f"  {scope}: {before} before, {now} now\n"
@@ -106,7 +102,7 @@ def _update(arguments: argparse.Namespace) -> int:
         stays = "left out" if budget is None else "as it was"
         text += f"  {scope}: {stays}, since it cannot be told: {why}\n"
     text += _review(arguments.budget)
-    write(arguments.output, text, (arguments.file, arguments.budget))
+    write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
 
 
@@ -141,13 +137,11 @@ def _git(folder: str, *words: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def _written(check: Check, arguments: argparse.Namespace) -> str:
+def _drawn(check: Check, arguments: argparse.Namespace) -> str:
     if arguments.format == "json":
-        import json
-
         from vramlens.report.check_json import check_to_json
 
-        return json.dumps(check_to_json(check), indent=2, allow_nan=False) + "\n"
+        return as_json(check_to_json(check))
     if arguments.format == "github":
         from vramlens.report.github import check_to_github
 
@@ -156,12 +150,7 @@ def _written(check: Check, arguments: argparse.Namespace) -> str:
 
     if arguments.format == "markdown":
         return check_to_markdown(check)
-    from rich.console import Console
-
-    to_file = arguments.output not in (None, "-")
-    page = Page(None if to_file else sys.stdout)
-    render_check(check, Console(file=page, width=_FILE_WIDTH if to_file else None))
-    return page.getvalue()
+    return as_text(lambda console: render_check(check, console), to_file=goes_to_file(arguments.output))
 
 
 def _summarize(check: Check) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.cli.output import write_stdout
+from vramlens.cli.arguments import add_forms
+from vramlens.cli.output import as_json, write_stdout
 
 if TYPE_CHECKING:
     from vramlens.capture.checks import Check
@@ -32,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="check all-reduce and friends on this node's GPUs instead: values, bandwidth, and the memory NCCL takes",
     )
     parser.add_argument("--switches", action="store_true", help="list the debug switches: what each does and costs")
-    parser.add_argument("--json", action="store_true", help="print data: one JSON object")
+    add_forms(parser, "json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     found = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
     if arguments.json:
-        import json
+        from vramlens.report.finding_json import SCHEMA
 
-        write_stdout(json.dumps({"schema": "vramlens/1", **found.to_dict()}, indent=2, allow_nan=False) + "\n")
+        write_stdout(as_json({"schema": SCHEMA, **found.to_dict()}))
         return 0
     lines = _report(found, _width(), _height())
     if arguments.switches:
@@ -64,12 +65,11 @@ def _nccl(arguments: argparse.Namespace) -> int:
     facts = ask_torch().facts or {}  # in a process aside: this one makes no context
     found = check_collectives(int(facts.get("visible") or 0))
     if arguments.json:
-        import json
+        from vramlens.report.finding_json import SCHEMA
 
-        text = json.dumps({"schema": "vramlens/1", "collectives": found.to_dict()}, indent=2, allow_nan=False)
+        write_stdout(as_json({"schema": SCHEMA, "collectives": found.to_dict()}))
     else:
-        text = "\n".join(_collectives(found, _width()))
-    write_stdout(text + "\n")
+        write_stdout("\n".join(_collectives(found, _width())) + "\n")
     return 0
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.output import Page, write_file, write_stdout
+from vramlens.cli.arguments import add_device, add_forms, add_output, positive, size
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.errors import UsageError, VramlensError
-from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 HELP = "Say where the memory is, why it ran out and what to change."
 _GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
-_FILE_WIDTH = 100
 _MOST_NAMED = 3
 
 
@@ -44,21 +42,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=_GROUPINGS, help="what to group memory by (default: line); not for a trace")
     parser.add_argument(
         "--top",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="how many rows to show (default: 10; after a failure, and of a trace, as many as one screen has room for)",
     )
-    parser.add_argument(
-        "--device", type=device, metavar="N", help="the device, 0 or cuda:0 (default: the one that holds most)"
-    )
+    add_device(parser)
     parser.add_argument(
         "--log", metavar="LOG", help="a file with the error's text: its figures complete those of the recording"
     )
     parser.add_argument("--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print data: one JSON object")
-    form.add_argument("--markdown", action="store_true", help="print Markdown, for an issue or a pull request")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+    add_forms(parser, "json", "markdown")
+    add_output(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,12 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("standard input can be FILE or --log, not both")
     # To a person a failure is about the moment it happened; data keep to the peak unless told otherwise.
     explanation = _explained(path, arguments, arguments.at or ("peak" if arguments.json else None))
-    to_file = arguments.output not in (None, "-")
-    text = _written(explanation, arguments, to_file)
-    if to_file:
-        write_file(arguments.output, text, source=path)
-    else:
-        write_stdout(text)
+    inputs = [path] if arguments.log is None else [path, arguments.log]
+    write_answer(_drawn(explanation, arguments), arguments.output, inputs)
     return 0
 
 
@@ -125,17 +115,15 @@ def _explain_flights(arguments: argparse.Namespace) -> int:
     for option in ("at", "by", "device", "log", "total", "top"):
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} is for recordings; {arguments.files[0]} is a flight record")
-    from vramlens.cli.ranks import written
+    from vramlens.cli.ranks import comparison_drawn
     from vramlens.fleet import compare_files
 
-    to_file = arguments.output not in (None, "-")
-    text = written(compare_files(arguments.files), as_json=arguments.json, to_file=to_file or arguments.markdown)
+    found = compare_files(arguments.files)
+    to_file = goes_to_file(arguments.output) or arguments.markdown
+    text = comparison_drawn(found, json=arguments.json, to_file=to_file)
     if arguments.markdown:
         text = f"```\n{text.rstrip()}\n```\n"
-    if to_file:
-        write_file(arguments.output, text)
-    else:
-        write_stdout(text)
+    write_answer(text, arguments.output, arguments.files)
     return 0
 
 
@@ -154,87 +142,46 @@ def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Expl
         )
 
 
-def _written(explanation: Explanation | Profile, arguments: argparse.Namespace, to_file: bool) -> str:
+def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) -> str:
     from vramlens.analyses.explanation import Explanation
 
     if not isinstance(explanation, Explanation):  # without importing what only profiler traces need
         for option in ("by", "at"):
             if getattr(arguments, option) is not None:
                 raise UsageError(f"--{option} is for recordings; {explanation.source} is a trace of PyTorch's profiler")
-        return _written_profile(explanation, arguments, to_file)
+        return _profile_drawn(explanation, arguments)
     by = arguments.by or "line"
     if arguments.json:
-        import json
-
         from vramlens.report.json import to_json
 
-        return json.dumps(to_json(explanation), indent=2, allow_nan=False) + "\n"
+        return as_json(to_json(explanation))
     if arguments.markdown:
         from vramlens.report.markdown import to_markdown
 
         return to_markdown(explanation, by, arguments.top)
-    from rich.console import Console
-
     from vramlens.report.text import render
 
-    # Not straight to standard output: rich would end the program by itself when the reader has gone away.
-    page = Page(None if to_file else sys.stdout)
-    console = Console(file=page, width=_FILE_WIDTH if to_file else None)
-    # What was asked for by name is not cut to fit a screen.
-    render(explanation, console, by, arguments.top, whole=to_file or arguments.by is not None)
-    return page.getvalue()
+    to_file = goes_to_file(arguments.output)
+    whole = to_file or arguments.by is not None  # what was asked for by name is not cut to fit a screen
+    return as_text(lambda console: render(explanation, console, by, arguments.top, whole=whole), to_file=to_file)
 
 
-def _written_profile(profile: Profile, arguments: argparse.Namespace, to_file: bool) -> str:
+def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
     if arguments.json:
-        import json
-
         from vramlens.report.profile_json import profile_to_json
 
-        return json.dumps(profile_to_json(profile), indent=2, allow_nan=False) + "\n"
+        return as_json(profile_to_json(profile))
     if arguments.markdown:
         from vramlens.report.profile_markdown import profile_to_markdown
 
         return profile_to_markdown(profile, arguments.top)
-    from rich.console import Console
-
     from vramlens.report.profile_text import render_profile
 
-    page = Page(None if to_file else sys.stdout)
-    render_profile(profile, Console(file=page, width=_FILE_WIDTH if to_file else None), arguments.top, whole=to_file)
-    return page.getvalue()
+    to_file = goes_to_file(arguments.output)
+    return as_text(lambda console: render_profile(profile, console, arguments.top, whole=to_file), to_file=to_file)
 
 
 def _moment(text: str) -> str:
     if text in ("peak", "oom", "end") or (text.isascii() and text.isdigit() and len(text) < 19):
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is no moment: say peak, oom, end or an event's number")
-
-
-def device(text: str) -> int:
-    """A device's index, from an argument."""
-    named = re.fullmatch(r"(?:cuda:)?([0-9]{1,9})", text)
-    if named is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no device: say 0 or cuda:0")
-    return int(named[1])
-
-
-def _positive(text: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return int(text)
-
-
-def size(text: str) -> int:
-    """Bytes, from an argument."""
-    try:
-        found = parse_size(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    except (OverflowError, ValueError):  # more digits than any number has
-        raise argparse.ArgumentTypeError("is too large") from None
-    if found < 1:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import shlex
@@ -11,8 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
-from vramlens.cli.explain import device
-from vramlens.cli.output import OutputError, write_stdout
+from vramlens.cli.arguments import add_device
+from vramlens.cli.input import read_recording
+from vramlens.cli.output import OutputError, abandon, goes_to_file, reason_of, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
 from vramlens.units import counted, format_size
 
@@ -52,12 +52,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="MOMENT",
         help="for flamegraph and speedscope: peak, oom, end or an event's number (default: peak)",
     )
-    parser.add_argument(
-        "--device",
-        type=device,
-        metavar="N",
-        help="the device, 0 or cuda:0 (default: all; for flamegraph and tensorboard the one that holds most)",
-    )
+    add_device(parser, default="all; for flamegraph and tensorboard the one that holds most")
     parser.add_argument("--run", metavar="ID", help="of a lake, what the run is called (default: the source's name)")
     parser.add_argument(
         "--workers", metavar="WHERE", help="of a lake, what reads the ranks: a number of processes, or dask://HOST:PORT"
@@ -83,9 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export_one(arguments: argparse.Namespace) -> int:
-    from vramlens import api
     from vramlens.export import FORMATS, default_name
-    from vramlens.report.progress import reading_progress
 
     sources, name = arguments.sources, arguments.to
     if len(sources) > 1 or os.path.isdir(sources[0]):
@@ -96,20 +89,12 @@ def _export_one(arguments: argparse.Namespace) -> int:
     target = arguments.output or default_name(source, name)
     if target == "-" and (form.is_folder or (not form.text and sys.stdout is not None and sys.stdout.isatty())):
         raise UsageError(f"-o -: {name} is no text; name a {'folder' if form.is_folder else 'file'}")
-    _refuse_input(target, source)
-    with reading_progress("reading") as progress:
-        trace = api.load(source, progress=progress)
-    written = _write(trace, form, target, arguments)
-    if target != "-":
+    if goes_to_file(target):
+        refuse_inputs(target, [source])
+    written = _write(read_recording(source), form, target, arguments)
+    if goes_to_file(target):
         _tell(written, form, target)
     return 0
-
-
-def _refuse_input(target: str, source: str) -> None:
-    """Checks that the input is not what would be overwritten."""
-    with contextlib.suppress(OSError):
-        if target != "-" and os.path.samefile(target, source):
-            raise UsageError(f"-o {target}: is the input itself; name another file")
 
 
 def _write(trace: Trace, form: Format, target: str, arguments: argparse.Namespace) -> Written:
@@ -121,7 +106,7 @@ def _write(trace: Trace, form: Format, target: str, arguments: argparse.Namespac
         return export_recording(trace, arguments.to, out, at=arguments.at, device=arguments.device)
 
     try:
-        if target == "-":
+        if not goes_to_file(target):
             return _to_stdout(export)
         if form.is_folder:
             return export(target)
@@ -132,8 +117,7 @@ def _write(trace: Trace, form: Format, target: str, arguments: argparse.Namespac
     except BrokenPipeError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{target}: {reason[:1].lower()}{reason[1:]}; nothing was written") from None
+        raise OutputError(f"{target}: {reason_of(error)}") from None
 
 
 def _to_stdout(export: Callable[[BinaryIO | str], Written]) -> Written:
@@ -145,9 +129,7 @@ def _to_stdout(export: Callable[[BinaryIO | str], Written]) -> Written:
         written = export(stream.buffer)
         stream.buffer.flush()
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # so that the interpreter's own flush at exit does not fail again
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        abandon(stream)
         raise
     return written
 

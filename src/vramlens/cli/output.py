@@ -1,23 +1,29 @@
-"""Output: standard output or a file, written whole or not at all."""
+"""Output: an answer as text or JSON, on standard output or in a file that is written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-import stat
 import sys
-from typing import TextIO
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TextIO, TypeGuard
 
 from vramlens.errors import InputError, UsageError
 from vramlens.whole_file import whole_file
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_FILE_WIDTH = 100
+"""Columns of a text in a file, which has no width of its own."""
 
 
 class OutputError(InputError):
     """The answer could not be written."""
 
 
-class Page(io.StringIO):
+class _Page(io.StringIO):
     """Text in memory that is meant for a stream: it claims to be what the stream is, a terminal or not."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -33,8 +39,47 @@ class Page(io.StringIO):
         return self._encoding
 
 
-def write_stdout(text: str) -> None:
-    """Writes to standard output; a reader that has gone away (``| head``) is no error.
+def goes_to_file(output: str | None) -> TypeGuard[str]:
+    """Whether ``-o`` names a file; without it, and for ``-``, the answer goes to standard output."""
+    return output not in (None, "-")
+
+
+def as_text(draw: Callable[[Console], None], *, to_file: bool) -> str:
+    """What ``draw`` prints on a console: that of standard output, or for a file one of 100 columns without colours."""
+    from rich.console import Console
+
+    # Not straight to standard output: rich would end the program by itself when the reader has gone away.
+    page = _Page(None if to_file else sys.stdout)
+    draw(Console(file=page, width=_FILE_WIDTH if to_file else None))
+    return page.getvalue()
+
+
+def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
+    """Data as JSON text.
+
+    Args:
+        default: what stands for a value that JSON has no word for; without it there must be none.
+    """
+    import json
+
+    return json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
+
+
+def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
+    """Writes an answer where ``-o`` says, never over what it was made from.
+
+    Raises:
+        UsageError: the file is one of ``inputs``.
+        OutputError: it cannot be written; nothing is left behind.
+    """
+    if goes_to_file(output):
+        write_file(output, text, inputs)
+    else:
+        write_stdout(text)
+
+
+def write_stdout(text: str) -> bool:
+    """Writes to standard output; False where its reader has gone away (``| head``), which is no error.
 
     Raises:
         OutputError: it is closed, or the disk behind it is full.
@@ -47,13 +92,15 @@ def write_stdout(text: str) -> None:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
     except BrokenPipeError:
-        _abandon(stream)
+        abandon(stream)
+        return False
     except (OSError, ValueError) as error:  # ValueError: it was closed
-        _abandon(stream)
-        raise OutputError(f"standard output: {_reason(error)}") from None
+        abandon(stream)
+        raise OutputError(f"standard output: {reason_of(error)}") from None
+    return True
 
 
-def _abandon(stream: TextIO) -> None:
+def abandon(stream: TextIO) -> None:
     """Lets what is still buffered go nowhere, so that the interpreter's own flush at exit does not fail again."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -61,33 +108,40 @@ def _abandon(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def write_file(path: str, text: str, *, source: str | None = None) -> None:
+def write_file(path: str, text: str, inputs: Iterable[str], *, option: str = "-o") -> None:
     """Writes a file in one step: it appears whole, or what was there before stays.
 
     Args:
-        source: the input's path, which must not be overwritten.
+        inputs: files that must not be overwritten.
+        option: what named the file.
 
     Raises:
-        UsageError: the path is the input itself.
+        UsageError: it is one of ``inputs``.
         OutputError: it cannot be written; nothing is left behind.
     """
-    target = os.path.realpath(path)  # through a link to what it links to, as any other writing does
+    refuse_inputs(path, inputs, option=option)
     try:
-        mode: int | None = os.stat(target).st_mode
-    except OSError:
-        mode = None
-    if mode is not None and source is not None and os.path.exists(source) and os.path.samefile(target, source):
-        raise UsageError(f"-o {path}: is the input itself; name another file")
-    data = text.encode("utf-8", "backslashreplace")
-    try:
-        if mode is not None and stat.S_ISDIR(mode):
-            raise IsADirectoryError("is a directory; name a file in it")
-        with whole_file(target) as file:
-            file.write(data)
+        if os.path.isdir(os.path.realpath(path)):
+            raise IsADirectoryError(None, "is a directory; name a file in it")
+        with whole_file(path) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise OutputError(f"{path}: {_reason(error)}") from None
+        raise OutputError(f"{path}: {reason_of(error)}") from None
 
 
-def _reason(error: Exception) -> str:
+def refuse_inputs(path: str, inputs: Iterable[str], *, option: str = "-o") -> None:
+    """Checks that what would be written is none of the inputs, under whatever name or link.
+
+    Raises:
+        UsageError: it is.
+    """
+    for one in inputs:
+        with contextlib.suppress(OSError):  # one of them is not there
+            if os.path.samefile(path, one):
+                raise UsageError(f"{option} {path}: is the input itself; name another file")
+
+
+def reason_of(error: Exception) -> str:
+    """Why something was not written, as the end of a line."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return text[:1].lower() + text[1:] + "; nothing was written"

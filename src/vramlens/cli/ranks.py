@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import contextlib
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vramlens.cli.output import Page, write_file, write_stdout
-from vramlens.errors import UsageError
+from vramlens.cli.arguments import add_forms, add_output
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
+from vramlens.errors import UsageError, VramlensError
 
 if TYPE_CHECKING:
     from vramlens.ranks import Comparison
 
 HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
-_FILE_WIDTH = 100
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +32,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", metavar="WHERE", help="what reads the recordings: a number of processes, or dask://HOST:PORT"
     )
-    parser.add_argument("--json", action="store_true", help="print data: one JSON object")
+    add_forms(parser, "json")
     parser.add_argument("--html", metavar="FILE", help="also write a page: one file, no script, nothing from a network")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+    add_output(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,13 +52,33 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.html is not None:
             from vramlens.report.ranks_html import comparison_to_html
 
-            write_file(arguments.html, comparison_to_html(found))
-        text = written(found, as_json=arguments.json, to_file=arguments.output not in (None, "-"))
-    if arguments.output in (None, "-"):
-        write_stdout(text)
-    else:
-        write_file(arguments.output, text)
+            page = comparison_to_html(found)
+            write_file(arguments.html, page, _inputs(arguments.paths, arguments.html), option="--html")
+        text = comparison_drawn(found, json=arguments.json, to_file=goes_to_file(arguments.output))
+    write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
     return 0
+
+
+def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
+    """What the output must not overwrite: files that were named, and those in folders that are part of the answer.
+
+    Whatever else lies in the folder of a job, such as the answer of an earlier call, may be overwritten.
+    """
+    from pathlib import Path
+
+    from vramlens.fleet import find_ranks, is_lake
+
+    inputs = [path for path in paths if not os.path.isdir(path)]
+    if not goes_to_file(output) or not os.path.isfile(output):  # what is not there yet is no input
+        return inputs
+    for folder in map(Path, filter(os.path.isdir, paths)):
+        if is_lake(folder):
+            inputs += map(str, folder.glob("run=*/**/*"))
+            continue
+        with contextlib.suppress(VramlensError):
+            find_ranks([output])  # raises where it is neither a recording nor a flight record
+            inputs += map(str, folder.rglob("*"))
+    return inputs
 
 
 def _answered(arguments: argparse.Namespace) -> str:
@@ -67,25 +89,18 @@ def _answered(arguments: argparse.Namespace) -> str:
         raise UsageError("--sql asks a lake: make one with vramlens export FOLDER --to LAKE/")
     names, rows = Lake(arguments.paths[0], arguments.run).sql(arguments.sql)
     if arguments.json:
-        import json
+        from vramlens.report.finding_json import SCHEMA
 
-        found = {"schema": "vramlens/1", "columns": names, "rows": rows}
-        return json.dumps(found, indent=2, default=str, allow_nan=False) + "\n"
+        return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
     return "".join("\t".join(map(str, row)) + "\n" for row in (names, *rows))
 
 
-def written(found: Comparison, *, as_json: bool, to_file: bool) -> str:
+def comparison_drawn(found: Comparison, *, json: bool, to_file: bool) -> str:
     """The comparison as text for this terminal or a file, or as JSON."""
-    if as_json:
-        import json
-
+    if json:
         from vramlens.report.ranks_json import comparison_to_json
 
-        return json.dumps(comparison_to_json(found), indent=2, allow_nan=False) + "\n"
-    from rich.console import Console
-
+        return as_json(comparison_to_json(found))
     from vramlens.report.ranks import render_comparison
 
-    page = Page(None if to_file else sys.stdout)
-    render_comparison(found, Console(file=page, width=_FILE_WIDTH if to_file else None))
-    return page.getvalue()
+    return as_text(lambda console: render_comparison(found, console), to_file=to_file)

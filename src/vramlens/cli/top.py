@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import os
 import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from vramlens.cli.output import write_stdout
+from vramlens.cli.output import as_json, write_stdout
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -132,9 +130,7 @@ def _print(arguments: argparse.Namespace, watching: Watching, is_terminal: bool,
 
     def once(now: MachineNow) -> bool:
         if arguments.json:
-            import json
-
-            write_stdout(json.dumps(machine_dict(now), indent=2, allow_nan=False) + "\n")
+            write_stdout(as_json(machine_dict(now)))
             return False
         if is_silent:
             return True
@@ -152,27 +148,12 @@ def _print(arguments: argparse.Namespace, watching: Watching, is_terminal: bool,
         if arguments.once or not forever:
             write_stdout(text)
             return False
-        return _write_on(text + "\n")
+        return write_stdout(text + "\n")
 
     run_every(watching, arguments.interval or 1.0, once)
     if arguments.jsonl and (arguments.once or arguments.json):
         print(f"vramlens: one line added to {arguments.jsonl}", file=sys.stderr)
     return 0
-
-
-def _write_on(text: str) -> bool:
-    """Writes to standard output; False where the reader has gone away."""
-    try:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
-        return False
-    return True
 
 
 def _seconds(text: str) -> float:

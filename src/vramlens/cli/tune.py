@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.output import Page
-from vramlens.cli.replay import _FILE_WIDTH, add_common, limit_size, write
+from vramlens.cli.arguments import add_device, add_file, add_forms, add_output, add_recorded_cap, limit_size
+from vramlens.cli.input import read_recording
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
 if TYPE_CHECKING:
     from vramlens.replay import Tuning
@@ -17,7 +17,7 @@ HELP = "Try the allocator settings worth trying on a recording, and name the bes
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``tune``."""
-    parser.add_argument("file", metavar="FILE", help="a recording or a PyTorch memory snapshot; - reads standard input")
+    add_file(parser)
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
         "--cap",
@@ -36,17 +36,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--conf", action="append", default=[], metavar="SETTINGS", help="settings to try beside the usual ones"
     )
     parser.add_argument("--all", action="store_true", help="show every setting that was tried")
-    add_common(parser)
+    add_recorded_cap(parser)
+    add_device(parser)
+    add_forms(parser, "json")
+    add_output(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tunes one file and writes the answer."""
-    from vramlens import api
     from vramlens.replay import WORTH_TRYING, tune_trace
     from vramlens.report.progress import reading_progress
 
-    with reading_progress("reading") as progress:
-        recording = api.load(arguments.file, progress=progress)
+    recording = read_recording(arguments.file)
     with reading_progress("trying settings") as progress:
         tuning = tune_trace(
             recording,
@@ -57,26 +58,19 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             progress=progress,
         )
-    write(arguments, _written(tuning, arguments))
+    write_answer(_drawn(tuning, arguments), arguments.output, [arguments.file])
     return 0
 
 
-def _written(tuning: Tuning, arguments: argparse.Namespace) -> str:
+def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
     if arguments.json:
-        import json
-
         from vramlens.report.replay_json import tuning_to_json
 
-        return json.dumps(tuning_to_json(tuning), indent=2, allow_nan=False) + "\n"
-    from rich.console import Console
-
+        return as_json(tuning_to_json(tuning))
     from vramlens.report.tune import render_tuning
 
-    to_file = arguments.output not in (None, "-")
-    page = Page(None if to_file else sys.stdout)
-    console = Console(file=page, width=_FILE_WIDTH if to_file else None)
-    render_tuning(tuning, console, whole=arguments.all or to_file)
-    return page.getvalue()
+    to_file = goes_to_file(arguments.output)
+    return as_text(lambda console: render_tuning(tuning, console, whole=arguments.all or to_file), to_file=to_file)
 
 
 def _sizes(text: str) -> list[int]:

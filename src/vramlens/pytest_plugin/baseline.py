@@ -9,10 +9,10 @@ import pytest
 
 from vramlens.analyses.tolerance import parse_tolerance
 from vramlens.errors import UsageError
+from vramlens.report.finding_json import SCHEMA
 from vramlens.whole_file import whole_file
 
 NAME = "vramlens-tests.json"
-_SCHEMA = "vramlens/1"
 
 
 def tolerance(text: str) -> Callable[[int], int]:
@@ -37,7 +37,7 @@ def read_baseline(path: str) -> dict[str, int] | None:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
         tests = data["tests"]
-        if data["schema"] != _SCHEMA or not all(type(peak) is int and peak >= 0 for peak in tests.values()):
+        if data["schema"] != SCHEMA or not all(type(peak) is int and peak >= 0 for peak in tests.values()):
             raise ValueError("not as vramlens writes it")
     except FileNotFoundError:
         return None
@@ -54,7 +54,7 @@ def write_baseline(path: str, peaks: dict[str, int]) -> None:
     Raises:
         pytest.UsageError: it cannot be written.
     """
-    data = {"schema": _SCHEMA, "tests": dict(sorted(peaks.items()))}
+    data = {"schema": SCHEMA, "tests": dict(sorted(peaks.items()))}
     try:
         with whole_file(path) as file:
             file.write(json.dumps(data, indent=1).encode() + b"\n")

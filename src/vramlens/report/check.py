@@ -10,9 +10,9 @@ from rich.text import Text
 from vramlens.analyses.budget import shown
 from vramlens.report.diff_markdown import table
 from vramlens.report.layout import Layout, left, right
-from vramlens.report.markdown import escaped
-from vramlens.report.replay import command_lines, quoted
-from vramlens.report.wording import sentence, visible
+from vramlens.report.markdown import escaped, fenced
+from vramlens.report.screen import layout_of, next_lines, show
+from vramlens.report.wording import quoted, sentence, visible
 from vramlens.units import counted
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ _OUTCOME = 8 + len("over (vram.toml:44)")  # and the space between columns
 
 def render_check(check: Check, console: Console) -> None:
     """Prints a check."""
-    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
-    for line in _lines(check, layout):
-        console.print(line, soft_wrap=True, highlight=False)
+    layout = layout_of(console)
+    show(console, _lines(check, layout))
 
 
 def headline(check: Check) -> str:
@@ -72,8 +71,7 @@ def _lines(check: Check, layout: Layout) -> Iterator[Text]:
         yield from _evidence(finding, layout)
     yield Text("")
     why, command = next_step(check)
-    yield from (Text(line, style=_TITLE) for line in layout.wrap(f"Next, {why}:"))
-    yield from command_lines(command, layout)
+    yield from next_lines(why, command, layout)
 
 
 def _evidence(finding: Finding, layout: Layout) -> Iterator[Text]:
@@ -139,5 +137,5 @@ def check_to_markdown(check: Check) -> str:
             blocks.append(f"**{escaped(sentence(visible(finding.title)))}**")
             blocks.append("\n".join(f"- {one}" for one in words))
     why, command = next_step(check)
-    blocks += [f"**Next**, {escaped(why)}:", f"```sh\n{command.replace('```', '')}\n```"]
+    blocks += [f"**Next**, {escaped(why)}:", fenced((command,))]
     return "\n\n".join(blocks) + "\n"

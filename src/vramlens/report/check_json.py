@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramlens.report.json import SCHEMA, finding_to_json
+from vramlens.report.finding_json import SCHEMA, finding_to_json
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget import Check, Result

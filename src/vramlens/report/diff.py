@@ -9,6 +9,7 @@ from rich.text import Text
 
 from vramlens.report.diff_story import DiffStory, FigureRow, LineRow, story_of
 from vramlens.report.layout import Layout, left, right
+from vramlens.report.screen import layout_of, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +22,8 @@ _WIDE = 100
 
 def render_diff(diff: Diff, console: Console, top: int = 10) -> None:
     """Prints a diff."""
-    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
-    for line in _lines(story_of(diff, top), layout):
-        console.print(line, soft_wrap=True, highlight=False)
+    layout = layout_of(console)
+    show(console, _lines(story_of(diff, top), layout))
 
 
 def _lines(story: DiffStory, layout: Layout) -> Iterator[Text]:

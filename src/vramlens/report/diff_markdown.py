@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.report.diff_story import DiffStory, story_of
-from vramlens.report.markdown import escaped
+from vramlens.report.markdown import escaped, fenced
 
 if TYPE_CHECKING:
     from vramlens.analyses.diff import Diff
@@ -41,7 +41,7 @@ def story_to_markdown(story: DiffStory) -> str:
         blocks.append("**What else differs**")
         blocks.append("\n".join(f"- {escaped(other)}" for other in story.others))
     blocks.append(f"**Next**, {escaped(story.next_why)}:")
-    blocks.append(f"```sh\n{story.next_command.replace('```', '')}\n```")
+    blocks.append(fenced((story.next_command,)))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.diff_findings import headline, line_words, signed_size, told_apart
 from vramlens.report.leaks_story import program_words
-from vramlens.report.replay import quoted
-from vramlens.report.wording import plain, visible
+from vramlens.report.wording import plain, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:

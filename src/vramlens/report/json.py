@@ -6,15 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vramlens.report.finding_json import SCHEMA, finding_to_json, place_to_json
 from vramlens.report.leaks_json import leak_to_json
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts
-    from vramlens.analyses.finding import Finding, Place
     from vramlens.analyses.fragmentation import Fragmentation
     from vramlens.analyses.heap import Heap
-
-SCHEMA = "vramlens/1"
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
@@ -88,13 +86,6 @@ def _plain(value: object) -> Any:
     if value is None or isinstance(value, (str, int)):
         return value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def place_to_json(place: Place | None) -> dict[str, Any]:
-    """File, line and function; all null where there is no place."""
-    if place is None:
-        return {"file": None, "line": None, "function": None}
-    return {"file": place.file, "line": place.line or None, "function": place.function}
 
 
 def _peak(peak: Peak | None) -> dict[str, Any] | None:
@@ -188,17 +179,4 @@ def _fragmentation(found: Fragmentation | None) -> dict[str, Any] | None:
             }
             for pin in found.pinned_by
         ],
-    }
-
-
-def finding_to_json(finding: Finding) -> dict[str, Any]:
-    """A finding, key by key."""
-    return {
-        "id": finding.id,
-        "verdict": finding.verdict,
-        "title": finding.title,
-        "bytes": finding.bytes,
-        **place_to_json(finding.place),
-        "evidence": list(finding.evidence),
-        "fix": finding.fix,
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vramlens.report.finding_json import SCHEMA, finding_to_json, place_to_json
+
 if TYPE_CHECKING:
     from vramlens.analyses.growth import Leak
     from vramlens.analyses.leak_owners import Owner
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 
 def leaks_to_json(report: LeakReport) -> dict[str, Any]:
     """The answer of ``vramlens leaks`` as data: null or [] where the recording cannot tell."""
-    from vramlens.report.json import SCHEMA, finding_to_json
-
     return {
         "schema": SCHEMA,
         "leaks": [_judged(leak) for leak in report.leaks],
@@ -32,13 +32,10 @@ def leaks_to_json(report: LeakReport) -> dict[str, Any]:
 
 def leak_to_json(leak: Leak) -> dict[str, Any]:
     """A leak: the keys that every verb's leaks have."""
-    place = leak.place
     return {
         "verdict": leak.verdict,
         "class": leak.kind,
-        "file": place.file if place is not None else None,
-        "line": place.line if place is not None and place.line > 0 else None,
-        "function": place.function if place is not None else None,
+        **place_to_json(leak.place),
         "bytes_per_step": leak.bytes_per_step if leak.steps else None,
         "bytes": leak.bytes,
         "steps": leak.steps,

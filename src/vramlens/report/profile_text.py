@@ -11,6 +11,7 @@ from rich.text import Text
 
 from vramlens.report.layout import Layout, right
 from vramlens.report.profile_story import Grid, ProfileStory, profile_story
+from vramlens.report.screen import layout_of, room_of, show
 from vramlens.units import counted
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.profile import Profile
 
-SCREEN_LINES = 24
 _TITLE = "bold"
 _NAME = 20
 """Cells that a name should have; else a column of figures goes."""
@@ -73,18 +73,17 @@ def render_profile(profile: Profile, console: Console, top: int | None = None, *
         top: how many rows of each table to show; by default as many as 24 lines, or a larger terminal, have room for.
         whole: show ten rows of every table, however many lines it takes.
     """
-    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
+    layout = layout_of(console)
     story = profile_story(profile)
     if top is not None or whole:
         lines = _composed(story, layout, _Detail(top or 10, top or 10))
     else:
-        screen = max(SCREEN_LINES, console.height - 1) if console.is_terminal else SCREEN_LINES
+        room = room_of(console)
         for detail in _details():
             lines = _composed(story, layout, detail)
-            if len(lines) <= screen:
+            if len(lines) <= room:
                 break
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+    show(console, lines)
 
 
 def _composed(story: ProfileStory, layout: Layout, detail: _Detail) -> list[Text]:

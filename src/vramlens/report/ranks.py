@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from vramlens.report.layout import Layout
+from vramlens.report.screen import layout_of, show
 from vramlens.report.wording import place_name, visible
 from vramlens.units import counted, format_size
 
@@ -30,19 +31,18 @@ _LONGEST_ERROR = 160
 
 def render_comparison(found: Comparison, console: Console) -> None:
     """Prints the answer of ``vramlens ranks``."""
-    utf8 = console.encoding.startswith("utf")
-    layout = Layout(console.width, ascii_only=not utf8)
+    layout = layout_of(console)
     lines = [Text(line, style=_TITLE) for line in layout.wrap(headline(found))]
     for number, one in enumerate(found.differences[:_MOST_DIFFERENCES]):
         lines += _difference(one, layout, told=number == 0)
     if len(found.differences) > _MOST_DIFFERENCES:
         lines.append(Text(f"  {len(found.differences) - _MOST_DIFFERENCES} more: --json lists all"))
+    utf8 = console.encoding.startswith("utf")
     lines += [*_failures(found, layout), *_table(found), *_strips(found, utf8), *_communication(found)]
     for note in found.notes:
         lines += [Text(line) for line in layout.wrap(visible(note), first="note: ")]
     lines += [Text(), *_next(found, layout)]
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+    show(console, lines)
 
 
 def headline(found: Comparison) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from vramlens.analyses.finding import Place
-    from vramlens.ranks import Comparison
+from vramlens.report.finding_json import SCHEMA, finding_to_json, place_to_json
 
-_SCHEMA = "vramlens/1"
+if TYPE_CHECKING:
+    from vramlens.ranks import Comparison
 
 
 def comparison_to_json(found: Comparison) -> dict[str, Any]:
     """The comparison as one JSON object."""
     return {
-        "schema": _SCHEMA,
+        "schema": SCHEMA,
         "by_device": found.by_device,
         "ranks": [
             {
@@ -37,7 +36,7 @@ def comparison_to_json(found: Comparison) -> dict[str, Any]:
                 "ranks": list(one.ranks),
                 "cause": one.cause,
                 "bytes": one.bytes,
-                **_place(one.place),
+                **place_to_json(one.place),
                 "verdict": one.verdict,
                 "title": one.title,
                 "evidence": list(one.evidence),
@@ -52,7 +51,7 @@ def comparison_to_json(found: Comparison) -> dict[str, Any]:
                 "seq": one.seq,
                 "name": one.name,
                 "state": one.state,
-                **_place(one.place),
+                **place_to_json(one.place),
                 "problem": one.problem,
                 "suspected": one.suspected,
             }
@@ -67,28 +66,11 @@ def comparison_to_json(found: Comparison) -> dict[str, Any]:
                 "requested_bytes": None if one.failure is None else one.failure.requested_bytes,
                 "error": None if one.error is None else one.error.message,
                 "follows": one.follows,
-                **_place(one.place),
+                **place_to_json(one.place),
                 "waiting_in": one.waiting_in,
             }
             for one in found.failures.failed
         ],
         "notes": list(found.notes),
-        "findings": [
-            {
-                "id": one.id,
-                "verdict": one.verdict,
-                "title": one.title,
-                "bytes": one.bytes,
-                **_place(one.place),
-                "evidence": list(one.evidence),
-                "fix": one.fix,
-            }
-            for one in found.findings
-        ],
+        "findings": [finding_to_json(one) for one in found.findings],
     }
-
-
-def _place(place: Place | None) -> dict[str, Any]:
-    if place is None:
-        return {"file": None, "line": None, "function": None}
-    return {"file": place.file, "line": place.line or None, "function": place.function or None}

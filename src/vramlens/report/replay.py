@@ -9,6 +9,10 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from vramlens.report.layout import Layout, left, right
+from vramlens.report.screen import layout_of
+from vramlens.report.screen import next_lines as next_lines
+from vramlens.report.screen import show as show
+from vramlens.report.wording import quoted as quoted
 from vramlens.report.wording import visible
 from vramlens.units import counted, format_size
 
@@ -23,14 +27,8 @@ _OWN_LINE = "      "
 
 def render_answer(answer: Answer, console: Console) -> None:
     """Prints the answer of ``vramlens replay``."""
-    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
+    layout = layout_of(console)
     show(console, [*_opening(answer, layout), *_evidence(answer, layout), *_advice(answer, layout)])
-
-
-def show(console: Console, lines: Sequence[Text]) -> None:
-    """Prints lines as they are."""
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
 
 
 def conf_name(row: WhatIf) -> str:
@@ -246,29 +244,3 @@ def export_line(variable: str, row: WhatIf) -> str:
     from vramlens.replay.answer import assignment
 
     return f"export {visible(assignment(variable, row.settings.conf))}"
-
-
-def next_lines(why: str, command: str, layout: Layout) -> Iterator[Text]:
-    """The one next step."""
-    yield from (Text(line, style=_TITLE) for line in layout.wrap(f"Next, {why}:"))
-    yield from command_lines(command, layout)
-
-
-def command_lines(command: str, layout: Layout) -> Iterator[Text]:
-    """A command to paste; one too wide goes on after a backslash, before its options."""
-    line, *options = command.split(" --")
-    line = f"  {line}"
-    for option in options:
-        if cell_len(line) + cell_len(option) + 5 > layout.width:  # with " --" and " \\"
-            yield Text(f"{line} \\")
-            line = f"    --{option}"
-        else:
-            line += f" --{option}"
-    yield Text(line)
-
-
-def quoted(source: str) -> str:
-    """A file's name as a shell takes it, and a terminal."""
-    import shlex
-
-    return shlex.quote(visible(f"./{source}" if source.startswith("-") else source))

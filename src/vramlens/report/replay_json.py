@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vramlens.report.finding_json import SCHEMA
+
 if TYPE_CHECKING:
     from vramlens.replay import Answer, Difference, Recorded, Tuned, Tuning, WhatIf
-
-SCHEMA = "vramlens/1"
 
 
 def answer_to_json(answer: Answer) -> dict[str, Any]:

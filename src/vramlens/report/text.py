@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from vramlens.report.layout import Layout, left, right
+from vramlens.report.screen import layout_of, room_of, show
 from vramlens.report.story import Claim, Figure, Story, story_of
 from vramlens.report.tables import DEFAULT_TOP, Row, Table
 from vramlens.report.wording import capitalized, place_name, share, with_stake
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.explanation import Explanation
 
-FAILURE_LINES = 24
 _FRAMES = 12
 _WIDTH_FOR_COUNTS = 70
 _WIDE = 100
@@ -40,12 +40,9 @@ def render(
             room for.
         whole: show everything after a failure, however many lines it takes; so does naming ``top``.
     """
-    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
-    # One row of a larger terminal is left for the prompt, so that the answer's first line stays in sight.
-    screen = max(FAILURE_LINES, console.height - 1) if console.is_terminal else FAILURE_LINES
-    room = None if whole or top is not None else screen
-    for line in _Report(story_of(explanation, by), layout).lines(top, room):
-        console.print(line, soft_wrap=True, highlight=False)
+    layout = layout_of(console)
+    room = None if whole or top is not None else room_of(console)
+    show(console, _Report(story_of(explanation, by), layout).lines(top, room))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,15 @@ from vramlens.report.replay import (
     conf_name,
     export_line,
     missing_lines,
-    next_lines,
     proof_sentence,
-    quoted,
     row_cells,
-    show,
     size_range,
     table,
     under_limit,
     why_lines,
 )
-from vramlens.report.wording import listed
+from vramlens.report.screen import layout_of, next_lines, room_of, show
+from vramlens.report.wording import listed, quoted
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -32,15 +30,14 @@ if TYPE_CHECKING:
     from vramlens.replay import Card, Tuned, Tuning, WhatIf
 
 _TITLE = "bold"
-_SCREEN_LINES = 24
 _ROWS = 9
 _LEAST_ROWS = 3
 
 
 def render_tuning(tuning: Tuning, console: Console, *, whole: bool = False) -> None:
     """Prints the answer of ``vramlens tune``; it fits 24 lines unless ``whole`` or the terminal has more."""
-    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
-    room = max(_SCREEN_LINES, console.height - 1) if console.is_terminal else _SCREEN_LINES
+    layout = layout_of(console)
+    room = room_of(console)
     rows = len(tuning.tried) if whole else _ROWS
     lines = _lines(tuning, layout, rows)
     while not whole and len(lines) > room and rows > _LEAST_ROWS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Protocol
 
 from vramlens.units import format_size
@@ -27,6 +28,11 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def quoted(source: str) -> str:
+    """A file's name as a shell takes it, and a terminal."""
+    return shlex.quote(visible(f"./{source}" if source.startswith("-") else source))
 
 
 def share(part: int, whole: int) -> str:

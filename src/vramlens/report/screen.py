@@ -1,0 +1,53 @@
+"""A screen: how much room it has, and what every report prints on it in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from vramlens.report.layout import Layout
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCREEN_LINES = 24
+"""What an answer keeps to where it can: the lines of a terminal that nobody made larger."""
+_TITLE = "bold"
+
+
+def layout_of(console: Console) -> Layout:
+    """What fits text into a console's width, with the letters that it can show."""
+    return Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
+
+
+def room_of(console: Console) -> int:
+    """The lines to keep to: 24, or those of a larger terminal but one, so that the first stays in sight."""
+    return max(SCREEN_LINES, console.height - 1) if console.is_terminal else SCREEN_LINES
+
+
+def show(console: Console, lines: Iterable[Text]) -> None:
+    """Prints lines as they are."""
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def next_lines(why: str, command: str, layout: Layout) -> Iterator[Text]:
+    """The one next step."""
+    yield from (Text(line, style=_TITLE) for line in layout.wrap(f"Next, {why}:"))
+    yield from command_lines(command, layout)
+
+
+def command_lines(command: str, layout: Layout) -> Iterator[Text]:
+    """A command to paste; one too wide goes on after a backslash, before its options."""
+    line, *options = command.split(" --")
+    line = f"  {line}"
+    for option in options:
+        if cell_len(line) + cell_len(option) + 5 > layout.width:  # with " --" and " \\"
+            yield Text(f"{line} \\")
+            line = f"    --{option}"
+        else:
+            line += f" --{option}"
+    yield Text(line)
