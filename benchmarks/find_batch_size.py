@@ -23,25 +23,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from gpt import Block
 from torch import nn
 from torch.nn import functional
 
 CAP_BYTES = 6 * 2**30
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
-        super().__init__()
-        self.norm1, self.norm2, self.heads, self.causal = nn.LayerNorm(width), nn.LayerNorm(width), heads, causal
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        a = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        x = x + self.proj(a.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
 
 class Tokens(nn.Module):

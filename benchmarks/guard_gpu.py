@@ -2,20 +2,22 @@
 
     python benchmarks/guard_gpu.py FOLDER [CASE ...]
 
-needs a CUDA GPU. Each case runs in a process of its own: first undisturbed, then, in the same process, under a limit
-(``set_per_process_memory_fraction``) below the peak it had, with the guard.
+Each case runs in a process of its own: first undisturbed, then, in the same process, under a limit
+(``set_per_process_memory_fraction``) below the peak it had, with the guard. Without a CUDA GPU the programs are small
+and run on a simulated device, whose operators fail where it is full; there is nothing to learn about time then.
 
-    trainer       a Hugging Face Trainer fine-tunes a GPT-2 (random weights, nothing is downloaded)
-    detector      a detector with BatchNorm (torchvision's Faster R-CNN, else a small one): refused, then forced
+    trainer       a Hugging Face Trainer fine-tunes a GPT-2 (random weights, nothing is downloaded), as it is: one line
+    detector      torchvision's Faster R-CNN and RetinaNet with BatchNorm; with the norms frozen; what is refused
     accumulation  a GPT with a gradient accumulated over four batches and ragged, ignored labels
     contrastive   a loss over pairs: refused
-    overhead      the guard's cost when nothing fails, side by side in turns
+    overhead      the guard's cost when nothing fails, side by side in turns (a GPU only)
 
-Writes guard_gpu.json into FOLDER and prints a table.
+Writes guard_gpu.json into FOLDER and prints one line a result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -26,32 +28,44 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
+from functools import partial
 from typing import Any
 
 import torch
+from gpt import GPT
 from torch import nn
 from torch.nn import functional
 
-from vramlens.recovery import guard
+from vramlens.recovery import guard, guard_trainer
+from vramlens.recovery.meters import CountingMeter
+from vramlens.recovery.rollback import host_copy
 
 MIB = 2**20
-
-
-def clean() -> None:
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+METER = None if ON_GPU else CountingMeter()
 
 
 def cap(size_bytes: float | None) -> None:
-    clean()
+    """Sets what the process may allocate (None: all), and counts peaks from now."""
+    gc.collect()
+    if METER is not None:
+        METER.capacity_bytes = None if size_bytes is None else int(size_bytes)
+        METER.restart()
+        return
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(1.0 if size_bytes is None else size_bytes / total)
 
 
+def peak_bytes() -> int:
+    return torch.cuda.max_memory_allocated() if METER is None else METER.peak_bytes()
+
+
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.grad.detach().cpu().double() for name, p in model.named_parameters() if p.grad is not None}
+    found = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+    return {name: host_copy(gradient, torch.float64) for name, gradient in found}
 
 
 def furthest(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
@@ -61,47 +75,22 @@ def furthest(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> 
     return max(float((ours[n] - theirs[n]).norm() / max(float(theirs[n].norm()), 1e-4 * largest)) for n in theirs)
 
 
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2, self.heads = nn.LayerNorm(width), nn.LayerNorm(width), width // 64
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        a = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(a.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+# Layers, width, vocabulary, length, batch of the Trainer, of the others.
+LAYERS, WIDTH, VOCABULARY, LENGTH, TRAINED, BATCH = (6, 512, 8192, 256, 32, 48) if ON_GPU else (2, 64, 512, 64, 8, 12)
 
 
-class GPT(nn.Module):
-    def __init__(self, vocabulary: int, width: int, layers: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
-        self.head = nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
-def gpt(layers: int = 6, width: int = 512, vocabulary: int = 8192) -> nn.Module:
+def gpt(layers: int = LAYERS, width: int = WIDTH, vocabulary: int = VOCABULARY) -> nn.Module:
     torch.manual_seed(0)
-    return GPT(vocabulary, width, layers).cuda()
+    return GPT(vocabulary, width, layers).to(DEVICE)
 
 
-def ragged(size: int, seed: int, vocabulary: int = 8192, length: int = 256) -> dict[str, torch.Tensor]:
+def ragged(size: int, seed: int, vocabulary: int = VOCABULARY, length: int = LENGTH) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, vocabulary, (size, length), generator=generator)
     targets = ids.clone()
     for index in range(size):
         targets[index, length - (index * 37 + seed) % (length - 8) :] = -100
-    return {"ids": ids.cuda(), "labels": targets.cuda()}
+    return {"ids": ids.to(DEVICE), "labels": targets.to(DEVICE)}
 
 
 def next_token(model: Any, batch: Any) -> torch.Tensor:
@@ -109,7 +98,7 @@ def next_token(model: Any, batch: Any) -> torch.Tensor:
 
 
 def accumulation() -> dict[str, Any]:
-    batches = [ragged(48, seed) for seed in range(4)]
+    batches = [ragged(BATCH, seed) for seed in range(4)]
 
     def train(watched: bool, limit: float | None) -> tuple[Any, dict[str, torch.Tensor], list[float], int]:
         model = gpt()
@@ -117,7 +106,7 @@ def accumulation() -> dict[str, Any]:
         cap(limit)
         seen: dict[str, torch.Tensor] = {}
         optimizer.register_step_pre_hook(lambda *_: seen.update(gradients(model)))
-        watch = guard(model, optimizer) if watched else None
+        watch = guard(model, optimizer, meter=METER) if watched else None
         losses = []
         for index, batch in enumerate(batches):
             if watch is not None:
@@ -128,7 +117,7 @@ def accumulation() -> dict[str, Any]:
                 losses.append(float(loss.detach()))
         if watch is None:
             optimizer.step()
-        return watch, seen, losses, torch.cuda.max_memory_allocated()
+        return watch, seen, losses, peak_bytes()
 
     _, truth, losses, peak = train(False, None)
     cap(None)
@@ -143,47 +132,28 @@ def accumulation() -> dict[str, Any]:
 
 
 def trainer() -> dict[str, Any]:
+    """The Trainer as it is, with accumulation and ``num_items_in_batch``; the guard is one line beside it."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     config = transformers.GPT2Config(
-        vocab_size=8192,
-        n_embd=512,
-        n_layer=6,
-        n_head=8,
-        n_positions=256,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
-    rows = [ragged(1, seed) for seed in range(160)]
+        vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=WIDTH // 64, n_positions=LENGTH, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    rows = [ragged(1, seed) for seed in range(5 * TRAINED)]
     data = [{"input_ids": row["ids"][0].cpu(), "labels": row["labels"][0].cpu()} for row in rows]
 
-    class Guarded(transformers.Trainer):
-        """The Trainer, its forward and backward in the guard's hands; all else is its own."""
-
-        watch: Any = None
-
-        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-            model.train()
-            if self.watch is None:
-                self.watch = guard(model)
-            return self.watch.step(self._prepare_inputs(inputs), lambda m, b: self.compute_loss(m, b))
-
-    class Plain(transformers.Trainer):
-        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-            return super().training_step(model, inputs)
-
-    def train(kind: Any, limit: float | None) -> tuple[Any, dict[str, torch.Tensor], list[float], int]:
+    def train(accumulated: int, limit: float | None) -> tuple[Any, dict[str, torch.Tensor], list[float], int]:
         torch.manual_seed(0)
         model = transformers.GPT2LMHeadModel(config)
         with tempfile.TemporaryDirectory() as folder:
             arguments = transformers.TrainingArguments(
-                output_dir=folder, per_device_train_batch_size=32, max_steps=5, logging_steps=1, save_strategy="no",
-                report_to=[], disable_tqdm=True, learning_rate=1e-4, seed=0, max_grad_norm=1.0,
+                output_dir=folder, per_device_train_batch_size=TRAINED, gradient_accumulation_steps=accumulated,
+                max_steps=4, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, learning_rate=1e-4,
+                seed=0, max_grad_norm=1.0, use_cpu=not ON_GPU,
             )  # fmt: skip
-            made = kind(model=model, args=arguments, train_dataset=data)
-            cap(limit)
+            made = transformers.Trainer(model=model, args=arguments, train_dataset=data)
+            watch = None if limit is None else guard_trainer(made, meter=METER)
             first: dict[str, torch.Tensor] = {}
 
             class Take(transformers.TrainerCallback):
@@ -192,158 +162,160 @@ def trainer() -> dict[str, Any]:
                         first.update(gradients(made.model))
 
             made.add_callback(Take())
+            cap(limit)
             made.train()
             losses = [row["loss"] for row in made.state.log_history if "loss" in row]
-        return made, first, losses, torch.cuda.max_memory_allocated()
+        return watch, first, losses, peak_bytes()
 
-    made, truth, losses, peak = train(Plain, None)
-    del made
-    cap(None)
-    made, seen, ours, capped = train(Guarded, 0.7 * peak)
-    report = made.watch.report()
-    cap(None)
-    return {
-        "transformers": transformers.__version__, "peak_mib": peak / MIB, "limit_mib": 0.7 * peak / MIB,
-        "guarded_peak_mib": capped / MIB, "gradient_difference": furthest(seen, truth), "losses": losses,
-        "guarded_losses": ours, "failures": report.failures, "survived": report.failures > 0, "report": str(report),
-    }  # fmt: skip
+    found: dict[str, Any] = {"transformers": transformers.__version__}
+    for accumulated in (1, 4):
+        cap(None)
+        _, truth, losses, peak = train(accumulated, None)
+        cap(None)
+        watch, seen, ours, capped = train(accumulated, 0.7 * peak)
+        cap(None)
+        report = watch.report()
+        found[f"accumulated over {accumulated}"] = {
+            "peak_mib": peak / MIB, "limit_mib": 0.7 * peak / MIB, "guarded_peak_mib": capped / MIB,
+            "gradient_difference": furthest(seen, truth), "losses": losses, "guarded_losses": ours,
+            "failures": report.failures, "survived": report.failures > 0, "report": str(report),
+        }  # fmt: skip
+    return found
 
 
-class Pyramid(nn.Module):
-    """A small detector: a backbone with BatchNorm, a feature pyramid, class and box heads on each level."""
+def detectors() -> dict[str, Callable[[], nn.Module]]:
+    """torchvision's own, random weights: its ResNets have BatchNorm then, which learns, or is frozen as for tuning."""
+    from torchvision.models import detection as made
 
-    def __init__(self, width: int = 64, classes: int = 20) -> None:
-        super().__init__()
-        sizes = [width, width * 2, width * 4]
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, 3), nn.BatchNorm2d(width), nn.ReLU())
-        self.stages = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.ReLU(), nn.Conv2d(b, b, 3, 1, 1), nn.BatchNorm2d(b)
-            )
-            for a, b in zip([width, *sizes[:-1]], sizes, strict=True)
+    side = 256 if ON_GPU else 96
+    backbone = {"backbone_name": "resnet50"} if ON_GPU else {"backbone_name": "resnet18", "returned_layers": [1, 2]}
+
+    def build(kind: Any, frozen: bool, **options: Any) -> nn.Module:
+        torch.manual_seed(0)
+        body = made.backbone_utils.resnet_fpn_backbone(
+            weights=None, norm_layer=nn.BatchNorm2d, trainable_layers=5, **backbone
         )
-        self.side = nn.ModuleList(nn.Conv2d(size, width, 1) for size in sizes)
-        self.classes, self.boxes = nn.Conv2d(width, classes, 3, 1, 1), nn.Conv2d(width, 4, 3, 1, 1)
+        if not ON_GPU:  # three levels only, and a head with fewer than 14 million parameters
+            anchors = made.anchor_utils.AnchorGenerator(((8,), (16,), (32,)), ((0.5, 1.0, 2.0),) * 3)
+            options["anchor_generator" if kind is made.RetinaNet else "rpn_anchor_generator"] = anchors
+        if not ON_GPU and kind is made.FasterRCNN:
+            options["box_head"] = made.faster_rcnn.TwoMLPHead(256 * 7 * 7, 32)
+            options["box_predictor"] = made.faster_rcnn.FastRCNNPredictor(32, 21)
+        classes = None if "box_predictor" in options else 21
+        model = kind(body, classes, min_size=side, max_size=side, **options).to(DEVICE).train()
+        for module in model.modules():
+            if frozen and isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return model
 
-    def forward(self, images: list[torch.Tensor], targets: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-        x = self.stem(torch.stack(images))
-        levels = []
-        for stage in self.stages:
-            x = functional.relu(stage(x))
-            levels.append(x)
-        top = self.side[-1](levels[-1])
-        loss = top.new_zeros(())
-        labels = torch.stack([target["labels"][0] for target in targets])
-        boxes = torch.stack([target["boxes"][0] for target in targets])
-        for index in reversed(range(len(levels))):
-            if index < len(levels) - 1:
-                top = functional.interpolate(top, size=levels[index].shape[-2:]) + self.side[index](levels[index])
-            loss = loss + functional.cross_entropy(self.classes(top).mean((2, 3)), labels)
-            loss = loss + functional.smooth_l1_loss(self.boxes(top).mean((2, 3)), boxes)
-        return loss
+    few = {} if ON_GPU else {"rpn_batch_size_per_image": 16, "box_batch_size_per_image": 16}
+    return {
+        "RetinaNet, norms frozen": partial(build, made.RetinaNet, True),
+        "RetinaNet, BatchNorm": partial(build, made.RetinaNet, False),
+        "Faster R-CNN, BatchNorm": partial(build, made.FasterRCNN, False, **few),
+    }
+
+
+def pictures() -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
+    """Images of two sizes; one to three boxes each."""
+    side, size = (256, 24) if ON_GPU else (96, 12)
+    generator = torch.Generator().manual_seed(0)
+    images = [torch.rand(3, side, side - side // 4 * (k % 2), generator=generator).to(DEVICE) for k in range(size)]
+    targets = []
+    for k in range(size):
+        corners = torch.rand(k % 3 + 1, 2, generator=generator) * side / 2
+        boxes = torch.cat([corners, corners + 8 + torch.rand(k % 3 + 1, 2, generator=generator) * side / 8], 1)
+        targets.append({"boxes": boxes.to(DEVICE), "labels": (torch.arange(k % 3 + 1) + k % 18 + 1).to(DEVICE)})
+    return images, targets
+
+
+def detected(model: Any, batch: Any) -> torch.Tensor:
+    return sum(model(*batch).values())
 
 
 def detector() -> dict[str, Any]:
-    side, size = 256, 24
-    generator = torch.Generator().manual_seed(0)
-    pictures = [torch.rand(3, side, side, generator=generator).cuda() for _ in range(size)]
-    targets = [
-        {"boxes": torch.tensor([[8.0, 8.0, 40.0 + k, 60.0]]).cuda(), "labels": torch.tensor([k % 19 + 1]).cuda()}
-        for k in range(size)
-    ]
-    known = find_spec("torchvision") is not None
+    import torchvision
 
-    def build() -> tuple[nn.Module, Callable[[Any, Any], Any]]:
-        torch.manual_seed(0)
-        if known:
-            import torchvision
+    batch = pictures()
+    results: dict[str, Any] = {"torchvision": torchvision.__version__}
 
-            model = torchvision.models.detection.fasterrcnn_resnet50_fpn(
-                weights=None, weights_backbone=None, num_classes=21, min_size=side, max_size=side
-            )
-            return model.cuda().train(), lambda m, b: sum(m(b[0], b[1]).values())
-        return Pyramid().cuda(), lambda m, b: m(b[0], b[1])
-
-    model, loss_fn = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    cap(None)
-    torch.manual_seed(1)  # it draws which proposals to train on
-    loss = loss_fn(model, (pictures, targets))
-    loss.backward()
-    peak = torch.cuda.max_memory_allocated()
-    running = {n: b.detach().clone().cpu() for n, b in model.named_buffers() if "running_mean" in n}
-    truth = gradients(model)
-    undisturbed = float(loss)
-    del model, loss, optimizer
-    results: dict[str, Any] = {"model": "torchvision Faster R-CNN" if known else "a small pyramid of our own"}
-    # cuDNN takes larger workspaces where there is room: the limit is lowered until a plain step really fails.
-    share = 0.6
-    while share > 0.1:
-        model, loss_fn = build()
-        cap(share * peak)
-        torch.manual_seed(1)
-        try:
-            loss_fn(model, (pictures, targets)).backward()
-        except torch.OutOfMemoryError:
-            break
-        finally:
-            del model
-            cap(None)
-        share -= 0.05
-    for strict in (True, False):
-        model, loss_fn = build()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-        seen: dict[str, torch.Tensor] = {}
-        optimizer.register_step_pre_hook(lambda *_, m=model, s=seen: s.update(gradients(m)))
-        cap(share * peak)
-        torch.manual_seed(1)
-        watch = guard(model, optimizer, strict=strict, order=("split",) if strict else ("split", "offload"))
-        row: dict[str, Any] = {"refused": False}
-        try:
-            row["loss"] = float(watch.step((pictures, targets), loss_fn))
-            row["gradient_difference"] = furthest(seen, truth)
-        except torch.OutOfMemoryError:
-            row["refused"] = True
-        now = {n: b.detach().cpu() for n, b in model.named_buffers() if n in running}
-        row["running_mean_difference"] = max(float((now[n] - running[n]).norm() / running[n].norm()) for n in running)
-        row["batches_tracked"] = sorted({int(b) for n, b in model.named_buffers() if "num_batches_tracked" in n})
-        row["guarded_peak_mib"] = torch.cuda.max_memory_allocated() / MIB
-        row["report"] = str(watch.report())
-        results["strict" if strict else "forced"] = row
-        del model, optimizer, watch
+    def undisturbed(build: Callable[[], nn.Module]) -> tuple[dict[str, torch.Tensor], Any, int, float]:
         cap(None)
-    # The default order: recomputation or offload instead, with the same gradients.
-    model, loss_fn = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    seen = {}
-    optimizer.register_step_pre_hook(lambda *_: seen.update(gradients(model)))
-    cap(share * peak)
-    torch.manual_seed(1)
-    watch = guard(model, optimizer)
-    row = {"refused": False}
-    try:
-        row["loss"] = float(watch.step((pictures, targets), loss_fn))
-        row["gradient_difference"] = furthest(seen, truth)
-    except torch.OutOfMemoryError:
-        row["refused"] = True
-    row["report"] = str(watch.report())
-    row["guarded_peak_mib"] = torch.cuda.max_memory_allocated() / MIB
-    return results | {"default": row, "peak_mib": peak / MIB, "limit_mib": share * peak / MIB, "loss": undisturbed}
+        model = build()
+        torch.manual_seed(1)  # Faster R-CNN draws which proposals to learn from
+        loss = detected(model, batch)
+        loss.backward()
+        return gradients(model), running(model), peak_bytes(), float(loss.detach())
+
+    def running(model: nn.Module) -> dict[str, torch.Tensor]:
+        return {n: host_copy(b) for n, b in model.named_buffers() if "running_mean" in n}
+
+    def fails(build: Callable[[], nn.Module], limit: float) -> bool:
+        model = build()
+        cap(limit)
+        torch.manual_seed(1)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            detected(model, batch).backward()
+            return False
+        return True
+
+    for name, build in detectors().items():
+        truth, means, peak, loss = undisturbed(build)
+        again = undisturbed(build)[0]
+        # cuDNN takes larger workspaces where there is room: the limit is lowered until a plain step really fails.
+        share = 0.7 if ON_GPU or "frozen" in name else 0.97
+        while share > 0.2 and not fails(build, share * peak):
+            share -= 0.05
+        row: dict[str, Any] = {
+            "peak_mib": peak / MIB, "limit_mib": share * peak / MIB, "loss": loss,
+            "difference_of_two_undisturbed": furthest(again, truth),
+        }  # fmt: skip
+        ways: dict[str, dict[str, Any]] = {
+            "default": {},
+            "split only": {"order": ("split",)},
+            "forced": {"order": ("split", "offload"), "strict": False},
+        }
+        for way, options in ways.items():
+            cap(None)
+            model = build()
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+            seen: dict[str, torch.Tensor] = {}
+            optimizer.register_step_pre_hook(lambda *_, m=model, s=seen: s.update(gradients(m)))
+            cap(share * peak)
+            torch.manual_seed(1)
+            watch = guard(model, optimizer, meter=METER, **options)
+            one: dict[str, Any] = {"refused": False}
+            try:
+                one["loss"] = float(watch.step(batch, detected))
+                one["gradient_difference"] = furthest(seen, truth)
+                now = running(model)
+                one["running_mean_difference"] = max(
+                    float((now[n] - means[n]).norm() / means[n].norm().clamp(min=1e-12)) for n in means
+                )
+            except torch.OutOfMemoryError as error:
+                one["refused"], one["text"] = True, str(error)
+            one["peak_mib"], one["failures"] = peak_bytes() / MIB, watch.report().failures
+            one["report"] = str(watch.report())
+            row[way] = one
+            del model, optimizer, watch
+        results[name] = row
+    cap(None)
+    return results
 
 
 def contrastive() -> dict[str, Any]:
     def loss_fn(model: Any, batch: Any) -> torch.Tensor:
         vectors = functional.normalize(model(batch["ids"]).mean(1), dim=-1)
-        return functional.cross_entropy(vectors @ vectors.T / 0.1, torch.arange(len(vectors), device="cuda"))
+        return functional.cross_entropy(vectors @ vectors.T / 0.1, torch.arange(len(vectors), device=DEVICE))
 
-    batch = ragged(48, 1)
+    batch = ragged(BATCH, 1)
     model = gpt()
     cap(None)
     loss_fn(model, batch).backward()
-    peak = torch.cuda.max_memory_allocated()
+    peak = peak_bytes()
     model.zero_grad()
     cap(0.6 * peak)
-    watch = guard(model, order=("split",))
+    watch = guard(model, order=("split",), meter=METER)
     refused = ""
     try:
         watch.step(batch, loss_fn)
@@ -408,26 +380,36 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def told(name: str, found: Any) -> list[str]:
+    """A line for each row of figures in a result."""
+    if not isinstance(found, dict):
+        return []
+    lines = [line for key, value in found.items() for line in told(f"{name}, {key}", value)]
+    keys = ("peak_mib", "limit_mib", "failures", "gradient_difference", "difference_of_two_undisturbed", "refused",
+            "difference", "cost_percent", "failed")  # fmt: skip
+    figures = [f"{key} {found[key]:.4g}" if isinstance(found[key], float) else f"{key} {found[key]}"
+               for key in keys if key in found]  # fmt: skip
+    return [f"{name}: {', '.join(figures)}", *lines] if figures else lines
+
+
 def main() -> None:
-    folder, names = sys.argv[1], sys.argv[2:] or list(CASES)
+    folder, names = sys.argv[1], sys.argv[2:] or [name for name in CASES if ON_GPU or name != "overhead"]
     if folder == "--one":
         warnings.simplefilter("ignore")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        print(json.dumps(CASES[names[0]]()))
+        with METER or contextlib.nullcontext():
+            print(json.dumps(CASES[names[0]]()))
         return
     os.makedirs(folder, exist_ok=True)
-    results: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    device = torch.cuda.get_device_name() if ON_GPU else "a simulated device on the CPU"
+    results: dict[str, Any] = {"device": device, "torch": torch.__version__}
     for name in names:
         began = time.monotonic()
         run = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True)
         lines = run.stdout.strip().splitlines()
-        if run.returncode or not lines:
-            results[name] = {"failed": run.stderr[-3000:]}
-            print(f"{name}: failed\n{run.stderr[-1500:]}", flush=True)
-        else:
-            results[name] = json.loads(lines[-1])
-            print(f"{name} ({time.monotonic() - began:.0f} s)", flush=True)
-            print(json.dumps(results[name], indent=1), flush=True)
+        good = not run.returncode and bool(lines)
+        results[name] = json.loads(lines[-1]) if good else {"failed": run.stderr[-3000:]}
+        print(f"{name} ({time.monotonic() - began:.0f} s)", *told(name, results[name]), sep="\n  ", flush=True)
         with open(os.path.join(folder, "guard_gpu.json"), "w") as file:
             json.dump(results, file, indent=1)
 

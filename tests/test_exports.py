@@ -27,6 +27,7 @@ EXPORTS = [
     "explain",
     "find_batch_size",
     "guard",
+    "guard_trainer",
     "holders",
     "inject_oom",
     "install",

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from recovery.training import mean_loss, net
+from replay_oracle import SlowAllocator
 from vramlens.errors import UsageError
-from vramlens.recovery import find_batch_size
+from vramlens.recovery import AdaptiveBatchLoader, find_batch_size
+from vramlens.recovery.batch_size import BatchSize, likely_size, search, sure_size
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.peak_fit import PeakFit, Probe, length_cost
 
@@ -206,3 +208,125 @@ def test_cost_by_length() -> None:
     cost = length_cost([(100, 100 * (7 + 0.5 * 100)), (50, 50 * (7 + 0.5 * 50))])
     assert cost(10) == pytest.approx(10 * (7 + 5))
     assert length_cost([(100, 5700)])(50) >= 50 * (7 + 25)
+
+
+# What an H200 measured (docs/guard.md): persistent MiB, bytes of the last probe, MiB a sample; the limit is 6 GiB.
+MEASURED = {
+    "gpt": (477.64, (2, 793_846_272), (48, 5_300_142_592, 555_105_792), 95.26, 52),
+    "gpt bf16": (1280.0, (2, 2_200_978_432), (11, 4_582_756_864, 1_060_679_680), 264.34, 12),
+    "encoder": (978.0, (27, 3_926_094_848), (41, 5_421_949_952, 246_296_576), 101.9, 50),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_a_gpu_measured_is_not_passed_and_the_error_bar_holds_the_truth(name: str) -> None:
+    persistent, small, (size, peak_bytes, waste), slope, truth = MEASURED[name]
+    before = int(peak_bytes - (size - small[0]) * slope * 2**20)
+    step = small[1] if small[0] == 2 else 0
+    probes = (Probe(small[0], 0, before, step), Probe(size, 0, peak_bytes, step, 0, 0, waste))
+    fit = PeakFit(int(persistent * 2**20), int(persistent * 2**20 / 3), probes)
+    limit = 6 * 2**30
+    assert 0.93 * truth <= int(likely_size(fit, limit)) <= truth
+    assert int(sure_size(fit, limit)) <= truth <= fit.largest(limit)[1] + 1
+
+
+def test_batches_are_filled_beside_what_is_lost() -> None:
+    """The loader's batches, too: with a line through live bytes alone 6 GiB would seem to hold 58 samples, not 52."""
+    probes = (Probe(2, 0, 705_000_000), Probe(48, 0, 5_300_142_592, 0, 0, 0, 555_105_792))
+    fit = PeakFit(int(477.64 * 2**20), 167_000_000, probes)
+    limit = 6 * 2**30
+    found = BatchSize(52, 52, 59, limit, "", "backward", 0, 0, fit.persistent_bytes, 0.8, probes, 0, fit)
+    even = AdaptiveBatchLoader(list(range(500)), limit, found=found)
+    assert len(next(iter(even))) == 52
+    half = AdaptiveBatchLoader(list(range(500)), limit // 2, found=found)
+    assert len(next(iter(half))) == int(likely_size(fit, limit // 2)) < 29
+    ragged = AdaptiveBatchLoader(
+        list(range(500)), limit, found=found, length_fn=lambda _: 100, longest=100, collate_fn=list
+    )
+    assert len(next(iter(ragged))) == 52
+
+
+class Allocated:
+    """A device with PyTorch's allocator (the slow one of the replay's tests), and what a step at a size asks of it.
+
+    A third of the persistent bytes are parameters, two are optimizer state, made in the first step; so many layers keep
+    an activation each, whose bytes are odd; a head as large as several of them comes last, and its gradient first.
+    """
+
+    def __init__(self, limit: int, parameters: int, layers: int, each: int, head: int) -> None:
+        self.limit, self.parameters, self.layers, self.each, self.head = limit, parameters, layers, each, head
+        self.persistent_bytes, self.gradient_bytes, self.failures = 3 * parameters, parameters, 0
+
+    def close(self) -> None:
+        """Nothing was changed."""
+
+    def probe(self, size: int, make_batch: Any, steps: int = 2) -> Probe | None:
+        del make_batch
+        memory, figures = SlowAllocator(cap=self.limit), (0, 0, 0)
+        parts = [self.parameters // 10] * 10
+
+        def take(size_bytes: int) -> int:
+            address = memory.malloc(size_bytes)
+            if address is None:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return address
+
+        def phase() -> int:
+            found = memory.peak_allocated
+            memory.peak_allocated = sum(p.size for one in memory.segments for p in one.pieces if p.taken)
+            return found
+
+        try:
+            for part in parts:
+                take(part)
+            phase()
+            for number in range(steps):
+                kept = [take(self.each * size) for _ in range(self.layers)]
+                logits = take(self.head * size)
+                kept.append(take(self.head * size))
+                memory.free(logits)
+                forward, waste = phase(), sum(
+                    piece.size for one in memory.segments if not one.is_free
+                    for piece in one.pieces if not piece.taken
+                )  # fmt: skip
+                gradient, gradients = take(self.head * size), []
+                for index, activation in enumerate(reversed(kept)):
+                    after = take(self.each * size)
+                    memory.free(gradient)
+                    memory.free(activation)
+                    gradient = after
+                    if index < len(parts):
+                        gradients.append(take(parts[index]))
+                memory.free(gradient)
+                backward = phase()
+                if number == 0:
+                    for part in parts * 2:
+                        take(part)
+                for gone in gradients:
+                    memory.free(gone)
+                figures = (forward, backward, phase())
+        except torch.OutOfMemoryError:
+            self.failures += 1
+            return None
+        return Probe(size, *figures, 0, memory.peak_reserved, waste, memory.retries)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "layers", "each", "head"),
+    [(80, 12, 3.1, 20), (400, 10, 16.3, 60), (300, 24, 2.2, 2), (10, 30, 7.3, 0.5), (600, 12, 9.7, 40)],
+)
+@pytest.mark.parametrize("limit_gib", [4, 6, 16])
+def test_with_pytorchs_allocator_the_answer_fits_and_little_is_lost(
+    limit_gib: int, parameters: int, layers: int, each: float, head: float
+) -> None:
+    device = Allocated(limit_gib << 30, parameters << 20, layers, int(each * 2**20), int(head * 2**20))
+    found = search(device, None, device.limit, "", None, 2)
+    assert found.failures <= 1  # the second probe knows only what the first, of two samples, has lost
+    low, high = 1, max(2, found.size * 2)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if device.probe(middle, None) is not None else (low, middle)
+    assert found.size <= low + 1  # near the limit the allocator decides
+    assert found.size >= 0.93 * low - 1
+    assert found.low <= low + 1
+    assert found.high is None or found.high >= low - 1

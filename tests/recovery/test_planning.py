@@ -23,6 +23,7 @@ from vramlens.recovery.batch_parts import CannotSplit
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.peak_fit import LengthCost
 from vramlens.recovery.placing import balanced, measured_blocks
+from vramlens.recovery.planning import Plan
 from vramlens.recovery.restarting import run_with_restarts, without_option
 
 SIZES = {"width": 48, "vocabulary": 64, "blocks": 5}
@@ -288,3 +289,9 @@ def test_measuring_blocks_leaves_no_byte() -> None:
             mean_loss(model, batch)
         assert all(size > 10_000 for size in found.values())
         assert meter.allocated_bytes() == before
+
+
+def test_a_plan_that_ran_out_of_memory_does_not_say_nothing_was_needed() -> None:
+    text = str(Plan((), True, 2**30, None, 0, None, 0.0, False))
+    assert text.startswith("Nothing that was tried stays within 1.00 GiB: with 0 blocks recomputed, the rest offloaded")
+    assert "it ran out of memory." in text

@@ -6,8 +6,6 @@ from vramlens.monitor import Monitor
 from vramlens.monitor.samples import DeviceSample, Sample
 from vramlens.units import GIB, MIB
 
-MOST = 10
-
 
 def scalars(monitor: Monitor) -> dict[str, float]:
     """The newest sample as named scalars; those that nobody knows are left out. Takes a sample where there is none.

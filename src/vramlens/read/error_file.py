@@ -11,6 +11,7 @@ import re
 
 from vramlens.errors import NotARecording, UnsafeInput
 from vramlens.read.source import open_source
+from vramlens.read.values import as_dict
 from vramlens.trace.rank_error import RankError
 from vramlens.trace.stacks import Frame
 
@@ -46,14 +47,14 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
         value = json.loads(data)
     except (ValueError, RecursionError):
         value = None
-    inner = value.get("message") if isinstance(value, dict) else None
+    outer = as_dict(value)
+    inner = outer.get("message")
     if isinstance(inner, dict):
-        text, more = inner.get("message"), inner.get("extraInfo")
+        text, more = inner.get("message"), as_dict(inner.get("extraInfo"))
     else:
-        text, more = inner, value.get("extraInfo") if isinstance(value, dict) else None
+        text, more = inner, as_dict(outer.get("extraInfo"))
     if not isinstance(text, str):
         raise NotARecording(f"{source.name}: no error file of torchrun: it has no message")
-    more = more if isinstance(more, dict) else {}
     stack, time = more.get("py_callstack"), more.get("timestamp")
     found = _FRAME.findall(stack) if isinstance(stack, str) else []
     frames = tuple(Frame(file, int(line), name) for file, line, name in reversed(found[-_MOST_FRAMES:]))

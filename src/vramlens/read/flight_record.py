@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.read.pickle_values import read_values
 from vramlens.read.source import open_source
+from vramlens.read.values import as_dict, as_list, as_number, as_text
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import Frame
 
 _LARGEST_BYTES = 256 << 20
-_LONGEST_TEXT = 1000
 _MOST_ENTRIES, _MOST_FRAMES, _MOST_TENSORS, _MOST_DIMENSIONS = 200_000, 100, 256, 16
-_LARGEST = 1 << 62
+_LARGEST = (1 << 62) - 1
 _HEAD_BYTES = 1 << 16
 _KEYS = ("pg_config", "nccl_comm_state", "collective_seq_id")
 """Of a record's start, one at least; a snapshot of memory has none of them."""
@@ -96,7 +96,7 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
         groups=_groups(value.get("pg_config")),
         last_completed={
             _text(key): _number(status.get("last_completed_collective")) or 0
-            for key, status in _dict(value.get("pg_status")).items()
+            for key, status in as_dict(value.get("pg_status")).items()
             if isinstance(status, dict)
         },
         collectives=tuple(_collective(entry) for entry in entries),
@@ -118,8 +118,8 @@ def _says_so(value: dict[Any, Any]) -> bool:
 
 def _groups(value: object) -> dict[str, FlightGroup]:
     found = {}
-    for key, entry in list(_dict(value).items())[:_MOST_TENSORS]:
-        one = _dict(entry)
+    for key, entry in list(as_dict(value).items())[:_MOST_TENSORS]:
+        one = as_dict(entry)
         ranks = one.get("ranks")
         # A text such as "[0, 1]" in PyTorch's own, a list elsewhere.
         if isinstance(ranks, str):
@@ -127,13 +127,13 @@ def _groups(value: object) -> dict[str, FlightGroup]:
         found[_text(key)] = FlightGroup(
             _text(one.get("name")) or _text(key),
             _text(one.get("desc")),
-            tuple(number for rank in _list(ranks) if (number := _number(rank)) is not None),
+            tuple(number for rank in as_list(ranks) if (number := _number(rank)) is not None),
         )
     return found
 
 
 def _collective(entry: dict[Any, Any]) -> Collective:
-    group = _list(entry.get("process_group"))
+    group = as_list(entry.get("process_group"))
     p2p = entry.get("is_p2p") is True
     seq = _number(entry.get("p2p_seq_id" if p2p else "collective_seq_id"))
     return Collective(
@@ -145,19 +145,19 @@ def _collective(entry: dict[Any, Any]) -> Collective:
         state=_text(entry.get("state")) or "unknown",
         input_sizes=_shapes(entry.get("input_sizes")),
         output_sizes=_shapes(entry.get("output_sizes")),
-        dtypes=tuple(_text(each) for each in _list(entry.get("input_dtypes"))[:_MOST_TENSORS]),
+        dtypes=tuple(_text(each) for each in as_list(entry.get("input_dtypes"))[:_MOST_TENSORS]),
         created_ns=_number(entry.get("time_created_ns")),
         started_ns=_number(entry.get("time_discovered_started_ns")),
         completed_ns=_number(entry.get("time_discovered_completed_ns")),
-        frames=tuple(_frame(each) for each in _list(entry.get("frames"))[:_MOST_FRAMES] if isinstance(each, dict)),
+        frames=tuple(_frame(each) for each in as_list(entry.get("frames"))[:_MOST_FRAMES] if isinstance(each, dict)),
         timeout_ms=_number(entry.get("timeout_ms")),
     )
 
 
 def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
     return tuple(
-        tuple(size for each in _list(shape)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None)
-        for shape in _list(value)[:_MOST_TENSORS]
+        tuple(size for each in as_list(shape)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None)
+        for shape in as_list(value)[:_MOST_TENSORS]
     )
 
 
@@ -165,20 +165,9 @@ def _frame(entry: dict[Any, Any]) -> Frame:
     return Frame(_text(entry.get("filename")), _number(entry.get("line")) or 0, _text(entry.get("name")))
 
 
-# Values: nothing for whatever is not what it should be
-
-
 def _text(value: object) -> str:
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+    return as_text(value) or ""
 
 
 def _number(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < _LARGEST else None
-
-
-def _list(value: object) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else []
-
-
-def _dict(value: object) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
+    return as_number(value, _LARGEST)

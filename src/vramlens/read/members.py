@@ -14,6 +14,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vramlens.read.process_groups import group_metas
+from vramlens.read.values import (
+    LARGEST_NUMBER,
+    LONGEST_TEXT,
+    as_dict,
+    as_fraction,
+    as_list,
+    as_number,
+    as_size,
+    as_text,
+)
 from vramlens.trace import (
     AT_THE_END,
     NO_OWNER,
@@ -42,9 +52,7 @@ _LARGEST_RATIO = 200  # as for the snapshot: names and numbers shrink 10 to 30 t
 _ALWAYS_ALLOWED_BYTES = 1 << 20
 # Small JSON can make large objects: each dict and list takes 60 bytes and more, whatever is in it.
 _MOST_CONTAINERS = 2_000_000
-_LARGEST_NUMBER = 1 << 50  # a petabyte, 35 years in microseconds: larger ones are no sizes, and would overflow in sums
 _LATEST_US = 1 << 60
-_LONGEST_TEXT = 1000
 _LONGEST_MESSAGE = 1 << 16
 _MOST_DEVICES = 1024
 _MOST_PARTS = 64
@@ -159,38 +167,9 @@ def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> d
     return value
 
 
-# Values: None for whatever is not what it should be
-
-
-def _text(value: object, longest: int = _LONGEST_TEXT) -> str | None:
-    return value[:longest] if isinstance(value, str) else None
-
-
-def _number(value: object, largest: int = _LARGEST_NUMBER) -> int | None:
-    return value if type(value) is int and 0 <= value <= largest else None
-
-
-def _size(value: object) -> int | None:
-    return _number(value) or None
-
-
-def _fraction(value: object) -> float | None:
-    return (
-        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9 else None
-    )
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _by_device(value: object) -> Iterable[tuple[int, Any]]:
     """The entries whose keys are device indices."""
-    for key, entry in list(_dict(value).items())[:_MOST_DEVICES]:
+    for key, entry in list(as_dict(value).items())[:_MOST_DEVICES]:
         if key.isascii() and key.isdecimal() and len(key) < 6:
             yield int(key), entry
 
@@ -201,7 +180,7 @@ def _address(value: object) -> int | None:
             value = int(value, 16)
         except ValueError:
             return None
-    return _number(value, 2**64 - 1) or None
+    return as_number(value, 2**64 - 1) or None
 
 
 # The parts
@@ -211,21 +190,21 @@ def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, i
     """What the recording says about itself, and each device's memory."""
     devices = {device: _device(entry) for device, entry in _by_device(value.get("devices"))}
     totals = {device: entry.total_bytes for device, entry in devices.items() if entry.total_bytes is not None}
-    totals |= {device: size for device, total in _by_device(value.get("total_bytes")) if (size := _size(total))}
+    totals |= {device: size for device, total in _by_device(value.get("total_bytes")) if (size := as_size(total))}
     failure = value.get("oom")
     meta = Meta(
-        **{name: _text(value.get(name)) for name in _TEXTS},  # type: ignore[arg-type]
-        **{name: _number(value.get(name)) for name in _NUMBERS},  # type: ignore[arg-type]
-        command=tuple(word for each in _list(value.get("command"))[:1000] if (word := _text(each)) is not None),
+        **{name: as_text(value.get(name)) for name in _TEXTS},  # type: ignore[arg-type]
+        **{name: as_number(value.get(name)) for name in _NUMBERS},  # type: ignore[arg-type]
+        command=tuple(word for each in as_list(value.get("command"))[:1000] if (word := as_text(each)) is not None),
         groups=group_metas(value.get("groups")),
         devices=devices,
-        environment={key: text for key, each in _dict(value.get("settings")).items() if (text := _text(each))},
+        environment={key: text for key, each in as_dict(value.get("settings")).items() if (text := as_text(each))},
         wrapped={device: entry for device, entry in _by_device(value.get("wrapped")) if isinstance(entry, bool)},
         module_marks=value.get("module_marks") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
-        started_us=_number(value.get("started_us"), _LATEST_US),
-        written_us=_number(value.get("written_us"), _LATEST_US),
-        dump_seconds=_fraction(value.get("dump_seconds")),
+        started_us=as_number(value.get("started_us"), _LATEST_US),
+        written_us=as_number(value.get("written_us"), _LATEST_US),
+        dump_seconds=as_fraction(value.get("dump_seconds")),
     )
     return meta, totals
 
@@ -235,24 +214,24 @@ _NUMBERS = ("pid", "rank", "local_rank", "world_size", "max_events", "step")
 
 
 def _device(value: object) -> DeviceMeta:
-    entry = _dict(value)
-    stats = list(_dict(entry.get("stats")).items())[:_MOST_STATS]
+    entry = as_dict(value)
+    stats = list(as_dict(entry.get("stats")).items())[:_MOST_STATS]
     return DeviceMeta(
-        name=_text(entry.get("name")),
-        uuid=_text(entry.get("uuid")),
-        total_bytes=_size(entry.get("total_bytes")),
-        memory_fraction=_fraction(entry.get("memory_fraction")),
-        limit_bytes=_size(entry.get("limit_bytes")),
-        stats={name: number for name, each in stats if (number := _number(each)) is not None},
+        name=as_text(entry.get("name")),
+        uuid=as_text(entry.get("uuid")),
+        total_bytes=as_size(entry.get("total_bytes")),
+        memory_fraction=as_fraction(entry.get("memory_fraction")),
+        limit_bytes=as_size(entry.get("limit_bytes")),
+        stats={name: number for name, each in stats if (number := as_number(each)) is not None},
     )
 
 
 def _failure(entry: dict[str, Any]) -> FailureMeta:
     return FailureMeta(
-        device=_number(entry.get("device"), _MOST_DEVICES),
-        requested_bytes=_number(entry.get("requested_bytes")),
-        device_free_bytes=_number(entry.get("device_free_bytes")),
-        message=_text(entry.get("message"), _LONGEST_MESSAGE),
+        device=as_number(entry.get("device"), _MOST_DEVICES),
+        requested_bytes=as_number(entry.get("requested_bytes")),
+        device_free_bytes=as_number(entry.get("device_free_bytes")),
+        message=as_text(entry.get("message"), _LONGEST_MESSAGE),
     )
 
 
@@ -260,13 +239,13 @@ def _names(value: dict[str, Any], _missing: list[str]) -> TensorNames:
     """The named storages; rows without an address, a size or a name are passed over."""
     rows: list[tuple[int, int, int, int, int, str]] = []
     kinds = {kind.name.lower(): kind.value for kind in TensorKind}
-    for each in _list(value.get("tensors")):
-        entry = _dict(each)
-        device, address = _number(entry.get("device"), _MOST_DEVICES), _address(entry.get("address"))
-        size, name = _size(entry.get("bytes")), _text(entry.get("name"))
+    for each in as_list(value.get("tensors")):
+        entry = as_dict(each)
+        device, address = as_number(entry.get("device"), _MOST_DEVICES), _address(entry.get("address"))
+        size, name = as_size(entry.get("bytes")), as_text(entry.get("name"))
         if device is None or address is None or size is None or not name:
             continue
-        kind, time_us = entry.get("kind"), _number(entry.get("time_us"), _LATEST_US)
+        kind, time_us = entry.get("kind"), as_number(entry.get("time_us"), _LATEST_US)
         moment = AT_THE_END if time_us is None else time_us
         rows.append((device, address, size, kinds.get(kind, 0) if isinstance(kind, str) else 0, moment, name))
     device_, address_, size_, kind_, time_, name_ = zip(*rows, strict=True) if rows else ((),) * 6
@@ -284,10 +263,10 @@ def _ledgers(value: dict[str, Any], missing: list[str]) -> Ledgers:
     found: dict[str, dict[int, DeviceLedger]] = {}
     host: dict[str, dict[str, int]] = {}
     for moment in ("start", "peak", "end"):
-        entry = _dict(value.get(moment))
+        entry = as_dict(value.get(moment))
         found[moment] = {}
         for device, one in _by_device(entry.get("devices")):
-            ledger = _ledger(_dict(one))
+            ledger = _ledger(as_dict(one))
             if ledger is None:
                 missing.append(
                     f"device {device}: its measured ledger ({moment}) does not add up to the device's memory, and is "
@@ -295,23 +274,23 @@ def _ledgers(value: dict[str, Any], missing: list[str]) -> Ledgers:
                 )
             else:
                 found[moment][device] = ledger
-        figures = list(_dict(entry.get("host")).items())[:_MOST_PARTS]
-        host[moment] = {name[:_LONGEST_TEXT]: size for name, each in figures if (size := _number(each)) is not None}
+        figures = list(as_dict(entry.get("host")).items())[:_MOST_PARTS]
+        host[moment] = {name[:LONGEST_TEXT]: size for name, each in figures if (size := as_number(each)) is not None}
     return Ledgers(start=found["start"], peak=found["peak"], end=found["end"], host=host)
 
 
 def _ledger(entry: dict[str, Any]) -> DeviceLedger | None:
     """A device's ledger; None unless its parts sum to the whole."""
-    total, rows = _size(entry.get("total_bytes")), _list(entry.get("rows"))
+    total, rows = as_size(entry.get("total_bytes")), as_list(entry.get("rows"))
     parts = []
     for row in rows[:_MOST_PARTS]:
-        part = _dict(row)
-        kind, size = _text(part.get("kind"), 100), _number(part.get("bytes"))
+        part = as_dict(row)
+        kind, size = as_text(part.get("kind"), 100), as_number(part.get("bytes"))
         if not kind or size is None:
             return None
         confidence = part.get("confidence")
         sure = confidence if confidence in ("exact", "inferred", "unknown") else "unknown"
-        parts.append(LedgerPart(kind, size, sure, _text(part.get("note")) or ""))
+        parts.append(LedgerPart(kind, size, sure, as_text(part.get("note")) or ""))
     if total is None or sum(part.bytes for part in parts) != total:
         return None
     return DeviceLedger(total, tuple(parts))
@@ -323,13 +302,13 @@ _SAMPLED = ("time_us", "step", "device", "allocated_bytes", "reserved_bytes", "f
 
 def _samples(value: dict[str, Any], _missing: list[str]) -> Samples:
     """The samples, in order of time; rows without a time, a device or allocated bytes are passed over."""
-    columns = [name if isinstance(name, str) else "" for name in _list(value.get("columns"))]
+    columns = [name if isinstance(name, str) else "" for name in as_list(value.get("columns"))]
     place = {name: columns.index(name) for name in _SAMPLED if name in columns}
     rows: list[list[int]] = []
     if all(name in place for name in _REQUIRED):
         required = [_SAMPLED.index(name) for name in _REQUIRED]
-        limits = [_LATEST_US] + [_LARGEST_NUMBER] * (len(_SAMPLED) - 1)
-        for row in _list(value.get("rows")):
+        limits = [_LATEST_US] + [LARGEST_NUMBER] * (len(_SAMPLED) - 1)
+        for row in as_list(value.get("rows")):
             if not isinstance(row, list) or len(row) < len(columns):
                 continue
             cells = [row[place[name]] if name in place else None for name in _SAMPLED]
@@ -341,7 +320,7 @@ def _samples(value: dict[str, Any], _missing: list[str]) -> Samples:
                 rows.append(numbers)
     table = np.array(rows, np.int64).reshape(-1, len(_SAMPLED))
     table = table[np.argsort(table[:, 0], kind="stable")]
-    return Samples(_fraction(value.get("interval_s")), *(table[:, i] for i in range(len(_SAMPLED))))
+    return Samples(as_fraction(value.get("interval_s")), *(table[:, i] for i in range(len(_SAMPLED))))
 
 
 _STORED = ("device", "address", "bytes", "owner")
@@ -349,26 +328,26 @@ _STORED = ("device", "address", "bytes", "owner")
 
 def _owners(value: dict[str, Any], _missing: list[str]) -> Owners:
     """What kept memory when the program was searched; storages without an address or a size are passed over."""
-    owners = tuple(_kept_by(_dict(each)) for each in _list(value.get("owners"))[:_MOST_OWNERS])
-    stored = _dict(value.get("storages"))
-    columns = [name if isinstance(name, str) else "" for name in _list(stored.get("columns"))]
+    owners = tuple(_kept_by(as_dict(each)) for each in as_list(value.get("owners"))[:_MOST_OWNERS])
+    stored = as_dict(value.get("storages"))
+    columns = [name if isinstance(name, str) else "" for name in as_list(stored.get("columns"))]
     rows: list[tuple[int, int, int, int]] = []
     if all(name in columns for name in _STORED):
         places = [columns.index(name) for name in _STORED]
-        for row in _list(stored.get("rows")):
+        for row in as_list(stored.get("rows")):
             if not isinstance(row, list) or len(row) < len(columns):
                 continue
             device, address, size, owner = (row[place] for place in places)
-            where, number, many = _number(device, _MOST_DEVICES), _address(address), _size(size)
+            where, number, many = as_number(device, _MOST_DEVICES), _address(address), as_size(size)
             if where is None or number is None or many is None:
                 continue
             known = type(owner) is int and 0 <= owner < len(owners)
             rows.append((where, number, many, owner if known else NO_OWNER))
     device_, address_, size_, owner_ = zip(*rows, strict=True) if rows else ((),) * 4
     return Owners(
-        time_us=_number(value.get("time_us"), _LATEST_US),
+        time_us=as_number(value.get("time_us"), _LATEST_US),
         complete=value.get("complete") is True,
-        skipped=tuple(text for each in _list(value.get("skipped"))[:_MOST_PARTS] if (text := _text(each))),
+        skipped=tuple(text for each in as_list(value.get("skipped"))[:_MOST_PARTS] if (text := as_text(each))),
         owners=owners,
         device=np.array(device_, np.int32),
         address=np.array(address_, np.uint64),
@@ -380,13 +359,13 @@ def _owners(value: dict[str, Any], _missing: list[str]) -> Owners:
 def _kept_by(entry: dict[str, Any]) -> KeptBy:
     kind, verdict = entry.get("class"), entry.get("verdict")
     return KeptBy(
-        name=_text(entry.get("name")) or "",
-        kind=_text(entry.get("kind"), 100) or "",
-        file=_text(entry.get("file")) or "",
-        line=_number(entry.get("line"), 1 << 31) or 0,
-        function=_text(entry.get("function")) or "",
-        chain=tuple(text for each in _list(entry.get("chain"))[:_MOST_LINKS] if (text := _text(each, 200))),
+        name=as_text(entry.get("name")) or "",
+        kind=as_text(entry.get("kind"), 100) or "",
+        file=as_text(entry.get("file")) or "",
+        line=as_number(entry.get("line"), 1 << 31) or 0,
+        function=as_text(entry.get("function")) or "",
+        chain=tuple(text for each in as_list(entry.get("chain"))[:_MOST_LINKS] if (text := as_text(each, 200))),
         leak_class=kind if isinstance(kind, str) and kind in _CLASSES else None,
         verdict=verdict if verdict in _VERDICTS else None,
-        fix=_text(entry.get("fix")),
+        fix=as_text(entry.get("fix")),
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from vramlens._native import Column, Lifetimes, Snapshot
 from vramlens.errors import InputError, NotARecording, UnsafeInput
+from vramlens.read.values import as_dict
 from vramlens.trace import (
     NO_TEXT,
     Action,
@@ -141,8 +142,7 @@ def _refuse_impossible(life: Lifetimes) -> None:
 
 
 def _settings(snapshot: Snapshot, top: Mapping[str, int]) -> dict[str, Any]:
-    value = snapshot.json(top["allocator_settings"]) if "allocator_settings" in top else None
-    return value if isinstance(value, dict) else {}
+    return as_dict(snapshot.json(top["allocator_settings"])) if "allocator_settings" in top else {}
 
 
 def _max_split_size(settings: Mapping[str, Any]) -> int:
@@ -405,7 +405,9 @@ def _missing(
                 f"in {counted(blocks, 'block')} were there"
             )
         if trace.orphan_events and trace.whole:
-            said.append(f"device {device}: {trace.orphan_events:,} events contradict the rest; figures are estimates")
+            said.append(
+                f"device {device}: the rest contradicts {counted(trace.orphan_events, 'event')}; figures are estimates"
+            )
     return said
 
 

@@ -11,12 +11,14 @@ from vramlens.recovery.drill import inject_oom
 from vramlens.recovery.guarding import guard
 from vramlens.recovery.placing import place
 from vramlens.recovery.planning import plan
+from vramlens.recovery.trainer import guard_trainer
 
 __all__ = [
     "AdaptiveBatchLoader",
     "BalancedBatchSampler",
     "find_batch_size",
     "guard",
+    "guard_trainer",
     "inject_oom",
     "place",
     "plan",

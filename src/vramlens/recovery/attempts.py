@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
 from vramlens.recovery.batch_parts import Samples, SplitFunction, ranges
-from vramlens.recovery.losses import Loss, LossFunction, Weights, loss_of
+from vramlens.recovery.losses import Loss, LossFunction, Weights, empty, loss_of
 
 if TYPE_CHECKING:
     import torch
@@ -78,11 +78,16 @@ class Runner:
             first = self._forward(call, parts[0])
             if first.count is not None:
                 return self._summed(call, parts, first, sum(sizes) / sizes[0])
-            shares = weights.of(parts, sizes)
-            total: torch.Tensor = first.value.detach() * shares[0]
-            self._backward(first.value * (shares[0] * call.scale))
+            shares, dtype = weights.of(parts, sizes), first.value.dtype
+            nothing = empty(shares) if weights.count is not None else [False] * len(parts)
+            total: Any = 0.0
+            if not nothing[0]:
+                total = first.value.detach() * shares[0]
+                self._backward(first.value * (shares[0] * call.scale))
             del first
-            for part, share in zip(parts[1:], shares[1:], strict=True):
+            for part, share, none in zip(parts[1:], shares[1:], nothing[1:], strict=True):
+                if none:
+                    continue
                 loss = self._forward(call, part)
                 if loss.count is not None:
                     raise UsageError(
@@ -90,8 +95,9 @@ class Runner:
                     )
                 total = total + loss.value.detach() * share
                 self._backward(loss.value * (share * call.scale))
-            dtype = loss.value.dtype
-        return total.to(dtype)
+                del loss
+        result: torch.Tensor = total.to(dtype)
+        return result
 
     def _summed(self, call: Call, parts: list[Any], first: Any, ratio: float) -> torch.Tensor:
         """Sums with counts: how many there are in all is known only at the end, so gradients are set right then."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.batch_size import BatchSize, find_batch_size
+from vramlens.recovery.batch_size import BatchSize, find_batch_size, likely_size
 from vramlens.recovery.losses import LossFunction
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.peak_fit import LengthCost, length_cost
@@ -160,15 +160,15 @@ class AdaptiveBatchLoader:
         each = found.fit.per_sample_bytes
         base = max(found.fit.persistent_bytes, found.fit.low_bytes(found.size) - each * found.size)
         if lengths is None:
-            size = max(1, min(int(found.fit.guess(room)), found.size if limit >= found.limit_bytes else 10**9))
+            size = max(1, min(int(likely_size(found.fit, limit)), found.size if limit >= found.limit_bytes else 10**9))
             options |= {"batch_size": size, "shuffle": shuffle}
             if shuffle:
                 options["generator"] = torch.Generator().manual_seed(seed)
         else:
             assert longest is not None
-            points = [(longest, each)]
+            points = [(longest, each + found.fit.lost_per_sample_bytes)]
             if shorter is not None and shorter.fit is not None:
-                points.append((longest // 2, shorter.fit.per_sample_bytes))
+                points.append((longest // 2, shorter.fit.per_sample_bytes + shorter.fit.lost_per_sample_bytes))
             self.cost = length_cost(points)
             options["batch_sampler"] = TokenBudgetSampler(lengths, self.cost, room - base, shuffle=shuffle, seed=seed)
         self.loader = torch.utils.data.DataLoader(dataset, **options)

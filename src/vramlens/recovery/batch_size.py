@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ _CLOSE = 0.7
 """A probe above this share of the limit is close enough to trust the line through it."""
 _NEARLY = 0.9
 """Of the size that is likely the largest: there the last probe verifies it."""
+_JUMP = 0.95
+"""Of the limit: up to there a probe may come by the upper bound and with what is lost between blocks."""
 _MARGIN = 0.015
 """Of the limit: rounding to blocks, workspaces that depend on the size, cache that cannot be given back."""
 
@@ -32,7 +35,8 @@ class BatchSize:
 
     Attributes:
         size: samples in the largest batch that fits, with a margin of 1.5 % of the limit; 0: not even one.
-        low, high: the largest size lies between these if peaks are affine by phase; high None: not bounded.
+        low, high: the largest size lies between these if peaks are affine by phase and fragmentation does not grow
+            faster than the batch; high None: not bounded.
         limit_bytes: what this process can allocate; ``limited_by``: what sets that.
         fullest_phase: forward, backward or step: where the peak is at the largest probe.
         predicted_bytes: the peak at ``size``.
@@ -134,35 +138,46 @@ def find_batch_size(
         raise _not_counted()
     limit_bytes, limited_by = _limit(limit, found)
     prober = Prober(model, loss_fn, optimizer, found)
+    try:
+        return search(prober, make_batch, limit_bytes, limited_by, largest, start)
+    finally:
+        prober.close()
+
+
+def search(
+    prober: Prober, make_batch: MakeBatch, limit_bytes: int, limited_by: str, largest: int | None, start: int
+) -> BatchSize:
+    """The largest batch, by at most three probes.
+
+    Raises:
+        UsageError: bytes are not counted.
+    """
     probes: list[Probe] = []
     too_large = math.inf
     size = start
-    try:
-        for _ in range(_MOST_PROBES):
-            probe = prober.probe(size, make_batch)
-            if probe is None:
-                too_large = min(too_large, size)
-                before = probes[-1].size if probes else 0
-                if size - before <= 1:
-                    break
-                size = (size + before) // 2
-                continue
-            if probe.peak_bytes <= 0:  # a meter that counts nothing here: any size would seem to fit
-                raise _not_counted()
-            probes.append(probe)
-            fit = PeakFit(
-                prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size))
-            )
-            if probe.retries and len(probes) > 1:
-                break  # any larger would be a gamble
-            close = probe.peak_bytes >= _CLOSE * limit_bytes and len(probes) > 1
-            goal = _NEARLY * fit.guess(_room(fit, limit_bytes)) if close else fit.jump(limit_bytes)
-            wanted = int(min(goal, too_large - 1, largest or math.inf, 1e9))
-            if wanted <= size:
+    for _ in range(_MOST_PROBES):
+        probe = prober.probe(size, make_batch)
+        if probe is None:
+            too_large = min(too_large, size)
+            before = probes[-1].size if probes else 0
+            if size - before <= 1:
                 break
-            size = wanted
-    finally:
-        prober.close()
+            size = (size + before) // 2
+            continue
+        if probe.peak_bytes <= 0:  # a meter that counts nothing here: any size would seem to fit
+            raise _not_counted()
+        probes.append(probe)
+        fit = PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
+        if probe.retries and len(probes) > 1:
+            break  # any larger would be a gamble
+        close = probe.peak_bytes >= _CLOSE * limit_bytes and len(probes) > 1
+        goal = _NEARLY * likely_size(fit, limit_bytes) if close else fit.jump(limit_bytes)
+        if len(probes) > 1:  # one small probe does not show yet what is lost between blocks
+            goal = min(goal, sure_size(fit, _JUMP * limit_bytes))
+        wanted = int(min(goal, too_large - 1, largest or math.inf, 1e9))
+        if wanted <= size:
+            break
+        size = wanted
     if not probes:
         return BatchSize(
             0, 0, 0, limit_bytes, limited_by, "", 0, 0, prober.persistent_bytes, 0.0, (), prober.failures, None
@@ -179,19 +194,18 @@ def _answer(
 ) -> BatchSize:
     fit = PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
     top = fit.probes[-1]
-    room = _room(fit, limit_bytes)
-    cap = min(largest or math.inf, too_large - 1)
+    cap = known = min(largest or math.inf, too_large - 1)
     if top.retries:  # the allocator had to empty its cache already: workspaces take what the fit does not see
         cap = min(cap, top.size)
         limited_by = f"{limited_by}: the allocator had to empty its cache"
-    size = int(min(max(fit.guess(room), top.size), cap, 1e9))
-    at_limit = fit.largest(limit_bytes)
+    size = int(min(max(likely_size(fit, limit_bytes), top.size), cap, 1e9))
+    most = min(max(fit.largest(limit_bytes)[1], size), known)
     if largest is not None and size == largest:
         limited_by = f"largest={largest}"
     return BatchSize(
         size=size,
-        low=int(min(at_limit[0], cap)),
-        high=int(min(at_limit[1], cap)) if math.isfinite(min(at_limit[1], cap)) else None,
+        low=int(min(sure_size(fit, limit_bytes), size)),
+        high=int(most) if math.isfinite(most) else None,
         limit_bytes=limit_bytes,
         limited_by=limited_by,
         fullest_phase=top.phase,
@@ -205,10 +219,26 @@ def _answer(
     )
 
 
-def _room(fit: PeakFit, limit_bytes: int) -> float:
-    """Bytes that can be live: what fragmentation takes at the fullest moment takes the same share of a larger batch."""
-    top = fit.probes[-1]
-    return limit_bytes * (1 - _MARGIN) / (1 + top.waste_bytes / top.peak_bytes)
+def likely_size(fit: PeakFit, limit_bytes: float) -> float:
+    """The likeliest size at a limit of what the allocator reserves."""
+    return _beside_what_is_lost(fit, limit_bytes, fit.guess)
+
+
+def sure_size(fit: PeakFit, limit_bytes: float) -> float:
+    """The size at which the upper bound of the peak reaches a limit of what the allocator reserves."""
+    return _beside_what_is_lost(fit, limit_bytes, lambda room: fit.largest(room)[0])
+
+
+def _beside_what_is_lost(fit: PeakFit, limit_bytes: float, size_at: Callable[[float], float]) -> float:
+    """The size at a limit, less a margin and what the allocator holds between live blocks."""
+    room, lost_bytes = limit_bytes * (1 - _MARGIN), fit.lost_per_sample_bytes
+    low, high = 0.0, size_at(room)
+    if not lost_bytes or math.isinf(high):
+        return high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if size_at(room - lost_bytes * middle) >= middle else (low, middle)
+    return low
 
 
 def _limit(limit: int | str | None, meter: Meter) -> tuple[int, str]:

@@ -88,7 +88,9 @@ class _Chunked:
                 raise torch.OutOfMemoryError(f"{text}\nvramlens retry: cannot be split: {error}") from None
             size = min(self.chunk or samples.count, samples.count)
             if size <= 1:
-                raise torch.OutOfMemoryError(f"{text}\nvramlens retry: one sample alone does not fit")
+                raise torch.OutOfMemoryError(
+                    f"{text}\nvramlens retry: one sample alone does not fit: a smaller sample, or a larger GPU"
+                )
             self._failed, self.chunk, self._worked = size, -(-size // 2), 0
 
     def _in_pool(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -60,7 +60,7 @@ def inject_oom(
         phase: "forward", "backward" or "step".
         at: the number (from 1) of the one that fails, counted from when the block begins; or several numbers.
         rank: only in the process of this rank (of ``torch.distributed``, else the variable ``RANK``); None: in all.
-        every: fail each so manieth one instead.
+        every: fail every n-th one instead: 7 fails the 7th, the 14th, ...
 
     Raises:
         UsageError: there is no such phase, or a number below 1.

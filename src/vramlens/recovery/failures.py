@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -113,6 +114,29 @@ def let_go(error: BaseException) -> None:
             one.__traceback__ = None
         waiting += [one.__cause__, one.__context__]
         waiting += getattr(one, "exceptions", ())  # of a group
+    with contextlib.suppress(Exception):
+        _empty_the_backwards_queue()
+
+
+def _empty_the_backwards_queue() -> None:
+    """Has PyTorch let go of the branches that a failed backward had not begun yet.
+
+    On the CPU they wait in a queue of this thread, with their part of the graph, until a later backward comes to them
+    (``torch/csrc/autograd/engine.cpp``, ``ReadyQueue``; pytorch#82218). Nodes that were made last go first, by a number
+    that each thread counts for itself: a node from a new thread is the oldest, and has all others go before it.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    made: list[torch.Tensor] = []
+
+    def make() -> None:
+        made.append(torch.zeros((), requires_grad=True, device="cpu") * 1)
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    maker.join()
+    with _disable_current_modes():
+        made[0].backward()  # type: ignore[no-untyped-call]
 
 
 def let_go_of_the_last() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,8 @@ def loss_of(result: Any) -> Loss:
             count = exact(count.detach().reshape(()))
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-        raise UsageError(f"loss_fn gave {shape}: give a mean loss (a scalar tensor), or (sum, count)")
+        one = ": give their sum" if isinstance(value, dict) else ""
+        raise UsageError(f"loss_fn gave {shape}{one or ': give a mean loss (a scalar tensor), or (sum, count)'}")
     return Loss(value.reshape(()), count)
 
 
@@ -64,15 +65,20 @@ class Weights:
     Attributes:
         name: how a person would say it.
         count: gives the count of a batch or part; None: its samples.
-        proven_with_ignored: whether the check on first use saw ignored items.
+        path: of the labels whose ignored items do not count; empty where it is not about labels.
+        add_up: whether the losses of parts are the loss of the whole as they are: a sum, or divided by a number that
+            does not change with the part.
     """
 
     name: str
     count: CountFunction | None = None
-    proven_with_ignored: bool = False
+    path: str = ""
+    add_up: bool = False
 
     def of(self, parts: list[Any], sizes: list[int]) -> list[Any]:
-        """The share of each part in the whole; together 1."""
+        """What the loss of each part is multiplied by: its share, together 1; or 1 each, where losses add up."""
+        if self.add_up:
+            return [1.0] * len(parts)
         if self.count is None:
             counts: list[Any] = list(sizes)
         else:
@@ -87,7 +93,20 @@ class Weights:
         return [count / whole for count in counts]
 
 
+def empty(shares: list[Any]) -> list[bool]:
+    """Which parts have no share: a mean over nothing is not a number, and must not be asked for.
+
+    All False where the whole has none either: then that is its loss. Waits for the GPU if the counts are there.
+    """
+    if any(isinstance(share, torch.Tensor) for share in shares):
+        none = (torch.stack([torch.as_tensor(share) for share in shares]) == 0).tolist()
+    else:
+        none = [share == 0 for share in shares]
+    return [False] * len(none) if all(none) else none
+
+
 BY_SAMPLES = Weights("samples")
+ADDED_UP = Weights("sum", add_up=True)
 
 
 def exact(count: Any) -> Any:
@@ -98,24 +117,25 @@ def exact(count: Any) -> Any:
 
 
 def candidates(batch: Any) -> list[Weights]:
-    """The counts over which a mean loss may have been taken: samples, or integer labels that are not ignored (-100)."""
+    """What a loss may be: a mean over samples or over integer labels that are not ignored (-100), or a sum."""
     found = [BY_SAMPLES]
+    for path, leaf in _labels_of(batch):
+        found.append(Weights(f"items of {path} that are not {IGNORED}", _counter(path, 0), path))
+        if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
+            found.append(Weights(f"items of {path}[..., 1:] that are not {IGNORED}", _counter(path, 1), path))
+    return [*found, ADDED_UP]
+
+
+def has_ignored(batch: Any, known: Container[str] = ()) -> bool:
+    """Whether a batch has ignored labels in leaves other than those known; waits for the GPU if there are such."""
+    return any(True for _ in _labels_of(batch, known))
+
+
+def _labels_of(batch: Any, known: Container[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    """The leaves that are labels of which some are ignored."""
     for path, leaf in leaves_of(batch):
-        if leaf.dtype is torch.int64 and leaf.dim() and has_ignored(leaf):
-            found.append(Weights(f"items of {path} that are not {IGNORED}", _counter(path, 0), True))
-            if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
-                found.append(Weights(f"items of {path}[..., 1:] that are not {IGNORED}", _counter(path, 1), True))
-    return found
-
-
-def has_ignored(leaf: torch.Tensor) -> bool:
-    """Whether a tensor of labels has ignored ones."""
-    return bool((leaf == IGNORED).any())
-
-
-def any_ignored(batch: Any) -> bool:
-    """Whether any labels in a batch are ignored; waits for the GPU."""
-    return any(has_ignored(leaf) for _, leaf in leaves_of(batch) if leaf.dtype is torch.int64 and leaf.dim())
+        if leaf.dtype is torch.int64 and leaf.dim() and path not in known and bool((leaf == IGNORED).any()):
+            yield path, leaf
 
 
 def _counter(path: str, shift: int) -> CountFunction:

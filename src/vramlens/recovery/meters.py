@@ -183,6 +183,10 @@ class CountingMeter:
         """There is no cache."""
 
     def _count(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            for part in _parts_of_sparse(tensor):
+                self._count(part)
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._known or (storage.device.type == "meta") != self._meta:
@@ -203,6 +207,17 @@ class CountingMeter:
     def _gone(self, key: int, size: int) -> None:
         self._known.discard(key)
         self._now -= size
+
+
+def _parts_of_sparse(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a sparse one is made of; none for layouts that are kept elsewhere (oneDNN's)."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
 
 
 def _counting_mode(count: Any) -> Any:

@@ -80,6 +80,15 @@ class PeakFit:
             return self._steepest()
         return max(slope for slope, _ in self._lines())
 
+    @property
+    def lost_per_sample_bytes(self) -> float:
+        """What the allocator holds between live blocks, for each sample.
+
+        It lies among the activations, so it grows with the samples, not with the peak, of which parameters and
+        optimizer state are a part that stays.
+        """
+        return self.probes[-1].waste_bytes / self.probes[-1].size
+
     def low_bytes(self, size: float) -> float:
         """The peak is at least this: in each phase, the line through the last two probes, continued."""
         last = self.probes[-1]

@@ -12,7 +12,6 @@ from vramlens.errors import UsageError
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.losses import LossFunction, loss_of
 from vramlens.recovery.meters import Meter, NoMeter, meter_of
-from vramlens.recovery.optimizer_state import Backup
 from vramlens.recovery.recompute import (
     Unit,
     checkpoint_module,
@@ -21,7 +20,7 @@ from vramlens.recovery.recompute import (
     uncheckpoint_module,
     units_of,
 )
-from vramlens.recovery.rollback import Buffers, Gradients, RandomState
+from vramlens.recovery.training_state import TrainingState
 from vramlens.units import counted, format_size, parse_size
 
 if TYPE_CHECKING:
@@ -55,7 +54,8 @@ class Plan:
     Attributes:
         choices: all blocks, the most bytes a millisecond first.
         offload: whether what is left waits in host memory besides.
-        budget_bytes, before_bytes, after_bytes: asked for; measured without and with the plan.
+        budget_bytes, before_bytes, after_bytes: asked for; measured without and with the plan. Where that ran out of
+            memory: None without, 0 with it.
         before_ms, after_ms: of a step.
         fits: whether the measured peak stays within the budget.
     """
@@ -120,10 +120,8 @@ class Plan:
         before = "" if self.before_bytes is None else f" instead of {format_size(self.before_bytes)}"
         slower = "" if not self.before_ms else f", {self.after_ms / self.before_ms - 1:+.0%} time"
         if not self.fits:
-            return (
-                f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with {what} the peak is"
-                f" {format_size(self.after_bytes)}."
-            )
+            peak = f"the peak is {format_size(self.after_bytes)}" if self.after_bytes else "it ran out of memory"
+            return f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with {what} {peak}."
         return f"With {what} the peak is {format_size(self.after_bytes)}{before}{slower}: measured."
 
     def _fix(self) -> str:
@@ -240,27 +238,12 @@ class _Trial:
     """Steps that are measured and leave nothing behind."""
 
     def __init__(self, model: Any, make_batch: Any, loss_fn: LossFunction, optimizer: Any, meter: Meter) -> None:
-        self._model, self._make, self._loss_fn, self._optimizer, self._meter = (
-            model,
-            make_batch,
-            loss_fn,
-            optimizer,
-            meter,
-        )
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._gradients = Gradients(self._parameters)
-        self._random = RandomState({p.device for p in self._parameters})
-        self._buffers = Buffers(model)
-        self._buffers.save()
-        self._backup = Backup(optimizer) if optimizer is not None else None
-        self._forget()
+        self._model, self._make, self._loss_fn, self._optimizer = model, make_batch, loss_fn, optimizer
+        self._meter, self._state = meter, TrainingState(model, optimizer)
+        self._parameters = self._state.parameters
 
     def close(self) -> None:
-        if self._backup is not None:
-            self._backup.restore()
-        self._gradients.restore()
-        self._buffers.restore()
-        self._random.restore()
+        self._state.restore()
         self._meter.release()
 
     def measured(self, size: int, offload: bool = False) -> tuple[int, float] | None:
@@ -282,14 +265,14 @@ class _Trial:
                 del loss
                 if self._optimizer is not None:
                     self._optimizer.step()
-                self._forget()
+                self._state.forget_gradients()
                 _wait(self._parameters[0])
             return self._meter.peak_bytes(), (time.perf_counter() - began) * 1e3
         except Exception as error:
             if kind_of(error) != OUT_OF_MEMORY:
                 raise
             let_go(error)
-        self._forget()
+        self._state.forget_gradients()
         self._meter.release()
         return None
 
@@ -321,10 +304,6 @@ class _Trial:
             loss_of(self._loss_fn(self._model, data))
         share = batch / small
         return [(Unit(u.name, u.module, int(found[u.name] * share)), times[u.name] * share) for u in units]
-
-    def _forget(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
 
 
 def _wait(parameter: Any) -> None:

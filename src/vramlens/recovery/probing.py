@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.losses import LossFunction, loss_of
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.optimizer_state import Backup, make_state
+from vramlens.recovery.optimizer_state import make_state
 from vramlens.recovery.peak_fit import Probe
-from vramlens.recovery.rollback import Buffers, Gradients, RandomState
+from vramlens.recovery.training_state import TrainingState
 
 if TYPE_CHECKING:
     import torch
-else:
-    from vramlens.recovery.late_torch import torch
 
 MakeBatch = Callable[..., Any]
 """The user's: n -> a batch of n samples, the largest that training will see."""
@@ -30,25 +28,15 @@ class Prober:
         self, model: torch.nn.Module, loss_fn: LossFunction, optimizer: torch.optim.Optimizer | None, meter: Meter
     ) -> None:
         self._model, self._loss_fn, self._optimizer, self._meter = model, loss_fn, optimizer, meter
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._gradients = Gradients(self._parameters)
-        self._random = RandomState({p.device for p in self._parameters})
-        self._buffers = Buffers(model)
-        self._buffers.save()
-        self._backup = Backup(optimizer) if optimizer is not None else None
-        self._forget()
+        self._state = TrainingState(model, optimizer)
         self.failures = 0
         self.persistent_bytes = meter.allocated_bytes()
-        self.gradient_bytes = sum(p.numel() * p.element_size() for p in self._parameters)
+        self.gradient_bytes = sum(p.numel() * p.element_size() for p in self._state.parameters)
         self._warm = False
 
     def close(self) -> None:
         """Everything as it was."""
-        if self._backup is not None:
-            self._backup.restore()
-        self._gradients.restore()
-        self._buffers.restore()
-        self._random.restore()
+        self._state.restore()
         self._meter.release()
 
     def probe(self, size: int, make_batch: Callable[[int], Any]) -> Probe | None:
@@ -67,8 +55,7 @@ class Prober:
                 self.persistent_bytes = self._meter.allocated_bytes()
             # As a program does that begins with this size: its optimizer's state comes into the holes that the first
             # step leaves, and what is lost between them is there in the second, which is measured.
-            if self._backup is not None:
-                self._backup.restore()
+            self._state.restore_optimizer()
             gc.collect()
             self._meter.release()
             retries = self._meter.figures()[2]
@@ -83,7 +70,7 @@ class Prober:
         self._meter.release()
         if not measured:
             self.failures += 1
-            self._forget()
+            self._state.forget_gradients()
             self._meter.release()
             return None
         forward, backward, step, batch, reserved, waste = measured
@@ -106,9 +93,5 @@ class Prober:
             self._optimizer.step()
         step = meter.peak_bytes()
         reserved = meter.reserved_bytes()
-        self._forget()
+        self._state.forget_gradients()
         return forward, backward, step, batch_bytes, reserved, waste
-
-    def _forget(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None

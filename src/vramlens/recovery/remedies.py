@@ -12,11 +12,11 @@ from vramlens.recovery.attempts import Call
 from vramlens.recovery.batch_parts import CannotSplit, Samples, SplitFunction
 from vramlens.recovery.failures import OUT_OF_MEMORY, Failure, kind_of, let_go
 from vramlens.recovery.guard_story import UNCHECKED
-from vramlens.recovery.losses import BY_SAMPLES, CountFunction, LossFunction, Weights, any_ignored, loss_of
+from vramlens.recovery.losses import BY_SAMPLES, CountFunction, LossFunction, Weights, has_ignored, loss_of
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.recompute import Unit, checkpoint_module, is_compiled, offloaded, saved_bytes, units_of
 from vramlens.recovery.rollback import Buffers, RandomState
-from vramlens.recovery.split_check import Checked, SplitCheck, check_split
+from vramlens.recovery.split_check import IS_NORMALISED, Checked, SplitCheck, check_split
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ ORDER = ("free_cached", "split", "checkpoint", "offload")
 """Free what is cached where fragmentation is the cause, split, recompute the largest modules, offload; then stop."""
 
 
+_MOST_DOUBTS = 5
+"""Checks on account of ignored labels. Where they cannot be told apart in so many batches, it makes no difference."""
 _COUNTED = {"samples": "number of samples", "sum and count": "count that loss_fn gives"}
 
 
@@ -73,7 +75,7 @@ class Remedies:
         self._freed = False
         self._checkpointed: list[str] = []
         self._offloading = False
-        self._splits = 0
+        self._splits = self._doubts = 0
         self._guess = PeakGuess(meter, threshold)
 
     def note_failure(self, failure: Failure) -> None:
@@ -102,7 +104,10 @@ class Remedies:
 
     def exhausted(self) -> str:
         """Why no remedy is left, in one sentence."""
-        return "; ".join(f"{name}: {self._why_not.get(name, 'done')}" for name in self._order) or "none was allowed"
+        return (
+            "; ".join(f"{name}: {self._why_not.get(name, 'tried already')}" for name in self._order)
+            or "none was allowed"
+        )
 
     def way_out(self) -> str:
         """What the user can do now that no remedy is left: it depends on why the batch was not split."""
@@ -138,13 +143,21 @@ class Remedies:
         self._splits += 1
         check = self._check
         again = self._splits in (10, 100, 1_000, 10_000)
-        if check is not None and check.equal and not again and check.weights is BY_SAMPLES and any_ignored(call.batch):
-            again = True  # the first check saw no ignored labels
+        if check is not None and not again and self._doubts_labels(check, call.batch):
+            self._doubts += 1
+            again = True
         if check is None or again:
             check = self.check(call.samples, call.loss_fn, model, call.size)
         if check.equal or not self._strict:
             return check.weights
         return None
+
+    def _doubts_labels(self, check: SplitCheck, batch: Any) -> bool:
+        """Whether a batch ignores labels of which no check could tell yet how they count."""
+        by_mean = check.weights is BY_SAMPLES or bool(check.weights.path)
+        if not (check.equal and by_mean and self._verify) or self._doubts >= _MOST_DOUBTS:
+            return False
+        return has_ignored(batch, check.told_apart)
 
     def check(self, samples: Samples, loss_fn: LossFunction, model: Any, size: int | None) -> SplitCheck:
         """Checks that a split changes nothing, and says what was found."""
@@ -158,16 +171,19 @@ class Remedies:
         what = Checked(plain, self._parameters, loss_fn, self._count_fn, self._devices, self._meter.release)
         most = samples.count if size is None else max(2, size)
         found = check_split(what, samples, most)
+        if found.undecided and self._check is not None and self._check.equal:
+            found = self._check  # proven before, and nothing was learned
         if self._agree(int(found.equal)) == 0 and found.equal:
             found = SplitCheck(False, None, None, None, "", found.samples, found.weights, "refused on another rank")
+        if found is self._check:
+            return found
         self._check = found
         if found.equal:
             self._note(
                 "check",
                 f"checked with {found.samples} samples: in parts they give the gradient of all at once, within"
-                f" {found.error:.1e} (rounding may do {found.tolerance:.1e}); each part counts by its"
-                f" {_COUNTED.get(found.weights.name, found.weights.name)}; dropout was switched off"
-                " for this check only",
+                f" {found.error:.1e} (rounding may do {found.tolerance:.1e}); {_counting(found.weights)}; dropout was"
+                " switched off for this check only",
             )
         else:
             differ = "" if found.error is None else f" (gradients differ by {found.error:.1%} at {found.parameter})"
@@ -323,8 +339,19 @@ class Remedies:
         self._note("refusal", f"does not {remedy}: {reason}")
 
 
+def _counting(weights: Weights) -> str:
+    if weights.add_up:
+        return "the losses of the parts add up"
+    return f"each part counts by its {_COUNTED.get(weights.name, weights.name)}"
+
+
 def _way_around(check: SplitCheck) -> str:
     """What to do about a refused split."""
+    if IS_NORMALISED in check.reason:
+        return (
+            "a smaller batch; GroupNorm, or the norms in eval() if they are not to learn; or guard(..., strict=False),"
+            " which splits although gradients change"
+        )
     if check.error is not None:  # it was compared, and the gradient is another
         count = (
             "return (sum, count) from loss_fn if its mean is not over samples; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from collections.abc import Iterable, Sequence
@@ -44,12 +45,7 @@ class Buffers:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._slots = [
-            (name, module._buffers, key)
-            for prefix, module in model.named_modules()
-            for key in module._buffers
-            for name in [f"{prefix}.{key}" if prefix else key]
-        ]
+        self._slots = [(module._buffers, key) for module in model.modules() for key in module._buffers]
         self._changing: set[int] = set()
         self._seen: list[tuple[int, int]] | None = None  # identity and version
         self._saved: list[tuple[int, torch.Tensor, torch.Tensor]] = []
@@ -67,7 +63,7 @@ class Buffers:
         self._seen = now
         self._saved = []
         for index in chosen:
-            _, holder, key = self._slots[index]
+            holder, key = self._slots[index]
             tensor = holder.get(key)
             if tensor is not None:
                 self._saved.append((index, tensor, _copy(tensor)))
@@ -83,18 +79,14 @@ class Buffers:
         """Back to what they were."""
         with torch.no_grad():
             for index, tensor, copy in self._saved:
-                _, holder, key = self._slots[index]
+                holder, key = self._slots[index]
                 tensor.copy_(copy)  # the tensor itself: others may share it
                 holder[key] = tensor
         self._seen = self._now()
 
-    def changing(self) -> list[str]:
-        """The names of those that steps change."""
-        return [self._slots[index][0] for index in sorted(self._changing)]
-
     def changed_tensors(self) -> list[torch.Tensor]:
-        """Those themselves."""
-        found = (self._slots[index][1].get(self._slots[index][2]) for index in sorted(self._changing))
+        """Those that steps change."""
+        found = (holder.get(key) for holder, key in (self._slots[index] for index in sorted(self._changing)))
         return [tensor for tensor in found if tensor is not None]
 
     def _note(self, now: list[tuple[int, int]]) -> None:
@@ -102,7 +94,7 @@ class Buffers:
             self._changing |= {i for i, (a, b) in enumerate(zip(now, self._seen, strict=True)) if a != b}
 
     def _now(self) -> list[tuple[int, int]]:
-        return [(id(buffer), _version(buffer)) for _, holder, key in self._slots for buffer in [holder.get(key)]]
+        return [(id(buffer), _version(buffer)) for holder, key in self._slots for buffer in [holder.get(key)]]
 
 
 class Gradients:
@@ -159,11 +151,16 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
 
-def host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in host memory, which no simulated device counts as its own."""
+def host_copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A copy in host memory, which no simulated device counts as its own; dtype None: that of the tensor."""
     if tensor.device.type != "cpu":
-        return tensor.detach().to("cpu", copy=True)
+        return tensor.detach().to("cpu", dtype, copy=True)
+    with on_host():
+        return tensor.detach().to(dtype, copy=True) if dtype is not None else tensor.detach().clone()
+
+
+def on_host() -> contextlib.AbstractContextManager[None]:
+    """Tensors made on the CPU inside of the block are the host's: no simulated device counts them."""
     from torch.utils._python_dispatch import _disable_current_modes
 
-    with _disable_current_modes():
-        return tensor.detach().clone()
+    return _disable_current_modes()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.batch_parts import Samples
 from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
-from vramlens.recovery.losses import CountFunction, LossFunction, Weights, candidates, loss_of
-from vramlens.recovery.rollback import Buffers, Gradients, RandomState
+from vramlens.recovery.losses import CountFunction, LossFunction, Weights, candidates, empty, loss_of
+from vramlens.recovery.rollback import Buffers, Gradients, RandomState, host_copy, on_host
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,9 @@ _FLOOR = 1e-4  # of the largest gradient: below, a gradient is zero but for roun
 _BASE = {"torch.float64": 1e-10, "torch.float32": 1e-5}
 _HALF = 1e-2
 _NOISE = 20.0
+_MISSED = 0.1  # of the gradient of the whole
 _TOO_NOISY = 0.05
+IS_NORMALISED = "is normalised by itself"
 _DROPOUT_ARGUMENTS = {
     "scaled_dot_product_attention": 4,
     "multi_head_attention_forward": 10,
@@ -47,6 +50,10 @@ class SplitCheck:
         parameter: where the largest difference is.
         samples: how many samples were compared, in two parts of unequal size.
         weights: the weights that make them equal.
+        told_apart: the labels of which some were ignored, and by which no other weights gave the same gradient: other
+            batches that ignore some of them need no check of their own.
+        undecided: whether nothing was compared for a reason of this batch: no room, or a loss that is not finite. That
+            takes nothing back that an earlier check has proven.
         reason: why they are not equal, or could not be compared; empty where they are.
     """
 
@@ -58,6 +65,8 @@ class SplitCheck:
     samples: int
     weights: Weights
     reason: str = ""
+    told_apart: frozenset[str] = frozenset()
+    undecided: bool = False
 
 
 @dataclass(slots=True)
@@ -107,10 +116,11 @@ def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
         before.restore()
         buffers.restore()
         random.restore()
-    return _not_compared(
+    text = (
         "no two samples fit together, so there was nothing to compare: call guard.verify(batch, loss_fn) with smaller"
         " samples before training, or say guard(verify=False)"
     )
+    return _not_compared(text, undecided=True)
 
 
 def _compared(what: Checked, samples: Samples, count: int, buffers: Buffers, random: RandomState) -> SplitCheck:
@@ -128,7 +138,7 @@ def _compared(what: Checked, samples: Samples, count: int, buffers: Buffers, ran
     reference = run(whole)
     problem = _unusable(reference)
     if problem:
-        return _not_compared(problem, count)
+        return _not_compared(problem, count, undecided=True)
     again = run(whole)
     if _difference(again.gradients, reference.gradients, what)[0] > _TOO_NOISY:
         return _not_compared("the same batch gave another gradient the second time: it cannot be checked", count)
@@ -141,24 +151,30 @@ def _compared(what: Checked, samples: Samples, count: int, buffers: Buffers, ran
         if kind_of(error) == OUT_OF_MEMORY:
             raise
         text = failure_of(error).text[:200]
-        return _not_compared(f"loss_fn fails on {sizes[1]} of {count} samples: {text}", count)
+        return _not_compared(_and_norms(what.model, f"loss_fn fails on {sizes[1]} of {count} samples: {text}"), count)
     base = max((_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF)
-    tolerance = max(base, _NOISE * noise)
+    tolerance = min(max(base, _NOISE * noise), _TOO_NOISY)
     if noise > _TOO_NOISY:
-        return _not_compared(
+        text = (
             "the order of the samples changes the gradient: the model or the loss draws random numbers of its own, or"
-            " depends on the order, so a split cannot be checked",
-            count,
+            " depends on the order, so a split cannot be checked"
         )
+        return _not_compared(_and_norms(what.model, text), count)
     best: SplitCheck | None = None
+    ways: list[tuple[Weights, float]] = []
     for weights, shares in _ways(what, parts, sizes, found, whole):
+        if weights.add_up and not all(_weighs(one, reference) for one in found):
+            continue  # a part without a gradient would add up with anything
         summed = [_sum(pair, shares) for pair in zip(*(one.gradients for one in found), strict=True)]
         differs, parameter = _difference(summed, reference.gradients, what)
+        ways.append((weights, differs))
         if best is None or best.error is None or differs < best.error / 2:
             best = SplitCheck(differs <= tolerance, differs, noise, tolerance, parameter, count, weights)
     assert best is not None
     if best.equal:
-        return best
+        alike = {weights.path for weights, differs in ways if differs <= tolerance and weights is not best.weights}
+        labels = {weights.path for weights, _ in ways if weights.path}
+        return replace(best, told_apart=frozenset(labels - alike if "" not in alike else ()))
     reason = _why(what.model, best, counted=what.count_fn is not None or reference.count is not None)
     return SplitCheck(False, best.error, noise, tolerance, best.parameter, count, best.weights, reason)
 
@@ -171,7 +187,7 @@ def _ways(
         total = sum(run.count or 0.0 for run in found)
         yield Weights("sum and count"), [(run.count or 0.0) / total for run in found]
         return
-    ways = candidates(whole) if what.count_fn is None else [Weights("count_fn", what.count_fn, True)]
+    ways = candidates(whole) if what.count_fn is None else [Weights("count_fn", what.count_fn)]
     for weights in ways:
         yield weights, [float(share) for share in weights.of(parts, sizes)]
 
@@ -203,7 +219,7 @@ def _gradients(what: Checked, batch: Any) -> _Run:
         if local.layout is not torch.strided:
             local = local.to_dense()
         flat = local.detach().reshape(-1)
-        taken.append(flat[:: -(-flat.numel() // _LOOKED_AT) or 1].to("cpu", torch.float64, copy=True))
+        taken.append(host_copy(flat[:: -(-flat.numel() // _LOOKED_AT) or 1], torch.float64))
     _forget([parameter for _, parameter in what.parameters])
     count = None if loss.count is None else float(loss.count)
     return _Run(float(mean.detach()), count, taken, dtypes)
@@ -224,42 +240,50 @@ def _unusable(run: _Run) -> str:
     return ""
 
 
+def _weighs(part: _Run, whole: _Run) -> bool:
+    """Whether a part has a finite gradient that could be missed in that of the whole."""
+    with on_host():
+        ours, theirs = (
+            math.sqrt(sum(float(gradient.square().sum()) for gradient in run.gradients if gradient is not None))
+            for run in (part, whole)
+        )
+    return math.isfinite(ours) and ours > _MISSED * theirs
+
+
 def _sum(gradients: Sequence[torch.Tensor | None], shares: Sequence[float]) -> torch.Tensor | None:
-    there = [gradient * share for gradient, share in zip(gradients, shares, strict=True) if gradient is not None]
-    return torch.stack(there).sum(0) if there else None
+    none = empty(list(shares))
+    with on_host():
+        parts = zip(gradients, shares, none, strict=True)
+        there = [gradient * share for gradient, share, nothing in parts if gradient is not None and not nothing]
+        return torch.stack(there).sum(0) if there else None
 
 
 def _difference(
     ours: Sequence[torch.Tensor | None], theirs: Sequence[torch.Tensor | None], what: Checked
 ) -> tuple[float, str]:
     """The largest norm of a difference over the norm of the gradient, and the parameter that has it."""
-    largest = max((float(one.norm()) for one in theirs if one is not None), default=0.0)
-    worst, where = 0.0, ""
-    for (name, _), a, b in zip(what.parameters, ours, theirs, strict=True):
-        if a is None and b is None:
-            continue
-        first = torch.zeros_like(b) if a is None and b is not None else a
-        assert first is not None
-        second = b if b is not None else torch.zeros_like(first)
-        assert second is not None
-        difference = float((first - second).norm()) / max(float(second.norm()), _FLOOR * largest, 1e-300)
-        if difference != difference:
-            difference = float("inf")
-        if difference > worst or not where:
-            worst, where = difference, name
-    return worst, where
+    with on_host():
+        largest = max((float(one.norm()) for one in theirs if one is not None), default=0.0)
+        worst, where = 0.0, ""
+        for (name, _), a, b in zip(what.parameters, ours, theirs, strict=True):
+            if a is None and b is None:
+                continue
+            first = torch.zeros_like(b) if a is None and b is not None else a
+            assert first is not None
+            second = b if b is not None else torch.zeros_like(first)
+            assert second is not None
+            difference = float((first - second).norm()) / max(float(second.norm()), _FLOOR * largest, 1e-300)
+            if difference != difference:
+                difference = float("inf")
+            if difference > worst or not where:
+                worst, where = difference, name
+        return worst, where
 
 
 def _why(model: Any, check: SplitCheck, *, counted: bool) -> str:
-    norms = [
-        f"{type(module).__name__} {name or 'itself'}"
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-        and (module.training or module.running_mean is None)
-    ]
+    norms = _norms(model)
     if norms:
-        more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
-        return f"{norms[0]}{more} normalises over the batch, so each part is normalised by itself"
+        return norms
     text = "the loss of one sample depends on the others (a contrastive loss, statistics over the batch)"
     if not counted:
         text += (
@@ -269,8 +293,28 @@ def _why(model: Any, check: SplitCheck, *, counted: bool) -> str:
     return text
 
 
-def _not_compared(reason: str, samples: int = 0) -> SplitCheck:
-    return SplitCheck(False, None, None, None, "", samples, Weights("samples"), reason)
+def _and_norms(model: Any, text: str) -> str:
+    """A reason, after the one that would hold without it."""
+    norms = _norms(model)
+    return f"{norms}; besides, {text}" if norms else text
+
+
+def _norms(model: Any) -> str:
+    """The first of the norms over the batch, in words; empty where there is none."""
+    norms = [
+        f"{type(module).__name__} {name or 'itself'}"
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+        and (module.training or module.running_mean is None)
+    ]
+    if not norms:
+        return ""
+    first = f"{norms[0]} normalises" if len(norms) == 1 else f"{norms[0]} and {len(norms) - 1} more normalise"
+    return f"{first} over the batch, so each part {IS_NORMALISED}"
+
+
+def _not_compared(reason: str, samples: int = 0, *, undecided: bool = False) -> SplitCheck:
+    return SplitCheck(False, None, None, None, "", samples, Weights("samples"), reason, undecided=undecided)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ class Training:
     Attributes:
         model: what is trained; ``call``: what the loss function is given (a compiled model, for example).
         optimizer_fn: parameters -> an optimizer.
-        around: contexts for each forward and backward; ``around_forward``: for each forward only.
+        around_forward: contexts for each forward.
         parts: how many parts a batch is split into.
         scaler: a gradient scaler.
         after: called after each step.
@@ -35,14 +35,12 @@ class Training:
     optimizer_fn: Callable[[Any], Any]
     device: Any
     call: Any = None
-    around: list[Callable[[], Any]] = field(default_factory=list)
     around_forward: list[Callable[[], Any]] = field(default_factory=list)
     parts: int = 1
     scaler: Any = None
     after: Callable[[], Any] | None = None
     optimizer: Any = None
     steps_in_backward: bool = False
-    data_format: Any = None
 
 
 @dataclass(frozen=True, slots=True)
