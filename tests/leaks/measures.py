@@ -7,6 +7,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypedDict
 
 import torch
@@ -52,12 +53,20 @@ def byte_counter() -> Callable[[], int]:
 
 
 def _shared_bytes() -> int:
-    total = 0
+    """Of tensors in shared memory: what is mapped, and what only a file descriptor keeps for another process."""
+    total, mapped = 0, set()
     with open("/proc/self/maps") as maps:
         for line in maps:
             if "/torch_" in line:
                 start, end = line.split(maxsplit=1)[0].split("-")
                 total += int(end, 16) - int(start, 16)
+                mapped.add(int(line.split()[4]))
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if "/torch_" in os.readlink(f"/proc/self/fd/{name}"):
+                facts = os.stat(f"/proc/self/fd/{name}")
+                total += 0 if facts.st_ino in mapped else facts.st_size
+                mapped.add(facts.st_ino)
     return total
 
 

@@ -20,8 +20,8 @@ NOISE_BYTES = 8192  # a step: nodes of the graph and Python's own objects
 LEAKS = [program for program in programs().values() if program.leaks]
 LOOK_ALIKES = [program for program in programs().values() if not program.leaks]
 # With VRAMLENS_TEST_ALL=1 all of them.
-CURED = LEAKS if os.environ.get("VRAMLENS_TEST_ALL") else LEAKS[::3]
-COUNTED = [program for program in LEAKS if program.stacks][::4]
+CURED = LEAKS if os.environ.get("VRAMLENS_TEST_ALL") else LEAKS[::4]
+COUNTED = [program for program in LEAKS if program.stacks][::6]
 
 
 def _each(*runs: tuple[Run, ...]) -> pytest.MarkDecorator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ torch = pytest.importorskip("torch")
 
 import vramlens  # noqa: E402
 from capture.programs import run_program  # noqa: E402
-from vramlens.live.follow import OWNERS_SCHEMA, owners_of  # noqa: E402
+from vramlens.live.follow import OWNERS_SCHEMA, LeakFollower, owners_of  # noqa: E402
+from vramlens.live.route import Route, size_of  # noqa: E402
 
 LEAKS = """
 import torch
@@ -35,24 +37,87 @@ def main():
     for _ in range(9):
         trainer.step()
     print("done")
+    raise ValueError("bad batch")
 
 main()
 """
 
 
-def test_the_report_comes_at_the_end(tmp_path: Path) -> None:
+def test_the_report_comes_at_the_end_and_keeps_the_statement_when_the_program_crashes(tmp_path: Path) -> None:
+    """The exception that ended it holds its variables by then; what is told is who keeps them, not the exception."""
     done = run_program(tmp_path, LEAKS, "--leaks")
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert done.stdout == "done\n"
-    assert "LEAK proven: 4.30 KiB a step" in done.stderr
+    assert "LEAK proven: 4.30 KiB a step, 9 steps" in done.stderr
     assert "Trainer.history, a list (train.py:15 self.history.append(" in done.stderr
-    assert "after step 6; what its functions held is gone by now" in done.stderr
+    assert "main() (train.py:22), where the program ended > variable trainer: Trainer" in done.stderr
+    assert "keeps the autograd graph of every step" in done.stderr
 
 
-def test_a_program_without_steps_is_told(tmp_path: Path) -> None:
-    done = run_program(tmp_path, "import torch\nprint(torch.ones(2).sum().item())\n", "--leaks")
-    assert done.stdout == "2.0\n"
-    assert "--leaks: no step has ended" in done.stderr
+class Followed:
+    """What the follower is told of a program, in this process: steps, and its end."""
+
+    def __init__(self) -> None:
+        self.follower = LeakFollower()
+        self.follower.step_ended(0)
+
+    def report(self, capsys: pytest.CaptureFixture[str]) -> str:
+        self.follower.tell()
+        return capsys.readouterr().err
+
+
+EPOCH: dict[str, list[Any]] = {"outputs": []}
+
+
+def test_a_list_that_was_emptied_is_possible_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    program = Followed()
+    for step in range(1, 10):
+        EPOCH["outputs"].append(torch.zeros(1000))
+        if step == 8:
+            EPOCH["outputs"].clear()
+        program.follower.step_ended(step)
+    EPOCH["outputs"].clear()
+    text = program.report(capsys)
+    assert "after step 6 of 9; what its functions held is gone by now" in text
+    assert "\nNo leak is sure: 9 steps watched" in text
+    assert "\npossible: EPOCH['outputs']" in text
+    assert "LEAK" not in text
+
+
+def test_one_that_grew_to_the_last_step_is_likely(capsys: pytest.CaptureFixture[str]) -> None:
+    program = Followed()
+
+    def train() -> None:
+        kept = []
+        for step in range(1, 10):
+            kept.append(torch.zeros(1000))
+            program.follower.step_ended(step)
+
+    train()
+    text = program.report(capsys)
+    assert "LEAK likely: 3.91 KiB a step" in text
+    assert "kept, a list" in text
+    assert "it grew until step 9, the last" in text
+
+
+def test_routes_lead_through_names_only() -> None:
+    class Box:
+        pass
+
+    box: Any = Box()
+    box.table = {"a": [0, [1, 2, 3]]}
+    function = (__file__, sys._getframe().f_code.co_firstlineno, sys._getframe().f_code.co_name)
+    route = Route("", function, "box", (("attribute", "table"), ("key", "'a'"), ("index", "1")))
+    assert size_of(route.find()) == 3
+    del box.table["a"]
+    assert route.find() is None
+    assert size_of(Route(__name__, None, "EPOCH", (("key", "'outputs'"),)).find()) == 0
+    assert Route("no.such.module", None, "x", ()).find() is None
+
+
+def test_a_program_without_steps_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    LeakFollower().tell()
+    assert "--leaks: no step has ended" in capsys.readouterr().err
 
 
 def test_owners_of_all_live_storages() -> None:

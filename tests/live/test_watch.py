@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -92,7 +93,10 @@ def test_state_of_an_optimizer_is_no_leak() -> None:
 def test_too_few_steps_says_how_many_more() -> None:
     report = watched(Trainer().keep_loss, steps=2)
     assert report.found == ()
-    assert "3 more steps are needed" in str(report)
+    assert report.to_dict()["needs_steps"] == 3
+    assert str(report).startswith("Too few steps to tell: 2 steps have ended; 3 more steps are needed")
+    assert str(LeakReport(0, (), missing_steps=5)).startswith("Too few steps to tell: 0 steps have ended; 5 more steps")
+    assert str(LeakReport(5, ())).startswith("No leak: 5 steps watched")
 
 
 def test_what_grows_by_being_made_anew() -> None:
@@ -128,54 +132,6 @@ def test_a_circle_that_waits_for_the_collector() -> None:
     assert leak.owner is not None
     assert leak.owner.name == "Box.me"
     assert leak.owner.line == line_of("self.me = self")
-
-
-class Hostile:
-    """Whatever is called on it is a failure."""
-
-    calls: list[str] = []  # noqa: RUF012
-
-    def __init__(self, inner: Any) -> None:
-        object.__setattr__(self, "inner", inner)
-
-    def __getattribute__(self, name: str) -> Any:
-        Hostile.calls.append(name)
-        raise RuntimeError(name)
-
-    def __eq__(self, other: object) -> bool:
-        Hostile.calls.append("eq")
-        raise RuntimeError
-
-    def __len__(self) -> int:
-        Hostile.calls.append("len")
-        raise RuntimeError
-
-    def __iter__(self) -> Iterator[Any]:
-        Hostile.calls.append("iter")
-        raise RuntimeError
-
-    def __bool__(self) -> bool:
-        Hostile.calls.append("bool")
-        raise RuntimeError
-
-    def __repr__(self) -> str:
-        Hostile.calls.append("repr")
-        raise RuntimeError
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def test_no_method_of_the_program_is_called() -> None:
-    kept: list[Any] = []
-
-    def step(_number: int) -> None:
-        kept.append(Hostile(torch.zeros(1000)))
-
-    Hostile.calls.clear()
-    (leak,) = watched(step).found
-    assert leak.bytes_per_step == BYTES
-    assert vramlens.holders().rows
-    assert Hostile.calls == []
 
 
 def test_looking_changes_nothing() -> None:
@@ -253,10 +209,66 @@ def test_who_holds_gives_the_chain() -> None:
     assert found.owners[0].name == "Trainer.history"
     assert found.owners[0].line == line_of("self.history.append(loss)")
     assert "[0]: Tensor [] float32" in str(found)
+
+
+def test_who_holds_names_all_owners() -> None:
+    class Store:
+        best: Any = None
+
+    store, trainer, table = Store(), Trainer(), {}
+    tensor = torch.ones(5, 100)
+    store.best = tensor
+    trainer.history.append(tensor)
+    table["last"] = tensor[:2]  # another look at the same memory
+    loss = trainer.model(tensor).sum()  # its graph keeps the batch
+    found = vramlens.who_holds(tensor)
+    names = {owner.name for owner in found.owners}
+    assert names == {"Store.best", "Trainer.history", "table['last']", "loss"} or names == {
+        "Store.best", "Trainer.history", "table", "loss",
+    }  # fmt: skip
+    assert str(found).count("\nand by ") == 3
+    assert loss.grad_fn is not None
+
+
+def test_who_holds_of_a_variable_alone() -> None:
     mine = torch.zeros(3)
-    assert vramlens.who_holds(mine).owners[0].name == "mine"
-    with pytest.raises(vramlens.UsageError):
-        vramlens.who_holds("no tensor")
+
+    def inner(given: Any) -> Any:
+        return vramlens.who_holds(given)
+
+    (owner,) = inner(mine).owners  # inner's own does not count, its caller's does
+    assert (owner.name, owner.kind) == ("mine", "variable")
+    with pytest.raises(vramlens.UsageError, match="takes a tensor"):
+        vramlens.who_holds(None)
+
+
+def test_fixes_read_as_edits() -> None:
+    trainer, module = Trainer(), torch.nn.Linear(3, 3)
+    table: dict[int, Any] = {}
+    squares: list[Any] = []
+
+    @functools.lru_cache(maxsize=None)  # noqa: UP033
+    def mask(number: int) -> Any:
+        return torch.zeros(100).add(number)
+
+    def step(number: int) -> None:
+        trainer.keep_loss(number)
+        squares.append((trainer.model(torch.randn(7, 100)) ** 2).tanh().mul(number + 1.0).add(number))
+        mask(number)
+        table[number] = torch.zeros(50)
+        kept = torch.zeros(60)
+        module.register_forward_hook(lambda *_: kept.sum())
+
+    fixes = {leak.owner.name: leak.fix for leak in watched(step).found if leak.owner is not None}
+    assert fixes["Trainer.history"] == "keep loss.detach() or loss.item() instead of loss: the graph behind it goes"
+    assert fixes["squares"] == "keep detached tensors (.detach()) there: the graph behind them goes"
+    (cache,) = (fix for name, fix in fixes.items() if "mask" in name)
+    assert "@lru_cache(maxsize=...)" in cache
+    assert "mask.cache_clear()" in cache
+    assert fixes["table"] == "bound table (delete old keys) or empty it when its epoch ends"
+    (hook,) = (fix for name, fix in fixes.items() if "hooks" in name)
+    assert "handle = module.register_forward_hook(" in hook
+    assert "handle.remove()" in hook
 
 
 def test_holders_rank_by_what_would_go() -> None:

@@ -7,7 +7,6 @@ person writes: ``.history``, ``[3]``, ``closure variable store``.
 from __future__ import annotations
 
 import functools
-import gc
 import types
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +34,9 @@ from vramlens.live.search import Search
 from vramlens.units import counted
 
 _MOST_SEARCHED = 2_000_000
+_LONGEST_CHAIN = 60  # links: what is between its ends is folded
 _LONGEST_RUN = 3  # of autograd nodes: longer ones are folded
+_TABLES = ("_modules", "_parameters", "_buffers")
 _GENERATORS = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 
 
@@ -155,19 +156,27 @@ def _through_insides(parent: Any, following: list[Any]) -> tuple[int, str, str] 
         return 1, "closure", ""
     if kind is functools.partial and type(first) in (tuple, dict) and len(following) > 1:
         return 2, "argument", _key_of(first, following[1]) if type(first) is dict else ""
-    if len(following) > 1 and type(first) is dict and first is namespace_of(parent):
+    names = namespace_of(parent) if len(following) > 1 and type(first) is dict else None
+    if names is not None and first is names:
         name = _key_of(first, following[1]).strip("'")
-        if len(following) > 2 and name in ("_modules", "_parameters", "_buffers") and type(following[1]) is dict:
-            inner = _key_of(following[1], following[2]).strip("'")
-            if not inner.isdigit() or name != "_modules":
-                return 3, "attribute", inner
-            return 3, "index", inner
+        if len(following) > 2 and name in _TABLES and type(following[1]) is dict:
+            return 3, *_in_table(name, following[1], following[2])
         return 2, "attribute", name
+    if names is not None:  # from Python 3.13 on an object holds its attributes itself
+        name = next((name for name in _TABLES if names.get(name) is first), "")
+        if name:
+            return 2, *_in_table(name, first, following[1])
     if any(class_name(base) == "_local" for base in class_order(kind)) and type(first) is dict and len(following) > 2:
         return 3, "attribute", _key_of(following[1], following[2]).strip("'")
     if class_name(kind) in ("hamt", "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node"):
         return 1, "context", ""
     return None
+
+
+def _in_table(name: str, table: Any, value: Any) -> tuple[str, str]:
+    """How a module holds a value in one of its tables: as an attribute; of a Sequential by number."""
+    inner = _key_of(table, value).strip("'")
+    return ("index" if inner.isdigit() and name == "_modules" else "attribute"), inner
 
 
 def _edge(search: Search, parent: Any, child: Any) -> tuple[str, str]:
@@ -254,7 +263,8 @@ def root_text(root: Root | None) -> str:
         return f"module {root.name}"
     if root.kind == "variable" and root.code is not None:
         thread = f" in thread {root.thread}" if root.thread else ""
-        return f"{root.code.co_name}() ({_base(root.code.co_filename)}:{root.line}){thread}, running"
+        state = "where the program ended" if root.has_ended else "running"
+        return f"{root.code.co_name}() ({_base(root.code.co_filename)}:{root.line}){thread}, {state}"
     if root.kind == "class":
         return "classes"
     if root.kind == "context":
@@ -268,6 +278,10 @@ def texts_of(search: Search, chain: Chain) -> list[str]:
     links = list(chain.links)
     index = 0
     while index < len(links):
+        if index == _LONGEST_CHAIN // 2 and len(links) - index > _LONGEST_CHAIN:
+            left_out = len(links) - index - _LONGEST_CHAIN // 2
+            lines.append(f"… {counted(left_out, 'object')}")
+            index += left_out
         run = index
         while run < len(links) and search.torch.is_node(links[run].value):
             run += 1
@@ -281,12 +295,6 @@ def texts_of(search: Search, chain: Chain) -> list[str]:
         lines.append(f"{link.text}: {type_text(search, link.value)}")
         index += 1
     return lines
-
-
-def referrers_within(search: Search, value: Any) -> list[Any]:
-    """Objects that the search reached and that hold a value directly, in Python's own references."""
-    found = gc.get_referrers(value)
-    return [holder for holder in found if id(holder) in search.seen and holder is not search.order]
 
 
 def _base(file: str) -> str:

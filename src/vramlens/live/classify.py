@@ -10,7 +10,8 @@ from typing import Any
 from vramlens.live.chain import Chain, Link
 from vramlens.live.expressions import receiver_of
 from vramlens.live.keeper import Keeper, Statements
-from vramlens.live.objects import class_name, is_kind
+from vramlens.live.objects import class_module, class_name, class_order, is_kind
+from vramlens.live.report import Owner
 from vramlens.live.search import Search
 from vramlens.live.source import Store, read_source
 
@@ -21,6 +22,7 @@ _HOOKS = (
     "_backward_pre_hooks",
     "_post_accumulate_grad_hooks",
 )
+_LONGEST_SOURCE, _LONGEST_CALL = 32, 70
 _CACHE = re.compile(r"(?:^|_)(?:lru)?(?:cache[sd]?|memo|memos|registry)(?:_|$)|[a-z]cache$")
 
 
@@ -54,32 +56,47 @@ def class_of(search: Search, chain: Chain, at: int, keeper: Keeper | None, state
     return "container"
 
 
-def fix_of(kind: str, keeper: Keeper | None, name: str, held: str, *, remade: bool, pins: str) -> str:
+def fix_of(
+    kind: str,
+    keeper: Keeper | None,
+    owner: Owner,
+    *,
+    remade: bool = False,
+    pins: str = "",
+    device: str = "",
+    is_number: bool = False,
+) -> str:
     """One edit, in terms of the user's line.
 
     Args:
         kind: the class.
-        name: the owner's name.
-        held: what the statement stores, as source; empty where it is not known.
         remade: whether a tensor is made anew, larger, each time.
         pins: the size of a storage that small views keep whole, as text; empty else.
+        device: on which most of what is kept is.
+        is_number: whether what is kept is a tensor of one element.
     """
-    what = held if held and len(held) <= 40 else "what it stores"
-    if pins:
-        return f"keep {what}.clone() instead: a view keeps the whole {pins} behind it"
-    if remade:
-        return f"write into a tensor that is made once, or move its parts off the GPU: {name} grows each step"
+    name, held = owner.name, stored_source(keeper)
     if kind == "graph":
-        if keeper is not None and keeper.store is not None and keeper.store.refers_to_itself:
-            source = _augmented(keeper.store)
-            if source:
-                return f"{source}: the graph behind it goes"
-            return f"cut the graph between steps: {name} = {name}.detach()"
-        return f"keep {what}.detach() or {what}.item() instead of {what}: the graph behind it goes"
+        return _graph_fix(keeper, name, held, pins, is_number=is_number)
+    if pins:
+        copy = f"{held}.clone()" if held else "a copy (.clone())"
+        return f"keep {copy} instead: a view keeps the whole {pins} behind it"
+    if remade:
+        moved = "" if device.startswith("cpu") else ", or move its parts off the GPU"
+        return f"write into a tensor that is made once{moved}: {name} grows each step"
+    if kind == "hook":
+        return _hook_fix(keeper, name)
+    if kind == "cache" and owner.kind == "lru_cache":
+        return (
+            f"give it a limit, @lru_cache(maxsize=...), or call {name.removesuffix(' (lru_cache)')}.cache_clear() when"
+            " its keys are over; do not key it by a tensor or a module"
+        )
+    if kind == "cycle" and "hooks)" in name:
+        return "let the hook refer to its module by weakref.ref, or keep its handle and call handle.remove() when done"
+    if kind == "container":
+        return _container_fix(owner, f", or keep {held}.cpu()" if held and not device.startswith("cpu") else "")
     return {
-        "container": f"bound {name} (deque(maxlen=...)), empty it when its epoch ends, or keep {what}.cpu()",
-        "cache": f"bound {name} (lru_cache(maxsize=...), a limit on its keys), or empty it when its keys are over",
-        "hook": "keep the handle that register_... returns and call handle.remove(); keep detached values only",
+        "cache": f"give {name} a limit on its keys, or empty it when its keys are over",
         "exception": f"keep str(error) instead of the exception in {name}, or call vramlens.release(error): its"
         " traceback holds every variable of its frames",
         "closure": f"do not let the functions in {name} close over tensors, or remove them when they are done",
@@ -88,6 +105,41 @@ def fix_of(kind: str, keeper: Keeper | None, name: str, held: str, *, remade: bo
         " None after use; on ctx, use save_for_backward",
         "cycle": f"make {name} a weak reference (weakref.ref), or set it to None when done",
     }.get(kind, f"drop what {name} holds when it is no longer used")
+
+
+def _graph_fix(keeper: Keeper | None, name: str, held: str, pins: str, *, is_number: bool) -> str:
+    if keeper is not None and keeper.store is not None and keeper.store.refers_to_itself:
+        source = _augmented(keeper.store)
+        if source:
+            return f"{source}: the graph behind it goes"
+        return f"cut the graph between steps: store {name} detached (.detach())"
+    if not held:
+        number = " or numbers (.item())" if is_number else ""
+        return f"keep detached tensors (.detach()){number} there: the graph behind them goes"
+    kept = f"{held}.detach()" if not pins or is_number else f"{held}.detach().clone()"
+    number = f" or {held}.item()" if is_number else ""
+    return f"keep {kept}{number} instead of {held}: the graph behind it goes"
+
+
+def _container_fix(owner: Owner, moved: str) -> str:
+    bounds = {"list": "a deque(maxlen=...)", "deque": "maxlen=...", "dict": "delete old keys", "Queue": "maxsize=..."}
+    if owner.kind in bounds:
+        return f"bound {owner.name} ({bounds[owner.kind]}){',' if moved else ' or'} empty it when its epoch ends{moved}"
+    return f"let {owner.name} go of what is no longer used: set it to None, or empty it when its epoch ends{moved}"
+
+
+def _hook_fix(keeper: Keeper | None, name: str) -> str:
+    """For the statement that registers a hook: keep its handle; for one in a hook that stores: store less."""
+    call = statement_source(keeper).partition("#")[0].strip().removeprefix("return ").rstrip(";")
+    found = re.search(r"register_\w+", call)
+    if found is None:
+        return (
+            f"empty {name} in each step and keep detached values only (.detach()); or remove the hook:"
+            " handle = ...register_..._hook(...), then handle.remove()"
+        )
+    if re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL:
+        return f"keep the handle, handle = {call}, and call handle.remove() when the hook has done its work"
+    return f"keep what {found[0]} returns as handle, and call handle.remove() when the hook has done its work"
 
 
 def statement_source(keeper: Keeper | None) -> str:
@@ -101,12 +153,16 @@ def statement_source(keeper: Keeper | None) -> str:
 
 
 def stored_source(keeper: Keeper | None) -> str:
-    """What the statement stores, as source."""
-    if keeper is None or keeper.store is None or keeper.store.value is None:
+    """What the statement stores, as source to which a method can be added; empty where it is long or something else."""
+    value = None if keeper is None or keeper.store is None else keeper.store.value
+    if isinstance(value, ast.Call):
+        called = value.func
+        if not isinstance(called, ast.Attribute) or called.attr in ("detach", "item", "cpu", "tolist", "numpy"):
+            return ""
+    elif not isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)):
         return ""
-    if isinstance(keeper.store.value, (ast.Name, ast.Attribute, ast.Subscript)):
-        return ast.unparse(keeper.store.value)
-    return ""
+    text = ast.unparse(value)
+    return text if len(text) <= _LONGEST_SOURCE else ""
 
 
 def hook_registrations(statements: Statements, function_name: str, line: int, file: str) -> bool:
@@ -174,9 +230,8 @@ def _has_gradient_graph(search: Search, links: Sequence[Link]) -> bool:
 
 def _is_of_threads(value: Any) -> bool:
     return any(
-        class_name(base) in ("Thread", "local", "_local")
-        and getattr(base, "__module__", "") in ("threading", "_thread")
-        for base in type(value).__mro__
+        class_name(base) in ("Thread", "local", "_local") and class_module(base) in ("threading", "_thread")
+        for base in class_order(type(value))
     )
 
 

@@ -17,6 +17,7 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
+from vramlens.live.autocast import block_around, caching_depth, copy_bytes
 from vramlens.live.births import BEFORE, Births
 from vramlens.live.chain import Link, type_text
 from vramlens.live.circles import circle_in, closing_edge, components, fold_circle, gradient_name
@@ -28,8 +29,10 @@ from vramlens.live.observer import Observer, Stack, voted_line
 from vramlens.live.report import LiveLeak, Owner
 from vramlens.live.roots import Root
 from vramlens.live.search import Search, undisturbed
-from vramlens.live.tensors import Storage
+from vramlens.live.tensors import Storage, device_of
+from vramlens.live.unowned import FIXES
 from vramlens.live.values import MadeAt, made_at
+from vramlens.units import counted
 
 _MOST_OBJECTS = 400_000
 _OWN_REFERENCES = 3  # our list, the loop's variable, getrefcount's argument
@@ -243,17 +246,23 @@ def _leak(
     stacks: dict[int, list[tuple[Stack, int]]] = {}
     by_step: dict[int, int] = {}
     counted_once: set[Storage] = set()
+    place, group = max(members, key=lambda pair: heap.storages[pair[0]].size_bytes)
+    circle = [heap.objects[one] for one in group.cycle]
+    casts = 0 if group.is_cycle or copy_bytes(torch, circle[0]) is None else caching_depth(torch.torch)
+    copied = 0
     for place, _ in members:
         storage = heap.storages[place]
         if storage in counted_once:
             continue
         counted_once.add(storage)
+        copy = (copy_bytes(torch, heap.objects[place]) or 0) if casts else 0
+        copied += copy
         saver = heap.savers.get(place)
         born = births.born(storage, heap.objects[place])
         if born is None and saver is not None:
             born = births.step_of(saver)
         if born is not None and born > BEFORE:
-            by_step[born] = by_step.get(born, 0) + storage.size_bytes
+            by_step[born] = by_step.get(born, 0) + storage.size_bytes + copy
             stack = None if observer is None else observer.made(storage, born)
             number = None if saver is None else torch.sequence_of(saver)
             if stack is None and observer is not None and number is not None:
@@ -263,25 +272,26 @@ def _leak(
     pace = pace_of(by_step, births.steps, births.known_until)
     if pace is None:
         return None
-    place, group = max(members, key=lambda pair: heap.storages[pair[0]].size_bytes)
-    circle = [heap.objects[one] for one in group.cycle]
     is_autograd = any(torch.is_node(value) for value in circle)
     kind = "autograd_cycle" if is_autograd else "cycle" if group.is_cycle and not group.is_held else "other"
     links = _links(search, heap, group)
     keeper, weak = closing_edge(search, statements, links)
-    if kind == "other":
+    if casts:
+        kind, keeper = "cache", block_around(statements)
+        hidden = f"held by the cache of {counted(casts, 'torch.autocast block')} that this thread is in"
+    elif kind == "other":
         kind, keeper, hidden = _hidden(search, statements, circle[0], keeper)
     else:
         hidden = ""
     lines = [link.text + ": " + type_text(search, link.value) for link in links]
     first = type_text(search, circle[0])
     chain = (hidden or "held by nothing but itself: a circle that waits for the collector", first, *lines)
-    name = weak or class_path(type(circle[0]))
+    name = "the autocast cache" if casts else weak or class_path(type(circle[0]))
     gradient = gradient_name(links)
     if is_autograd and gradient:
         name = gradient
         keeper = statements.call_with("create_graph") or keeper
-    elif kind != "cycle" and not is_autograd and not weak:
+    elif kind != "cycle" and not is_autograd and not weak and not casts:
         code = code_of(circle[0])
         name = name if code is None else getattr(code, "co_qualname", code.co_name)
     owner = Owner(
@@ -302,6 +312,11 @@ def _leak(
         "cycle": "no root reaches it: Python's collector will free it, but comes when objects pile up, not bytes",
         "autograd_cycle": "no root reaches it, and it goes round through the autograd graph",
     }.get(kind, hidden)
+    if casts:
+        why = (
+            f"a leaf that wants a gradient is cast once in a block and kept until its end, with its copy:"
+            f" {copied:,} B of {total:,} B are copies, by autocast's rule"
+        )
     verdict = "likely" if pace.is_steady else "possible"
     if pace.is_sure:
         verdict = "proven"
@@ -320,7 +335,8 @@ def _leak(
         nodes=0,
         owner=owner,
         why=(why,),
-        fix=fix_of(kind, keeper, name, "", remade=False, pins=""),
+        fix=FIXES["autocast"] if casts else fix_of(kind, keeper, owner),
+        device=device_of(counted_once),
     )
 
 

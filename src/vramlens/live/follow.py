@@ -6,21 +6,39 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from vramlens.capture.warn import harmless, say
-from vramlens.live.report import LeakReport
+from vramlens.live.report import LeakReport, LiveLeak
+from vramlens.live.route import Route, size_of
 from vramlens.live.watch import LeakWatch
 
 OWNERS_SCHEMA = "vramlens.owners/1"
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
 _FREE_SECONDS = 3.0
 _SHARE = 0.005
+_MOST_FOLLOWED = 8
 _MOST_ROWS = 200_000
 _MOST_OWNERS = 2_000
 _LONGEST_CHAIN = 40
 _LONGEST_TEXT = 200
+
+
+class _Sizes:
+    """How many things something held at a look, and at the latest step."""
+
+    def __init__(self, step: int, size: int) -> None:
+        self._first = self._last = (step, size)
+
+    def add(self, step: int, size: int) -> None:
+        self._last = step, size
+
+    def grew_until(self, step: int) -> bool:
+        """Whether it held more at a step than at the look, by half as much a step at least."""
+        (looked, before), (last, now) = self._first, self._last
+        return last == step and now > 0 and (now - before) * looked >= 0.5 * before * (last - looked)
 
 
 class LeakFollower:
@@ -32,6 +50,7 @@ class LeakFollower:
         self._next = _FIRST_LOOK
         self._spent = 0.0
         self._began = perf_counter()
+        self._followed: dict[Route, _Sizes] = {}
 
     @harmless("watching for leaks")
     def step_ended(self, _count: int) -> None:
@@ -43,6 +62,8 @@ class LeakFollower:
             self._watch = LeakWatch()
             return
         self._watch.step()
+        for route, sizes in self._followed.items():
+            sizes.add(self._watch.steps, size_of(route.find()))
         if self._watch.steps >= self._next:
             self._next *= 2
             if self._spent <= _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
@@ -57,17 +78,34 @@ class LeakFollower:
             say("--leaks: no step has ended (an optimizer's, or vramlens.step()): there is nothing to compare")
             return
         now = self._watch.report()
-        latest = self._keep(now)
-        if latest is not now:
-            say(f"--leaks: after step {latest.steps:,}; what its functions held is gone by now")
-        sys.stderr.write(f"{latest}\n")
+        before = self._latest
+        shown = now
+        if before is not None and before.found and not now.found:
+            shown = replace(before, steps=now.steps, leaks=tuple(self._doubted(leak) for leak in before.leaks))
+            say(f"--leaks: after step {before.steps:,} of {now.steps:,}; what its functions held is gone by now")
+        sys.stderr.write(f"{shown}\n")
         sys.stderr.flush()
 
-    def _keep(self, report: LeakReport) -> LeakReport:
-        """The latest report that found something, else this one."""
+    def _keep(self, report: LeakReport) -> None:
+        """Keeps the latest report that found something, else this one; what it found is followed from now on."""
         if report.found or self._latest is None or not self._latest.found:
             self._latest = report
-        return self._latest
+            routes = [leak.route for leak in report.found if leak.route is not None]
+            self._followed = {route: _Sizes(report.steps, size_of(route.find())) for route in routes[:_MOST_FOLLOWED]}
+
+    def _doubted(self, leak: LiveLeak) -> LiveLeak:
+        """A leak of an earlier look that is gone by now: likely at most, and only if it grew until the last step."""
+        if not leak.is_leak:
+            return leak
+        steps = 0 if self._watch is None else self._watch.steps
+        sizes = None if leak.route is None else self._followed.get(leak.route)
+        if sizes is not None and sizes.grew_until(steps):
+            why = (
+                f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether it was meant to stay"
+            )
+            return replace(leak, verdict="likely", why=(*leak.why, why))
+        why = "it is gone now, and was not seen to grow until the last step: it may have been emptied"
+        return replace(leak, verdict="possible", why=(*leak.why, why))
 
     @harmless("finding who owns what")
     def owners(self, kind: str) -> dict[str, Any] | None:

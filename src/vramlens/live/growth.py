@@ -77,7 +77,7 @@ class Pile:
         items: what was born while it was watched.
         pace: how they came.
         older_bytes: what the same object keeps from before the watch.
-        tensors: of a tensor that grows by being made anew: sizes are in ``pace`` only.
+        is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
     """
 
     position: int
@@ -97,6 +97,11 @@ class _Node:
     below: list[int] = field(default_factory=list)
     own: list[Item] = field(default_factory=list)
     bytes_by_step: dict[int, int] = field(default_factory=dict)
+    pace: Pace | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        return self.pace is not None and self.pace.is_steady
 
 
 def live_items(search: Search, births: Births, positions: Mapping[int, tuple[int, str]]) -> list[Item]:
@@ -149,33 +154,36 @@ def piles(
         waiting = above
     for position in sorted(nodes, reverse=True):
         node = nodes[position]
+        if len(node.below) == 1 and not node.own:  # it only leads there
+            node.bytes_by_step, node.pace = nodes[node.below[0]].bytes_by_step, nodes[node.below[0]].pace
+            continue
         for item in node.own:
             if item.born is not None:
                 node.bytes_by_step[item.born] = node.bytes_by_step.get(item.born, 0) + item.size_bytes
         for child in node.below:
             for step, size in nodes[child].bytes_by_step.items():
                 node.bytes_by_step[step] = node.bytes_by_step.get(step, 0) + size
+        node.pace = pace_of(node.bytes_by_step, steps, known)
     found: list[Pile] = []
     doubtful: list[Pile] = []
     tops = [position for position in nodes if parents[position][0] < 0]
     while tops:
         position = tops.pop()
         node = nodes[position]
-        pace = pace_of(node.bytes_by_step, steps, known)
-        growing = [child for child in node.below if _is_steady(nodes[child], steps, known)]
+        growing = [child for child in node.below if nodes[child].is_steady]
         tops += growing
         here = [*node.own]
         for child in node.below:
             if child not in growing:
                 here += _all_below(nodes, child)
-        rest = pace_of(_by_step(here), steps, known)
-        if rest is None or (not growing and pace is None):
+        rest = pace_of(_by_step(here), steps, known) if here else None
+        if rest is None or (not growing and node.pace is None):
             continue
         if rest.is_steady:
             found.append(Pile(position, here, rest))
         elif not growing or rest.steps >= FEWEST:
             # Perhaps one of them below: a list that began late, a ring.
-            inner = [child for child in node.below if child not in growing and _by_pace(nodes[child], steps, known)]
+            inner = [child for child in node.below if child not in growing and nodes[child].pace is not None]
             if inner:
                 tops += inner
             else:
@@ -210,7 +218,8 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
     goes_on = 2 * (len(born) - first_half) >= first_half
     filled = len(born) / window
     sums = [bytes_by_step[step] for step in born]
-    stretch = max(born[-1] - born[0] + gap, 1)
+    # Where births were not looked for at each step's end, one look finds those of several: all since the look before.
+    since_first = sum(sums[1:]) / (born[-1] - born[0])
     return Pace(
         steps=len(born),
         is_steady=to_the_end and from_early and goes_on,
@@ -218,7 +227,7 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
         first=born[0],
         last=born[-1],
         filled=filled,
-        bytes_per_step=round(median(sums) if filled >= _SHARE_FILLED else sum(sums) / stretch),
+        bytes_per_step=round(median(sums) if filled >= _SHARE_FILLED else since_first),
     )
 
 
@@ -272,15 +281,6 @@ def _entry(search: Search, position: int, parents: Mapping[int, tuple[int, str]]
             break
         entry = position
     return entry
-
-
-def _is_steady(node: _Node, steps: int, known: int) -> bool:
-    pace = pace_of(node.bytes_by_step, steps, known)
-    return pace is not None and pace.is_steady
-
-
-def _by_pace(node: _Node, steps: int, known: int) -> bool:
-    return pace_of(node.bytes_by_step, steps, known) is not None
 
 
 def _by_step(items: Iterable[Item]) -> dict[int, int]:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from vramlens.errors import UsageError
-from vramlens.live.chain import Chain, chain_of
+from vramlens.live.chain import Chain, chain_of, root_text
 from vramlens.live.classify import statement_source
 from vramlens.live.dominators import Retained, retained_by
 from vramlens.live.keeper import Statements
 from vramlens.live.objects import class_name
-from vramlens.live.owner import owner_name, owner_of
+from vramlens.live.owner import owner_of
 from vramlens.live.report import SCHEMA, Owner
+from vramlens.live.roots import all_roots
 from vramlens.live.search import Search, undisturbed
-from vramlens.live.tensors import loaded
+from vramlens.live.tensors import Storage, loaded
 from vramlens.live.text import place_text
 from vramlens.units import counted, format_size
 
-_MOST_CHAINS = 3
+_MOST_OWNERS = 8
+_MOST_NODES = 20_000
+_MOST_LOOKS = 1000  # views and detached tensors of one storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ class HolderTable:
 
 
 def who_holds(tensor: Any) -> Holders:
-    """Who holds a tensor's memory: the chain from a root to it. The caller's own variable for it does not count.
+    """Who holds a tensor's memory: the chains from a root to it. The caller's own variable for it does not count.
 
     Raises:
         UsageError: it is no tensor.
@@ -116,39 +123,90 @@ def who_holds(tensor: Any) -> Holders:
     what = f"{class_name(type(tensor))} {torch.shape_text(tensor)}" if torch.is_tensor(tensor) else "the storage"
     if storage is None:
         return Holders(what, 0, (), ("it has no memory of its own (meta, sparse or fake)",))
-    del tensor
-    banned: set[tuple[int, int]] = set()
-    names: set[str] = set()
-    owners: list[Owner] = []
+    caller = sys._getframe(1)
     own: list[str] = []
-    notes: tuple[str, ...] = ()
-    for _ in range(_MOST_CHAINS + 2):
-        search = Search(torch, banned=banned, banned_variables=names)
-        with undisturbed(), closing(search.run()):
-            notes = tuple(search.skipped)
-            position = search.storages.get(storage)
-            if position is None:
-                break
-            parents = search.parents([position])
-            path = search.path(position, parents)
-            chain = chain_of(search, path, parents)
-            direct = _direct(search, path)
-            if direct is not None:
-                if direct[0] == 0:
-                    names.add(chain.links[0].name)
+    found: dict[tuple[str, str, int], Owner] = {}
+    search = Search(torch)
+    with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search):
+        roots = all_roots()
+        search.run(roots)
+        statements = Statements(search)
+        known = {id(search.order[place]) for place, one in search.storage_at.items() if one == storage}
+        known.add(id(tensor))
+        for root in roots:
+            if root.kind == "variable" and id(root.value) in known:
+                if root.code is caller.f_code:
+                    own.append(root.name)
                 else:
-                    banned.add(direct)
-                own.append(owner_name(chain, 0))
+                    owner = Owner(root.name, "variable", chain=(root_text(root), f"variable {root.name}"))
+                    found.setdefault((owner.name, root_text(root), 0), owner)
+        for chain in _chains(search, storage):
+            if len(chain.links) == 1 and chain.root is not None and chain.root.kind == "variable":
+                continue
+            if len(chain.links) == 1 and chain.root is not None and chain.root.value is caller.f_globals:
+                own.append(chain.links[0].name)
                 continue
             at = _owner_index(search, chain)
-            keeper = Statements(search).keeper(
-                Chain(chain.root, tuple(chain.links[: at + 1])), search.order[position], is_graph=False
-            )
-            owners.append(owner_of(search, chain, at, keeper, statement_source(keeper)))
-            break
-    if not owners and own:
+            held = chain.links[-1].value
+            keeper = statements.keeper(Chain(chain.root, tuple(chain.links[: at + 1])), held, is_graph=False)
+            owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+            found.setdefault((owner.name, owner.file, owner.line), owner)
+        notes = tuple(search.skipped)
+        del roots
+    owners = sorted(found.values(), key=lambda owner: owner.kind == "variable")  # of those that pass it on
+    if not owners:
         owners = [Owner(name, "variable", chain=(f"variable {name}",)) for name in dict.fromkeys(own)]
-    return Holders(what, storage.size_bytes, tuple(owners), notes)
+    if len(owners) > _MOST_OWNERS:
+        notes = (f"and {counted(len(owners) - _MOST_OWNERS, 'more owner')}", *notes)
+    return Holders(what, storage.size_bytes, tuple(owners[:_MOST_OWNERS]), notes)
+
+
+def _chains(search: Search, storage: Storage) -> list[Chain]:
+    """Chains to all tensors that look at a storage, one for each object that holds one directly; the nearest first."""
+    places = [place for place, one in search.storage_at.items() if one == storage][:_MOST_LOOKS]
+    if not places:
+        return []
+    first = search.storages[storage]
+    tensors = {id(search.order[place]): place for place in places}
+    pairs = [*_holders_of(search, tensors), *_savers_of(search, storage, tensors)]
+    # All at once: naming an edge can make Python lay out an object anew, which hides the edge that the search took.
+    parents = search.parents([*places, *(holder for holder, _, _ in pairs)])
+    found = [chain_of(search, search.path(first, parents), parents)]
+    done = {(parents[first][0], first)}
+    for holder, place, label in sorted(pairs)[: 4 * _MOST_OWNERS]:
+        if (holder, place) not in done and place not in search.path(holder, parents):
+            done.add((holder, place))
+            above = {**parents, place: (holder, label)}
+            found.append(chain_of(search, [*search.path(holder, parents), place], above))
+    return found
+
+
+def _holders_of(search: Search, tensors: Mapping[int, int]) -> list[tuple[int, int, str]]:
+    """Objects that hold one of some tensors in Python's own references: their position, the tensor's, no label."""
+    order = search.order
+    referrers = gc.get_referrers(*(order[place] for place in tensors.values()))
+    ids = {id(one) for one in referrers if one is not order}
+    del referrers
+    places = list(compress(range(len(order)), map(ids.__contains__, map(id, order))))
+    return [
+        (place, tensors[id(referent)], "")
+        for place in places
+        for referent in gc.get_referents(order[place])
+        if id(referent) in tensors
+    ]
+
+
+def _savers_of(search: Search, storage: Storage, tensors: Mapping[int, int]) -> list[tuple[int, int, str]]:
+    """Autograd nodes that keep a storage: their position, the tensor's, and how."""
+    torch, order = search.torch, search.order
+    found = []
+    for low, high in search.graph_from:
+        for place in range(low, min(high, low + _MOST_NODES)):
+            if torch.is_node(order[place]):
+                for label, value in torch.held_by_node(order[place]):
+                    if torch.is_tensor(value) and torch.storage_of(value) == storage:
+                        found.append((place, tensors.get(id(value), search.storages[storage]), label))
+    return found
 
 
 def holders(top: int = 10) -> HolderTable:
@@ -161,7 +219,7 @@ def holders(top: int = 10) -> HolderTable:
     if torch is None:
         return HolderTable((), 0, 0.0, 0, ("the program has not imported torch",))
     search = Search(torch)
-    with undisturbed(), closing(search.run()):
+    with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
         statements = Statements(search)
         rows = [
             (_owner_at(search, statements, entry), entry.bytes, entry.storages) for entry in retained_by(search, top)
@@ -177,18 +235,6 @@ def _owner_at(search: Search, statements: Statements, entry: Retained) -> Owner:
     at = len(chain.links) - 1
     keeper = statements.keeper(chain, entry.example, is_graph=False) if at >= 0 else None
     return owner_of(search, chain, at, keeper, statement_source(keeper))
-
-
-def _direct(search: Search, path: list[int]) -> tuple[int, int] | None:
-    """The edge, where a variable itself is the tensor: (0, ...) of a function, (id of the dict, ...) of a module."""
-    root = search.roots.get(path[0])
-    if root is None:
-        return None
-    if root.kind == "variable" and len(path) == 1:
-        return 0, id(search.order[path[0]])
-    if root.kind == "module" and len(path) == 2:
-        return id(search.order[path[0]]), id(search.order[path[1]])
-    return None
 
 
 def _owner_index(search: Search, chain: Chain) -> int:

@@ -339,10 +339,6 @@ class Statements:
         first, last = node.lineno, node.end_lineno or node.lineno
         return any((store.file, line) in self._ran for line in range(first, last + 1))
 
-    def ran_elsewhere(self, store: Store) -> bool:
-        """Whether a statement that must have run was not seen to: in a thread that was not traced."""
-        return self._ran is not None and not self._has_run(store)
-
     def _has_run(self, store: Store) -> bool:
         last = store.statement.end_lineno or store.line
         lines = range(store.line, min(last, store.line + 20) + 1)

@@ -12,6 +12,7 @@ from vramlens.live.report import Owner
 from vramlens.live.search import Search
 
 _LONGEST_NAME = 120
+_MOST_TAILS = 8
 
 
 def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None, source: str) -> Owner:
@@ -34,39 +35,46 @@ def owner_name(chain: Chain, at: int) -> str:
     """``Trainer.history``, ``history``, ``logs['loss']``, ``hook.store``."""
     if at < 0:
         return "the module's variables" if chain.root is None else chain.root.name
-    tail = ""
     links = chain.links
     value = links[at].value
     if at + 1 < len(links) and links[at + 1].how == "attribute" and _is_users_class(type(value)):
         return f"{class_path(type(value))}.{links[at + 1].name}"  # its attributes themselves pile up
+    tails: list[str] = []  # the last first
     for index in range(at, -1, -1):
         link = links[index]
         holder = links[index - 1].value if index else None
         if link.how in ("attribute", "class attribute", "gradient", "base") and holder is not None:
             cls = holder if is_kind(holder, type) else type(holder)
-            if not is_kind(holder, type) and not _is_users_class(cls):
-                return f"{owner_name(chain, index - 1)}.{link.name}{tail}"
-            return f"{class_path(cls)}.{link.name}{tail}"
-        if link.how == "attribute":
-            return f"{link.name}{tail}"
-        if link.how in ("global", "variable"):
-            return f"{_plain(link)}{tail}"
-        if link.how in ("closure", "default"):
+            if is_kind(holder, type) or _is_users_class(cls):
+                return f"{class_path(cls)}.{link.name}{_joined(tails)}"
+            tails.append(f".{link.name}")  # a library's object is called what the user calls it
+        elif link.how == "attribute":
+            return f"{link.name}{_joined(tails)}"
+        elif link.how in ("global", "variable"):
+            return f"{_plain(link)}{_joined(tails)}"
+        elif link.how in ("closure", "default"):
             code = code_of(holder)
             function = "" if code is None else code.co_name
-            name = link.name or "closure"
-            return f"{name}{tail}" if function in ("", "<lambda>") else f"{function}.{name}{tail}"
-        if link.how == "root":
-            return f"{link.name}{tail}"
-        if link.how in ("key", "index"):
-            tail = f"[{link.name}]{tail}"
+            name = (link.name or "closure") + _joined(tails)
+            return name if function in ("", "<lambda>") else f"{function}.{name}"
+        elif link.how == "root":
+            return f"{link.name}{_joined(tails)}"
+        elif link.how in ("key", "index"):
+            tails.append(f"[{link.name}]")
         elif link.how == "cached":
             code = code_of(holder)
-            return "lru_cache" if code is None else f"{code.co_name} (lru_cache)"
+            return ("lru_cache" if code is None else f"{code.co_name} (lru_cache)") + _joined(tails)
     last = links[at].value
     if isinstance(last, types.FunctionType):
         return last.__name__
-    return f"a {class_path(type(last))}{tail}"
+    return f"a {class_path(type(last))}{_joined(tails)}"
+
+
+def _joined(tails: list[str]) -> str:
+    """Keys and attributes, given from the last to the first, as one writes them; of many the first and the last."""
+    if len(tails) <= _MOST_TAILS:
+        return "".join(reversed(tails))
+    return "".join((*tails[: -_MOST_TAILS // 2 - 1 : -1], "…", *tails[_MOST_TAILS // 2 - 1 :: -1]))
 
 
 def _is_users_class(cls: type) -> bool:

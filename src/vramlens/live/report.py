@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.live.route import Route
+
 SCHEMA = "vramlens/1"
-CLASSES = (
-    "graph", "container", "cycle", "autograd_cycle", "hook", "exception", "cache", "closure", "thread", "stream",
-    "pool", "context", "pinned", "external", "other",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,8 @@ class LiveLeak:
 
     Attributes:
         verdict: proven, likely, possible or not a problem.
-        kind: the contract's class, one of CLASSES.
+        kind: the contract's class: graph, container, cycle, autograd_cycle, hook, exception, cache, closure, thread,
+            stream, pool, context, pinned, external or other.
         file, line, function: where the memory is asked for; empty and 0 where that cannot be told.
         bytes_per_step: storage bytes that a step leaves behind.
         bytes: storage bytes, each storage once, that are alive now.
@@ -59,6 +58,8 @@ class LiveLeak:
         owner: what keeps it; None where no owner can be seen.
         why: what the verdict rests on, one sentence each.
         fix: one edit; empty where nothing needs doing.
+        device: on which most of it is; empty where that cannot be told.
+        route: the way to what keeps it, by names; None where it has none.
     """
 
     verdict: str
@@ -76,6 +77,8 @@ class LiveLeak:
     owner: Owner | None
     why: tuple[str, ...]
     fix: str
+    device: str = ""
+    route: Route | None = None
 
     @property
     def is_leak(self) -> bool:
@@ -100,6 +103,7 @@ class LiveLeak:
             "storages": self.storages,
             "autograd_nodes": self.nodes,
             "why": list(self.why),
+            "device": self.device or None,
         }
 
 
@@ -116,6 +120,7 @@ class LeakReport:
         objects: how many objects were searched.
         live_bytes: bytes of all storages that were found.
         complete: whether the search went everywhere.
+        missing_steps: how many more steps are needed to tell growth from warm-up; 0 where there were enough.
     """
 
     steps: int
@@ -126,6 +131,7 @@ class LeakReport:
     objects: int = 0
     live_bytes: int = 0
     complete: bool = True
+    missing_steps: int = 0
 
     @property
     def found(self) -> tuple[LiveLeak, ...]:
@@ -137,6 +143,7 @@ class LeakReport:
         return {
             "schema": SCHEMA,
             "steps": self.steps,
+            "needs_steps": self.missing_steps or None,
             "leaks": [leak.to_dict() for leak in self.leaks],
             "notes": list(self.notes),
             "live_bytes": self.live_bytes,

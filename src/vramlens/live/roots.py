@@ -35,6 +35,7 @@ class Root:
         tier: 0, the user's own; 1, all else.
         code, line: of a variable: the function that it is in, and the line that runs.
         thread: of a variable: the thread's name; empty for the main thread and the one that looks.
+        has_ended: of a variable: whether its function ended with the exception that ended the program.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Root:
     code: types.CodeType | None = None
     line: int = 0
     thread: str = ""
+    has_ended: bool = False
 
 
 def all_roots() -> list[Root]:
@@ -85,36 +87,60 @@ def _is_users_module(name: str, names: dict[Any, Any]) -> bool:
 
 
 def _variables(modules: set[int]) -> Iterator[Root]:
-    """The variables of all threads' functions, innermost first, and the namespaces that they run in."""
+    """The variables of all threads' functions, innermost first, and the namespaces that they run in.
+
+    Once the program has ended with an exception, those of the functions that it came through: they are what they were.
+    """
     threads = {thread.ident: thread.name for thread in _threads()}
     main, here = getattr(_main_thread(), "ident", None), threading.get_ident()
-    namespaces: set[int] = set()
+    namespaces = set(modules)
     count = 0
     for ident, innermost in list(sys._current_frames().items()):
         thread = "" if ident in (main, here) else threads.get(ident) or "a thread that Python did not start"
         frame: types.FrameType | None = innermost
+        runs = False
         while frame is not None and count < _MOST_FRAMES:
             count += 1
-            file = frame.f_code.co_filename
-            if is_own_file(file):
-                frame = frame.f_back
-                continue
-            tier = 0 if is_users(file) else 1
-            names = frame.f_globals
-            if type(names) is dict and id(names) not in modules and id(names) not in namespaces:
-                namespaces.add(id(names))  # of exec and runpy: a module in all but name
-                name = names.get("__name__")
-                yield Root("module", name if type(name) is str else file, names, tier)
-            local: Any = None
-            with suppress(Exception):
-                local = frame_variables(frame)
-            if local and frame.f_code.co_name != "<module>":
-                for name, value in local.items():
-                    yield Root("variable", name, value, tier, frame.f_code, frame.f_lineno or 0, thread)
-            elif local and not _same(frame.f_globals, local):
-                yield Root("module", str(names.get("__name__", file)), local, tier)
-            local = None
+            if not is_own_file(frame.f_code.co_filename):
+                runs = runs or is_users(frame.f_code.co_filename)
+                yield from _of_frame(frame, frame.f_lineno or 0, namespaces, thread)
             frame = frame.f_back
+        if ident == main and not runs:
+            for frame, line in _frames_of_the_end():
+                yield from _of_frame(frame, line, namespaces, "", has_ended=True)
+        frame = None
+
+
+def _of_frame(
+    frame: types.FrameType, line: int, namespaces: set[int], thread: str, *, has_ended: bool = False
+) -> Iterator[Root]:
+    """The variables of one function, and the namespace that it runs in where that is new."""
+    file = frame.f_code.co_filename
+    tier = 0 if is_users(file) else 1
+    names = frame.f_globals
+    if type(names) is dict and id(names) not in namespaces:
+        namespaces.add(id(names))  # of exec and runpy: a module in all but name
+        name = names.get("__name__")
+        yield Root("module", name if type(name) is str else file, names, tier)
+    local: Any = None
+    with suppress(Exception):
+        local = frame_variables(frame)
+    if local and frame.f_code.co_name != "<module>":
+        for name, value in local.items():
+            yield Root("variable", name, value, tier, frame.f_code, line, thread, has_ended)
+    elif local and not _same(frame.f_globals, local):
+        yield Root("module", str(names.get("__name__", file)), local, tier)
+
+
+def _frames_of_the_end() -> list[tuple[types.FrameType, int]]:
+    """The frames and lines that an exception came through which nobody caught, innermost first."""
+    found: list[tuple[types.FrameType, int]] = []
+    trace = sys.__dict__.get("last_traceback")
+    while type(trace) is types.TracebackType and len(found) < _MOST_FRAMES:
+        if not is_own_file(trace.tb_frame.f_code.co_filename):
+            found.append((trace.tb_frame, trace.tb_lineno or 0))
+        trace = trace.tb_next
+    return found[::-1]
 
 
 def _same(names: Any, local: dict[str, Any]) -> bool:

@@ -61,11 +61,6 @@ def is_removal(store: Store) -> bool:
     return False
 
 
-def is_filling(store: Store) -> bool:
-    """Whether a statement lets things pile up."""
-    return store.how in ("add", "item") or (store.how == "call" and store.method in _GROWS) or store.refers_to_itself
-
-
 def strength(store: Store, want: Wanted) -> int:
     """How much a statement lets pile up what it stores: points, negative where it cannot be the one."""
     if is_removal(store):

@@ -48,19 +48,14 @@ class Search:
         torch: TorchObjects,
         *,
         seconds: float = SECONDS,
-        banned: Iterable[tuple[int, int]] = (),
-        banned_variables: Iterable[str] = (),
     ) -> None:
         """Prepares.
 
         Args:
             torch: PyTorch's objects.
             seconds: after which it ends, and says so.
-            banned: edges from modules' dicts that do not count, as ids of the dict and the value.
-            banned_variables: variables of running functions that do not count.
         """
         self.torch = torch
-        self._banned_variables = set(banned_variables)
         self.order: list[Any] = []
         self.roots: dict[int, Root] = {}
         self.storages: dict[Storage, int] = {}
@@ -69,7 +64,6 @@ class Search:
         self.skipped: list[str] = []
         self.seconds = 0.0
         self.graph_from: list[tuple[int, int]] = []  # ranges of positions reached through autograd
-        self._banned = set(banned)
         self._deadline = monotonic() + seconds
         self._parents: list[tuple[int, int]] = []  # of each chunk: where its parents are
         self._starts: list[int] = []  # of each chunk: where its children begin
@@ -77,7 +71,6 @@ class Search:
         self._later: list[Any] = []  # classes of libraries: searched with the libraries
         self._waiting_graphs: list[int] = []
         self._special: dict[int, str] = {}
-        self._numpy: set[int] = set()
         self._tier = 0
 
     def run(self, roots: list[Root] | None = None) -> Search:
@@ -86,9 +79,6 @@ class Search:
         with undisturbed(), self.torch.torch._C.DisableTorchFunction():
             self._prepare()
             roots = all_roots() if roots is None else roots
-            if self._banned_variables:
-                banned = self._banned_variables
-                roots = [root for root in roots if root.kind != "variable" or root.name not in banned]
             modules = {id(root.value) for root in roots if root.kind == "module"}
             self.seen |= modules
             for module in module_objects():
@@ -186,8 +176,6 @@ class Search:
                 self._special[id(kind)] = "class"
                 waiting.extend(type.__subclasses__(kind))
         self._special[id(types.CodeType)] = "code"
-        array = getattr(sys.modules.get("numpy"), "ndarray", None)
-        self._numpy = {id(array)} if type(array) is type else set()
         self.seen.update(map(id, (self, self.__dict__, self.order, self.seen, sys.modules, self._special)))
 
     def _seed(self, pairs: list[tuple[Any, Root]]) -> None:
@@ -218,8 +206,6 @@ class Search:
         seeds = len(order) if low in self.roots else low
         while low < len(order):
             high = min(low + _CHUNK, len(order))
-            if low < seeds and self._banned:
-                high = low + 1
             if monotonic() > self._deadline:
                 self._give_up(low)
                 return
@@ -231,9 +217,6 @@ class Search:
                 continue
             held = list(filter(tracked, referents))
             del referents
-            if self._banned and low < seeds:
-                here = id(order[low])
-                held = [value for value in held if (here, id(value)) not in self._banned]
             by_id = dict(zip(map(id, held), held, strict=True))
             del held
             fresh = by_id.keys() - seen

@@ -7,13 +7,12 @@ the same wrapper for as long as somebody has it. All of it works on tensors of C
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from vramlens.live.objects import class_name
+from vramlens.live.objects import attributes_of, class_name
 
 _RAW = "_raw_saved_"
 _USES_OF_A_NEW_ONE = 2  # the tensor, and our look at it
@@ -25,6 +24,15 @@ class Storage(NamedTuple):
     device: str
     address: int
     size_bytes: int
+
+
+def device_of(storages: Iterable[Storage | None]) -> str:
+    """The device on which most of these bytes are; empty without any."""
+    sizes: dict[str, int] = {}
+    for storage in storages:
+        if storage is not None:
+            sizes[storage.device] = sizes.get(storage.device, 0) + storage.size_bytes
+    return max(sizes, key=lambda device: sizes[device], default="")
 
 
 class TorchObjects:
@@ -108,6 +116,13 @@ class TorchObjects:
         except Exception:
             return None
 
+    def is_number(self, tensor: Any) -> bool:
+        """Whether a tensor has one element."""
+        try:
+            return int(self.base.numel(tensor)) == 1
+        except Exception:
+            return False
+
     def grad_fn(self, tensor: Any) -> Any:
         """The node that made a tensor, or None."""
         try:
@@ -169,7 +184,7 @@ class TorchObjects:
     def held_by_checkpoint(self, frame: Any) -> Iterator[tuple[str, Any]]:
         """The inputs that a checkpoint keeps for its recomputation, as PyTorch 2.13 does: saved tensors in a list."""
         saved_type = getattr(self.torch._C._autograd, "SavedTensor", None)
-        for inner in gc.get_referents(frame):
+        for _, inner in attributes_of(frame):
             for part in inner if type(inner) in (list, tuple) else ():
                 if type(part) is saved_type:
                     with suppress(Exception):

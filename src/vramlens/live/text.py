@@ -12,16 +12,19 @@ from vramlens.units import counted, format_size
 _WIDTH = 100
 _MOST_SHOWN = 10
 _LONGEST_CHAIN = 12
+_COUNTED = {
+    "stream": "blocks that belong to side streams",
+    "pool": "private pools",
+    "pinned": "blocks of pinned host memory",
+    "external": "bytes outside of PyTorch",
+    "other": "allocated blocks",
+    "cache": "allocated blocks",
+}
 
 
 def report_text(report: LeakReport) -> str:
     """A whole report."""
     return "\n".join(_lines(report))
-
-
-def leak_text(leak: LiveLeak, headroom_bytes: int | None = None) -> str:
-    """One leak."""
-    return "\n".join(_leak_lines(leak, headroom_bytes))
 
 
 def place_text(file: str, line: int) -> str:
@@ -38,8 +41,15 @@ def place_text(file: str, line: int) -> str:
 def _lines(report: LeakReport) -> Iterator[str]:
     found = report.found
     others = [leak for leak in report.leaks if not leak.is_leak]
-    if not found:
-        yield f"No leak: {counted(report.steps, 'step')} watched, {format_size(report.live_bytes)} alive in tensors."
+    if not found and report.missing_steps:
+        yield from _wrapped(
+            f"Too few steps to tell: {counted(report.steps, 'step')} {'has' if report.steps == 1 else 'have'} ended;"
+            f" {counted(report.missing_steps, 'more step')} {'is' if report.missing_steps == 1 else 'are'} needed to"
+            " tell growth from warm-up."
+        )
+    elif not found:
+        sure = "No leak is sure" if any(leak.verdict == "possible" for leak in others) else "No leak"
+        yield f"{sure}: {counted(report.steps, 'step')} watched, {format_size(report.live_bytes)} alive in tensors."
     for number, leak in enumerate(found[:_MOST_SHOWN]):
         if number:
             yield ""
@@ -60,7 +70,7 @@ def _lines(report: LeakReport) -> Iterator[str]:
 def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
     rate = f"{format_size(leak.bytes_per_step)} a step" if leak.bytes_per_step else "autograd nodes without data"
     first = f"LEAK {leak.verdict}: {rate}, {counted(leak.steps, 'step')}, {format_size(leak.bytes)} so far"
-    if headroom_bytes is not None and leak.bytes_per_step > 0:
+    if headroom_bytes is not None and leak.bytes_per_step > 0 and leak.device.startswith(("cuda", "xpu")):
         first += f"; out of memory in about {counted(headroom_bytes // leak.bytes_per_step, 'step')}"
     yield first
     owner = leak.owner
@@ -68,6 +78,8 @@ def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
         where = f" ({place_text(owner.file, owner.line)} {owner.source})" if owner.line else ""
         yield from _wrapped(f"{owner.name}, {_article(owner.kind)}{where}, {_keeps(leak)}", "  ")
         yield from _chain_lines(owner.chain)
+    elif leak.kind in _COUNTED:
+        yield from _wrapped(f"{_COUNTED[leak.kind]} of {leak.device}: no tensor and no chain explains them", "  ")
     if leak.line and (owner is None or (leak.file, leak.line) != (owner.file, owner.line)):
         yield from _wrapped(f"allocated at {place_text(leak.file, leak.line)} in {leak.function}", "  ")
     for reason in leak.why:
@@ -97,7 +109,7 @@ def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
         left_out = len(shown) - _LONGEST_CHAIN + 1
         shown = [
             *shown[: _LONGEST_CHAIN // 2],
-            f"... {counted(left_out, 'more')}",
+            f"... {left_out:,} more",
             *shown[-(_LONGEST_CHAIN // 2 - 1) :],
         ]
     yield from _wrapped("held by " + " > ".join(shown), "  ")

@@ -21,6 +21,12 @@ _FREE = frozenset((
     "expand", "view_as", "requires_grad_", "data_ptr", "numpy", "unbind", "chunk", "split",
     "narrow", "diagonal", "swapaxes",
 ))  # fmt: skip
+_SUBMITS = {"submit": 0, "apply_async": 0, "run_in_executor": 1, "to_thread": 0, "map": 0}  # and where the task is
+_WAITS = frozenset((
+    "result", "join", "get", "wait", "sleep", "acquire", "recv", "put", "as_completed", "gather", "run",
+    "run_until_complete", "drain",
+))  # fmt: skip
+_PLAIN = frozenset(("tuple", "list", "len", "float", "int", "str", "print", "append", "extend", "add", "update"))
 _LOSSES = ("loss", "criterion", "cross_entropy", "mse", "mean", "sum", "nll")
 
 
@@ -59,10 +65,31 @@ def made_at(statements: Statements, store: Store, *, is_graph: bool) -> MadeAt:
     return best
 
 
+def only_waits(file: str, line: int) -> bool:
+    """Whether a line does nothing but wait for another thread: what appears meanwhile is not its own."""
+    module = read_source(file)
+    if module is None:
+        return False
+    calls = {name: [call for call, _, _, _ in found if call.lineno == line] for name, found in module.calls.items()}
+    explained: set[int] = set()
+    for name in _WAITS:
+        for call in calls.get(name, ()):
+            if isinstance(call.func, ast.Attribute):
+                explained |= {id(node) for node in ast.walk(call.func)} | {id(call)}  # pool.submit(f, x).result()
+    return bool(explained) and all(
+        id(call) in explained or name in _PLAIN for name, found in calls.items() for call in found
+    )
+
+
 def _before(
     statements: Statements, module: Module, function: Function, value: ast.expr, line: int, *, is_graph: bool
 ) -> tuple[Module, Function, ast.expr, int] | None:
     """Where the value came from, one step back; None where it is made here."""
+    if isinstance(value, ast.Call):
+        name = value.func.attr if isinstance(value.func, ast.Attribute) else ""
+        place = _SUBMITS.get(name)
+        if place is not None and place < len(value.args):
+            return _result_of(statements, module, function, value.args[place])
     for name in _sources(value, is_graph=is_graph):
         assigned = [
             store
@@ -84,6 +111,54 @@ def _before(
             found = _argument(statements, bound, name)
             if found is not None:
                 return found
+    return None
+
+
+def _result_of(
+    statements: Statements, module: Module, function: Function, task: ast.expr
+) -> tuple[Module, Function, ast.expr, int] | None:
+    """What a function returns that is handed to other threads: itself, or an object that is called."""
+    for _ in range(_HOPS):
+        found = _returned(statements, task)
+        if found is not None:
+            return found
+        if not isinstance(task, (ast.Name, ast.Attribute)):
+            return None
+        name = task.id if isinstance(task, ast.Name) else task.attr
+        bound = function.binds(name)
+        if isinstance(task, ast.Name) and name in bound.parameters:
+            given = _argument(statements, bound, name)
+        else:  # self.stage = stage
+            given = next(
+                (
+                    (module, store.function, store.value, store.line)
+                    for store in module.stores.get(name, ())
+                    if store.how == "assign" and store.value is not None
+                ),
+                None,
+            )
+        if given is None:
+            return None
+        module, function, task, _ = given
+    return None
+
+
+def _returned(statements: Statements, task: ast.expr) -> tuple[Module, Function, ast.expr, int] | None:
+    """The last thing that a function of this name returns; for a call of a class, its ``__call__`` or ``forward``."""
+    made = task.func if isinstance(task, ast.Call) else task
+    name = made.id if isinstance(made, ast.Name) else made.attr if isinstance(made, ast.Attribute) else ""
+    for module in statements.modules():
+        for functions in module.functions.values():
+            for function in functions:
+                last = function.name.rpartition(".")[2]
+                owner = function.owner.rpartition(".")[2]
+                is_it = (
+                    last in ("__call__", "forward") and owner == name if isinstance(task, ast.Call) else last == name
+                )
+                if is_it and isinstance(function.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    returns = [one for one in ast.walk(function.node) if isinstance(one, ast.Return) and one.value]
+                    if returns and returns[-1].value is not None:
+                        return module, function, returns[-1].value, returns[-1].value.lineno
     return None
 
 

@@ -16,6 +16,9 @@ from vramlens.live.source import Function
 _NAMED = ("attribute", "class attribute", "global", "variable", "closure", "default", "root")
 
 
+_FARTHEST = 40  # links: what is further away has nothing to do with the container
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Names that lead to the container.
@@ -45,7 +48,7 @@ def wanted_names(chain: Chain) -> Iterator[Wanted]:
     links = chain.links
     is_inside = False
     keys: list[str] = []
-    for index in range(len(links) - 1, -1, -1):
+    for index in range(len(links) - 1, max(len(links) - 1 - _FARTHEST, -1), -1):
         link = links[index]
         if link.how not in _NAMED:
             if link.how == "key":

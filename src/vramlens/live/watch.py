@@ -5,25 +5,30 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from vramlens.live.births import BEFORE, Births
 from vramlens.live.chain import Chain, chain_of
-from vramlens.live.classify import class_of, fix_of, statement_source, stored_source
+from vramlens.live.classify import class_of, fix_of, statement_source
+from vramlens.live.counters import Counters
 from vramlens.live.cycles import unreached_leaks
 from vramlens.live.gates import NONE, gate
 from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, live_items, piles, remade_larger
+from vramlens.live.handed_over import handed_over_leak
 from vramlens.live.keeper import Keeper, Statements
 from vramlens.live.objects import class_name, is_kind, namespace_of
 from vramlens.live.observer import Observer, Stack, voted_line
 from vramlens.live.owner import owner_of
 from vramlens.live.report import LeakReport, LiveLeak
+from vramlens.live.route import route_of
 from vramlens.live.scores import example_of
 from vramlens.live.search import Search, undisturbed
-from vramlens.live.tensors import Storage, TorchObjects, loaded
-from vramlens.live.values import MadeAt, made_at
+from vramlens.live.tensors import Storage, TorchObjects, device_of, loaded
+from vramlens.live.unowned import counted_leaks
+from vramlens.live.values import MadeAt, made_at, only_waits
 from vramlens.units import counted, format_size
 
 _PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pins the rest
@@ -47,6 +52,7 @@ class LeakWatch:
         self._torch: TorchObjects | None = None
         self._births: Births | None = None
         self._observer: Observer | None = None
+        self._counters: Counters | None = None
         self._steps = 0
         self._begin()
 
@@ -55,6 +61,7 @@ class LeakWatch:
         if self._torch is not None:
             self._births = Births(self._torch)
             self._observer = Observer(self._torch)
+            self._counters = Counters(self._torch.torch)
 
     @property
     def steps(self) -> int:
@@ -70,6 +77,9 @@ class LeakWatch:
             self._begin()
         if self._births is not None:
             self._births.step_ended()
+        if self._counters is not None:
+            with suppress(Exception):  # a counter that this version does not have
+                self._counters.read(self._steps)
         if self._observer is not None:
             self._observer.begin(self._steps + 1, sys._getframe(1))
 
@@ -79,7 +89,7 @@ class LeakWatch:
             return LeakReport(self._steps, (), ("the program has not imported torch: there are no tensors to watch",))
         if self._observer is not None:
             self._observer.end(whole=False)
-        return _Look(self._torch, self._births, self._observer).report()[0]
+        return _Look(self._torch, self._births, self._observer, self._counters).report()[0]
 
     def owned(self) -> tuple[LeakReport, list[OwnedStorage]] | None:
         """The report, and for every live storage the index of the leak in it that owns it; None without torch."""
@@ -87,22 +97,26 @@ class LeakWatch:
             return None
         if self._observer is not None:
             self._observer.end(whole=False)
-        return _Look(self._torch, self._births, self._observer).report()
+        return _Look(self._torch, self._births, self._observer, self._counters).report()
 
 
 class _Look:
     """One search and what follows from it; everything it held is let go at the end."""
 
-    def __init__(self, torch: TorchObjects, births: Births, observer: Observer | None) -> None:
-        self._torch, self._births, self._observer = torch, births, observer
+    def __init__(
+        self, torch: TorchObjects, births: Births, observer: Observer | None, counters: Counters | None
+    ) -> None:
+        self._torch, self._births, self._observer, self._counters = torch, births, observer, counters
         births.look_now()
         self._search = Search(torch)
         self._parents: dict[int, tuple[int, str]] = {}
+        self._said: list[str] = []
         self._statements = Statements(self._search, observer.lines if observer is not None and observer.steps else None)
 
     def report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         """The report, and who owns what."""
-        with undisturbed():  # a collection meanwhile would take what the search makes for the program's
+        # A collection meanwhile would take what the search makes for the program's.
+        with undisturbed(), self._torch.torch._C.DisableTorchFunction():
             return self._report()
 
     def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
@@ -119,16 +133,21 @@ class _Look:
                 for pile in [*found, *remade, *doubtful]
             ]
             leaks += unreached_leaks(search, births, self._statements, self._observer)
+            try:
+                leaks += self._counted(leaks)
+            except Exception as error:  # a counter that says something unheard of: the rest stands
+                self._said.append(f"the counters could not be read ({type(error).__name__})")
             merged = sorted(_merged(leaks), key=lambda pair: (_ORDER.index(pair[0].verdict), -pair[0].bytes_per_step))
             report = LeakReport(
                 steps=births.steps,
                 leaks=tuple(leak for leak, _ in merged),
-                notes=tuple(self._notes()),
+                notes=(*search.skipped, *self._said),
                 headroom_bytes=self._headroom(),
                 seconds=search.seconds,
                 objects=len(search.order),
                 live_bytes=sum(storage.size_bytes for storage in search.storages),
                 complete=search.complete,
+                missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
             )
             owner = {storage: index for index, (_, kept) in enumerate(merged) for storage in kept if storage}
             born = {item.storage: item.born for item in items if item.storage is not None}
@@ -137,6 +156,20 @@ class _Look:
         finally:
             search.close()
 
+    def _counted(
+        self, leaks: Sequence[tuple[LiveLeak, set[Storage | None]]]
+    ) -> list[tuple[LiveLeak, set[Storage | None]]]:
+        """What only counters show."""
+        if self._counters is None:
+            return []
+        search, births = self._search, self._births
+        known: Counter[str] = Counter()
+        for storage in {*search.storages, *(one for _, kept in leaks for one in kept if one)}:
+            known[storage.device] += storage.size_bytes
+        found = counted_leaks(self._counters, search, self._statements, known, [leak for leak, _ in leaks])
+        sent = handed_over_leak(self._counters, search, self._statements, births.steps, births.known_until)
+        return [(leak, set()) for leak in ([*found, sent] if sent is not None else found)]
+
     def _interesting(self) -> list[int]:
         """Positions of what may have grown: storages from after the beginning, autograd nodes."""
         search = self._search
@@ -144,18 +177,6 @@ class _Look:
         for low, high in search.graph_from:
             found += [place for place in range(low, high) if self._torch.is_node(search.order[place])]
         return found
-
-    def _notes(self) -> list[str]:
-        notes = list(self._search.skipped)
-        needed = WARM_UP + FEWEST + 1
-        if self._births.steps < needed:
-            missing = needed - self._births.steps
-            notes.insert(
-                0,
-                f"{counted(self._births.steps, 'step')} have ended: {counted(missing, 'more step')} "
-                f"{'is' if missing == 1 else 'are'} needed to tell growth from warm-up",
-            )
-        return notes
 
     def _headroom(self) -> int | None:
         """Free memory of the current GPU, PyTorch's cache included; None where no GPU is in use."""
@@ -189,10 +210,14 @@ class _Look:
         kind = class_of(search, chain, at, keeper, self._statements, is_graph)
         source = statement_source(keeper)
         owner = owner_of(search, chain, at, keeper, source)
-        made = self._made_elsewhere(keeper) or made or self._made(keeper, is_graph=is_graph)
+        if made is not None and only_waits(made.file, made.line):
+            made = self._made_elsewhere(keeper) or made
+        made = made or self._made(keeper, is_graph=is_graph)
         verdict, why = self._verdict(pile, value, keeper, is_graph)
         pins = self._pins(pile)
-        fix = fix_of(kind, keeper, owner.name, stored_source(keeper), remade=pile.is_remade, pins=pins)
+        device = device_of(item.storage for item in pile.items)
+        number = self._torch.is_tensor(held) and self._torch.is_number(held)
+        fix = fix_of(kind, keeper, owner, remade=pile.is_remade, pins=pins, device=device, is_number=number)
         return LiveLeak(
             verdict=verdict,
             kind=kind,
@@ -209,6 +234,8 @@ class _Look:
             owner=owner,
             why=why,
             fix="" if verdict == NONE else fix,
+            device=device,
+            route=route_of(upto),
         )
 
     def _verdict(self, pile: Pile, value: Any, keeper: Keeper | None, is_graph: bool) -> tuple[str, tuple[str, ...]]:
@@ -255,15 +282,11 @@ class _Look:
         return None if line is None else MadeAt(*line)
 
     def _made_elsewhere(self, keeper: Keeper | None) -> MadeAt | None:
-        """The line that makes it, from the source, where another thread did, which was not traced.
-
-        What was seen is then the line at which this thread waited.
-        """
-        if keeper is None or keeper.store is None or not self._statements.ran_elsewhere(keeper.store):
+        """The line that makes it, from the source, where this thread was seen only to wait while another made it."""
+        if keeper is None or keeper.store is None:
             return None
         made = made_at(self._statements, keeper.store, is_graph=False)
-        ran = self._observer is not None and (made.file, made.line) in self._observer.lines
-        return None if ran or made.line == keeper.line else made
+        return None if made.line == keeper.line else made
 
     def _made_by(self, node: Any) -> Stack | None:
         number = self._torch.sequence_of(node)

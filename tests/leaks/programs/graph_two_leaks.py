@@ -23,7 +23,7 @@ class Net(nn.Module):
         self.one, self.two = nn.Linear(100, 600), nn.Linear(600, 50)
 
     def forward(self, x):
-        return self.two(torch.sigmoid(self.one(x)))
+        return self.two(torch.sigmoid(self.one(x)))  # ALLOCATES
 
 
 class Study:
@@ -42,7 +42,7 @@ class Study:
         self.losses.append(loss.item())
 
     def probe(self, step, x):
-        out = self.net(x)  # ALLOCATES
+        out = self.net(x)
         self.outputs[step] = out  # KEEPS
         # FIX: self.outputs[step] = out.mean().item()
 

@@ -13,7 +13,8 @@ TRUTH = {
     "leaks": [
         {
             "class": ["container"],
-            "owner": ["metric", "CatMetric.value"],
+            # Each of the two metrics holds one half.
+            "owner": ["metric", "targets", "CatMetric.value"],
             "bytes_per_step": 2 * 4 * 50_000,
         }
     ],
