@@ -13,6 +13,7 @@ import vramlens
 ROOT = Path(vramlens.__path__[0])
 RANKS = {
     "errors": 0,
+    "schema": 0,
     "units": 1,
     "whole_file": 1,
     "_native": 2,
@@ -45,13 +46,12 @@ NARROWER = {
     "analyses": {"read.oom_text", "trace", "errors", "units"},
     "replay": {"_native", "analyses", "trace", "errors", "units"},
     "ranks": {"analyses", "trace", "errors", "units"},
-    "monitor": {"capture", "errors", "units"},
+    "monitor": {"capture", "errors", "schema", "units"},
 }
 """Stages of which not even all lower ones may be imported."""
 LONG = {
     "recovery/guarding.py": "the guard: its arguments, each told, and the order of a step",
     "read/snapshot.py": "one pass over a snapshot's tables, which share their row numbers",
-    "read/oom_text.py": "one grammar: the wordings of every framework's message",
 }
 """Modules of 400 lines and more, with the reason."""
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_forms
 from vramlens.cli.output import as_json, write_stdout
+from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.capture.checks import Check
@@ -47,8 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     found = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
     if arguments.json:
-        from vramlens.report.finding_json import SCHEMA
-
         write_stdout(as_json({"schema": SCHEMA, **found.to_dict()}))
         return 0
     lines = _report(found, _width(), _height())
@@ -65,8 +64,6 @@ def _nccl(arguments: argparse.Namespace) -> int:
     facts = ask_torch().facts or {}  # in a process aside: this one makes no context
     found = check_collectives(int(facts.get("visible") or 0))
     if arguments.json:
-        from vramlens.report.finding_json import SCHEMA
-
         write_stdout(as_json({"schema": SCHEMA, "collectives": found.to_dict()}))
     else:
         write_stdout("\n".join(_collectives(found, _width())) + "\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vramlens.cli.arguments import add_forms, add_output
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
 from vramlens.errors import UsageError, VramlensError
+from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.ranks import Comparison
@@ -89,8 +90,6 @@ def _answered(arguments: argparse.Namespace) -> str:
         raise UsageError("--sql asks a lake: make one with vramlens export FOLDER --to LAKE/")
     names, rows = Lake(arguments.paths[0], arguments.run).sql(arguments.sql)
     if arguments.json:
-        from vramlens.report.finding_json import SCHEMA
-
         return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
     return "".join("\t".join(map(str, row)) + "\n" for row in (names, *rows))
 

@@ -17,11 +17,12 @@ from vramlens.live.dominators import Retained, retained_by
 from vramlens.live.keeper import Statements
 from vramlens.live.objects import class_name
 from vramlens.live.owner import owner_of
-from vramlens.live.report import SCHEMA, Owner
+from vramlens.live.report import Owner
 from vramlens.live.roots import all_roots
 from vramlens.live.search import Search, undisturbed
 from vramlens.live.tensors import Storage, loaded
 from vramlens.live.text import place_text
+from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
 _MOST_OWNERS = 8

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.live.route import Route
-
-SCHEMA = "vramlens/1"
+from vramlens.schema import SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

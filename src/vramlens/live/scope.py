@@ -12,10 +12,11 @@ from typing import Any
 
 from vramlens.errors import VramlensError
 from vramlens.live.objects import is_kind
-from vramlens.live.report import SCHEMA, LeakReport
+from vramlens.live.report import LeakReport
 from vramlens.live.search import Search, undisturbed
 from vramlens.live.tensors import Storage, loaded
 from vramlens.live.watch import LeakWatch
+from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 
 _LEAST_STEPS = 5

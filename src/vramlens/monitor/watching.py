@@ -16,6 +16,7 @@ from vramlens.monitor.alerts import Alert, Values, Watch
 from vramlens.monitor.history import History
 from vramlens.monitor.machine import DeviceNow, Machine, MachineNow, ProcessNow, held_on
 from vramlens.monitor.rules import Rule
+from vramlens.schema import SCHEMA
 
 
 class Sink(Protocol):
@@ -129,7 +130,7 @@ def values_of(now: MachineNow) -> list[Values]:
 def machine_dict(now: MachineNow) -> dict[str, Any]:
     """All figures, ready for JSON."""
     return {
-        "schema": "vramlens/1",
+        "schema": SCHEMA,
         "time_us": now.time_us,
         "driver": now.driver_version,
         "devices": [_device_dict(device) for device in now.devices],

@@ -9,7 +9,7 @@ import pytest
 
 from vramlens.analyses.tolerance import parse_tolerance
 from vramlens.errors import UsageError
-from vramlens.report.finding_json import SCHEMA
+from vramlens.schema import SCHEMA
 from vramlens.whole_file import whole_file
 
 NAME = "vramlens-tests.json"

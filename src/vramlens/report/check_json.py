@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramlens.report.finding_json import SCHEMA, finding_to_json
+from vramlens.report.finding_json import finding_to_json
+from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget import Check, Result

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding, Place
 
-SCHEMA = "vramlens/1"
-"""What every answer says under ``schema`` (docs/design.md)."""
-
 
 def finding_to_json(finding: Finding) -> dict[str, Any]:
     """A finding, key by key."""

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vramlens.report.finding_json import SCHEMA, finding_to_json, place_to_json
+from vramlens.report.finding_json import finding_to_json, place_to_json
 from vramlens.report.leaks_json import leak_to_json
+from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.report.wording import place_name, visible
+from vramlens.report.wording import place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -211,8 +211,6 @@ def _unknown(report: LeakReport) -> Iterator[str]:
 
 
 def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
-    from vramlens.report.replay import quoted
-
     source = report.recording.source
     program = program_words(report.recording)
     if not growing and not any(one.findings for one in report.devices):

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from vramlens.report.layout import Layout, right
 from vramlens.report.leaks_story import LeakClaim, LeakStory, leak_story
-from vramlens.report.replay import next_lines, show
+from vramlens.report.screen import layout_of, next_lines, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ _TITLE = "bold"
 
 def render_leaks(report: LeakReport, console: Console, top: int | None = None) -> None:
     """Prints the answer of ``vramlens leaks``."""
-    layout = Layout(console.width, ascii_only=not console.encoding.startswith("utf"))
+    layout = layout_of(console)
     show(console, list(_lines(leak_story(report, top), layout)))
 
 

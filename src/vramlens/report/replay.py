@@ -9,11 +9,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from vramlens.report.layout import Layout, left, right
-from vramlens.report.screen import layout_of
-from vramlens.report.screen import next_lines as next_lines
-from vramlens.report.screen import show as show
-from vramlens.report.wording import quoted as quoted
-from vramlens.report.wording import visible
+from vramlens.report.screen import layout_of, next_lines, show
+from vramlens.report.wording import quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramlens.report.finding_json import SCHEMA
+from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
     from vramlens.replay import Answer, Difference, Recorded, Tuned, Tuning, WhatIf
