@@ -464,6 +464,9 @@ def other_process(rank: Rank, size: int) -> None:
     rank.facts["ledger"] = tuple((LEDGER | {"other_processes": max(size, 80 * MIB)}).items())
 
 
+_BY_LEDGER = ("nccl", "other_process")
+
+
 class NotPossible(Exception):
     """This base has no room for this cause in this size."""
 
@@ -503,23 +506,41 @@ def job(
     Raises:
         NotPossible: not with this base.
     """
-    plant, _, _, where = CAUSES[name]
     chance = random.Random(f"{base.name} {name} {share} {world} {seed}")
-    odd = {"first": 0, "last": world - 1, "any": chance.randrange(world)}[where]
-    rank = Rank(base, seed + 1000, world, marks)
+    odd = where(name, world, chance.randrange(world))
+    one = planted(base, name, share, world, seed + 1000, marks)
+    return [
+        replace(
+            one if number == odd else chance.choice(usual(base, name, seed % 3, marks)), rank=number, world_size=world
+        )
+        for number in range(world)
+    ], odd
+
+
+def where(name: str, world: int, anywhere: int) -> int:
+    """The rank that may have a cause."""
+    return {"first": 0, "last": world - 1, "any": anywhere}[CAUSES[name][3]]
+
+
+@cache
+def planted(base: Base, name: str, share: float, world: int = 8, seed: int = 0, marks: bool = True) -> RankSummary:
+    """A rank with a cause that raises its peak by a share of it.
+
+    Raises:
+        NotPossible: not with this base.
+    """
+    rank = Rank(base, seed, world, marks)
     rank.jitter()
-    if name in ("nccl", "other_process"):
+    if name in _BY_LEDGER:
         rank.facts["ledger"] = tuple(LEDGER.items())
-    plant(rank, int(share * base.peak))
-    usual = _usual(base, "moe" if name == "moe_hot_rank" else "", seed % 3, marks)
-    ledger = tuple(LEDGER.items()) if name in ("nccl", "other_process") else None
-    ranks = []
-    for number in range(world):
-        one = rank.summary() if number == odd else chance.choice(usual)
-        if number != odd and ledger:
-            one = replace(one, ledger=ledger)
-        ranks.append(replace(one, rank=number, world_size=world))
-    return ranks, odd
+    CAUSES[name][0](rank, int(share * base.peak))
+    return rank.summary()
+
+
+def usual(base: Base, name: str = "", seed: int = 0, marks: bool = True) -> tuple[RankSummary, ...]:
+    """Some ranks of a job in which another one has this cause."""
+    ranks = _usual(base, "moe" if name == "moe_hot_rank" else "", seed, marks)
+    return tuple(replace(one, ledger=tuple(LEDGER.items())) for one in ranks) if name in _BY_LEDGER else ranks
 
 
 @cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from installed import PYTHON_PATH
@@ -36,3 +38,10 @@ def run_program(folder: Path, text: str, *options: str, **environment: str) -> s
 def recordings(folder: Path) -> list[str]:
     """The names of the recordings in a folder, and of anything else that was left behind."""
     return sorted(path.name for path in folder.iterdir() if path.name not in ("train.py", "__pycache__"))
+
+
+def meta_of(path: Path) -> dict[str, object]:
+    """What a recording says about itself."""
+    with zipfile.ZipFile(path) as archive:
+        meta: dict[str, object] = json.loads(archive.read("meta.json"))
+    return meta

@@ -7,131 +7,27 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from monitor.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, UNINITIALIZED, FakeNvml, Gpu
 from vramlens.capture import driver as module
 from vramlens.capture.driver import GpuProcess, driver, own_pids
 from vramlens.units import GIB, MIB
 
 
-class NVMLError(Exception):
-    """As pynvml raises it."""
-
-
 @dataclass
-class FakeGpu:
-    uuid: str
+class FakeGpu(Gpu):
+    """A GPU that cannot be divided."""
+
+    name: str = "NVIDIA A10"
     total: int = 24 * GIB
     free: int = 20 * GIB
     reserved: int = 400 * MIB
-    name: str = "NVIDIA A10"
+    refused: dict[str, str] = field(default_factory=lambda: {"nvmlDeviceGetMigMode": NOT_SUPPORTED})
     pci: str = "00000000:1B:00.0"
-    compute: list[tuple[int, int | None]] = field(default_factory=list)
-    graphics: list[tuple[int, int | None]] = field(default_factory=list)
-    mps: list[tuple[int, int | None]] = field(default_factory=list)
-    instances: list[FakeGpu] = field(default_factory=list)
-    is_instance: bool = False
-
-
-class FakeNvml(ModuleType):
-    """A pynvml with the names of nvidia-ml-py 13.615; ``missing`` names are absent, ``refused`` ones raise."""
-
-    nvmlMemory_v2 = 0x02000028  # noqa: N815
-
-    def __init__(self, *gpus: FakeGpu) -> None:
-        super().__init__("pynvml")
-        self.gpus, self.refused, self.inits, self.up = list(gpus), set[str](), 0, False
-        self.missing = set[str]()
-
-    def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("nvml"):
-            return super().__getattribute__(name)
-        if name in self.missing:
-            raise AttributeError(name)
-        value = super().__getattribute__(name)
-        if not callable(value):
-            return value
-
-        def call(*args: Any) -> Any:
-            if name in self.refused or (name != "nvmlInit" and not self.up):
-                raise NVMLError("Insufficient Permissions" if self.up else "Uninitialized")
-            return value(*args)
-
-        return call
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.inits, self.up = self.inits + 1, True
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "580.159.04"
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:  # noqa: N802
-        return self.gpus[index]
-
-    def _where(self, fits: Callable[[FakeGpu], bool]) -> FakeGpu:
-        for gpu in self.gpus:
-            for one in (gpu, *gpu.instances):
-                if fits(one):
-                    return one
-        raise NVMLError("Not Found")
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:  # noqa: N802
-        return self._where(lambda gpu: gpu.uuid == uuid)
-
-    def nvmlDeviceGetHandleByPciBusId(self, bus: str) -> FakeGpu:  # noqa: N802
-        return self._where(lambda gpu: gpu.pci == bus)
-
-    def nvmlDeviceGetName(self, handle: FakeGpu) -> bytes:  # noqa: N802
-        return handle.name.encode()
-
-    def nvmlDeviceGetUUID(self, handle: FakeGpu) -> str:  # noqa: N802
-        return handle.uuid
-
-    def nvmlDeviceGetMigMode(self, handle: FakeGpu) -> list[int]:  # noqa: N802
-        if handle.name.startswith("NVIDIA A10"):
-            raise NVMLError("Not Supported")
-        return [int(bool(handle.instances))] * 2
-
-    def nvmlDeviceIsMigDeviceHandle(self, handle: FakeGpu) -> Any:  # noqa: N802
-        return SimpleNamespace(value=int(handle.is_instance))
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: FakeGpu) -> int:  # noqa: N802
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: FakeGpu, index: int) -> FakeGpu:  # noqa: N802
-        if index >= len(handle.instances):
-            raise NVMLError("Not Found")
-        return handle.instances[index]
-
-    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu, version: int | None = None) -> Any:  # noqa: N802
-        info = SimpleNamespace(total=handle.total, free=handle.free, used=handle.total - handle.free)
-        if version is not None:
-            if "v2" in self.missing:
-                raise NVMLError("Function Not Found")
-            info.reserved = handle.reserved
-        return info
-
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: FakeGpu) -> list[Any]:  # noqa: N802
-        return _listed(handle.compute)
-
-    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: FakeGpu) -> list[Any]:  # noqa: N802
-        return _listed(handle.compute)
-
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: FakeGpu) -> list[Any]:  # noqa: N802
-        return _listed(handle.graphics)
-
-    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: FakeGpu) -> list[Any]:  # noqa: N802
-        return _listed(handle.mps)
-
-
-def _listed(processes: list[tuple[int, int | None]]) -> list[Any]:
-    return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in processes]
 
 
 class FakeCuda:
@@ -159,6 +55,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
     def install(*gpus: FakeGpu) -> FakeNvml:
         fake = FakeNvml(*gpus)
+        fake.encodes = True
         monkeypatch.setitem(sys.modules, "pynvml", fake)
         module.forget()
         return fake
@@ -259,7 +156,7 @@ def test_unlike_gpus_may_be_ordered_otherwise(nvml: Install, monkeypatch: pytest
 
 def divided(*letters: str) -> FakeGpu:
     parts = [FakeGpu(f"MIG-{x}", total=5 * GIB, free=5 * GIB, reserved=0, is_instance=True, pci="") for x in letters]
-    return FakeGpu("GPU-h", name="NVIDIA H100", instances=parts)
+    return FakeGpu("GPU-h", name="NVIDIA H100", instances=parts, refused={})
 
 
 def test_instances_by_name(nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +218,7 @@ def test_older_lists_and_refused_lists(nvml: Install) -> None:
     memory = found.memory(gpu)
     assert memory is not None
     assert memory.processes == (GpuProcess(7, GIB),)
-    fake.refused.add("nvmlDeviceGetComputeRunningProcesses_v2")
+    fake.refused["nvmlDeviceGetComputeRunningProcesses_v2"] = NO_PERMISSION
     memory = found.memory(gpu)
     assert memory is not None
     assert memory.processes is None
@@ -342,7 +239,7 @@ def test_nvml_shut_down_by_somebody_else(nvml: Install) -> None:
     fake.up = False
     assert found.memory(gpu) is not None
     assert fake.inits == 2
-    fake.refused.add("nvmlDeviceGetMemoryInfo")
+    fake.refused["nvmlDeviceGetMemoryInfo"] = NO_PERMISSION
     assert found.memory(gpu) is None
     assert fake.inits == 2
 
@@ -354,7 +251,7 @@ def test_no_pynvml_and_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is None
     assert reason == "The NVIDIA driver cannot be asked without pynvml (pip install nvidia-ml-py)."
     fake = FakeNvml()
-    fake.refused.add("nvmlInit")
+    fake.refused["nvmlInit"] = UNINITIALIZED
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     module.forget()
     found, reason = driver()

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capture.test_driver import FakeGpu, FakeNvml, Install, NVMLError, nvml
+from capture.test_driver import FakeGpu, Install, nvml
+from monitor.fake_nvml import NO_PERMISSION, FakeNvml, NVMLError
 from vramlens.capture import ledger as module
 from vramlens.capture.driver import GpuMemory, GpuProcess, forget
 from vramlens.capture.ledger import Held, Ledger, LedgerRow, ledger, ledgers, rows_of
@@ -284,7 +285,7 @@ def test_only_the_own_size_not_available(nvml: Install, install: Any) -> None:
 
 def test_lists_not_permitted(nvml: Install, install: Any) -> None:
     fake = nvml(a10())
-    fake.refused |= {f"nvmlDeviceGetComputeRunningProcesses{suffix}" for suffix in ("_v3", "_v2")}
+    fake.refused |= {f"nvmlDeviceGetComputeRunningProcesses{suffix}": NO_PERMISSION for suffix in ("_v3", "_v2")}
     install(FakeTorch("a", used={0: stats(3 * GIB, 4 * GIB)}))
     found = ledger()
     assert "does not list the processes" in note(found, "outside_pytorch")
@@ -463,7 +464,7 @@ def test_whatever_breaks_nothing_is_raised(nvml: Install, install: Any, monkeypa
     fake: FakeNvml = nvml(a10())
     torch = install(FakeTorch("a", used={0: stats(3 * GIB, 4 * GIB)}))
     for name in [name for name in vars(FakeNvml) if name.startswith("nvml") and name != "nvmlInit"]:
-        fake.refused = {name}
+        fake.refused = {name: NO_PERMISSION}
         forget()
         assert isinstance(ledger(), Ledger), name
         assert isinstance(ledgers(), tuple)

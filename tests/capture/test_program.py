@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import vramlens
-from capture.programs import PLUG_IN, python, recordings
-from capture.test_run import meta_of
+from capture.programs import PLUG_IN, meta_of, python, recordings
 
 pytest.importorskip("torch")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import vramlens
-from capture.programs import PLUG_IN, python, recordings, run_program
+from capture.programs import PLUG_IN, meta_of, python, recordings, run_program
 from installed import PYTHON_PATH
 
 pytest.importorskip("torch")
@@ -25,12 +25,6 @@ STEPS = USES_GPU + (
     "    model(torch.ones(2)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
     "    print(i, gpu.history, flush=True)\n"
 )
-
-
-def meta_of(path: Path) -> dict[str, object]:
-    with zipfile.ZipFile(path) as archive:
-        meta: dict[str, object] = json.loads(archive.read("meta.json"))
-    return meta
 
 
 @pytest.mark.parametrize(

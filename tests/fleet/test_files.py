@@ -79,6 +79,37 @@ def test_mixed_runs_are_told(tmp_path: Path) -> None:
     assert "different versions of PyTorch" in notes
 
 
+def test_a_folder_that_was_used_twice_is_told(tmp_path: Path) -> None:
+    data = data_of("ranks/leak_rank1/leak_rank1.rank0")
+    minute = 60_000_000
+    for rank, host, began, ended in (
+        (0, "a", 90, 95),
+        (1, "a", 1, 80),
+        (2, "a", 91, 95),
+        (3, "b", 1, 2),
+        (4, "a", 2, 89),
+    ):
+        meta = {"rank": rank, "world_size": 5, "host": host, "started_us": began * minute, "written_us": ended * minute}
+        vram(tmp_path / f"{rank}.vram", data, meta)
+    # Rank 3's machine may have another clock.
+    assert find_ranks([tmp_path]).notes == (
+        "ranks 1, 4 were written before other ranks of the same machine began: of an earlier run?",
+    )
+    (tmp_path / "1.vram").unlink()
+    (tmp_path / "4.vram").unlink()
+    assert find_ranks([tmp_path]).notes == ()
+
+
+def test_one_file_twice_is_one_rank(tmp_path: Path) -> None:
+    data = data_of("ranks/leak_rank1/leak_rank1.rank0")
+    one = vram(tmp_path / "a.vram", data, {"rank": 1, "world_size": 2})
+    shutil.copy(one, tmp_path / "a (copy).vram")
+    found = find_ranks([tmp_path, one])
+    assert [each.rank for each in found.ranks] == [1]
+    assert found.missing == (0,)
+    assert found.notes == ("1 rank with more than one recording: taken a.vram; 1 left out",)
+
+
 def test_a_damaged_rank_leaves_the_others(tmp_path: Path) -> None:
     put(tmp_path, "rank0.pickle.xz", "rank2.pickle.xz")
     (tmp_path / "rank1.pickle").write_bytes(b"\x80\x04cos\nsystem\n.")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA
+from recordings import DATA, data_of
+from vram_files import vram
 from vramlens.cli.main import main
 from vramlens.errors import InputError, UsageError
 from vramlens.fleet import Lake, compare_files, export_lake, find_ranks, is_lake, read_job, read_lake
+from vramlens.report.ranks_json import comparison_to_json
 
 pytest.importorskip("duckdb")
 LEAK = DATA / "ranks/leak_rank1"
@@ -100,3 +102,31 @@ def test_sql_on_the_command_line(lake: Path, capsys: pytest.CaptureFixture[str])
     assert main(["ranks", str(lake), "--run", "leak", "--sql", question, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == [[0, 360097800], [1, 846045220]]
     assert main(["ranks", str(LEAK), "--sql", question]) == 2
+
+
+def test_a_lake_tells_failures_as_the_folder_does(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    data = data_of("ranks/leak_rank1/leak_rank1.rank0")
+    for rank, trigger in enumerate(("sigterm", "error", "exit", "sigterm")):
+        meta = {"rank": rank, "world_size": 8, "trigger": trigger, "written_us": 1_700_000_000_000_000 + rank}
+        vram(folder / f"{rank}.vram", data, meta)
+    shutil.copy(LEAK / "leak_rank1.rank0.nccl.pickle.xz", folder / "nccl_rank0.pickle.xz")
+    frames = 'Traceback:\n  File "train/job.py", line 33, in step\n    load()\n'
+    for rank, (message, time) in {
+        2: ("ValueError: bad", "1699999990"), 3: ("RuntimeError: Connection closed by peer", "x"), 5: ("SystemError", ""),
+    }.items():  # fmt: skip
+        inner = {"message": message, "extraInfo": {"py_callstack": frames, "timestamp": time}}
+        (folder / f"error_rank{rank}.json").write_text(json.dumps({"message": inner}))
+    # What cannot be read costs itself, and neither its rank nor the rank's other files.
+    (folder / "nccl_rank2.pickle").write_bytes(b"\x80\x04}.")
+    (folder / "error_rank0.json").write_text('{"message": 3, "extraInfo": 0}')
+    here = compare_files([folder])
+    export_lake([folder], str(tmp_path / "lake"), "x", where="2")
+    there = comparison_to_json(compare_files([tmp_path / "lake"]))
+    assert there == comparison_to_json(here)
+    assert [(one.rank, one.follows) for one in here.failures.failed] == [(2, False), (1, False), (5, False), (3, True)]
+    assert here.failures.victims == (0,)
+    assert sum(note.startswith(("rank 0: ", "rank 2: ")) for note in here.notes) == 2
+    _, rows = Lake(tmp_path / "lake").sql("SELECT rank, message, line FROM errors WHERE NOT follows ORDER BY rank")
+    assert rows == [(2, "ValueError: bad", 33), (5, "SystemError", 33)]

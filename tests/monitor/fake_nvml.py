@@ -7,6 +7,7 @@ divided GPUs, MPS, containers, missing permissions, several GPUs, none.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -44,6 +45,7 @@ class Gpu:
     instances: list[Gpu] = field(default_factory=list)
     is_instance: bool = False
     refused: dict[str, str] = field(default_factory=dict)
+    pci: str = ""
 
     def use(self, pid: int, size: int | None, *, kind: str = "compute") -> Gpu:
         """Adds a process; its memory is no longer free."""
@@ -53,13 +55,16 @@ class Gpu:
 
 
 class FakeNvml(ModuleType):
-    """The module; ``missing`` names are absent, ``calls`` counts."""
+    """The module; ``missing`` names are absent (of memory: "v2"), ``calls`` and ``inits`` count.
+
+    Names of GPUs are bytes where ``encodes``, as they were in older releases.
+    """
 
     nvmlMemory_v2 = 0x02000028  # noqa: N815
 
     def __init__(self, *gpus: Gpu) -> None:
         super().__init__("pynvml")
-        self.gpus, self.up, self.calls = list(gpus), False, 0
+        self.gpus, self.up, self.calls, self.inits, self.encodes = list(gpus), False, 0, 0, False
         self.missing: set[str] = set()
         self.refused: dict[str, str] = {}
 
@@ -86,7 +91,7 @@ class FakeNvml(ModuleType):
         return call
 
     def nvmlInit(self) -> None:  # noqa: N802
-        self.up = True
+        self.inits, self.up = self.inits + 1, True
 
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.up = False
@@ -103,18 +108,21 @@ class FakeNvml(ModuleType):
             raise NVMLError(gpu.refused["open"])
         return gpu
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:  # noqa: N802
+    def _where(self, fits: Callable[[Gpu], bool]) -> Gpu:
         for gpu in self.gpus:
             for one in (gpu, *gpu.instances):
-                if one.uuid == uuid:
+                if fits(one):
                     return one
         raise NVMLError(NOT_FOUND)
 
-    def nvmlDeviceGetHandleByPciBusId(self, bus: str) -> Gpu:  # noqa: N802
-        raise NVMLError(NOT_FOUND)
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Gpu:  # noqa: N802
+        return self._where(lambda gpu: gpu.uuid == uuid)
 
-    def nvmlDeviceGetName(self, handle: Gpu) -> str:  # noqa: N802
-        return handle.name
+    def nvmlDeviceGetHandleByPciBusId(self, bus: str) -> Gpu:  # noqa: N802
+        return self._where(lambda gpu: bool(gpu.pci) and gpu.pci == bus)
+
+    def nvmlDeviceGetName(self, handle: Gpu) -> str | bytes:  # noqa: N802
+        return handle.name.encode() if self.encodes else handle.name
 
     def nvmlDeviceGetUUID(self, handle: Gpu) -> str:  # noqa: N802
         return handle.uuid
@@ -136,6 +144,8 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu, version: int | None = None) -> Any:  # noqa: N802
         info = SimpleNamespace(total=handle.total, free=handle.free, used=handle.total - handle.free)
         if version is not None:
+            if "v2" in self.missing:
+                raise NVMLError("Function Not Found")
             info.reserved = handle.reserved
         return info
 
@@ -156,6 +166,9 @@ class FakeNvml(ModuleType):
         return handle.limit
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Gpu) -> list[Any]:  # noqa: N802
+        return _listed(handle.compute)
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: Gpu) -> list[Any]:  # noqa: N802
         return _listed(handle.compute)
 
     def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Gpu) -> list[Any]:  # noqa: N802

@@ -30,7 +30,10 @@ TRUTH: dict[str, list[tuple[list[int], str]]] = {
     "wrong_device": [(list(range(1, LAST + 1)), "stray_context")],
     "hang": [([LAST], "desync")],
     "oom_one": [],
+    "raise_one": [],
 }
+FIRST = {"oom_one": 1, "raise_one": 1}
+"""The rank that fails first; each of the others leaves a recording when SIGTERM ends it."""
 
 
 def run(name: str, out: Path) -> dict[str, object]:
@@ -59,9 +62,12 @@ def run(name: str, out: Path) -> dict[str, object]:
         return {"name": name, "ok": False, "error": answer.stderr, "exit": code}
     found = json.loads(answer.stdout)
     said = [(one["ranks"], one["cause"]) for one in found["differences"]]
+    first = found["failures"][0]["rank"] if found["failures"] else None
+    right = first == FIRST.get(name, first) and not (name in FIRST and found["missing"])
     return {
         "name": name,
-        "ok": said == TRUTH[name],
+        "ok": said == TRUTH[name] and right,
+        "first": first,
         "truth": TRUTH[name],
         "said": said,
         "differences": found["differences"],

@@ -183,6 +183,16 @@ def oom_one() -> None:
     train(wrapped(), size=64 if RANK == 1 else 8)
 
 
+def raise_one() -> None:
+    """Rank 1 raises while the others wait in a collective, in which torchrun's SIGTERM finds them."""
+
+    def after(step: int, _loss: torch.Tensor) -> None:
+        if step == 2 and RANK == 1:
+            raise ValueError("bad batch")
+
+    train(wrapped(), after=after)
+
+
 if NAME == "wrong_device":
     lost = torch.zeros(32 << 20, device="cuda:0")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

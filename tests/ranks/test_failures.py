@@ -121,3 +121,55 @@ def test_what_is_no_error_file_costs_nothing_else(tmp_path: Path, text: str) -> 
     found = compare_files([tmp_path])
     assert sorted(found.flights) == [1]
     assert "no error file" in " ".join(found.notes)
+
+
+def test_who_was_ended_by_sigterm_is_a_victim(clean: RankSummary) -> None:
+    ranks = [
+        replace(clean, rank=0, ended=("sigterm", 1_700_000_009_000_000)),
+        replace(clean, rank=1, ended=("error", 1_700_000_007_000_000)),
+        replace(clean, rank=2, ended=("sigterm", 1_700_000_008_000_000), failure=replace(OOM, died=False)),
+        replace(clean, rank=3, ended=("error", 1_700_000_007_500_000)),
+    ]
+    found = compare(ranks)
+    assert [(one.rank, one.after_s) for one in found.failures.failed] == [(1, 0.0), (3, 0.5)]
+    assert "whole seconds" not in found.failures.clock
+    assert found.failures.victims == (0, 2)
+    assert found.notes == ("ranks 0 and 2 were ended by SIGTERM and did not fail: victims of rank 1",)
+    # Out of memory comes first where it came first; its recording may have been written by SIGTERM.
+    ranks[2] = replace(ranks[2], failure=OOM)
+    assert [one.rank for one in compare(ranks).failures.failed] == [2, 1, 3]
+    # An error file says more than the recording.
+    error = RankError("e", "torch.distributed.DistBackendError: NCCL watchdog timed out", 1_699_999_999, (), True)
+    assert [one.rank for one in failure_order(ranks, {}, {1: error}).failed] == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("ended", "missing", "note"),
+    [
+        ((("sigterm", 5), ("exit", 3)), (), "rank 0 was ended by SIGTERM; rank 1 ended without it: what came first is in"),
+        ((("sigterm", 5), ("sigterm", 6)), (2,), "; what came first is likely in the output of rank 2, of which nothing"),
+        ((("sigterm", 5), ("sigterm", 6)), (), "ranks 0-1 were ended by SIGTERM, all that are here: whoever ran"),
+        ((None, ("exit", 6)), (), ""),
+    ],
+)  # fmt: skip
+def test_victims_without_a_culprit(
+    clean: RankSummary, ended: tuple[tuple[str, int] | None, ...], missing: tuple[int, ...], note: str
+) -> None:
+    found = compare([replace(clean, rank=rank, ended=each) for rank, each in enumerate(ended)], missing=missing)
+    assert found.failures.failed == ()
+    assert note in " ".join(found.notes)
+    assert bool(note) == bool(found.notes)
+
+
+def test_a_recording_says_why_it_was_written(tmp_path: Path) -> None:
+    data = data_of("recordings/gpt_annotated")
+    for rank, trigger in enumerate(("sigterm", "error")):
+        vram(
+            tmp_path / f"{rank}.vram",
+            data,
+            {"rank": rank, "world_size": 2, "trigger": trigger, "written_us": 50 - rank},
+        )
+    found = compare_files([tmp_path])
+    assert [one.ended for one in found.ranks] == [("sigterm", 50), ("error", 49)]
+    assert [one.rank for one in found.failures.failed] == [1]
+    assert found.failures.victims == (0,)

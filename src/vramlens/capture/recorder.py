@@ -153,16 +153,18 @@ class Recorder:
         since_us: int = 0,
         quiet: bool = False,
         keep_previous: bool = False,
+        ending: str | None = None,
     ) -> dict[str, Any]:
         """Writes a recording of now.
 
         Args:
-            trigger: what it is written for: oom, signal, exit, steps, every or api.
+            trigger: what it is written for: oom, error, sigterm, exit, signal, steps, every or api.
             path: the file; by default the process's own.
             failure: the request that failed, for meta.json.
             since_us: events before this moment (microseconds since the epoch) are left out.
             quiet: whether nothing is printed on success.
             keep_previous: whether the file that would be replaced is kept under another name.
+            ending: how the program ends, in one line, for meta.json.
 
         Returns:
             ``{"path": …}``, or ``{"error": why not}``; never raises.
@@ -179,7 +181,7 @@ class Recorder:
             if self.gpu is None or not self.gpu.is_initialized():
                 return {"error": "the program has not used a GPU yet"}
             target = os.path.abspath(path) if path else self.places.next()
-            return self._write(self.gpu, trigger, target, failure, since_us, quiet, keep_previous)
+            return self._write(self.gpu, trigger, target, failure, since_us, quiet, keep_previous, ending)
         except Exception as error:
             reason = str((isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}")
             if trigger != "api":  # whoever called is told
@@ -198,18 +200,19 @@ class Recorder:
         since_us: int,
         quiet: bool,
         keep_previous: bool,
+        ending: str | None,
     ) -> dict[str, Any]:
         began = time.perf_counter()
         if self.facts is None:
             self.facts = DeviceFacts(gpu)
         with no_collection():
-            self.facts.look_at_the_end(in_trouble=trigger in ("oom", "signal"))
+            self.facts.look_at_the_end(in_trouble=trigger in ("oom", "error", "sigterm", "signal"))
             names = self._names(gpu.kind)  # before there are millions of objects more
             owners = None if self.owners is None else self.owners(gpu.kind)
             snapshot = gpu.snapshot()
             if since_us:
                 _leave_out(snapshot, since_us)
-            meta = self._meta(gpu, snapshot, trigger, failure)
+            meta = {**self._meta(gpu, snapshot, trigger, failure), "ending": ending}
             if self._redacted:
                 redact(snapshot, meta)
             os.makedirs(os.path.dirname(path), exist_ok=True)

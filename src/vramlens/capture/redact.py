@@ -10,7 +10,7 @@ from typing import Any
 # What everybody has is kept from here on, so that the reader can tell libraries from the user's own code.
 _LIBRARY = re.compile(r"(?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\].*$")
 _COMPILED = re.compile(r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$")  # the folder has the user's name in it
-_PRIVATE_META = ("command", "host", "folder")
+_PRIVATE_META = ("command", "ending", "host", "folder")
 
 
 def redact(snapshot: dict[str, Any], meta: dict[str, Any]) -> None:

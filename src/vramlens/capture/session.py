@@ -5,19 +5,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vramlens.capture.control import Control
+from vramlens.capture.ending import ending_of_exception, ending_of_stack, uncaught
 from vramlens.capture.on_import import when_imported
 from vramlens.capture.oom import RECORDED, Failure, OutOfMemoryWatch, Verdict
 from vramlens.capture.places import Places
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.profiler import NvtxMarks, ProfilerTrace
 from vramlens.capture.recorder import Recorder
+from vramlens.capture.termination import Termination
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless, say
 from vramlens.units import counted
@@ -32,7 +33,7 @@ class Plan:
         program: what the program is called: its file or module.
         first_step, last_step: record from the beginning of one to the end of the step before the other; None without.
         every: write after each so many steps; 0 is never.
-        at_exit: whether a recording is written when the program ends.
+        at_exit: whether a recording is written when the program ends, by itself or by SIGTERM.
         max_events: how many events each device's ring holds; None lets the host's memory decide.
         redacted: whether paths and arguments are left out.
         profile: whether those steps are traced by PyTorch's profiler instead.
@@ -89,6 +90,7 @@ class Session:
         if leaks is not None:
             self.recorder.owners = leaks.owners
         self._control = Control(self._on_demand, self.recorder.tick)
+        self._termination = Termination(self._terminated, lambda: self.recorder.places.folder)
         self._open_blocks = 0
         self._trace = ProfilerTrace(self.recorder.places, plan.first_step or 0) if plan.profile else None
         self._done = False
@@ -179,6 +181,12 @@ class Session:
                 self._start_if_wanted()
         if self._leaks is None:
             self._control.start()
+        if self.plan.at_exit and self._trace is None:
+            self._termination.arm()
+
+    def _terminated(self, dump: str) -> None:
+        if not self._died_of_a_failure():
+            self.recorder.write("sigterm", ending=ending_of_stack(dump))
 
     def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
         if self._leaks is not None:
@@ -205,6 +213,7 @@ class Session:
                 self.recorder.write("steps")
                 self.recorder.stop()
                 self._done = True
+                self._termination.disarm()
         elif plan.every and count % plan.every == 0:
             self.recorder.write("every", keep_previous=True)
 
@@ -237,6 +246,7 @@ class Session:
     def _at_exit(self) -> None:
         if self._pid != os.getpid():
             return
+        self._termination.stop()
         self._control.stop()
         left_over = warn_if_not_destroyed()
         if left_over is not None:
@@ -250,13 +260,17 @@ class Session:
             return
         gpu = self.recorder.gpu
         if gpu is None or not gpu.is_initialized():
-            say(_why_nothing(gpu is not None and gpu.is_visible()))
+            say(_why_nothing(gpu is not None and gpu.is_visible(), leaks=self._leaks is not None))
         elif not self._died_of_a_failure():
-            self.recorder.write("exit")
+            error = uncaught()
+            if error is None:
+                self.recorder.write("exit")
+            else:
+                self.recorder.write("error", ending=ending_of_exception(error))
 
     def _died_of_a_failure(self) -> bool:
         """Whether the program ends with an out-of-memory error, which has its recording already."""
-        last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        last = uncaught()
         # DataParallel and others raise a new exception with the first one's whole traceback as its text.
         return getattr(last, "__vramlens_path__", None) is not None or RECORDED in str(last)
 
@@ -264,11 +278,14 @@ class Session:
         """In a forked child: it has no thread, no recorder and no GPU of its own."""
         self._failures.enabled = False
         self.recorder.recording = False
+        self._termination.disarm()
 
 
-def _why_nothing(is_visible: bool) -> str:
+def _why_nothing(is_visible: bool, *, leaks: bool) -> str:
     if loaded_torch() is None:
         return "the program did not import torch: nothing was recorded"
+    if leaks:
+        return "no GPU was used: the leaks above are of tensors on the CPU, and there is no recording to write"
     if is_visible:
         return "the program did not use the GPU: nothing was recorded"
     return "no GPU that PyTorch can use here: nothing was recorded ('vramlens doctor' says why)"

@@ -29,7 +29,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         " several GPUs is compared device by device; or a lake that 'vramlens export' wrote",
     )
     parser.add_argument("--run", metavar="ID", help="of a lake, which run (default: the only one)")
-    parser.add_argument("--sql", metavar="SELECT", help="ask a lake in SQL: tables ranks, lines, steps, events, stacks")
+    parser.add_argument(
+        "--sql",
+        metavar="SELECT",
+        help="ask a lake in SQL: tables ranks, lines, steps, events, stacks, collectives, errors",
+    )
     parser.add_argument(
         "--workers", metavar="WHERE", help="what reads the recordings: a number of processes, or dask://HOST:PORT"
     )

@@ -13,7 +13,7 @@ from vramlens.errors import NoProgram, UsageError
 HELP = "Run a program and record its GPU memory."
 _EPILOG = """\
 a recording is written when a request runs out of memory, on kill -USR2 PID or vramlens dump PID, after --steps, every
---every steps, and else when the program ends; a line on standard error says where
+--every steps, and else when the program ends, also by SIGTERM; a line on standard error says where
 
 examples:
   vramlens run train.py --epochs 3

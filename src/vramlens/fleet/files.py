@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from vramlens.units import counted
 _ENDINGS = re.compile(r"(?i)\.(?:vram|(?:pickle|pkl|json)(?:\.(?:xz|gz|zst))?)$")
 _HEAD_BYTES = 1 << 16
 _MOST_NAMED = 5
+_NEVER, _APART_US = 1 << 62, 60_000_000
 # "rank0003", "rank_3", "global-rank 3", "r3" between separators; the last such in the name counts.
 _RANK = re.compile(r"(?i)rank[_\-. ]?0*(\d{1,7})(?!\d)|(?:^|[_\-./])r0*(\d{1,7})(?=[_\-./]|$)")
 # torchrun's log folder: attempt_0/3/error.json, where 3 is the rank on its machine.
@@ -112,6 +113,7 @@ def find_ranks(paths: Sequence[str | os.PathLike[str]]) -> JobFiles:
         notes.append(
             f"the recordings say different numbers of ranks ({', '.join(map(str, sorted(sizes)))}): of two runs?"
         )
+    notes += _of_earlier(recordings)
     versions = {one.meta.torch for one in recordings.values() if one.meta is not None and one.meta.torch}
     if len(versions) > 1:
         notes.append(f"the ranks ran different versions of PyTorch ({', '.join(sorted(versions))})")
@@ -201,6 +203,20 @@ def _numbered(seen: Sequence[_Seen], what: str) -> tuple[dict[int, _Seen], list[
             note += "; folders of several jobs are exported or compared one job at a time"
         notes.append(note)
     return chosen, notes
+
+
+def _of_earlier(recordings: Mapping[int, _Seen]) -> list[str]:
+    """Which recordings are older than others of their machine, in one sentence: a folder was used twice."""
+    began: dict[str, int] = defaultdict(int)
+    metas = {rank: one.meta for rank, one in recordings.items() if one.meta is not None and one.meta.host}
+    for meta in metas.values():
+        began[meta.host or ""] = max(began[meta.host or ""], meta.started_us or 0)
+    old = [rank for rank, meta in metas.items() if (meta.written_us or _NEVER) + _APART_US < began[meta.host or ""]]
+    if not old:
+        return []
+    named = ", ".join(map(str, old[:_MOST_NAMED])) + (", …" if len(old) > _MOST_NAMED else "")
+    was = "rank " + named + " was" if len(old) == 1 else "ranks " + named + " were"
+    return [f"{was} written before other ranks of the same machine began: of an earlier run?"]
 
 
 def _worth(one: _Seen) -> tuple[bool, int, str]:

@@ -13,7 +13,7 @@ from vramlens.fleet.files import JobFiles, RankFile, find_ranks
 from vramlens.fleet.lake import Lake, is_lake, write_rank, write_run
 from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
-from vramlens.read.error_file import read_error_file
+from vramlens.read.error_file import read_error_file, tells_of_another
 from vramlens.read.flight_record import read_flight_record
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
@@ -44,7 +44,7 @@ class Job:
         return compare(
             self.summaries,
             self.flights,
-            errors=self.errors,
+            errors={**_raised(self.summaries), **self.errors},
             missing=self.missing,
             by_device=self.by_device,
             notes=self.notes,
@@ -111,15 +111,19 @@ def read_job(files: JobFiles, *, executor: Executor | None = None, progress: Pro
     summaries, failed = for_each(tasks, summary_of, executor, progress)
     flights: dict[int, FlightRecord] = {}
     errors: dict[int, RankError] = {}
+    odd = list(failed.items())
     for one in files.ranks:
         try:
             if one.error is not None:
                 errors[one.rank] = read_error_file(one.error)
+        except VramlensError as error:
+            odd.append((one.rank, str(error)))
+        try:
             if one.flight is not None:
                 flights[one.rank] = read_flight_record(one.flight)
         except VramlensError as error:
-            failed[one.rank] = str(error)
-    notes = (*files.notes, *(f"rank {rank}: {why}" for rank, why in sorted(failed.items())))
+            odd.append((one.rank, str(error)))
+    notes = (*files.notes, *(f"rank {rank}: {why}" for rank, why in sorted(odd)))
     if not summaries and not flights and not errors:
         raise InputError(f"no rank's file can be read: {notes[-1].partition(': ')[2] if notes else 'there is none'}")
     ordered = tuple(summaries[rank] for rank in sorted(summaries))
@@ -127,17 +131,17 @@ def read_job(files: JobFiles, *, executor: Executor | None = None, progress: Pro
 
 
 def read_lake(lake: Lake) -> Job:
-    """The summaries and flight records that lie in a lake.
+    """The summaries, flight records and errors that lie in a lake.
 
     Raises:
         InputError: they cannot be read.
     """
-    summaries, flights, facts = lake.summaries(), lake.flights(), lake.facts()
+    summaries, flights, errors, facts = lake.summaries(), lake.flights(), lake.errors(), lake.facts()
     world = facts.get("world_size")
     known = {*(one.rank for one in summaries), *flights}
     missing = _missing(world if isinstance(world, int) else None, known, flights)
     notes = [note for note in facts.get("notes", []) if isinstance(note, str)]
-    return Job(summaries, flights, missing, False, tuple(notes))
+    return Job(summaries, flights, missing, False, tuple(notes), errors)
 
 
 def export_lake(
@@ -162,21 +166,31 @@ def export_lake(
         UsageError: ``where`` names nothing that runs, or DuckDB is not installed.
     """
     files = find_ranks(paths)
-    tasks = {one.rank: (root, run, one.rank, one.recording, one.flight) for one in files.ranks}
+    tasks = {one.rank: (root, run, one.rank, one.recording, one.flight, one.error) for one in files.ranks}
     if where is None and not worth_workers(len(tasks)):
         done, failed = for_each(tasks, write_rank, None, progress)
     else:
         with workers(where) as executor:
             done, failed = for_each(tasks, write_rank, executor, progress)
     missing = _missing(files.world_size, set(done), {})
-    notes = (*files.notes, *(f"rank {rank}: {why}" for rank, why in sorted(failed.items())))
+    odd = [*failed.items(), *((rank, why) for rank, one in done.items() for why in one.notes)]
+    notes = (*files.notes, *(f"rank {rank}: {why}" for rank, why in sorted(odd)))
     write_run(root, run, {"world_size": files.world_size, "missing": missing, "notes": notes})
-    return Exported(len(done), sum(done.values()), missing, notes)
+    return Exported(len(done), sum(one.events for one in done.values()), missing, notes)
 
 
 def summary_of(path: str, rank: int) -> RankSummary:
     """The summary of a rank's file; what the map runs for each."""
     return summarise(load(path), rank)
+
+
+def _raised(summaries: Sequence[RankSummary]) -> dict[int, RankError]:
+    """What the recordings say of the exceptions that ended their programs, by rank."""
+    return {
+        one.rank: RankError(one.source, one.ending, None, (), tells_of_another(one.ending))
+        for one in summaries
+        if one.ended is not None and one.ended[0] == "error" and one.ending
+    }
 
 
 def _by_device(one: RankFile) -> tuple[RankSummary, ...]:

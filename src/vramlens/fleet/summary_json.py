@@ -28,13 +28,14 @@ def summary_from_json(text: str) -> RankSummary:
         value["strays"] = tuple(Stray(**_placed(each)) for each in value["strays"])
         value["leaks"] = tuple(Growth(**_placed(each)) for each in value["leaks"])
         value["failure"] = None if value["failure"] is None else Failure(**_placed(value["failure"]))
+        value["ended"] = None if value["ended"] is None else tuple(value["ended"])
         value["groups"] = tuple((name, tuple(tuple(span) for span in spans)) for name, spans in value["groups"])
         value["ledger"] = tuple((kind, size) for kind, size in value["ledger"])
         for name in ("step_peaks", "missing"):
             value[name] = tuple(value[name])
         return RankSummary(**value)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not a rank's summary: {error}") from None
+        raise ValueError(f"no rank's summary of this version ({error}): export the run anew") from None
 
 
 def _placed(fields: dict[str, Any]) -> dict[str, Any]:

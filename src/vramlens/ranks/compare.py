@@ -114,17 +114,35 @@ def compare(
     differences += _between_cohorts(found_cohorts, by_rank)
     for one in ordered:
         differences += [_stray(one, stray) for stray in one.strays]
+    failures = failure_order(ordered, flights, errors)
     return Comparison(
         ranks=ordered,
         missing=tuple(missing),
         cohorts=found_cohorts,
         differences=_merged(differences),
         collectives=problems,
-        failures=failure_order(ordered, flights, errors),
+        failures=failures,
         flights=flights,
         by_device=by_device,
-        notes=(*notes, *_uneven_recordings(ordered)),
+        notes=(*_ended(failures, ordered, missing), *notes, *_uneven_recordings(ordered)),
     )
+
+
+def _ended(failures: FailureOrder, ranks: Sequence[RankSummary], missing: Sequence[int]) -> list[str]:
+    """Who was ended by SIGTERM, and after whom, in one sentence."""
+    if not failures.victims:
+        return []
+    were = "was" if len(failures.victims) == 1 else "were"
+    said = f"{_named(failures.victims)} {were} ended by SIGTERM"
+    if failures.failed:
+        victims = "a victim" if were == "was" else "victims"
+        return [f"{said} and did not fail: {victims} of rank {failures.failed[0].rank}"]
+    alone = [one.rank for one in ranks if one.rank not in failures.victims]
+    if alone:
+        return [f"{said}; {_named(alone)} ended without it: what came first is in the output there"]
+    if missing:
+        return [f"{said}; what came first is likely in the output of {_named(missing)}, of which nothing is here"]
+    return [f"{said}, all that are here: whoever ran the job ended it, or a rank that left no recording failed"]
 
 
 def _uneven_recordings(ranks: Sequence[RankSummary]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Failures: which rank failed first, and which only followed."""
+"""Failures: which rank failed first, which only followed, and which were ended from outside."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
 from vramlens.trace.stacks import is_user_file
 
+_NO_MESSAGE = "an exception that nobody caught, which its own output shows"
+
 
 @dataclass(frozen=True, slots=True)
 class FailedRank:
@@ -20,10 +22,11 @@ class FailedRank:
     Attributes:
         rank: which.
         failure: its last request for memory that failed; None where it failed of something else.
-        error: its error file; None where there is none.
+        error: its error file, or what stands for it where its recording says that an exception ended it; else None.
         follows: whether it only says that another rank is gone.
         after_s: seconds after the first failure of all; None where the clocks cannot be compared.
         waiting_in: the last collective that it had called by then, and where; None where unknown.
+        ended_us: when its recording was written, if that was because an exception ended it.
     """
 
     rank: int
@@ -32,13 +35,14 @@ class FailedRank:
     follows: bool
     after_s: float | None
     waiting_in: str | None
+    ended_us: int | None = None
 
     @property
     def time_us(self) -> int | None:
         """When it failed, by its own machine's clock, in microseconds since the epoch."""
         if self.failure is not None:
             return self.failure.time_us
-        return None if self.error is None or self.error.time_s is None else self.error.time_s * 1_000_000
+        return self.ended_us if self.error is None or self.error.time_s is None else self.error.time_s * 1_000_000
 
     @property
     def place(self) -> Place | None:
@@ -57,10 +61,12 @@ class FailureOrder:
     Attributes:
         failed: them.
         clock: what their order rests on, in words; empty where there are fewer than two.
+        victims: ranks that SIGTERM ended: their launcher's answer to another one's failure, or somebody's.
     """
 
     failed: tuple[FailedRank, ...]
     clock: str
+    victims: tuple[int, ...] = ()
 
 
 def failure_order(
@@ -77,12 +83,25 @@ def failure_order(
     """
     errors = errors or {}
     died = {one.rank: one.failure for one in ranks if one.failure is not None and one.failure.died}
+    ended = {one.rank: one.ended[1] for one in ranks if one.ended is not None and one.ended[0] == "error"}
+    raised = {one.rank: RankError(one.source, _NO_MESSAGE, None, (), False) for one in ranks if one.rank in ended}
+    errors = {**raised, **errors}
     failed = [
-        FailedRank(rank, died.get(rank), errors.get(rank), rank not in died and errors[rank].follows, None, None)
+        FailedRank(
+            rank=rank,
+            failure=died.get(rank),
+            error=errors.get(rank),
+            follows=rank not in died and errors[rank].follows,
+            after_s=None,
+            waiting_in=None,
+            ended_us=ended.get(rank),
+        )
         for rank in sorted({*died, *errors})
     ]
+    known = {one.rank for one in failed}
+    victims = tuple(one.rank for one in ranks if one.ended and one.ended[0] == "sigterm" and one.rank not in known)
     if not failed:
-        return FailureOrder((), "")
+        return FailureOrder((), "", victims)
     hosts = {one.rank: one.host for one in ranks}
     here = {hosts.get(one.rank) for one in failed}
     offsets = _clock_offsets({one.rank: flights[one.rank] for one in failed if one.rank in flights})
@@ -96,7 +115,7 @@ def failure_order(
         clock, comparable = "the files' clocks, as if of one machine: not all of them say which", True
     else:
         clock, comparable = f"clocks of {len(here)} machines that nothing aligns: the order may be another", False
-    if len(failed) > 1 and any(one.failure is None for one in failed):
+    if len(failed) > 1 and any(one.failure is None and one.time_us != one.ended_us for one in failed):
         clock += "; error files tell whole seconds"
     times = {one.rank: one.time_us - offsets.get(one.rank, 0) for one in failed if one.time_us is not None}
     start = min(times.values(), default=0)
@@ -115,6 +134,7 @@ def failure_order(
             for one in sorted(failed, key=order)
         ),
         clock,
+        victims,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from vramlens.analyses.finding import Place
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
 from vramlens.ranks.difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, Difference
-from vramlens.ranks.steps import is_chance
+from vramlens.ranks.steps import StepPeaks
 from vramlens.ranks.summary import Growth, LineUse, RankSummary, Stray
 from vramlens.ranks.usual import Usual
 from vramlens.units import MIB, format_size
@@ -28,6 +28,7 @@ class OneRank:
 
     def __init__(self, own: RankSummary, usual: Usual, position: Position, strays: Sequence[Stray]) -> None:
         self.own, self.usual, self.position, self.strays = own, usual, position, strays
+        self.is_among = len(usual.ranks) > 1  # of two, what is usual is the other one alone
         self.more = own.peak_requested_bytes - usual.peak_bytes
         self.least = max(LEAST_SHARE * usual.peak_bytes, LEAST_BYTES)
         self.differs = self.more >= max(self.least, _SPREADS * usual.spread_bytes)
@@ -51,9 +52,10 @@ class OneRank:
             least = LEAST_BYTES / 4 if sure else max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
             if leak.verdict == "not a problem" or leak.bytes < least:
                 continue
-            others = [one for one in self.usual.ranks if one is not self.own]
-            same = sum(any(theirs.place == leak.place for theirs in one.leaks) for one in others)
-            if same * 2 >= len(others) and same:
+            others, same = len(self.usual.ranks), self.usual.leaking[leak.place]
+            if self.is_among:
+                others, same = others - 1, same - 1
+            if same * 2 >= others and same:
                 continue
             cause = self._cause_at(leak)
             return self._difference(
@@ -126,7 +128,8 @@ class OneRank:
             return self.more >= STAGE_SHARE * self.usual.peak_bytes
         _, largest = max(lines, key=lambda pair: pair[0])
         if cause in _BY_STEP and not (largest.static and largest.category in _BUILT_ONCE):
-            return not is_chance(self.own, self.usual.ranks, self.least)
+            steps = self.usual.steps if self.is_among else StepPeaks([self.own, *self.usual.ranks])
+            return not steps.is_chance(self.own, self.least)
         return True
 
     def _main_cause(self, left: Mapping[str, int], excess: Mapping[str, list[tuple[int, LineUse]]]) -> str:

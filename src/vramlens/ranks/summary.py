@@ -34,7 +34,6 @@ class LineUse:
         per_step: allocations in the step that has most of them.
         sizes: how many different sizes they have.
         static: whether most of its bytes were there before the first step ended and stayed to the last.
-        transient: whether nothing of it is alive when the last step begins.
     """
 
     place: Place | None
@@ -48,7 +47,6 @@ class LineUse:
     per_step: int
     sizes: int
     static: bool
-    transient: bool
 
     @property
     def mean_bytes(self) -> float:
@@ -109,7 +107,6 @@ class RankSummary:
         host, pid, world_size: from the recording; None where it does not say.
         groups: the process groups it was in: what each is called, and its ranks as spans (first, count, step).
         peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: of its device, over the whole run.
-        reserved_at_peak_bytes: reserved at the requested peak.
         before_bytes: requested bytes that were there before the recording began.
         total_bytes: of the device; None where the recording does not say.
         step_peaks: the highest requested bytes in each step.
@@ -118,6 +115,9 @@ class RankSummary:
         leaks: what grew with every step.
         ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if it was not asked.
         failure: the last request that failed; None if none did.
+        ended: why the recording was written (``Meta.trigger``: error, sigterm, exit, ...), and when, in microseconds
+            since the epoch by its machine's clock; None where it does not say.
+        ending: how the program ended, in one line (``Meta.ending``).
         missing: what the recording does not hold.
     """
 
@@ -131,7 +131,6 @@ class RankSummary:
     peak_requested_bytes: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    reserved_at_peak_bytes: int
     before_bytes: int
     total_bytes: int | None
     step_peaks: tuple[int, ...]
@@ -140,6 +139,8 @@ class RankSummary:
     leaks: tuple[Growth, ...]
     ledger: tuple[tuple[str, int], ...]
     failure: Failure | None
+    ended: tuple[str, int] | None
+    ending: str | None
     missing: tuple[str, ...]
 
 
@@ -165,7 +166,6 @@ def summarise(trace: Trace, rank: int, device: int | None = None) -> RankSummary
         peak_requested_bytes=0 if own is None else own.requested.peak_bytes,
         peak_allocated_bytes=0 if own is None else own.allocated.peak_bytes,
         peak_reserved_bytes=0 if own is None else own.reserved.peak_bytes,
-        reserved_at_peak_bytes=0 if own is None else _reserved_at_peak(own),
         before_bytes=0 if own is None else own.requested.base_bytes,
         total_bytes=None if index is None else trace.total_bytes.get(index),
         step_peaks=() if view is None else _step_peaks(view),
@@ -174,17 +174,14 @@ def summarise(trace: Trace, rank: int, device: int | None = None) -> RankSummary
         leaks=() if view is None else tuple(_growth(leak) for leak in leaks_of(view)),
         ledger=_ledger(trace, index),
         failure=None if view is None else _failure(view),
+        ended=None if meta is None or not meta.trigger or meta.written_us is None else (meta.trigger, meta.written_us),
+        ending=None if meta is None else meta.ending,
         missing=trace.missing,
     )
 
 
 def _growth(leak: Leak) -> Growth:
     return Growth(leak.verdict, leak.place, leak.bytes_per_step, leak.bytes, leak.steps, leak.fix)
-
-
-def _reserved_at_peak(device: DeviceTrace) -> int:
-    event = device.requested.peak_event
-    return int(device.reserved_curve[event]) if 0 <= event < len(device.events) else device.reserved.base_bytes
 
 
 def _step_peaks(view: Attribution) -> tuple[int, ...]:
@@ -218,7 +215,6 @@ def _lines(view: Attribution) -> tuple[LineUse, ...]:
     births = np.bincount(key, minlength=count)
     at_peak = _bytes_at(view.device, key, count, view.device.requested.peak_event)
     last = int(view.steps.starts[-1]) if len(view.steps) else len(view.device.events) - 1
-    at_last = _bytes_at(view.device, key, count, last)
     early = view.step <= 0
     stays = early & (allocations.died > last)
     static = np.bincount(key, weights=np.where(stays, sizes, 0), minlength=count)
@@ -240,7 +236,6 @@ def _lines(view: Attribution) -> tuple[LineUse, ...]:
             per_step=int(per_step[i]),
             sizes=int(kinds[i]),
             static=bool(static[i] * 2 >= peak[i]),
-            transient=not at_last[i],
         )
         for i in largest.tolist()
     )
@@ -268,7 +263,11 @@ def _per_step(view: Attribution, key: NDArray[np.int64], count: int) -> NDArray[
     """Births of each key in the step that has most of them."""
     born = view.step >= 0
     steps = max(1, len(view.steps))
-    cells, births = np.unique(key[born] * steps + view.step[born], return_counts=True)
+    cell = key[born] * steps + view.step[born]
+    if count * steps <= 8 * len(key):
+        table = np.bincount(cell, minlength=count * steps).reshape(count, steps)
+        return np.asarray(table.max(axis=1), np.int64)
+    cells, births = np.unique(cell, return_counts=True)
     most = np.zeros(count, np.int64)
     np.maximum.at(most, cells // steps, births)
     return most

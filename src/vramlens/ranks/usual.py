@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.hints import Hint
+from vramlens.ranks.steps import StepPeaks
 from vramlens.ranks.summary import LineUse, RankSummary
 
 
@@ -57,6 +58,16 @@ class Usual:
         gaps = [one.peak_reserved_bytes - one.peak_allocated_bytes for one in self.ranks]
         middle = lower_median(gaps)
         return middle, lower_median(abs(gap - middle) for gap in gaps)
+
+    @cached_property
+    def leaking(self) -> Counter[Place | None]:
+        """How many of them have something that grows, by line."""
+        return Counter(place for one in self.ranks for place in {leak.place for leak in one.leaks})
+
+    @cached_property
+    def steps(self) -> StepPeaks:
+        """The peaks of their steps."""
+        return StepPeaks(self.ranks)
 
     @cached_property
     def reserved_bytes(self) -> int:

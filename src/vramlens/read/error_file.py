@@ -60,4 +60,9 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
     frames = tuple(Frame(file, int(line), name) for file, line, name in reversed(found[-_MOST_FRAMES:]))
     message = " ".join(text.split())[:_LONGEST_MESSAGE]
     seconds = int(time) if isinstance(time, (str, int)) and re.fullmatch(r"\d{1,12}", str(time)) else None
-    return RankError(source.name, message, seconds, frames, bool(_FOLLOWS.search(message)))
+    return RankError(source.name, message, seconds, frames, tells_of_another(message))
+
+
+def tells_of_another(message: str) -> bool:
+    """Whether an error only says that another rank is gone or does not answer."""
+    return bool(_FOLLOWS.search(message))

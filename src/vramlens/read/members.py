@@ -209,7 +209,7 @@ def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, i
     return meta, totals
 
 
-_TEXTS = ("vramlens", "torch", "cuda", "driver", "python", "platform", "trigger", "host", "device_name")
+_TEXTS = ("vramlens", "torch", "cuda", "driver", "python", "platform", "trigger", "ending", "host", "device_name")
 _NUMBERS = ("pid", "rank", "local_rank", "world_size", "max_events", "step")
 
 

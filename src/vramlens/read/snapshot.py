@@ -75,7 +75,7 @@ def read_snapshot(
     top = {
         strings[int(key)]: int(value) for key, value in zip(snapshot["top.keys"], snapshot["top.values"], strict=True)
     }
-    _refuse_other_pickles(snapshot, top)
+    _refuse_other_pickles(snapshot, top, source)
     settings = _settings(snapshot, top)
     build = _Builder(snapshot, strings, settings)
     devices = build.devices()
@@ -119,7 +119,7 @@ def _start(state: bytes, source: str) -> Trace | None:
         return None
 
 
-def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
+def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int], source: str) -> None:
     if len(snapshot["final.rows"]) or snapshot["traces.count"].any() or snapshot["host_traces.count"].any():
         return
     if snapshot.truncated_at is not None:
@@ -129,7 +129,7 @@ def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int]) -> None:
     if {"segments", "device_traces"} & set(top):  # a snapshot, but of nothing
         return
     if {"entries", "pg_config"} <= set(top):
-        raise NotARecording("this is an NCCL flight record, not a memory snapshot")
+        raise NotARecording(f"this is an NCCL flight record, not a memory snapshot; vramlens explain {source} reads it")
     raise NotARecording("a pickle, but not a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot makes one)")
 
 

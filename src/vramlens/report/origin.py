@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _LONGEST_COMMAND = 160
 _TRIGGERS = {
     "oom": "when memory ran out",
+    "error": "when the program failed",
+    "sigterm": "when SIGTERM ended the program",
     "signal": "on a signal",
     "exit": "when the program ended",
     "steps": "after the steps that were asked for",

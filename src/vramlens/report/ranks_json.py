@@ -72,6 +72,7 @@ def comparison_to_json(found: Comparison) -> dict[str, Any]:
             }
             for one in found.failures.failed
         ],
+        "victims": list(found.failures.victims),
         "notes": list(found.notes),
         "findings": [finding_to_json(one) for one in found.findings],
     }

@@ -78,7 +78,8 @@ class Meta:
     Attributes:
         vramlens, torch, cuda, driver, python, platform: versions.
         command: the program and its arguments.
-        trigger: why it was written: oom, signal, exit, steps, every or api.
+        trigger: why it was written: oom, error, sigterm, exit, signal, steps, every or api.
+        ending: how the program ended, in one line: the exception that nobody caught, or where SIGTERM found it.
         pid, host, rank, local_rank, world_size: which process of which job.
         groups: the process groups that it was in, beside the default one.
         device_name: of the current GPU.
@@ -101,6 +102,7 @@ class Meta:
     platform: str | None = None
     command: tuple[str, ...] = ()
     trigger: str | None = None
+    ending: str | None = None
     pid: int | None = None
     host: str | None = None
     rank: int | None = None
