@@ -2,7 +2,7 @@
  *
  * Three objects: a vl_snapshot (a memory snapshot read from a stream of bytes), a vl_lifetimes (what became of each
  * allocation on one device) and a vl_replay (one device's requests, run through the allocator again). All hand out
- * columns: arrays that stay valid until the object is freed.
+ * columns: arrays that stay valid until the object is freed. Beside them, the handler for SIGTERM.
  */
 #ifndef VRAMLENS_H
 #define VRAMLENS_H
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define VL_INTERFACE 2 /* raised whenever this file changes; the loader refuses another number */
+#define VL_INTERFACE 3 /* raised whenever this file changes; the loader refuses another number */
 
 VL_EXPORT int32_t vl_interface(void);
 
@@ -169,6 +169,19 @@ VL_EXPORT int32_t vl_replay_column(vl_replay*, const char* name, vl_column* out)
 /* 1, or 0 where memory is exhausted or the settings make no sense. Several threads may ask at once. */
 VL_EXPORT int32_t vl_replay_run(const vl_replay*, const vl_what_if*, vl_outcome* out);
 VL_EXPORT void vl_replay_free(vl_replay*);
+
+/* ---- SIGTERM (Linux) ----------------------------------------------------------------------------------- */
+
+/* From now on SIGTERM writes a byte to `descriptor` instead of ending the process, and ends it `limit_ms` later, whatever
+ * the process does. Returns whether it does: not where SIGTERM is handled or ignored, and elsewhere than on Linux.
+ * A handler that the program sets takes its place; in a forked child SIGTERM does what it does by default. */
+VL_EXPORT int32_t vl_termination_watch(int32_t descriptor, int64_t limit_ms);
+
+/* Gives SIGTERM back, if the program has set no handler. Returns whether SIGTERM has come before. */
+VL_EXPORT int32_t vl_termination_leave(void);
+
+/* Ends the process by SIGTERM. */
+VL_EXPORT void vl_termination_die(void);
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@ RANKS = {
     "errors": 0,
     "schema": 0,
     "units": 1,
+    "_core": 1,
     "whole_file": 1,
     "_native": 2,
     "capture": 2,
@@ -40,7 +41,7 @@ RANKS = {
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {
-    "capture": {"errors", "units", "whole_file"},  # runs in the user's program: the standard library and torch
+    "capture": {"_core", "errors", "units", "whole_file"},  # runs in the user's program: no NumPy
     "trace": set(),  # columns: nothing that judges, reads or prints
     "read": {"_native", "trace", "errors", "units"},
     "analyses": {"read.oom_text", "trace", "errors", "units"},

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-import vramlens
-from vramlens.errors import InputError, NotARecording, UnsafeInput, VramlensError
+from vramlens._core import load_core
+from vramlens.errors import InputError, NotARecording, UnsafeInput
 
 Column = NDArray[Any]
 
-_INTERFACE = 2
 _TYPES = (np.uint8, np.int32, np.uint32, np.int64, np.uint64)
 _WHOLE, _TRUNCATED, _UNSAFE, _LIMIT, _MALFORMED, _READ_FAILED, _NO_MEMORY = range(7)
 
@@ -153,13 +150,7 @@ _ReadFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_
 
 
 def _load() -> ctypes.CDLL:
-    suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-    found = [path for place in vramlens.__path__ if (path := Path(place, "libvramlens" + suffix)).exists()]
-    if not found:
-        raise VramlensError("the native core of vramlens is missing: install the package with `pip install .`")
-    library = ctypes.CDLL(str(found[0]))
-    if library.vl_interface() != _INTERFACE:
-        raise VramlensError(f"{found[0]} is of another version: install vramlens again")
+    library = load_core()
     for kind in ("snapshot", "lifetimes", "replay"):
         column = getattr(library, f"vl_{kind}_column")
         column.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Column)]

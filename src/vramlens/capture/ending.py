@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterable
+from types import FrameType
 
 import vramlens
 
 _LONGEST_MESSAGE = 300
-# Of faulthandler's dump: Python/traceback.c, dump_frame.
-_FRAME = re.compile(r'^  File "([^"\n]+)", line (\d+) in ([^\n]+)$', re.MULTILINE)
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
@@ -22,26 +22,22 @@ def uncaught() -> BaseException | None:
 
 def ending_of_exception(error: BaseException) -> str:
     """An exception as ``ValueError: its text, at train.py:31 in step``; the place is the innermost of the user's."""
-    frames = []
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        frames.append((code.co_filename, trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
     text = " ".join(str(error).split())[:_LONGEST_MESSAGE]
-    return f"{type(error).__name__}{': ' if text else ''}{text}{_at(reversed(frames))}"
+    stack = reversed(list(traceback.walk_tb(error.__traceback__)))
+    return f"{type(error).__name__}{': ' if text else ''}{text}{_at(stack)}"
 
 
-def ending_of_stack(dump: str) -> str:
-    """What ``faulthandler`` wrote when SIGTERM came, as ``SIGTERM, at train.py:31 in step``."""
-    return "SIGTERM" + _at((file, int(line), name) for file, line, name in _FRAME.findall(dump))
+def ending_of_stack(where: FrameType | None) -> str:
+    """Where SIGTERM found the main thread, as ``SIGTERM, at train.py:31 in step``."""
+    return "SIGTERM" + _at(traceback.walk_stack(where) if where is not None else ())
 
 
-def _at(frames: Iterable[tuple[str, int, str]]) -> str:
+def _at(stack: Iterable[tuple[FrameType, int]]) -> str:
     """Of frames, innermost first, the first one of the user's."""
-    for file, line, name in frames:
-        if _is_users(file):
-            return f", at {file}:{line} in {name}"
+    for frame, line in stack:
+        code = frame.f_code
+        if _is_users(code.co_filename):
+            return f", at {code.co_filename}:{line} in {code.co_name}"
     return ""
 
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Protocol
 
 from vramlens.capture.control import Control
@@ -184,9 +185,9 @@ class Session:
         if self.plan.at_exit and self._trace is None:
             self._termination.arm()
 
-    def _terminated(self, dump: str) -> None:
+    def _terminated(self, where: FrameType | None) -> None:
         if not self._died_of_a_failure():
-            self.recorder.write("sigterm", ending=ending_of_stack(dump))
+            self.recorder.write("sigterm", ending=ending_of_stack(where))
 
     def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
         if self._leaks is not None:
