@@ -83,6 +83,7 @@ int32_t vl_termination_watch(int32_t descriptor, int64_t limit_ms) {
 }
 
 int32_t vl_termination_leave(void) {
+    if (watched == getpid() && has_come) return 1;  // a second one must not end what the first one began
     struct sigaction action = {};
     if (sigaction(SIGTERM, nullptr, &action) == 0 && is_ours(action)) signal(SIGTERM, SIG_DFL);
     return watched == getpid() && has_come;

@@ -177,7 +177,7 @@ VL_EXPORT void vl_replay_free(vl_replay*);
  * A handler that the program sets takes its place; in a forked child SIGTERM does what it does by default. */
 VL_EXPORT int32_t vl_termination_watch(int32_t descriptor, int64_t limit_ms);
 
-/* Gives SIGTERM back, if the program has set no handler. Returns whether SIGTERM has come before. */
+/* Gives SIGTERM back, unless it has come already or the program has set a handler. Returns whether it has come. */
 VL_EXPORT int32_t vl_termination_leave(void);
 
 /* Ends the process by SIGTERM. */
