@@ -106,6 +106,8 @@ def test_ctrl_c_ends_it():
         [sys.executable, "-m", "vramlens", "view", GPT, "--no-browser"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        # A shell starts what runs in its background with SIGINT ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert program.stdout is not None
     assert program.stdout.readline().startswith(b"http://127.0.0.1:")

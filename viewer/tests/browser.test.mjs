@@ -452,6 +452,21 @@ test("many ranks, and two of them compared", async () => {
   clean(seen, address);
 });
 
+test("ranks of a job: what differs comes first, at the rank that differs", async () => {
+  const { seen, address } = await open("job");
+  assert.equal(await page.textContent("nav [aria-current]"), "Ranks", "also where there are two");
+  assert.match(await page.textContent("aside .headline"), /^Rank 1 leaks/);
+  assert.equal(await page.$eval("header select", (select) => select.selectedIndex), 1);
+  await page.selectOption("header select", "0");
+  await page.click("aside [data-finding=rank]");
+  await frame();
+  assert.equal(await page.$eval("header select", (select) => select.selectedIndex), 1);
+  await page.keyboard.press("1");
+  await frame();
+  assert.equal(await page.$("aside [data-finding=rank]"), null, "one rank's picture has its own verdict");
+  clean(seen, address);
+});
+
 test("tables sort and filter; modules are a tree", async () => {
   const { seen, address } = await open("lightning", { hash: "#view=who&table=module&of=peak" });
   await frame();

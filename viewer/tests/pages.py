@@ -85,10 +85,15 @@ def probes(view: Attribution, event: int) -> list[dict[str, Any]]:
 
 
 def write(
-    folder: Path, name: str, sources: list[Any], flights: list[RankFlight | None] | None = None, **choices: Any
+    folder: Path,
+    name: str,
+    sources: list[Any],
+    flights: list[RankFlight | None] | None = None,
+    ranks: tuple[int, ...] = (),
+    **choices: Any,
 ) -> None:
     """A page about some recordings, and what it must say."""
-    data = data_of(sources, Choices(**choices), flights or ())
+    data = data_of(sources, Choices(**choices), flights or (), ranks)
     (folder / f"{name}.html").write_text(one_file(data, title_of(sources)), encoding="utf-8")
     trace = sources[0]
     device = trace.devices[trace.main_device]
@@ -133,6 +138,8 @@ def main() -> None:
         [api.load(DATA / "recordings" / "oom_fragmented.pickle.xz")],
         confs=("expandable_segments:True",),
     )
+    leak = DATA / "ranks" / "leak_rank1"
+    write(folder, "job", [api.load(leak / f"leak_rank1.rank{rank}.pickle.xz") for rank in (0, 1)], ranks=(0, 1))
     jobs = DATA / "ranks" / "ddp"
     flights = [flight_of("ddp", rank) for rank in (0, 1)]
     write(folder, "collectives", [api.load(jobs / f"ddp.rank{rank}.pickle.xz") for rank in (0, 1)], flights)

@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device
+from vramlens.cli.message import say
 from vramlens.cli.output import goes_to_file, write_answer, write_stdout
 from vramlens.errors import InputError, UsageError
-from vramlens.report.wording import visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
     if len(files) > 1 and files.count("-") > 1:
         raise UsageError("standard input can be one FILE only")
     with reading_progress("reading") as progress:
-        files, flights = _with_flight_records(files)
+        files, ranks, flights = _of_a_job(files)
         recordings = _loaded(files, progress)
     choices = Choices(
         device=arguments.device,
         confs=tuple(arguments.conf),
         sources=None if arguments.no_sources else arguments.sources,
     )
-    data = data_of(recordings, choices, flights)
+    data = data_of(recordings, choices, flights, ranks)
     title = title_of(recordings)
     if arguments.output is None:
         return _serve(data, title, arguments)
@@ -81,27 +81,27 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     allocations = sum(len(one.allocations) for trace in recordings for one in trace.devices.values())
     what = "the one allocation" if allocations == 1 else f"all of its {counted(allocations, 'allocation')}"
-    print(f"vramlens: {arguments.output}: {format_size(len(page))}, with {what}; open it in a browser", file=sys.stderr)
+    say(f"{arguments.output}: {format_size(len(page))}, with {what}; open it in a browser")
     return 0
 
 
-def _with_flight_records(files: list[str]) -> tuple[list[str], list[RankFlight | None]]:
-    """The recordings among the files, and of each the flight record of its rank."""
+def _of_a_job(files: list[str]) -> tuple[list[str], list[int], list[RankFlight | None]]:
+    """The recordings among the files; of each, if a folder or flight records are there, its rank and flight record."""
     from vramlens.read.flight_record import looks_like_flight_record, read_flight_record
     from vramlens.view.collectives import RankFlight
 
     if not any(os.path.isdir(file) or looks_like_flight_record(file) for file in files):
-        return files, []
+        return files, [], []
     from vramlens.fleet.files import find_ranks
 
     job = find_ranks(files)
     for note in job.notes:
-        print(f"vramlens: {visible(note)}", file=sys.stderr)
+        say(note)
     ranks = [(one.rank, one.recording, one.flight) for one in job.ranks if one.recording is not None]
     if not ranks:
         raise UsageError("flight records hold no memory: name the ranks' recordings too, or use vramlens explain")
     flights = [None if flight is None else RankFlight(rank, read_flight_record(flight)) for rank, _, flight in ranks]
-    return [recording for _, recording, _ in ranks], flights
+    return [recording for _, recording, _ in ranks], [rank for rank, _, _ in ranks], flights
 
 
 def _loaded(files: list[str], progress: object) -> list[Trace]:
@@ -127,9 +127,7 @@ def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
         raise InputError(f"--port {arguments.port}: {(error.strerror or str(error)).lower()}; leave it out") from None
     with server:
         write_stdout(f"{server.url}\n")
-        print(
-            "vramlens: the page is open until Ctrl-C; -o run.html writes one file instead", file=sys.stderr, flush=True
-        )
+        say("the page is open until Ctrl-C; -o run.html writes one file instead")
         if not arguments.no_browser and _has_desktop():
             _open(server)
         with contextlib.suppress(KeyboardInterrupt):

@@ -17,6 +17,7 @@ from vramlens.analyses.explain import choose_device, explain_trace
 from vramlens.report.wording import visible
 from vramlens.view.collectives import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
+from vramlens.view.comparison import comparison_of
 from vramlens.view.sources import Sources
 from vramlens.view.track import track_of
 from vramlens.view.verdict import verdict_of
@@ -59,7 +60,10 @@ class Choices:
 
 
 def data_of(
-    recordings: Sequence[Trace], choices: Choices | None = None, flights: Sequence[RankFlight | None] = ()
+    recordings: Sequence[Trace],
+    choices: Choices | None = None,
+    flights: Sequence[RankFlight | None] = (),
+    ranks: Sequence[int] = (),
 ) -> bytes:
     """The data of a page about one or more recordings, every allocation included.
 
@@ -67,6 +71,7 @@ def data_of(
         recordings: what the page is about.
         choices: what it is to show.
         flights: by recording, the flight record of the same rank, None for those that have none.
+        ranks: by recording, which rank it is of; by default what the recordings say.
 
     Raises:
         UsageError: a recording has no such device, or PyTorch would refuse a setting.
@@ -76,12 +81,22 @@ def data_of(
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
     problems = problems_of(flights)
-    tracks = [
-        _track(trace, device, columns, sources, choices, flight, problems)
-        for trace, flight in zip_longest(recordings, flights[: len(recordings)])
-        for device in _devices(trace, choices.device)
-    ]
-    header = {"version": 1, "vramlens": __version__, "title": title_of(recordings), "tracks": tracks}
+    tracks: list[dict[str, Any]] = []
+    first: list[int] = []
+    for trace, flight in zip_longest(recordings, flights[: len(recordings)]):
+        first.append(len(tracks))
+        tracks += [
+            _track(trace, device, columns, sources, choices, flight, problems)
+            for device in _devices(trace, choices.device)
+        ]
+    known: Sequence[int | None] = ranks or [trace.meta.rank if trace.meta is not None else None for trace in recordings]
+    header = {
+        "version": 1,
+        "vramlens": __version__,
+        "title": title_of(recordings),
+        "tracks": tracks,
+        "comparison": comparison_of(recordings, known, flights, first),
+    }
     return columns.container(header)
 
 

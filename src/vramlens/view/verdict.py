@@ -15,7 +15,7 @@ from vramlens.report.wording import sentence
 from vramlens.trace import Frame
 from vramlens.view.texts import one_line
 
-_LONGEST = 500
+LONGEST_WORDS = 500
 """Characters of a sentence: with a name in it that is longer, the verdict would hide behind that name."""
 
 # What these are about is the failed request itself, or all of the memory.
@@ -61,7 +61,7 @@ def _finding(
         "verdict": finding.verdict,
         "title": _words(finding.title),
         "bytes": finding.bytes,
-        "place": _place(finding.place),
+        "place": place_data(finding.place),
         "evidence": [_words(sentence(text)) for text in finding.evidence],
         "fix": _words(sentence(finding.fix)) if finding.fix else None,
         "event": event,
@@ -84,18 +84,19 @@ def _mark(view: Attribution, finding: Finding) -> dict[str, Any] | None:
     wanted = np.zeros(len(stacks.frame_line), np.bool_)
     wanted[[i for i in at_line if _same(stacks.frame(i), place)]] = True
     through = np.flatnonzero(stacks.any_frame(wanted)) + 1
-    return {"stacks": through.tolist(), "place": _place(place), "categories": []}
+    return {"stacks": through.tolist(), "place": place_data(place), "categories": []}
 
 
 def _same(frame: Frame, place: Place) -> bool:
     return frame.file == place.file and frame.function == place.function
 
 
-def _place(place: Place | None) -> dict[str, Any] | None:
+def place_data(place: Place | None) -> dict[str, Any] | None:
+    """A place as data."""
     if place is None:
         return None
     return {"file": one_line(place.file), "line": place.line, "function": one_line(place.function)}
 
 
 def _words(text: str) -> str:
-    return one_line(text, _LONGEST)
+    return one_line(text, LONGEST_WORDS)

@@ -94,9 +94,19 @@ export interface TrackHeader {
   what_if: WhatIf[];
 }
 
+/** A difference between ranks; `track` is one that shows it. */
+export type RankFinding = Pick<Finding, "verdict" | "title" | "place" | "evidence" | "fix"> & { track: number | null };
+
+/** What differs between the ranks. */
+export interface Comparison {
+  headline: string;
+  findings: RankFinding[];
+}
+
 export interface PageHeader {
   version: number;
   vramlens: string;
   title: string;
   tracks: TrackHeader[];
+  comparison: Comparison | null;
 }

@@ -1,6 +1,6 @@
 // The page: its parts, and how they follow what is shown.
 
-import type { PageHeader } from "../data/header";
+import type { Comparison, PageHeader } from "../data/header";
 import { lowerBound } from "../data/search";
 import { count, counted, shortPlace, size } from "../draw/format";
 import { makePanes } from "../views/panes";
@@ -18,7 +18,7 @@ import type { Scene } from "./scene";
 import { fromHash, type State, Store, type Tab, toHash } from "./store";
 import { type Theme, themeOf } from "./theme";
 import { Toolbar } from "./toolbar";
-import { verdictPanel } from "./verdict";
+import { comparisonPanel, verdictPanel } from "./verdict";
 
 const NAMES: Record<Tab, string> = { memory: "Memory", addresses: "Addresses", who: "Who", compare: "Compare", ranks: "Ranks" };
 
@@ -40,10 +40,10 @@ export class App implements Host {
   private inspected = "";
 
   constructor(
-    header: PageHeader,
+    private readonly header: PageHeader,
     readonly scenes: Scene[],
   ) {
-    this.store = new Store(opening(scenes));
+    this.store = new Store(opening(scenes, header.comparison));
     this.look = themeOf(this.store.state.theme);
     this.panes = makePanes(this);
     this.toolbar = new Toolbar(this);
@@ -67,7 +67,7 @@ export class App implements Host {
     this.store.subscribe((state, before) => {
       if (state.track !== before.track || state.finding !== before.finding || state.search !== before.search) this.remark();
       if (state.track !== before.track) track.value = String(state.track);
-      if (state.track !== before.track || state.finding !== before.finding) this.drawVerdict();
+      if (state.track !== before.track || state.finding !== before.finding || state.tab !== before.tab) this.drawVerdict();
       if (state.selected !== before.selected || state.cursor !== before.cursor || state.track !== before.track || state.call !== before.call) this.inspect(null);
       this.drawer.hidden = state.tab === "ranks" || (state.tab === "compare" && state.selected < 0);
       draw();
@@ -145,7 +145,11 @@ export class App implements Host {
     const { gpu, torch, events, rows } = this.scene().track.header;
     const told = [gpu, torch && `torch ${torch}`, `${count(events)} events, ${counted(rows.n, "allocation")}`];
     this.told.textContent = this.told.title = told.filter(Boolean).join(" · ");
-    fill(this.aside, verdictPanel(this.scene(), this.store, (finding) => this.showFinding(finding)));
+    const { comparison } = this.header;
+    const among = this.store.state.tab === "ranks" || this.store.state.tab === "compare";
+    const shown = trackName(this.scene(), this.scenes);
+    const own = verdictPanel(this.scene(), this.store, (finding) => this.showFinding(finding));
+    fill(this.aside, comparison && among && comparisonPanel(comparison, shown, (track) => this.turnTo(track)), own);
   }
 
   /** Moves to a finding's moment and marks what it is about. */
@@ -272,13 +276,14 @@ export class App implements Host {
 /** What an address that does not name it means. */
 const UNSET: Partial<State> = { window: null, bytes: null, selected: -1, call: -1, finding: -1, search: "", track: 0 };
 
-function opening(scenes: Scene[]): State {
+function opening(scenes: Scene[], comparison: Comparison | null): State {
   const asked = fromHash(location.hash);
-  const track = Math.min(Math.max(0, asked.track ?? 0), scenes.length - 1);
+  const different = location.hash ? 0 : (comparison?.findings[0]?.track ?? 0);
+  const track = Math.min(Math.max(0, asked.track ?? different), scenes.length - 1);
   const scene = scenes[track]!;
   const axis = scene.axis(asked.axis ?? "time").kind;
   return within(scenes, {
-    tab: scenes.length > 2 ? "ranks" : scenes.length === 2 ? "compare" : "memory",
+    tab: scenes.length > 2 || comparison ? "ranks" : scenes.length === 2 ? "compare" : "memory",
     by: "category",
     window: location.hash ? null : scene.opening(axis),
     bytes: null,

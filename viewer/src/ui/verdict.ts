@@ -1,6 +1,6 @@
 // The verdict: the answer in words, and the findings. A click on one moves the picture and marks what it is about.
 
-import type { Finding } from "../data/header";
+import type { Comparison, Finding, RankFinding } from "../data/header";
 import { longPlace, size } from "../draw/format";
 import { h } from "./dom";
 import type { Scene } from "./scene";
@@ -31,6 +31,31 @@ export function verdictPanel(scene: Scene, store: Store, choose: (finding: numbe
   );
 }
 
+/** What differs between the ranks; a click on a difference turns to the rank. */
+export function comparisonPanel({ headline, findings }: Comparison, shown: string, turnTo: (track: number) => void): HTMLElement {
+  return h(
+    "div",
+    { class: "verdict" },
+    h("h2", { class: "headline" }, headline),
+    findings.length > 0 && h("ol", { class: "findings" }, ...findings.map((finding) => difference(finding, turnTo))),
+    h("h3", {}, `${shown} by itself`),
+  );
+}
+
+function difference(finding: RankFinding, turnTo: (track: number) => void): HTMLElement {
+  const { track } = finding;
+  return h("li", {}, h("button", { class: "finding", "data-finding": "rank", onclick: () => track !== null && turnTo(track) }, ...claims(finding), ...finding.evidence.map((text) => h("span", { class: "evidence" }, text))));
+}
+
+function claims({ verdict, title, fix, place }: RankFinding | Finding): (HTMLElement | false | null | "")[] {
+  return [
+    h("span", { class: `grade ${verdict.replaceAll(" ", "-")}` }, verdict),
+    h("span", { class: "claim" }, title),
+    fix && h("span", { class: "fix" }, fix),
+    place && h("span", { class: "where" }, longPlace(place)),
+  ];
+}
+
 function figures(rows: [number, string][]): HTMLElement {
   return h("table", { class: "figures" }, h("tbody", {}, ...rows.map(([bytes, words]) => h("tr", {}, h("td", {}, size(bytes)), h("td", {}, words)))));
 }
@@ -43,10 +68,7 @@ function item(finding: Finding, number: number, chosen: number, choose: (finding
     h(
       "button",
       { class: "finding", "aria-expanded": String(open), "data-finding": finding.id, onclick: () => choose(open ? -1 : number) },
-      h("span", { class: `grade ${finding.verdict.replaceAll(" ", "-")}` }, finding.verdict),
-      h("span", { class: "claim" }, finding.title),
-      finding.fix && h("span", { class: "fix" }, finding.fix),
-      finding.place && h("span", { class: "where" }, longPlace(finding.place)),
+      ...claims(finding),
       ...(open ? finding.evidence.map((text) => h("span", { class: "evidence" }, text)) : []),
     ),
   );

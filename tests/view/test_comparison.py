@@ -1,0 +1,35 @@
+"""What differs between ranks, in a page's data."""
+
+from __future__ import annotations
+
+import pytest
+
+from page_data import PageData
+from recordings import data_of as recorded
+from recordings import read
+from vramlens.view.page import data_of
+
+
+def comparison(*names, ranks=()):
+    return PageData(data_of([read(recorded(f"ranks/{name}")) for name in names], ranks=ranks)).header["comparison"]
+
+
+LEAK = [f"leak_rank1/leak_rank1.rank{rank}" for rank in (0, 1)]
+
+
+def test_the_page_says_what_vramlens_ranks_says():
+    found = comparison(*LEAK, ranks=[0, 1])
+    assert found["headline"].startswith("Rank 1 leaks: ")
+    (finding,) = found["findings"]
+    assert finding["track"] == 1
+    assert finding["place"]["line"] > 0
+    assert finding["fix"]
+
+
+def test_ranks_in_another_order_are_told_by_their_tracks():
+    assert comparison(*reversed(LEAK), ranks=[1, 0])["findings"][0]["track"] == 0
+
+
+@pytest.mark.parametrize("ranks", [(), (0, 0)])
+def test_without_their_numbers_nothing_is_said(ranks):
+    assert comparison(*LEAK, ranks=ranks) is None
