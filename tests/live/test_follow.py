@@ -79,7 +79,8 @@ def test_a_list_that_was_emptied_is_possible_at_most(capsys: pytest.CaptureFixtu
     EPOCH["outputs"].clear()
     text = program.report(capsys)
     assert "after step 6 of 9; what its functions held is gone by now" in text
-    assert "\nNo leak is sure: 9 steps watched" in text
+    assert "\nNo leak proven, 1 possible: EPOCH['outputs'] (" in text
+    assert "\n  9 steps watched, " in text
     assert "\npossible: EPOCH['outputs']" in text
     assert "LEAK" not in text
 

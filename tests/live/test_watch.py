@@ -65,6 +65,7 @@ def test_kept_loss_is_one_proven_leak_with_its_statement() -> None:
     assert entry["class"] == "graph"
     assert entry["owner"]["chain"][-1].startswith("_saved")
     assert "LEAK proven: 4.30 KiB a step" in str(report)
+    assert "its saved tensors" not in str(report)
 
 
 def test_kept_numbers_are_no_leak() -> None:
@@ -132,6 +133,97 @@ def test_a_circle_that_waits_for_the_collector() -> None:
     assert leak.owner is not None
     assert leak.owner.name == "Box.me"
     assert leak.owner.line == line_of("self.me = self")
+
+
+def test_a_circle_that_the_collector_takes_is_possible_and_is_told_with_its_fix() -> None:
+    class Node:
+        me: Any
+
+    def step(number: int) -> None:
+        if number == 7:
+            gc.collect()
+        node = Node()
+        node.me, node.out = node, torch.zeros(1000)  # type: ignore[attr-defined]
+
+    gc.disable()
+    try:
+        report = watched(step)
+    finally:
+        gc.enable()
+        gc.collect()
+    text = str(report)
+    assert report.found == ()
+    assert text.startswith("No leak proven, 1 possible: Node.me (")
+    assert "a reference cycle: 3.91 KiB a step wait for Python's collector" in " ".join(text.split())
+    assert "\n  Fix: make Node.me a weak reference" in text
+    assert "\nNext: if Node.me is not meant to keep them, change " in text
+
+
+def test_what_grew_and_is_gone_is_not_called_no_leak() -> None:
+    watch = vramlens.LeakWatch()
+
+    def main() -> None:
+        outs = []
+        for _ in range(10):
+            outs.append(torch.zeros(1000))
+            watch.step()
+
+    main()
+    report = watch.report()
+    assert " ".join(str(report).split()).startswith(
+        "Cannot tell: all that was watched is gone; it grew 3.91 KiB a step until step 9. Call report() inside main()."
+    )
+    assert report.to_dict()["gone"] == {"bytes_per_step": BYTES, "until_step": 9}
+
+
+def test_what_each_step_replaces_and_what_was_emptied_is_no_leak_when_it_is_gone() -> None:
+    watch = vramlens.LeakWatch()
+
+    def main() -> None:
+        model = torch.nn.Linear(50, 50)
+        outs = []
+        for number in range(20):
+            loss = model(torch.randn(3 + number, 50)).tanh().sum()
+            loss.backward()
+            outs.append(torch.zeros(1000))
+            if number == 15:
+                outs.clear()
+            watch.step()
+
+    main()
+    assert str(watch.report()).startswith("No leak: 20 steps watched")
+
+
+def test_freed_graphs_lists_called_cache_and_chains_of_tracebacks() -> None:
+    trainer = Trainer()
+    cache: list[Any] = []
+    errors = []
+
+    def fail(depth: int) -> None:
+        data = torch.zeros(500)
+        if depth:
+            fail(depth - 1)
+        raise ValueError(data.shape)
+
+    def step(number: int) -> None:
+        trainer.keep_loss(number)
+        trainer.history[-1].backward()
+        cache.append(torch.zeros(1000))
+        try:
+            fail(3)
+        except ValueError as error:
+            errors.append(error)
+
+    report = watched(step)
+    found = {leak.owner.name: leak for leak in report.found if leak.owner is not None}
+    freed = "keeps the autograd graph of every step: 1 tensor each (its saved tensors went with the backward)"
+    assert freed in " ".join(str(report).split())
+    assert found["cache"].fix == "bound cache (a deque(maxlen=...)) or empty it when its epoch ends"
+    owner = found["errors"].owner
+    assert owner is not None
+    assert [text.partition(" (")[0] for text in owner.chain if text.startswith(("__traceback__", "traceback"))] == [
+        "__traceback__: the frame of fail()"
+    ]
 
 
 def test_looking_changes_nothing() -> None:
@@ -230,6 +322,29 @@ def test_who_holds_names_all_owners() -> None:
     assert loss.grad_fn is not None
 
 
+def test_variables_of_running_libraries_are_left_out() -> None:
+    found: list[Any] = []
+
+    def hook(*given: Any) -> None:
+        del given
+        found.append(vramlens.holders())
+
+    class Inner(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            found.append(vramlens.who_holds(x))
+            return x.sum()
+
+    module = Inner()
+    module.register_forward_hook(hook)
+    module.weight = torch.nn.Parameter(torch.zeros(20, 100))
+    module(torch.zeros(500_000))  # held by nobody of the user's
+    held, table = found
+    assert [owner.name for owner in held.owners] == ["x"]
+    assert "and by 2 variables of libraries' functions that run" in str(held)
+    assert all("args" not in owner.name for owner, _, _ in table.rows)
+    assert "1.91 MiB more held by libraries' functions that run" in str(table)
+
+
 def test_who_holds_of_a_variable_alone() -> None:
     mine = torch.zeros(3)
 
@@ -294,6 +409,10 @@ def test_no_leaks_raises_with_the_owner() -> None:
         within(trainer)
     assert isinstance(caught.value, AssertionError)
     assert caught.value.report.found
+    shown = [entry.name for entry in caught.traceback if not entry.ishidden(caught)]
+    assert shown[1:] == ["within"]  # pytest shows the test's own lines alone
+    with pytest.raises(ZeroDivisionError), vramlens.no_leaks():
+        raise ZeroDivisionError
 
 
 def test_no_leaks_wants_its_steps() -> None:

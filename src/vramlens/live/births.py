@@ -27,6 +27,9 @@ _CHUNK = 2000
 _MOST_SIZES = 64
 _MOST_BIRTHS = 1_000_000
 _REFRESH_EVERY = 32
+_FREE_SUM_SECONDS = 0.02  # for summing what is alive
+_SUM_SHARE = 0.0005
+_FIRST_SUM = 5  # steps: growth and warm-up cannot be told apart before
 BEFORE = 0
 
 
@@ -38,6 +41,7 @@ class Births:
         known_until: the last step at whose end there was time to look.
         sizes: of each step that was looked at, the sizes of the largest storages that it left alive.
         spent_seconds: what all looking has cost.
+        latest_sum: the latest step at whose end bytes alive were summed, and they, by step of birth.
     """
 
     def __init__(self, torch: TorchObjects) -> None:
@@ -46,11 +50,15 @@ class Births:
         self.known_until = 0
         self.sizes: dict[int, list[int]] = {}
         self.spent_seconds = 0.0
+        self.latest_sum: tuple[int, dict[int, int]] = (0, {})
         self._born: dict[tuple[int, int], int] = {}
         self._sequence: list[int] = []
         self._sentinel: list[Any] | None = None
         self._count = 0
+        began = thread_time()
         self._look(gc.get_objects(), BEFORE)
+        self._whole_seconds = thread_time() - began  # that is what looking at everything takes
+        self._sum_seconds, self._next_sum = 0.0, _FIRST_SUM
         _follow_collections(self)
         self.spent_seconds = 0.0  # before the first step: no step has waited for it
         self._began = perf_counter()
@@ -64,6 +72,7 @@ class Births:
             self._torch.refresh()
         if self._look_if_there_is_time(self.steps):
             self.known_until = self.steps
+            self._sum_alive()
 
     def collection_begins(self) -> None:
         """Notes what is young before a collection makes it old and mixes it with what is older."""
@@ -109,6 +118,40 @@ class Births:
         self._look_at_new(step)
         self.spent_seconds += thread_time() - began
         return True
+
+    def _sum_alive(self) -> None:
+        """Sums what is alive by its birth, rarely: what grew is known even if it is gone when somebody asks."""
+        if self.steps < self._next_sum:
+            return
+        self._next_sum = self.steps + 1 + self.steps // 4
+        left = _FREE_SUM_SECONDS + _SUM_SHARE * (perf_counter() - self._began) - self._sum_seconds
+        if left <= 0:
+            return
+        began = thread_time()
+        if self._whole_seconds < left:
+            objects = gc.get_objects()
+        else:  # what was made lately; in a short program, all since the watch began
+            objects = gc.get_objects(generation=0) + gc.get_objects(generation=1)
+        alive: set[Storage] = set()
+        types = self._torch.tensor_types
+        with self._torch.torch._C.DisableTorchFunction():
+            for tensor in compress(objects, map(types.__contains__, map(id, map(type, objects)))):
+                storage = self._torch.storage_of(tensor)
+                if storage is not None:
+                    alive.add(storage)
+        objects.clear()
+        bytes_by_step: dict[int, int] = {}
+        for storage in alive:
+            born = self._born.get((storage.address, storage.size_bytes), BEFORE)
+            if born > BEFORE:
+                bytes_by_step[born] = bytes_by_step.get(born, 0) + storage.size_bytes
+        self.latest_sum = self.steps, bytes_by_step
+        self._sum_seconds += thread_time() - began
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether the latest sum is of one of the last steps."""
+        return self.latest_sum[0] > 0 and self.steps < self.latest_sum[0] + 1 + self.latest_sum[0] // 4
 
     def _look_at_new(self, step: int) -> None:
         collecting = gc.isenabled()

@@ -292,7 +292,10 @@ def texts_of(search: Search, chain: Chain) -> list[str]:
             index = run
             continue
         link = links[index]
-        lines.append(f"{link.text}: {type_text(search, link.value)}")
+        if link.how == "traceback":  # one after the other, one for each frame that the exception came through
+            while index + 1 < len(links) and links[index + 1].how in ("traceback", "frame"):
+                index += 1
+        lines.append(f"{link.text}: {type_text(search, links[index].value)}")
         index += 1
     return lines
 

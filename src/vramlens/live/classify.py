@@ -93,7 +93,7 @@ def fix_of(
         )
     if kind == "cycle" and "hooks)" in name:
         return "let the hook refer to its module by weakref.ref, or keep its handle and call handle.remove() when done"
-    if kind == "container":
+    if kind == "container" or (kind == "cache" and owner.kind in ("list", "deque", "Queue")):  # they have no keys
         return _container_fix(owner, f", or keep {held}.cpu()" if held and not device.startswith("cpu") else "")
     return {
         "cache": f"give {name} a limit on its keys, or empty it when its keys are over",

@@ -78,6 +78,8 @@ class LeakFollower:
             say("--leaks: no step has ended (an optimizer's, or vramlens.step()): there is nothing to compare")
             return
         now = self._watch.report()
+        if now.gone is not None:  # the program itself makes no report
+            now = replace(now, gone=replace(now.gone, function=""))
         before = self._latest
         shown = now
         if before is not None and before.found and not now.found:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from vramlens.live.births import BEFORE, Births
+from vramlens.live.report import Gone
 from vramlens.live.search import Search
 from vramlens.live.tensors import Storage
 
@@ -250,6 +251,16 @@ def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list
             if pace is not None:
                 found.append(Pile(item.position, [item], pace, is_remade=True))
     return found
+
+
+def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
+    """What had grown steadily when bytes were summed last, if not even half of it is alive now."""
+    step, bytes_by_step = births.latest_sum
+    pace = pace_of(bytes_by_step, step, step)
+    if pace is None or not pace.is_steady or not births.is_summed:
+        return None
+    left = sum(item.size_bytes for item in items if item.born is None or BEFORE < item.born <= step)
+    return None if 2 * left >= sum(bytes_by_step.values()) else Gone(pace.bytes_per_step, step, "")
 
 
 def _progression(size: int, looked: list[int], sizes: Mapping[int, set[int]]) -> int | None:

@@ -15,7 +15,7 @@ from vramlens.live.chain import Chain, chain_of, root_text
 from vramlens.live.classify import statement_source
 from vramlens.live.dominators import Retained, retained_by
 from vramlens.live.keeper import Statements
-from vramlens.live.objects import class_name
+from vramlens.live.objects import class_name, is_users
 from vramlens.live.owner import owner_of
 from vramlens.live.report import Owner
 from vramlens.live.roots import all_roots
@@ -127,6 +127,7 @@ def who_holds(tensor: Any) -> Holders:
     caller = sys._getframe(1)
     own: list[str] = []
     found: dict[tuple[str, str, int], Owner] = {}
+    passing: dict[tuple[str, str, int], Owner] = {}  # variables of libraries' functions that run now; what has no name
     search = Search(torch)
     with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search):
         roots = all_roots()
@@ -140,7 +141,7 @@ def who_holds(tensor: Any) -> Holders:
                     own.append(root.name)
                 else:
                     owner = Owner(root.name, "variable", chain=(root_text(root), f"variable {root.name}"))
-                    found.setdefault((owner.name, root_text(root), 0), owner)
+                    (passing if root.tier else found).setdefault((owner.name, root_text(root), 0), owner)
         for chain in _chains(search, storage):
             if len(chain.links) == 1 and chain.root is not None and chain.root.kind == "variable":
                 continue
@@ -151,10 +152,18 @@ def who_holds(tensor: Any) -> Holders:
             held = chain.links[-1].value
             keeper = statements.keeper(Chain(chain.root, tuple(chain.links[: at + 1])), held, is_graph=False)
             owner = owner_of(search, chain, at, keeper, statement_source(keeper))
-            found.setdefault((owner.name, owner.file, owner.line), owner)
+            into = passing if _is_passing(chain, owner) else found
+            into.setdefault((owner.name, owner.file, owner.line), owner)
         notes = tuple(search.skipped)
         del roots
-    owners = sorted(found.values(), key=lambda owner: owner.kind == "variable")  # of those that pass it on
+    if (found or own) and passing:
+        notes = (
+            f"and by {counted(len(passing), 'variable')} of libraries' functions that run, or without a name",
+            *notes,
+        )
+    owners = sorted(
+        (found if found or own else passing).values(), key=lambda owner: owner.kind == "variable"
+    )  # of those that pass it on
     if not owners:
         owners = [Owner(name, "variable", chain=(f"variable {name}",)) for name in dict.fromkeys(own)]
     if len(owners) > _MOST_OWNERS:
@@ -222,20 +231,35 @@ def holders(top: int = 10) -> HolderTable:
     search = Search(torch)
     with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
         statements = Statements(search)
-        rows = [
-            (_owner_at(search, statements, entry), entry.bytes, entry.storages) for entry in retained_by(search, top)
-        ]
+        rows: list[tuple[Owner, int, int]] = []
+        passing: list[tuple[Owner, int, int]] = []
+        for entry in retained_by(search, top):
+            owner, is_passing = _owner_at(search, statements, entry)
+            (passing if is_passing else rows).append((owner, entry.bytes, entry.storages))
+        notes = tuple(search.skipped)
+        if rows and passing:
+            size = format_size(sum(size for _, size, _ in passing))
+            notes = (f"{size} more held by libraries' functions that run, or by what has no name", *notes)
         live = sum(storage.size_bytes for storage in search.storages)
-        return HolderTable(tuple(rows), live, search.seconds, len(search.order), tuple(search.skipped))
+        return HolderTable(tuple(rows or passing), live, search.seconds, len(search.order), notes)
 
 
-def _owner_at(search: Search, statements: Statements, entry: Retained) -> Owner:
+def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[Owner, bool]:
     parents = search.parents([entry.position])
     path = search.path(entry.position, parents)
     chain = chain_of(search, path, parents)
     at = len(chain.links) - 1
     keeper = statements.keeper(chain, entry.example, is_graph=False) if at >= 0 else None
-    return owner_of(search, chain, at, keeper, statement_source(keeper))
+    owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+    return owner, _is_passing(chain, owner)
+
+
+def _is_passing(chain: Chain, owner: Owner) -> bool:
+    """Whether an owner has no name of the user's: a variable of a library's function that runs, or no root at all."""
+    if owner.line and is_users(owner.file):
+        return False
+    root = chain.root
+    return root is None or (root.kind == "variable" and root.tier > 0)
 
 
 def _owner_index(search: Search, chain: Chain) -> int:

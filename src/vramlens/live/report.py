@@ -59,6 +59,7 @@ class LiveLeak:
         fix: one edit; empty where nothing needs doing.
         device: on which most of it is; empty where that cannot be told.
         route: the way to what keeps it, by names; None where it has none.
+        is_freed: of graphs: whether backward passes have freed what they saved.
     """
 
     verdict: str
@@ -78,6 +79,7 @@ class LiveLeak:
     fix: str
     device: str = ""
     route: Route | None = None
+    is_freed: bool = False
 
     @property
     def is_leak(self) -> bool:
@@ -107,6 +109,21 @@ class LiveLeak:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """Growth that was seen while steps ended, and of which nothing is left when the report is made.
+
+    Attributes:
+        bytes_per_step: bytes that a step added.
+        step: the latest step at which it was seen.
+        function: in which the steps ended; ``<module>`` outside of functions, empty where that cannot be told.
+    """
+
+    bytes_per_step: int
+    step: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeakReport:
     """Everything that a watch found.
 
@@ -120,6 +137,7 @@ class LeakReport:
         live_bytes: bytes of all storages that were found.
         complete: whether the search went everywhere.
         missing_steps: how many more steps are needed to tell growth from warm-up; 0 where there were enough.
+        gone: what grew while steps ended and is not there any more; None where nothing did.
     """
 
     steps: int
@@ -131,6 +149,7 @@ class LeakReport:
     live_bytes: int = 0
     complete: bool = True
     missing_steps: int = 0
+    gone: Gone | None = None
 
     @property
     def found(self) -> tuple[LiveLeak, ...]:
@@ -144,6 +163,9 @@ class LeakReport:
             "steps": self.steps,
             "needs_steps": self.missing_steps or None,
             "leaks": [leak.to_dict() for leak in self.leaks],
+            "gone": None
+            if self.gone is None
+            else {"bytes_per_step": self.gone.bytes_per_step, "until_step": self.gone.step},
             "notes": list(self.notes),
             "live_bytes": self.live_bytes,
             "searched": {"objects": self.objects, "seconds": round(self.seconds, 3), "complete": self.complete},

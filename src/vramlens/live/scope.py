@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ContextDecorator, closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +29,40 @@ class LeakError(VramlensError, AssertionError):
         self.report = report
 
 
-@contextmanager
-def no_leaks(steps: int = _LEAST_STEPS) -> Iterator[LeakWatch]:
+class _NoLeaks(ContextDecorator):
+    """A block that raises at its end if something grew in it."""
+
+    def __init__(self, steps: int) -> None:
+        self._wanted = max(steps, 1)
+        self._watch: LeakWatch | None = None
+        self._stop: Any = None
+
+    def _recreate_cm(self) -> _NoLeaks:  # as a decorator: a watch for each call
+        return _NoLeaks(self._wanted)
+
+    def __enter__(self) -> LeakWatch:
+        watch = self._watch = LeakWatch()
+        self._stop = _hear_steps(watch)
+        return watch
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        __tracebackhide__ = True  # pytest then shows the block, not this
+        watch, self._watch = self._watch, None
+        self._stop()
+        if kind is not None or watch is None:
+            return
+        report = watch.report()
+        if report.found:
+            raise LeakError(str(report), report)
+        if report.steps < self._wanted:
+            raise LeakError(
+                f"no_leaks: {counted(report.steps, 'step')} ended in the block, {self._wanted} are needed: "
+                "call step() on what the block gets at each step's end",
+                report,
+            )
+
+
+def no_leaks(steps: int = _LEAST_STEPS) -> _NoLeaks:
     """Raises at the block's end if something grew in it: for tests.
 
     A step ends with ``step()`` on what the block gets, or with ``vramlens.step()``.
@@ -47,22 +78,7 @@ def no_leaks(steps: int = _LEAST_STEPS) -> Iterator[LeakWatch]:
     Raises:
         LeakError: a leak is proven or likely, or fewer steps ended.
     """
-    watch = LeakWatch()
-    stop = _hear_steps(watch)
-    try:
-        yield watch
-    finally:
-        stop()
-    report = watch.report()
-    if report.found:
-        raise LeakError(str(report), report)
-    wanted = max(steps, 1)
-    if report.steps < wanted:
-        raise LeakError(
-            f"no_leaks: {counted(report.steps, 'step')} ended in the block, {wanted} are needed: "
-            "call step() on what the block gets at each step's end",
-            report,
-        )
+    return _NoLeaks(steps)
 
 
 def _hear_steps(watch: LeakWatch) -> Any:

@@ -192,6 +192,12 @@ class TorchObjects:
                         if data is not None:
                             yield "._saved_input", data
 
+    def still_saves(self, node: Any) -> bool | None:
+        """Whether an autograd node holds what it saved, or a backward pass let it go; None: it saves nothing."""
+        if not self._names_of_saved(type(node)):
+            return None
+        return any(label.startswith(("._saved", "._unpack")) for label, _ in self.held_by_node(node))
+
     def sequence_of(self, node: Any) -> int | None:
         """The number of a node in the order in which its thread made nodes; None for gradient accumulators."""
         try:

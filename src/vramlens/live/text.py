@@ -6,7 +6,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from vramlens.live.report import LeakReport, LiveLeak
+from vramlens.live.report import Gone, LeakReport, LiveLeak
 from vramlens.units import counted, format_size
 
 _WIDTH = 100
@@ -41,6 +41,7 @@ def place_text(file: str, line: int) -> str:
 def _lines(report: LeakReport) -> Iterator[str]:
     found = report.found
     others = [leak for leak in report.leaks if not leak.is_leak]
+    possible = [leak for leak in others if leak.verdict == "possible"]
     if not found and report.missing_steps:
         yield from _wrapped(
             f"Too few steps to tell: {counted(report.steps, 'step')} {'has' if report.steps == 1 else 'have'} ended;"
@@ -48,8 +49,15 @@ def _lines(report: LeakReport) -> Iterator[str]:
             " tell growth from warm-up."
         )
     elif not found:
-        sure = "No leak is sure" if any(leak.verdict == "possible" for leak in others) else "No leak"
-        yield f"{sure}: {counted(report.steps, 'step')} watched, {format_size(report.live_bytes)} alive in tensors."
+        watched = f"{counted(report.steps, 'step')} watched, {format_size(report.live_bytes)} alive in tensors."
+        if possible:
+            yield from _wrapped(_possible_text(possible))
+            yield f"  {watched}"
+        elif report.gone is not None:
+            yield from _wrapped(_gone_text(report.gone))
+            yield f"  {watched}"
+        else:
+            yield f"No leak: {watched}"
     for number, leak in enumerate(found[:_MOST_SHOWN]):
         if number:
             yield ""
@@ -65,6 +73,12 @@ def _lines(report: LeakReport) -> Iterator[str]:
     if found:
         yield ""
         yield from _wrapped(f"Next: change {_edit_place(found[0])}, run again: the report is then empty of it.")
+    elif possible and not report.missing_steps:
+        yield ""
+        yield from _wrapped(
+            f"Next: if {_name(possible[0])} is not meant to keep them, change {_edit_place(possible[0])} and run again;"
+            " more steps tell more."
+        )
 
 
 def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
@@ -92,8 +106,9 @@ def _keeps(leak: LiveLeak) -> str:
     each = max(1, leak.steps)
     if leak.kind == "graph":
         count = round(leak.storages / each)
+        freed = " (its saved tensors went with the backward)" if leak.is_freed else ""
         return (
-            f"keeps the autograd graph of every step: {counted(count, 'tensor')} each"
+            f"keeps the autograd graph of every step: {counted(count, 'tensor')} each{freed}"
             if count
             else ("keeps the autograd graph of every step, without its tensors")
         )
@@ -112,14 +127,43 @@ def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
             f"... {left_out:,} more",
             *shown[-(_LONGEST_CHAIN // 2 - 1) :],
         ]
-    yield from _wrapped("held by " + " > ".join(shown), "  ")
+    text = " > ".join(shown)
+    yield from _wrapped(text if text.startswith("held by ") else f"held by {text}", "  ")
 
 
 def _other_lines(leak: LiveLeak) -> Iterator[str]:
-    name = leak.owner.name if leak.owner is not None else "memory"
+    name = _name(leak)
     where = f" ({place_text(leak.owner.file, leak.owner.line)})" if leak.owner is not None and leak.owner.line else ""
     reason = leak.why[-1] if leak.why else ""
     yield from _wrapped(f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} a step: {reason}")
+    if leak.fix:
+        yield from _wrapped(f"Fix: {leak.fix} ({format_size(leak.bytes_per_step)} a step less)", "  ")
+
+
+def _possible_text(possible: Sequence[LiveLeak]) -> str:
+    first = possible[0]
+    owner, rate = first.owner, f"{format_size(first.bytes_per_step)} a step"
+    where = f" ({place_text(owner.file, owner.line)})" if owner is not None and owner.line else ""
+    what = "" if owner is None else f", {_article(owner.kind)}"
+    if first.kind == "cycle":
+        what, rate = ", a reference cycle", f"{rate} wait for Python's collector"
+    largest = "" if len(possible) == 1 else "the largest is "
+    return f"No leak proven, {len(possible):,} possible: {largest}{_name(first)}{where}{what}: {rate}"
+
+
+def _gone_text(gone: Gone) -> str:
+    if not gone.function:
+        inside = " in the program before that, on a vramlens.LeakWatch()"
+    else:
+        inside = f" inside {gone.function}()" if gone.function.isidentifier() else " before it goes"
+    return (
+        f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} a step until step"
+        f" {gone.step:,}. Call report(){inside}."
+    )
+
+
+def _name(leak: LiveLeak) -> str:
+    return leak.owner.name if leak.owner is not None else _COUNTED.get(leak.kind, "memory")
 
 
 def _edit_place(leak: LiveLeak) -> str:

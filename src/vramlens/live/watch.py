@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
+from types import CodeType
 from typing import Any
 
 from vramlens.live.births import BEFORE, Births
@@ -16,10 +17,10 @@ from vramlens.live.classify import class_of, fix_of, statement_source
 from vramlens.live.counters import Counters
 from vramlens.live.cycles import unreached_leaks
 from vramlens.live.gates import NONE, gate
-from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, live_items, piles, remade_larger
+from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, gone_growth, live_items, piles, remade_larger
 from vramlens.live.handed_over import handed_over_leak
 from vramlens.live.keeper import Keeper, Statements
-from vramlens.live.objects import class_name, is_kind, namespace_of
+from vramlens.live.objects import class_name, is_kind, is_own_file, namespace_of
 from vramlens.live.observer import Observer, Stack, voted_line
 from vramlens.live.owner import owner_of
 from vramlens.live.report import LeakReport, LiveLeak
@@ -34,6 +35,7 @@ from vramlens.units import counted, format_size
 _PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pins the rest
 _ORDER = ("proven", "likely", "possible", NONE)
 _MOST_DOUBTFUL = 8
+_MOST_NODES = 1000  # that are asked for what they saved
 
 
 OwnedStorage = tuple[Storage, int, int | None]
@@ -54,6 +56,7 @@ class LeakWatch:
         self._observer: Observer | None = None
         self._counters: Counters | None = None
         self._steps = 0
+        self._code: CodeType | None = None  # of what calls step()
         self._begin()
 
     def _begin(self) -> None:
@@ -80,8 +83,10 @@ class LeakWatch:
         if self._counters is not None:
             with suppress(Exception):  # a counter that this version does not have
                 self._counters.read(self._steps)
+        caller = sys._getframe(1)
+        self._code = caller.f_code
         if self._observer is not None:
-            self._observer.begin(self._steps + 1, sys._getframe(1))
+            self._observer.begin(self._steps + 1, caller)
 
     def report(self) -> LeakReport:
         """What grew so far, and who holds it. Searches the heap: about a second for a million objects."""
@@ -89,7 +94,10 @@ class LeakWatch:
             return LeakReport(self._steps, (), ("the program has not imported torch: there are no tensors to watch",))
         if self._observer is not None:
             self._observer.end(whole=False)
-        return _Look(self._torch, self._births, self._observer, self._counters).report()[0]
+        found = _Look(self._torch, self._births, self._observer, self._counters).report()[0]
+        if found.gone is None or self._code is None or is_own_file(self._code.co_filename):
+            return found
+        return replace(found, gone=replace(found.gone, function=self._code.co_name))
 
     def owned(self) -> tuple[LeakReport, list[OwnedStorage]] | None:
         """The report, and for every live storage the index of the leak in it that owns it; None without torch."""
@@ -148,6 +156,7 @@ class _Look:
                 live_bytes=sum(storage.size_bytes for storage in search.storages),
                 complete=search.complete,
                 missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
+                gone=gone_growth(items, births),
             )
             owner = {storage: index for index, (_, kept) in enumerate(merged) for storage in kept if storage}
             born = {item.storage: item.born for item in items if item.storage is not None}
@@ -236,7 +245,13 @@ class _Look:
             fix="" if verdict == NONE else fix,
             device=device,
             route=route_of(upto),
+            is_freed=kind == "graph" and self._is_freed(pile),
         )
+
+    def _is_freed(self, pile: Pile) -> bool:
+        """Whether backward passes have let go of all that a pile's autograd nodes saved."""
+        nodes = [self._search.order[item.position] for item in pile.items if item.storage is None]
+        return {self._torch.still_saves(node) for node in nodes[:_MOST_NODES]} - {None} == {False}
 
     def _verdict(self, pile: Pile, value: Any, keeper: Keeper | None, is_graph: bool) -> tuple[str, tuple[str, ...]]:
         pace = pile.pace
