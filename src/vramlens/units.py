@@ -31,6 +31,19 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
+def check_limit(size_bytes: int, said: object) -> int:
+    """The bytes that a process or a card may have; less than 1 MiB is a unit that was forgotten.
+
+    Raises:
+        UsageError: it is less than 1 MiB; ``said`` is how it was written.
+    """
+    if size_bytes >= MIB:
+        return size_bytes
+    number = str(said).strip().rstrip("BKMGTIbkmgti ")
+    meant = f"; did you mean {number}GiB?" if size_bytes > 0 else ""
+    raise UsageError(f"{said} is {counted(size_bytes, 'byte')}{meant}")
+
+
 def format_size(size_bytes: int | float) -> str:
     """A size as PyTorch prints it (``512 bytes``, ``1.50 KiB``, ``57.00 MiB``, ``3.71 GiB``), sign kept."""
     sign, size = ("-", -size_bytes) if size_bytes < 0 else ("", size_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -57,7 +58,22 @@ def test_changes_sum_to_the_change_of_the_peak(pair):
 def test_a_run_does_not_differ_from_itself(name):
     found = diff(shared(name), shared(name))
     assert (found.by_line, found.elsewhere, found.by_module, found.findings, found.others) == ((), (), (), (), ())
-    assert headline(found).startswith(("Nothing changed: ", "Runs out of memory in both: "))
+    assert headline(found).startswith("Nothing changed: the same file twice, ")
+    assert story_of(found).next_command.startswith("vramlens diff BEFORE.vram ")
+
+
+def test_programs_with_no_line_in_common_are_told():
+    told = "These look like different programs: no line that holds memory is in both."
+    assert story_of(diff(shared("recordings/leak_hook"), shared("recordings/leak_none_warmup"))).sentences[0] == told
+    assert told not in story_of(diff(shared("recordings/leak_outputs"), shared("recordings/gpt"))).sentences
+
+
+def test_a_share_that_rounds_to_nothing_has_no_sign():
+    found = diff(shared("recordings/gpt"), shared("recordings/gpt"))
+    old = found.counters["allocated"]
+    less = replace(old, after_bytes=old.before_bytes - 512)
+    rows = story_of(replace(found, counters={**found.counters, "allocated": less})).figures
+    assert rows[0].change == "-512 bytes (0.0 %)"
 
 
 @pytest.mark.parametrize("name", PLAIN[:4])

@@ -173,3 +173,23 @@ def test_a_logs_last_error_is_the_one_that_counts(tmp_path: Path) -> None:
     assert explanation.oom.tried_bytes == 256 * MIB
     assert explanation.peak is None
     assert explanation.recording.events == 0
+
+
+def test_advice_on_next_to_nothing_is_left_out() -> None:
+    found = explain(DATA / "captured/oom_backward.vram")
+    assert "first_optimizer_step" not in {one.id for one in found.findings}  # it would need 8 bytes
+    assert "process_limit" in {one.id for one in found.findings}
+
+
+def test_one_line_that_holds_most_is_advised_on() -> None:
+    found = explain(DATA / "captured/oom_really_full.vram")
+    assert found.oom is not None
+    assert found.oom.headline == "9.81 MiB short at the driver: 256.00 MiB wanted, 246.19 MiB free on the GPU"
+    (line,) = [one for one in found.findings if one.id == "largest_line"]
+    assert (line.place, line.bytes) == (found.heap.by_line[0].place, found.heap.by_line[0].bytes)
+    assert line.fix == (
+        "programs.py:130 in oom_really_full holds 77.49 GiB in one tensor: make it smaller or free it: 10.00 MiB less"
+        " are enough for this request"
+    )
+    (others,) = [one for one in found.findings if one.id == "settings_do_not_help"]
+    assert "roundup_power2_divisions:8 (its first request, 77.49 GiB, fails)" in others.title

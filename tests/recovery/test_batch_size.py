@@ -182,7 +182,7 @@ def test_a_cap_and_a_given_limit() -> None:
         )
     assert found.size == 100
     assert found.limited_by == "largest=100"
-    with pytest.raises(UsageError, match="bytes are not counted on this device: run it where"):
+    with pytest.raises(UsageError, match="the model is on the CPU: run it where"):
         find_batch_size(model, lambda n: torch.randn(n, 64), image_loss)
 
 
@@ -195,7 +195,8 @@ def test_where_bytes_are_not_counted_one_line_says_so(limit: str | None, meter: 
             model, lambda n: torch.randn(n, 64), image_loss, optimizer, limit=limit or (meter and "9GiB"), meter=meter
         )
     assert str(refused.value) == (
-        "find_batch_size: bytes are not counted on this device: run it where the model trains, on a GPU"
+        f"find_batch_size: {'bytes are not counted on this device' if meter else 'the model is on the CPU'}:"
+        " run it where the model trains, on a GPU"
     )
 
 

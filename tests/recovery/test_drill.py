@@ -143,3 +143,8 @@ def test_several_and_every() -> None:
 def test_nonsense_is_refused(phase: str, options: dict[str, int]) -> None:
     with pytest.raises(UsageError), inject_oom(phase, **options):
         pass
+
+
+def test_a_drill_is_of_the_backward_unless_told_otherwise() -> None:
+    with inject_oom() as drill:
+        assert drill.phase == "backward"

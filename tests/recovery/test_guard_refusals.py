@@ -619,3 +619,30 @@ def test_without_an_optimizer_the_report_says_so() -> None:
     assert "no optimizer: gradients only" in str(guard(mlp(), None).report())
     model = mlp()
     assert "no optimizer" not in str(guard(model, sgd(model)).report())
+
+
+def test_swapped_arguments_are_named() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match=r"^guard\(model, optimizer\): the first is an SGD: swapped\?$"):
+        guard(optimizer, model)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"the first is a generator, not a model$"):
+        guard(model.parameters(), optimizer)  # type: ignore[arg-type]
+
+
+def test_a_loss_function_of_another_shape_is_told_from_one_that_fails() -> None:
+    watch = guard(net())
+    with pytest.raises(UsageError, match=r"loss_fn is called as loss_fn\(model, batch\).*too many positional"):
+        watch.step(tokens(2), lambda out: out)
+
+    def fails(_model: Any, _batch: Any) -> Any:
+        raise TypeError("the user's own")
+
+    with pytest.raises(TypeError, match="the user's own"):
+        watch.step(tokens(2), fails)
+
+
+def test_a_guard_prints_its_first_line() -> None:
+    watch = guard(net())
+    assert repr(watch) == str(watch.report()).splitlines()[0]
+    assert repr(watch) == "No memory ran out in 0 steps; the guard changed nothing."

@@ -131,3 +131,16 @@ def test_what_cannot_be_guarded_is_refused() -> None:
     guard_trainer(own)
     with pytest.raises(UsageError, match=r"called accelerator.backward 0 times, not once"):
         own.train(batches())
+
+
+def test_the_report_speaks_of_the_trainer() -> None:
+    trainer = Trainer(net())
+    watch = guard_trainer(trainer)
+    assert repr(watch) == "guard_trainer: no training step has begun"
+    with inject_oom("backward", at=2):
+        trainer.train(batches())
+    lines = str(watch.report()).splitlines()
+    assert repr(watch) == lines[0]
+    assert lines[1].startswith("  the Trainer's training_step was called 8 times for 4 batches")
+    assert lines[-1] == "next: start with what was learned: guard_trainer(trainer, micro_batch=3)"
+    assert not any("no optimizer" in line or "loss_fn" in line for line in lines)

@@ -180,3 +180,25 @@ def test_cross_entropy_in_chunks_is_cross_entropy(dtype: torch.dtype) -> None:
     (3 * theirs).backward()
     assert torch.allclose(ours, theirs)
     assert torch.allclose(gradient, logits.grad, atol=1e-8)
+
+
+def test_a_sum_stays_a_sum_in_parts() -> None:
+    def summed(model: Any, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten(), reduction="sum")
+
+    found = strategies(
+        model_fn, make_batch, summed, optimizer_fn, batch=8, names=["split"], device="cpu", repeats=1, steps=1
+    )["split"]
+    assert found.gradient_drift is not None
+    assert found.gradient_drift < 1e-5
+    assert found.loss_drift is not None
+    assert found.loss_drift < 1e-4
+
+
+def test_an_optimizer_that_cannot_be_made_stops_it_at_once() -> None:
+    def wrong(model: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    text = r"optimizer_fn\(parameters\) failed: AttributeError: .* \(it gets a list of parameters\)$"
+    with pytest.raises(UsageError, match=text):
+        strategies(model_fn, make_batch, mean_loss, wrong, batch=2, device="cpu")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import time
 
-from recordings import data_of, read, truth_of
+import pytest
+from rich.console import Console
+
+from recordings import DATA, data_of, read, truth_of
+from vramlens import UsageError, load
 from vramlens.replay import WORTH_TRYING, parse_settings, tune_trace
+from vramlens.report.tune import render_tuning
 from vramlens.units import GIB, MIB
 
 
@@ -44,3 +50,21 @@ def test_it_is_quick() -> None:
     start = time.perf_counter()
     tune_trace(trace, cap_bytes=6 * GIB)
     assert time.perf_counter() - start < 10  # under 2 s on two free cores: benchmarks/replay.py measures it
+
+
+def test_a_request_above_the_limit_is_one_line() -> None:
+    recording = load(DATA / "captured/oom_really_full.vram")
+    console = Console(file=io.StringIO(), width=80)
+    render_tuning(recording.tune(cap="24GiB"), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.startswith("No setting helps: one request of 77.49 GiB is above 24.00 GiB.\n")
+    assert "0 bytes" not in text
+
+
+def test_a_limit_without_its_unit_is_refused() -> None:
+    recording = load(DATA / "captured/oom_really_full.vram")
+    for ask in (recording.tune, recording.replay):
+        with pytest.raises(UsageError, match=r"24 bytes; did you mean 24GiB\?"):
+            ask(cap="24")
+    with pytest.raises(UsageError, match=r"did you mean 24GiB\?"):
+        recording.tune(cards=["24"])

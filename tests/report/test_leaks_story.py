@@ -42,7 +42,7 @@ def test_too_few_steps_say_how_many_more_are_needed(steps: int, more: str, leaks
     found = story(trace_of(steps, leaks=leaks))
     seen = f"{steps} step{'s' if steps > 1 else ''} recorded"
     wanted = f"Too few steps to tell: {seen}; {more} would show growth, some 10 in all make it sure."
-    assert (found.headline, found.claims, found.command) == (wanted, (), "vramlens run YOUR_SCRIPT.py")
+    assert (found.headline, found.claims, found.command) == (wanted, (), "vramlens run -o again.vram YOUR_SCRIPT.py")
 
 
 def test_as_many_more_as_it_says_do_show_growth() -> None:
@@ -105,3 +105,8 @@ def test_why_it_is_likely_and_why_no_more(name: str, evidence: str, doubt: str) 
     assert any(evidence in note for note in claim.notes[:-1])
     assert claim.notes[-1].startswith("not proven: ")
     assert doubt in claim.notes[-1]
+
+
+def test_a_failure_without_steps_is_explained_next() -> None:
+    recording = load(DATA / "captured/oom_forward.vram")
+    assert story(recording).command.startswith("vramlens explain ")

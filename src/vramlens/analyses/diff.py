@@ -103,6 +103,7 @@ class Diff:
         by_step: step by step.
         unattributed_bytes: the change of what has no line.
         aligned_lines, moved_lines: how many lines are in both runs, and how many of them at another number.
+        shared_lines: how many of them held memory in either.
         others: what else is different: versions, settings, steps.
         findings: the most telling first.
     """
@@ -123,8 +124,20 @@ class Diff:
     unattributed_bytes: int
     aligned_lines: int
     moved_lines: int
+    shared_lines: int
     others: tuple[Difference, ...]
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def same_file(self) -> bool:
+        """Whether it is one recording, given twice."""
+        one = len(self.befores) == len(self.afters) == 1 and self.before.source == self.after.source
+        return one and not self.by_line and not any(counter.change_bytes for counter in self.counters.values())
+
+    @property
+    def unrelated(self) -> bool:
+        """Whether both runs have lines that hold memory and none of them is in both: two programs, as it seems."""
+        return bool(self.before.lines) and bool(self.after.lines) and not self.shared_lines
 
     @property
     def peak_bytes_change(self) -> int:
@@ -192,6 +205,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         unattributed_bytes=_unattributed(after) - _unattributed(before),
         aligned_lines=len(alignment.after),
         moved_lines=len(alignment.moved),
+        shared_lines=sum(old in before.lines or new in after.lines for old, new in alignment.after.items()),
         others=differences(before, after, changed, alignment.files),
     )
     return replace(diff, findings=findings_of(diff))

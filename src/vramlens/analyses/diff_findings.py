@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.diff import Diff, LineChange
 
 _LINES = 10
+UNRELATED = "These look like different programs: no line that holds memory is in both."
 GROWTH_SHARE = 0.05
 """Bytes a step are known to so much: a smaller difference is none."""
 
@@ -42,6 +43,9 @@ def told_apart(before_bytes: int, after_bytes: int) -> tuple[str, str]:
 def headline(diff: Diff) -> str:
     """What people ask after a fix, in one sentence."""
     old, new = diff.before.failure, diff.after.failure
+    if diff.same_file:
+        size = format_size(diff.before.requested_bytes)
+        return f"Nothing changed: the same file twice, {size} requested at the peak."
     if old is not None and new is None:
         return _completes(diff)
     if new is not None and old is None:

@@ -146,6 +146,9 @@ def explain_trace(
     findings += other_devices(trace, chosen)
     unused = evaluation.kept_at(needed.event) if evaluation is not None else 0
     findings += usage.activations(view, needed, leaks, unused) + usage.optimizer_state(needed)
+    findings = _that_matter(findings, peak.requested_bytes, failed)
+    if failed is not None and ended:
+        findings += usage.largest_line(needed, failed, findings)
     return Explanation(
         recording=facts,
         peak=peak,
@@ -250,6 +253,23 @@ def _raise_limit(failure: Failure, outside: Outside) -> str:
 _ORDER = ("proven", "likely", "possible", "not a problem")
 # What a failure hit and why comes before what merely takes much room.
 _FIRST = ("request_too_large", "fragmented_request", "leak", "process_limit", "other_process", "device_full")
+
+
+_OF_ANY_SIZE = (*_FIRST, "sampled_growth", "other_device", "expandable_segments")
+_LEAST_SHARE = 0.01
+
+
+def _that_matter(findings: list[Finding], peak_bytes: int, failed: OomVerdict | None) -> list[Finding]:
+    """Without advice whose bytes are far below what matters: of the peak, and of the request that failed."""
+    wanted = min(peak_bytes, (failed.requested_bytes if failed is not None else None) or peak_bytes)
+    return [
+        finding
+        for finding in findings
+        if finding.fix is None
+        or finding.bytes is None
+        or finding.id in _OF_ANY_SIZE
+        or finding.bytes >= _LEAST_SHARE * wanted
+    ]
 
 
 def _ranked(findings: list[Finding], failed: OomVerdict | None) -> list[Finding]:

@@ -44,10 +44,11 @@ class DeviceLeaks:
         judged_steps: how many of them could be judged: what is alive at their end counts.
         leaks: the surest first; then what is no problem, with the reason.
         prediction: when its memory will be full; None where nothing sure grows, or the limit is not known.
-        failed_step: the step in which memory ran out for good; None where it did not.
+        failed_step: the step in which memory ran out for good; None where it did not, or there are no steps.
         wrapped: whether the recording's earliest events are overwritten.
         inside_one_call: whether what seem to be steps may be the layers of one pass: then nothing was judged.
         findings: growth that the samples of the run show, and events do not.
+        failed: whether memory ran out for good.
     """
 
     device: int
@@ -60,6 +61,7 @@ class DeviceLeaks:
     wrapped: bool
     inside_one_call: bool
     findings: tuple[Finding, ...]
+    failed: bool = False
 
     @property
     def needs_steps(self) -> int | None:
@@ -176,6 +178,7 @@ def _leaks_of_device(trace: Trace, device: DeviceTrace, total_bytes: int | None)
         leaks=leaks,
         prediction=None if event is not None else predicted(view, leaks, outside, total_bytes),
         failed_step=last if event is not None and len(view.steps) else None,
+        failed=event is not None,
         wrapped=bool(trace.meta is not None and trace.meta.wrapped.get(device.device)),
         inside_one_call=inside_one_call(view),
         findings=tuple(sampled_growth(view, leaks, outside, failed=event is not None)),

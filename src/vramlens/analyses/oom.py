@@ -330,9 +330,13 @@ def _headline(failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], 
                 f"{wanted} wanted from private pool {failure.pool}, which had {free} free and may use no other memory"
             )
     else:
-        where = "below the process's limit" if wall == "process_limit" else "at the driver"
-        holes = counted(failure.usable_holes, "hole")
-        text = f"{format_size(short)} short {where}: {wanted} wanted, {free} free in {holes}"
+        holes = f"{free} free in {counted(failure.usable_holes, 'hole')}"
+        if wall == "process_limit" or failure.free_bytes is None:
+            text = f"{format_size(short)} short below the process's limit: {wanted} wanted, {holes}"
+        else:  # the driver counts whole segments
+            tried, left = format_size(failure.tried_bytes), format_size(failure.free_bytes)
+            asked = "" if tried == wanted else f" ({tried} in whole segments)"
+            text = f"{format_size(short)} short at the driver: {wanted} wanted{asked}, {left} free on the GPU"
     if cause == "spike":
         return f"{text}; this step needs more than twice what any earlier one did"
     return text

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.explanation import OomVerdict
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.fragmentation import fragmentation_at
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.heap import Heap
@@ -55,6 +59,37 @@ def optimizer_state(heap: Heap) -> list[Finding]:
             "divides it by the number of ranks",
         )
     ]
+
+
+def largest_line(heap: Heap, failed: OomVerdict, others: list[Finding]) -> list[Finding]:
+    """The line that holds most of the memory when what is alive leaves too little room; none where others say it."""
+    line = heap.by_line[0] if heap.by_line else None
+    if line is None or 2 * line.bytes <= heap.requested_bytes or failed.cause not in ("capacity", "spike"):
+        return []
+    if any(one.fix is not None and (one.id == line.category or one.place == line.place) for one in others):
+        return []
+    lone = line.allocations == 1
+    size, short = format_size(line.bytes), failed.short_by_bytes
+    tensors = "one tensor" if lone else counted(line.allocations, "tensor")
+    # Segments are whole pages of 2 MiB: so much less surely gives back what is missing.
+    less = format_size(-(-short // (2 * MIB)) * 2 * MIB) if short and short < line.bytes else ""
+    enough = f": {less} less {'are' if lone else 'may be'} enough for this request" if less else ""
+    return [
+        Finding(
+            id="largest_line",
+            verdict="proven",
+            title=f"{size} are held by one line, in {tensors}",
+            bytes=line.bytes,
+            place=line.place,
+            evidence=(f"{_part(line.bytes, heap)} of what was alive when the request failed",),
+            fix=f"{_short_name(line.place)} holds {size} in {tensors}:"
+            f" make {'it smaller or free it' if lone else 'them smaller or free some'}{enough}",
+        )
+    ]
+
+
+def _short_name(place: Place) -> str:
+    return str(replace(place, file=re.split(r"[/\\]", place.file)[-1] or place.file))
 
 
 def unused_reserve(view: Attribution) -> list[Finding]:

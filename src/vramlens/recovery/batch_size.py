@@ -135,7 +135,7 @@ def find_batch_size(
     if start < 1 or (largest is not None and largest < start):
         raise UsageError(f"find_batch_size: start={start}, largest={largest}: start counts from 1, up to largest")
     if found.kind == "none":
-        raise _not_counted()
+        raise _not_counted(next(model.parameters()).device.type)
     limit_bytes, limited_by = _limit(limit, found)
     prober = Prober(model, loss_fn, optimizer, found)
     try:
@@ -185,8 +185,9 @@ def search(
     return _answer(prober, probes, limit_bytes, limited_by, largest, too_large)
 
 
-def _not_counted() -> UsageError:
-    return UsageError("find_batch_size: bytes are not counted on this device: run it where the model trains, on a GPU")
+def _not_counted(device: str = "") -> UsageError:
+    why = "the model is on the CPU" if device == "cpu" else "bytes are not counted on this device"
+    return UsageError(f"find_batch_size: {why}: run it where the model trains, on a GPU")
 
 
 def _answer(

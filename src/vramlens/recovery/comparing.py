@@ -44,8 +44,8 @@ def strategies(
     Args:
         model_fn: a fresh model on the device; called with the same random seed each time.
         make_batch: n -> a batch of n samples on the device.
-        loss_fn: (model, batch) -> a mean loss, or (sum, count).
-        optimizer_fn: parameters -> an optimizer.
+        loss_fn: (model, batch) -> a mean loss, a sum, or (sum, count).
+        optimizer_fn: a list of parameters -> an optimizer.
         batch: samples in a batch.
         budget: bytes, or as 22GiB: which of them fit.
         names: of strategies, joined by + to do several together; by default all and some combinations.
@@ -54,8 +54,9 @@ def strategies(
         progress: called with a line before each process.
 
     Raises:
-        UsageError: an unknown name; or the GPU is in use by this process already and the functions cannot be sent to
-            another (define them in a file, or call this before anything else uses the GPU).
+        UsageError: an unknown name; ``optimizer_fn`` fails for the default; or the GPU is in use by this process
+            already and the functions cannot be sent to another (define them in a file, or call this before anything
+            else uses the GPU).
     """
     chosen = list(names) if names is not None else [*STRATEGIES, *COMBINATIONS]
     for name in chosen:
@@ -74,6 +75,8 @@ def strategies(
                 progress(f"turn {turn + 1} of {repeats}: {name}")
             arguments = (name, where, model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
             found[name].append(_in_a_process(context, arguments))
+            if name == "default" and (why := found[name][-1].get("optimizer_fn")):  # as it would in every other row
+                raise UsageError(f"strategies: optimizer_fn(parameters) failed: {why} (it gets a list of parameters)")
     reference = found["default"][0]
     rows = [_row(name, found[name], reference) for name in chosen]
     return StrategyTable(tuple(_with_front(rows)), budget_bytes, batch, where, repeats, steps)

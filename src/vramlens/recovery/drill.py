@@ -45,7 +45,7 @@ class Drill:
 
 @contextlib.contextmanager
 def inject_oom(
-    phase: str, at: int | tuple[int, ...] | range = 1, rank: int | None = None, *, every: int | None = None
+    phase: str = "backward", at: int | tuple[int, ...] | range = 1, rank: int | None = None, *, every: int | None = None
 ) -> Iterator[Drill]:
     """Raises ``torch.OutOfMemoryError`` inside of a forward, a backward or an optimizer step; gives what it has done.
 

@@ -8,6 +8,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.units import counted, format_size
 
 _SHOWN = 8
+NO_OPTIMIZER = "no optimizer: gradients only; stepping and setting them to None is the program's part"
 UNCHECKED = "splits without a check (verify=False): whether gradients stay the same is not known"
 
 
@@ -58,6 +59,7 @@ class GuardReport:
         stop: why it has stopped; None: it has not.
         events: all that happened, oldest first (the first and last hundred of a kind that repeats).
         left_out: events that are not among them.
+        trainer: whether a Trainer's own steps are guarded.
     """
 
     steps: int
@@ -69,6 +71,11 @@ class GuardReport:
     stop: Stop | None
     events: tuple[Event, ...]
     left_out: int = 0
+    trainer: bool = False
+
+    @property
+    def _made_by(self) -> str:
+        return "guard_trainer" if self.trainer else "guard"
 
     @property
     def stopped(self) -> bool:
@@ -87,7 +94,7 @@ class GuardReport:
                     "proven",
                     f"From step {changed[0].step:,} on training is not what it would be without the guard",
                     evidence=tuple(dict.fromkeys(event.text for event in changed))[:4],
-                    fix="guard(..., strict=True) refuses this and looks for another remedy",
+                    fix=f"{self._made_by}(..., strict=True) refuses this and looks for another remedy",
                 )
             )
         refused = list(dict.fromkeys(event.text for event in self.events if event.kind == "refusal"))
@@ -119,11 +126,12 @@ class GuardReport:
         return tuple(found)
 
     def __str__(self) -> str:
-        lines = [self._headline()]
+        lines = [self.headline]
         if self.forwards > self.calls:
+            called = "the Trainer's training_step" if self.trainer else "loss_fn"
             lines.append(
-                f"  loss_fn was called {self.forwards:,} times for {counted(self.calls, 'batch', 'batches')}: parts and"
-                " repeated attempts count, checks do not"
+                f"  {called} was called {self.forwards:,} times for {counted(self.calls, 'batch', 'batches')}: parts"
+                " and repeated attempts count, checks do not"
             )
         shown = self.events if len(self.events) <= _SHOWN else (*self.events[:2], *self.events[2 - _SHOWN :])
         for index, event in enumerate(shown):
@@ -142,7 +150,9 @@ class GuardReport:
     def __repr__(self) -> str:
         return str(self)
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """How training went, in one sentence."""
         steps = counted(self.steps, "step")
         if self.stop is not None:
             return f"Stopped: {self.stop.reason} (in step {self.stop.step:,})"
@@ -169,6 +179,8 @@ class GuardReport:
         fix = next((finding.fix for finding in self.findings if finding.fix), None)
         if fix is not None:
             return f"next: {fix}"
+        if self.micro_batch and self.trainer:
+            return f"next: start with what was learned: guard_trainer(trainer, micro_batch={self.micro_batch})"
         if self.micro_batch:
             return (
                 f"next: start with what was learned: guard(..., micro_batch={self.micro_batch}), or keep"

@@ -15,9 +15,9 @@ from vramlens.recovery.batch_parts import CannotSplit, SplitFunction, equal_part
 from vramlens.recovery.committing import Committing, is_half_done
 from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, failure_of, kind_of, let_go, let_go_of_the_last
 from vramlens.recovery.guard_stops import stop_in_collectives, stop_outside, stop_without_remedy
-from vramlens.recovery.guard_story import Event, GuardReport, Stop, Story, size_words
+from vramlens.recovery.guard_story import NO_OPTIMIZER, Event, GuardReport, Stop, Story, size_words
 from vramlens.recovery.learned import learned_micro_batch, write_split
-from vramlens.recovery.losses import CountFunction, LossFunction
+from vramlens.recovery.losses import CountFunction, LossFunction, misfit
 from vramlens.recovery.meters import Meter, meter_of
 from vramlens.recovery.remedies import ORDER, Remedies
 from vramlens.recovery.rollback import Buffers, Gradients, RandomState
@@ -58,6 +58,8 @@ class Guard:
         timeout_s: float,
         meter: Meter | None,
     ) -> None:
+        if not hasattr(model, "named_parameters"):
+            raise UsageError(f"guard(model, optimizer): the first is {_kind(model)}{_instead(optimizer)}")
         parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not parameters:
             raise UsageError("guard: the model has no parameter that requires a gradient: there is nothing to train")
@@ -96,7 +98,7 @@ class Guard:
                 "split", f"begins with parts of at most {counted(self.micro_batch, 'sample')}, as learned before"
             )
         if optimizer is None:
-            self._note("note", "no optimizer: gradients only; stepping and setting them to None is the program's part")
+            self._note("note", NO_OPTIMIZER)
         if not model.training:
             self._note("note", "the model is in eval mode: dropout is off and running statistics stay: model.train()?")
             say("guard: the model is in eval mode; model.train() before training")
@@ -134,6 +136,8 @@ class Guard:
             self._committing.forget()
             if self._stop_reason is None and kind_of(error) == OUT_OF_MEMORY:
                 self._stop_outside(error)
+            if isinstance(error, TypeError) and (wrong := misfit(loss_fn)):
+                raise UsageError(f"guard.step: {wrong}") from error
             raise
         return loss
 
@@ -151,6 +155,9 @@ class Guard:
             self._steps, self._failures, self._recovered, self.micro_batch, self._calls_seen, self._runner.forwards,
             self._stop_reason, self._story.events, self._story.left_out,
         )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return self.report().headline
 
     def state_dict(self) -> dict[str, Any]:
         """What was learned, for a checkpoint: plain numbers and names."""
@@ -358,6 +365,16 @@ class Guard:
 
     def _note(self, kind: str, text: str, changes_numbers: bool = False, size: int | None = None) -> None:
         self._story.add(Event(self._steps + 1, kind, text, changes_numbers, size))
+
+
+def _kind(thing: object) -> str:
+    """What something is, with its article: ``an SGD``, ``a generator``."""
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'AEIOU' or name[:2].isupper() else 'a'} {name}"
+
+
+def _instead(optimizer: object) -> str:
+    return ": swapped?" if hasattr(optimizer, "named_parameters") else ", not a model"
 
 
 def guard(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
@@ -56,6 +57,17 @@ def loss_of(result: Any) -> Loss:
         one = ": give their sum" if isinstance(value, dict) else ""
         raise UsageError(f"loss_fn gave {shape}{one or ': give a mean loss (a scalar tensor), or (sum, count)'}")
     return Loss(value.reshape(()), count)
+
+
+def misfit(loss_fn: Any) -> str:
+    """Why a function cannot be called as ``loss_fn(model, batch)``; "" where it can, or does not tell."""
+    try:
+        inspect.signature(loss_fn).bind(None, None)
+    except ValueError:  # a builtin may have no signature
+        return ""
+    except TypeError as error:
+        return f"loss_fn is called as loss_fn(model, batch), and this one cannot be: {error}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Training:
         model: what is trained; ``call``: what the loss function is given (a compiled model, for example).
         optimizer_fn: parameters -> an optimizer.
         around_forward: contexts for each forward.
-        parts: how many parts a batch is split into.
+        parts: how many parts a batch is split into; ``adds_up``: whether the loss is a sum, not a mean.
         scaler: a gradient scaler.
         after: called after each step.
     """
@@ -37,6 +37,7 @@ class Training:
     call: Any = None
     around_forward: list[Callable[[], Any]] = field(default_factory=list)
     parts: int = 1
+    adds_up: bool = False
     scaler: Any = None
     after: Callable[[], Any] | None = None
     optimizer: Any = None

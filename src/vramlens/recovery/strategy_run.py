@@ -10,6 +10,7 @@ from vramlens.recovery.attempts import Call
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.losses import loss_of
 from vramlens.recovery.meters import CountingMeter, CudaMeter
+from vramlens.recovery.split_check import Checked, check_split
 from vramlens.recovery.strategy_kinds import NotHere, Training, contexts, parts_of
 
 if TYPE_CHECKING:
@@ -52,18 +53,30 @@ def _run(
             one.prepare(training)
         training.call = training.call if training.call is not None else training.model
         if not training.steps_in_backward:
-            training.optimizer = training.optimizer_fn(list(training.model.parameters()))
+            try:
+                training.optimizer = training.optimizer_fn(list(training.model.parameters()))
+            except Exception as error:
+                if kind_of(error) == OUT_OF_MEMORY:
+                    raise
+                return {"outcome": "failed", "why": _words(error), "optimizer_fn": _words(error)}
         return _measured(training, meter, make_batch, loss_fn, batch, steps)
     except NotHere as error:
         return {"outcome": "not here", "why": str(error)}
     except Exception as error:
         if kind_of(error) == OUT_OF_MEMORY:
             return {"outcome": "out of memory", "why": str(error).partition("\n")[0][:200]}
-        return {"outcome": "failed", "why": f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"}
+        return {"outcome": "failed", "why": _words(error)}
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
 
 def _measured(training: Training, meter: Any, make_batch: Any, loss_fn: Any, batch: int, steps: int) -> dict[str, Any]:
     gradient: list[Any] = []
+    if training.parts > 1:
+        torch.manual_seed(0)
+        training.adds_up = _adds_up(training, meter, make_batch(batch), loss_fn)
     if not training.steps_in_backward:
         gradient = _gradient(training, make_batch, loss_fn, batch)
     losses, times = [], []
@@ -93,6 +106,17 @@ def _measured(training: Training, meter: Any, make_batch: Any, loss_fn: Any, bat
         "gradient": gradient,
         "seconds": time.perf_counter() - began,
     }
+
+
+def _adds_up(training: Training, meter: Any, data: Any, loss_fn: Any) -> bool:
+    """Whether the loss is a sum, so that those of parts add up as they are: tried with no more samples than a part."""
+    if training.steps_in_backward:  # a trial would change the parameters
+        return False
+    named = [(name, parameter) for name, parameter in training.model.named_parameters() if parameter.requires_grad]
+    samples = Call(data, loss_fn).split(None)
+    checked = Checked(training.model, named, loss_fn, None, [training.device], meter.release)
+    found = check_split(checked, samples, max(2, samples.count // training.parts))
+    return found.equal and found.weights.add_up
 
 
 def _gradient(training: Training, make_batch: Any, loss_fn: Any, batch: int) -> list[Any]:
@@ -139,7 +163,8 @@ def _backward(training: Training, data: Any, loss_fn: Any) -> Any:
             start, stop = index * size, min(samples.count, (index + 1) * size)
             if start >= stop:
                 break
-            part, share = samples.part(start, stop), (stop - start) / samples.count
+            part = samples.part(start, stop)
+            share = 1.0 if training.adds_up else (stop - start) / samples.count
         with contexts(training.around_forward):
             loss = loss_of(loss_fn(training.call or training.model, part)).mean * share
         (loss if training.scaler is None else training.scaler.scale(loss)).backward()

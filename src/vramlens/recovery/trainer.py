@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.guard_story import GuardReport
+from vramlens.recovery.guard_story import NO_OPTIMIZER, GuardReport
 from vramlens.recovery.guarding import Guard, guard
 from vramlens.units import counted
 
@@ -38,7 +39,12 @@ class TrainerGuard:
         """
         if self.guard is None:
             raise UsageError("guard_trainer: no training step has begun: trainer.train() first")
-        return self.guard.report()
+        found = self.guard.report()
+        events = tuple(event for event in found.events if event.text != NO_OPTIMIZER)  # the Trainer's steps
+        return replace(found, events=events, trainer=True)
+
+    def __repr__(self) -> str:
+        return "guard_trainer: no training step has begun" if self.guard is None else self.report().headline
 
     def detach(self) -> None:
         """Gives the trainer its own training step back."""

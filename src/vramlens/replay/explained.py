@@ -187,7 +187,7 @@ def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
 
 def _others_fail(rows: Sequence[WhatIf]) -> Finding:
     """One line for all other advice that fails too."""
-    names = [f"{row.settings.conf} ({format_size(row.peak_reserved_bytes)} reserved)" for row in rows]
+    names = [f"{row.settings.conf} ({_how_far(row)})" for row in rows]
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     return Finding(
         id="settings_do_not_help",
@@ -196,6 +196,13 @@ def _others_fail(rows: Sequence[WhatIf]) -> Finding:
         bytes=0,
         evidence=tuple(f"{row.settings.conf}: {_failure(row)}" for row in rows),
     )
+
+
+def _how_far(row: WhatIf) -> str:
+    """What a run that fails has reserved; which request it is, where that is the first."""
+    if not row.peak_reserved_bytes and row.failed_bytes:
+        return f"its first request, {format_size(row.failed_bytes)}, fails"
+    return f"{format_size(row.peak_reserved_bytes)} reserved"
 
 
 def _failure(row: WhatIf) -> str:

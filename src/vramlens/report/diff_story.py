@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.diff_findings import headline, line_words, signed_size, told_apart
+from vramlens.analyses.diff_findings import UNRELATED, headline, line_words, signed_size, told_apart
 from vramlens.report.leaks_story import program_words
 from vramlens.report.wording import plain, quoted, visible
 from vramlens.units import counted, format_size
@@ -93,6 +93,8 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
 
 def _sentences(diff: Diff) -> Iterator[str]:
     """What stands below the headline: what is no exact figure, which request failed, growth where it is left out."""
+    if diff.unrelated:
+        yield UNRELATED
     for side, run in (("before", diff.before), ("after", diff.after)):
         peak, missing = run.explanation.peak, run.explanation.recording.missing
         if peak is not None and "requested_bytes" not in peak.exact:
@@ -117,9 +119,7 @@ def _figures(diff: Diff) -> Iterator[FigureRow]:
         change = "none"
         if counter.change_bytes:
             share = 100 * counter.change_bytes / counter.before_bytes if counter.before_bytes else 0
-            change = (
-                f"{signed_size(counter.change_bytes)} ({share:+.1f} %)" if share else signed_size(counter.change_bytes)
-            )
+            change = signed_size(counter.change_bytes) + (f" ({_percent(share)})" if share else "")
         note = _MEANINGS.get(name, "")
         if counter.noise_bytes is not None:
             noise = f"repeated runs differ by {format_size(counter.noise_bytes)}"
@@ -130,6 +130,11 @@ def _figures(diff: Diff) -> Iterator[FigureRow]:
         more = (diff.growth_after or 0) - (diff.growth_before or 0)
         change = (signed_size(more) if more else "none") if known else ""
         yield FigureRow("growth a step", _grown(diff.growth_before), _grown(diff.growth_after), change)
+
+
+def _percent(share: float) -> str:
+    """A change in percent, with its sign unless it rounds to nothing: ``-1.5 %``, ``0.0 %``."""
+    return f"{share:+.1f} %" if abs(share) >= 0.05 else "0.0 %"
 
 
 def _grown(size_bytes: int | None) -> str:
@@ -210,6 +215,9 @@ def _next(diff: Diff) -> tuple[str, str]:
     after = quoted(diff.after.source)
     record = f"vramlens run -o longer.vram {program_words(diff.after.explanation.recording)}"
     rise = diff.peak_change
+    if diff.same_file:
+        what = "a recording from before the change, to compare this one with"
+        return what, f"vramlens diff BEFORE.vram {after}"
     if diff.after.failure is not None:
         return "why it runs out of memory", f"vramlens explain {after}"
     if diff.growth_after:

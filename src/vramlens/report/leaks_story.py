@@ -214,12 +214,13 @@ def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
     source = report.recording.source
     program = program_words(report.recording)
     if not growing and not any(one.findings for one in report.devices):
-        failed = any(one.failed_step is not None for one in report.devices)
+        failed = any(one.failed for one in report.devices)
         told = any(one.needs_steps is None and one.steps and not one.inside_one_call for one in report.devices)
         if failed:
             return "why memory ran out", f"vramlens explain {quoted(source)}"
         if not told:
-            return "record more steps", f"vramlens run {program}"
+            again = " -o again.vram" if report.devices else ""  # where something was recorded, that is not lost
+            return "record more steps", f"vramlens run{again} {program}"
         return "who holds the memory at its peak", f"vramlens explain {quoted(source)}"
     if growing and growing[0].owner is not None:
         return "once it is changed, record again and see that the growth is gone", (

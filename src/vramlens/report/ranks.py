@@ -204,6 +204,11 @@ def _next(found: Comparison, layout: Layout) -> list[Text]:
         ]
     why = f"where the memory of rank {source.rank} is"
     device = f" --device {source.device}" if found.by_device else ""
+    if found.differences and found.differences[0].cause == "leak" and source.rank in found.differences[0].ranks:
+        return [
+            Text(f"Next, what keeps the memory of rank {source.rank}:"),
+            Text(f"  vramlens leaks {visible(source.source)}{device}"),
+        ]
     return [Text(f"Next, {why}:"), Text(f"  vramlens explain {visible(source.source)}{device}")]
 
 

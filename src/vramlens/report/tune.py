@@ -51,8 +51,7 @@ def _lines(tuning: Tuning, layout: Layout, rows: int) -> list[Text]:
         *_opening(tuning, layout),
         *(Text(line) for line in layout.wrap(proof_sentence(tuning.recorded))),
         Text(""),
-        *_table(tuning, layout, rows),
-        Text(""),
+        *([] if _too_large(tuning) else [*_table(tuning, layout, rows), Text("")]),
         *_next(tuning, layout),
     ]
 
@@ -92,6 +91,8 @@ def _headline(tuning: Tuning) -> str:
     if best is None:
         if base.past_failure:
             return _passed(tuning)
+        if size := _too_large(tuning):
+            return f"No setting helps: one request of {format_size(size)} is above {format_size(base.cap_bytes or 0)}."
         if all(one.row.oom for one in tuning.tried):
             return f"No setting helps{under}: the run is out of memory with each of {len(tuning.tried)}."
         if base.oom is not False:
@@ -114,6 +115,14 @@ def _headline(tuning: Tuning) -> str:
         f" {format_size(base.peak_reserved_bytes)}, {format_size(best.saved_bytes)} less"
         f"{'; both get past the failure that ended it' if base.past_failure else ''}."
     )
+
+
+def _too_large(tuning: Tuning) -> int | None:
+    """The request that alone is above the limit, where each setting fails at such a one: the rows say no more."""
+    rows = [one.row for one in tuning.tried]
+    if all(row.oom and row.cap_bytes is not None and (row.failed_bytes or 0) > row.cap_bytes for row in rows):
+        return tuning.baseline.failed_bytes
+    return None
 
 
 def _passed(tuning: Tuning) -> str:
