@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
 
 from recordings import DATA
+from vram_files import vram
 from vramlens.cli.main import main
 
 GRAPHS = DATA / "recordings/graphs.pickle.xz"
@@ -90,11 +93,70 @@ def test_an_earlier_answer_in_the_folder_of_a_job_is_overwritten(inputs):
             assert "collectives" in (inputs / output).read_text()
 
 
-@pytest.mark.parametrize("command", ["explain", "leaks", "replay", "ranks", "view"])
-def test_what_is_no_input_is_overwritten(inputs, command):
-    assert main([command, "run.vram", "-o", "other.vram"]) == 0
-    assert (inputs / "other.vram").read_bytes() != GRAPHS.read_bytes()
+VERBS = ["explain", "leaks", "replay", "ranks", "view"]
+
+
+@pytest.mark.parametrize("command", VERBS)
+def test_an_earlier_answer_is_overwritten(inputs, command):
+    for before in (b"an answer", b"", b'{"an": "answer"}', b"PK", b"\x80"):
+        Path("answer").write_bytes(before)
+        assert main([command, "run.vram", "-o", "answer"]) == 0
+        assert len(Path("answer").read_bytes()) > 20
     assert (inputs / "run.vram").read_bytes() == GRAPHS.read_bytes()
+
+
+def _kept() -> dict[str, bytes]:
+    snapshot = pickle.dumps({"segments": [], "device_traces": []}, 4)
+    vram(Path("whole"), snapshot)
+    whole = Path("whole").read_bytes()
+    return {
+        "snapshot.pickle": snapshot,
+        "snapshot.gz": gzip.compress(snapshot),
+        "snapshot.xz": GRAPHS.read_bytes(),
+        "whole.vram": whole,
+        "cut_off.vram": whole[: len(whole) // 2],
+    }
+
+
+@pytest.mark.parametrize("command", VERBS)
+def test_no_recording_is_overwritten_by_an_answer(inputs, capsys, command):
+    for name, content in _kept().items():
+        Path(name).write_bytes(content)
+        assert main([command, "run.vram", "-o", name]) == 2
+        assert capsys.readouterr().err.endswith(
+            f"vramlens: -o {name}: is a recording, which this would replace; name another file\n"
+        )
+        assert Path(name).read_bytes() == content
+
+
+def test_nor_by_a_page(inputs, capsys):
+    before = Path("other.vram").read_bytes()
+    assert main(["ranks", "run.vram", "--html", "other.vram"]) == 2
+    assert "--html other.vram: is a recording" in capsys.readouterr().err
+    assert Path("other.vram").read_bytes() == before
+
+
+def test_the_example_is_not_written_over_what_was_meant_as_the_input(inputs, capsys):
+    before = Path("run.vram").read_bytes()
+    assert main(["explain", "-o", "run.vram"]) == 2
+    assert capsys.readouterr().err == (
+        "vramlens: explain: -o run.vram names the output, and no FILE was given;"
+        " did you mean: vramlens explain run.vram?\n"
+    )
+    assert Path("run.vram").read_bytes() == before
+    assert main(["explain", "-o", "new.txt"]) == 2
+    assert "vramlens explain FILE -o new.txt" in capsys.readouterr().err
+    assert not Path("new.txt").exists()
+
+
+def test_a_folder_that_is_not_there_is_named(inputs, capsys):
+    assert main(["view", "run.vram", "-o", "nodir/x.html"]) == 3
+    assert capsys.readouterr().err.endswith("vramlens: nodir: no such folder; nothing was written\n")
+
+
+def test_a_page_of_a_comparison_is_told(inputs, capsys):
+    assert main(["ranks", "job", "--html", "job.html"]) == 0
+    assert "vramlens: job.html: " in capsys.readouterr().err
 
 
 def test_a_lake_is_never_overwritten(inputs, capsys):

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
+from collections.abc import Iterator
 
 from vramlens.errors import UsageError
-from vramlens.units import MIB, counted, parse_size
+from vramlens.units import check_limit, parse_size
 
+# The allocator's settings that a replay knows an effect of.
+_SETTINGS = (
+    "backend", "expandable_segments", "garbage_collection_threshold", "large_segment_size_mb",
+    "max_non_split_rounding_mb", "max_split_size_mb", "per_process_memory_fraction", "roundup_power2_divisions",
+    "throw_on_cudamalloc_oom",
+)  # fmt: skip
 _FORMS = {
     "json": "print data: one JSON object",
     "markdown": "print Markdown, for an issue or a pull request",
@@ -37,6 +45,35 @@ def add_recorded_cap(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="what the process could reserve when it was recorded, where the recording does not say",
     )
+
+
+@contextlib.contextmanager
+def hints_on_settings() -> Iterator[None]:
+    """Adds to what PyTorch says of ``--conf`` what was probably meant.
+
+    Raises:
+        SettingsError: as it was raised, with the hint.
+    """
+    from vramlens.replay.settings import SettingsError
+
+    try:
+        yield
+    except SettingsError as error:
+        hint = _hint_on(str(error))
+        raise SettingsError(f"{str(error).rstrip('.')}{hint}" if hint else str(error)) from None
+
+
+def _hint_on(said: str) -> str:
+    equals = re.search(r"(?:^'|,)\s*([a-z_0-9]+)\s*=\s*([^,']+)", said.partition(": PyTorch")[0])
+    if equals is not None:
+        return f"; write a colon: {equals[1]}:{equals[2].strip()}"
+    unknown = re.search(r"Unrecognized key '([^']{1,80})'", said)
+    if unknown is None:
+        return ""
+    from difflib import get_close_matches
+
+    near = get_close_matches(unknown[1].lower(), _SETTINGS, 1, 0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def add_forms(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -88,7 +125,7 @@ def size(text: str) -> int:
 def limit_size(text: str) -> int:
     """Bytes that a process or a card may have, from an argument; less than 1 MiB is a unit that was forgotten."""
     found = size(text)
-    if found < MIB:
-        number = text.strip().rstrip("BKMGTIbkmgti ")
-        raise argparse.ArgumentTypeError(f"{text} is {counted(found, 'byte')}; did you mean {number}GiB?")
-    return found
+    try:
+        return check_limit(found, text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

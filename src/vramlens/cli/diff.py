@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_forms, add_output, positive
 from vramlens.cli.input import read_run
+from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.errors import UsageError
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_answer(_drawn(diff, arguments), arguments.output, (*before, *after))
     worse = diff.worse(allowed(diff.counters["allocated"].before_bytes)) if arguments.fail else ()
     if worse:
-        print(f"vramlens: worse than before: {'; '.join(worse)}", file=sys.stderr)
+        say(f"worse than before: {'; '.join(worse)}")
     return 1 if worse else 0
 
 

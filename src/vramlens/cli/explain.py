@@ -6,12 +6,12 @@ import argparse
 import contextlib
 import os
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_forms, add_output, positive, size
+from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
-from vramlens.errors import UsageError, VramlensError
+from vramlens.errors import InputError, UsageError, VramlensError
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
@@ -62,11 +62,16 @@ def run(arguments: argparse.Namespace) -> int:
     if _are_flight_records(arguments.files):
         return _explain_flights(arguments)
     path: str | None = next(iter(arguments.files), None)
+    if path is None and goes_to_file(arguments.output):
+        raise UsageError(_without_file(arguments.output))
     if path is None and arguments.log is not None:
         raise UsageError("--log needs a FILE: the recording that the error belongs to")
     if path is None:
         path = str(api.example_path())
-        print(f"vramlens: no FILE given, so this is the example that comes with it: {path}", file=sys.stderr)
+        say(f"no FILE given, so this is the example that comes with it: {path}")
+    if os.path.isdir(path):
+        ranks = shlex.join(["vramlens", "ranks", path])
+        raise InputError(f"{path}: is a directory; name one recording in it, or compare the ranks in it: {ranks}")
     if arguments.log == "-" and path == "-":
         raise UsageError("standard input can be FILE or --log, not both")
     # To a person a failure is about the moment it happened; data keep to the peak unless told otherwise.
@@ -74,6 +79,14 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = [path] if arguments.log is None else [path, arguments.log]
     write_answer(_drawn(explanation, arguments), arguments.output, inputs)
     return 0
+
+
+def _without_file(output: str) -> str:
+    """What to say where only the output was named: often it is the recording itself, meant as FILE."""
+    said = f"explain: -o {output} names the output, and no FILE was given; "
+    if os.path.exists(output):
+        return f"{said}did you mean: {shlex.join(['vramlens', 'explain', output])}?"
+    return f"{said}name it: vramlens explain FILE -o {shlex.quote(output)}"
 
 
 def _are_flight_records(files: list[str]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from vramlens.cli.arguments import add_device
 from vramlens.cli.input import read_recording
+from vramlens.cli.message import say
 from vramlens.cli.output import OutputError, abandon, goes_to_file, reason_of, refuse_inputs, write_stdout
 from vramlens.errors import InputError, UsageError
 from vramlens.units import counted, format_size
@@ -37,7 +38,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--to",
-        required=True,
         metavar="FORMAT",
         help=f"{', '.join(_NAMES)}; or a folder (lake/): Parquet of every rank, for 'vramlens ranks'",
     )
@@ -61,7 +61,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the file or the lake, and says what is in it."""
-    target: str = arguments.to
+    target: str | None = arguments.to
+    if target is None:
+        raise UsageError(f"export: --to is missing: one of {', '.join(_NAMES)}, or a folder for a lake: --to lake/")
     if target in _NAMES:
         for option in ("run", "workers"):
             if getattr(arguments, option) is not None:
@@ -139,14 +141,8 @@ def _tell(written: Written, form: Format, target: str) -> None:
     size = f"{format_size(os.path.getsize(target))}, " if os.path.isfile(target) else ""  # a pipe has none
     lines = [f"{target}: {size}{written.what}", *written.notes]
     for line in lines:
-        _say(line)
-    _say(f"next: {form.opens.format(shlex.quote(target))}")
-
-
-def _say(line: str) -> None:
-    from vramlens.report.wording import visible
-
-    print(f"vramlens: {visible(line)}", file=sys.stderr)
+        say(line)
+    say(f"next: {form.opens.format(shlex.quote(target))}")
 
 
 def _export_lake(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ for, and its own imports of NumPy or rich wait until it runs.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import shlex
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, cast
 
 from vramlens import __version__
+from vramlens.cli.message import say
 from vramlens.errors import NoProgram, UsageError, VramlensError
 
 # In the order of the help.
@@ -86,12 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         done = _run(sys.argv[1:] if argv is None else list(argv))
     except VramlensError as error:
-        _complain(str(error))
+        say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except MemoryError:
-        _complain("not enough memory for this; try a machine with more, or a shorter recording")
+        say("not enough memory for this; try a machine with more, or a shorter recording")
         return VramlensError.exit_code
     except BrokenPipeError:
         return 0
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return done()
     except NoProgram as error:
-        _complain(str(error))
+        say(str(error))
         return error.exit_code
 
 
@@ -118,18 +118,27 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
         command = cast(Command, importlib.import_module(f"vramlens.cli.{name}"))
         commands[name] = command
         command.prepare_parser(verbs.add_parser(name, help=command.HELP, description=command.HELP))
+    if argv and argv[0] == "help":
+        argv = [*(word for word in argv[1:2] if word in VERBS), "--help"]
     if argv and _looks_like_a_file(argv[0]):
         raise UsageError(f"{argv[0]} is no verb; did you mean: vramlens explain {shlex.join(argv)}")
+    if argv and (meant := _verb_meant(argv[0])) is not None:
+        raise UsageError(f"{argv[0]} is no verb; did you mean {meant}? (see {parser.prog} --help)")
     try:
-        arguments = parser.parse_args(argv)
+        arguments, unknown = parser.parse_known_args(argv)
     except SystemExit as done:  # --help and --version
         return done.code if isinstance(done.code, int) else 0
+    if unknown:
+        (verbs.choices[arguments.verb] if arguments.verb else parser).error(
+            f"unrecognized arguments: {shlex.join(unknown)}"
+        )
     if arguments.verb is None:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
     if arguments.verb != "run":
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    arguments.argv = argv
     return commands[arguments.verb].run(arguments)
 
 
@@ -139,13 +148,10 @@ def _looks_like_a_file(word: str) -> bool:
     return "." in word or "/" in word or os.sep in word or os.path.lexists(word)
 
 
-def _complain(message: str) -> None:
-    """One line on standard error, whatever the message holds."""
-    from vramlens.report.wording import visible
+def _verb_meant(word: str) -> str | None:
+    """The verb that a mistyped word is close to; None for a verb, an option, and what is like none of them."""
+    if word in VERBS or word.startswith("-"):
+        return None
+    from difflib import get_close_matches
 
-    if sys.stderr is None:
-        return
-    line = visible(" ".join(message.split("\n")))
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    with contextlib.suppress(OSError):  # nobody to tell
-        print(f"vramlens: {line}".encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr, flush=True)
+    return next(iter(get_close_matches(word[:40].lower(), VERBS, 1, 0.7)), None)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TextIO, TypeGuard
 
-from vramlens.errors import InputError, UsageError
+from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
     """Writes an answer where ``-o`` says, never over what it was made from.
 
     Raises:
-        UsageError: the file is one of ``inputs``.
+        UsageError: the file is one of ``inputs``, or a recording.
         OutputError: it cannot be written; nothing is left behind.
     """
     if goes_to_file(output):
@@ -116,10 +116,15 @@ def write_file(path: str, text: str, inputs: Iterable[str], *, option: str = "-o
         option: what named the file.
 
     Raises:
-        UsageError: it is one of ``inputs``.
+        UsageError: it is one of ``inputs``, or a recording.
         OutputError: it cannot be written; nothing is left behind.
     """
     refuse_inputs(path, inputs, option=option)
+    if _is_recording(path):
+        raise UsageError(f"{option} {path}: is a recording, which this would replace; name another file")
+    folder = os.path.dirname(path)
+    if folder and not os.path.exists(folder):
+        raise OutputError(f"{folder}: no such folder; nothing was written")
     try:
         if os.path.isdir(os.path.realpath(path)):
             raise IsADirectoryError(None, "is a directory; name a file in it")
@@ -139,6 +144,23 @@ def refuse_inputs(path: str, inputs: Iterable[str], *, option: str = "-o") -> No
         with contextlib.suppress(OSError):  # one of them is not there
             if os.path.samefile(path, one):
                 raise UsageError(f"{option} {path}: is the input itself; name another file")
+
+
+def _is_recording(path: str) -> bool:
+    """Whether a file is there that begins as a recording does: a run is not to be had again, an answer is."""
+    from vramlens.read.source import open_source
+
+    if not os.path.isfile(path):  # nothing, a pipe, a device
+        return False
+    try:
+        with open_source(path) as source:
+            return source.kind == "pickle"
+    except NotARecording:
+        return False
+    except VramlensError:  # empty, or damaged: some of a recording may yet be saved
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+        return False
 
 
 def reason_of(error: Exception) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_forms, add_output
+from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
 from vramlens.errors import UsageError, VramlensError
 from vramlens.schema import SCHEMA
+from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.ranks import Comparison
@@ -59,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
             page = comparison_to_html(found)
             write_file(arguments.html, page, _inputs(arguments.paths, arguments.html), option="--html")
+            say(f"{arguments.html}: {format_size(len(page.encode('utf-8', 'replace')))}, written; open it in a browser")
         text = comparison_drawn(found, json=arguments.json, to_file=goes_to_file(arguments.output))
     write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
     return 0

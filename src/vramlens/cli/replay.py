@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import add_device, add_file, add_forms, add_output, add_recorded_cap, limit_size
+from vramlens.cli.arguments import (
+    add_device,
+    add_file,
+    add_forms,
+    add_output,
+    add_recorded_cap,
+    hints_on_settings,
+    limit_size,
+)
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
@@ -42,13 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Replays one file and writes the answer."""
     from vramlens.replay import replay_trace
 
-    answer = replay_trace(
-        read_recording(arguments.file),
-        confs=arguments.conf,
-        cap_bytes=arguments.cap,
-        recorded_cap_bytes=arguments.recorded_cap,
-        device=arguments.device,
-    )
+    with hints_on_settings():
+        answer = replay_trace(
+            read_recording(arguments.file),
+            confs=arguments.conf,
+            cap_bytes=arguments.cap,
+            recorded_cap_bytes=arguments.recorded_cap,
+            device=arguments.device,
+        )
     write_answer(_drawn(answer, arguments), arguments.output, [arguments.file])
     return 0
 

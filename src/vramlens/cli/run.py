@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 
+from vramlens.cli.message import say
 from vramlens.errors import NoProgram, UsageError
 
 HELP = "Run a program and record its GPU memory."
+_RANGE = re.compile(r"([0-9]{0,12}):([0-9]{1,12})")
+_PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*(?:\.exe)?")
+# Of this verb's options those that few programs have; --output, --debug, --every and --profile are common ones.
+_UNLIKE_OTHERS = ("--max-events", "--redact", "--leaks", "--restart-on-oom", "--nvtx")
 _EPILOG = """\
 a recording is written when a request runs out of memory, on kill -USR2 PID or vramlens dump PID, after --steps, every
 --every steps, and else when the program ends, also by SIGTERM; a line on standard error says where
@@ -72,13 +78,14 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
     from vramlens.program import begin_watch
 
     if not arguments.module and not os.path.exists(arguments.program):
-        raise UsageError(f"run: {arguments.program}: no such script")
+        raise UsageError(f"run: {arguments.program}: no such script{_without_python(arguments)}")
     if arguments.profile and arguments.steps is None:
         raise UsageError("run: --profile needs --steps A:B: a trace of a whole run is too large to use")
     if arguments.profile and arguments.redact:
         raise UsageError("run: a profiler trace cannot be redacted: leave --profile or --redact out")
     if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
         raise UsageError(f"run: -o {arguments.output}: --profile writes a file a rank: name a folder")
+    _note_late_options(arguments)
     if arguments.restart_on_oom:
         from vramlens.recovery.restarting import supervised
 
@@ -123,8 +130,39 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
     return program
 
 
+def _without_python(arguments: argparse.Namespace) -> str:
+    """What to add where the program's name is Python's own, which is not to be named; else nothing."""
+    rest: list[str] = arguments.arguments
+    if not _PYTHON.fullmatch(arguments.program) or not rest:
+        return ""
+    argv: list[str] = arguments.argv
+    at = len(argv) - len(rest) - 1
+    if (rest[0].startswith("-") and rest[0] != "-m") or argv[at:] != [arguments.program, *rest]:
+        return f"; leave out {arguments.program!r} and its options"
+    return f"; leave out {arguments.program!r}: {shlex.join(['vramlens', *argv[:at], *rest])}"
+
+
+def _note_late_options(arguments: argparse.Namespace) -> None:
+    """Says which of this verb's options came after the program's name: they are the program's, and it may know them."""
+    late: list[str] = []
+    rest: list[str] = arguments.arguments
+    for place, word in enumerate(rest):
+        if word == "--":
+            break
+        name, _, value = word.partition("=")
+        if name not in _UNLIKE_OTHERS and name != "--steps":
+            continue
+        # Many programs have --steps 100; steps from one to another are vramlens's way to say it.
+        if name == "--steps" and not _RANGE.fullmatch(value or "".join(rest[place + 1 : place + 2])):
+            continue
+        late.append(name)
+    if late and os.environ.get("RANK", "0") == "0":  # once a job, not once a rank
+        named, program = ", ".join(dict.fromkeys(late)), arguments.program
+        say(f"{named} after {program} went to {program}; vramlens's own options come before it")
+
+
 def _steps(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([0-9]{0,12}):([0-9]{1,12})", text)
+    match = _RANGE.fullmatch(text)
     if match is None or int(match[1] or 0) >= int(match[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is no range of steps: say 0:5 for the first five")
     return int(match[1] or 0), int(match[2])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from vramlens.cli.message import say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.errors import UsageError
 
@@ -69,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--exec and --webhook need an alert: --alert 'used > 92%'")
     # The screen is drawn on standard error, the lines go to standard output.
     is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
-    screen = _screen(arguments) if is_terminal and not (arguments.once or arguments.plain or arguments.json) else None
+    wants_lines = arguments.once or arguments.plain or arguments.json
+    screen = _screen() if is_terminal and not wants_lines and _is_in_front() else None
     options: dict[str, Any] = {"say_line": None} if screen is not None else {}
     actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
     sinks: list[Sink] = []
@@ -109,15 +114,78 @@ def _terminated(_number: int, _frame: Any) -> None:
     raise _Terminated
 
 
-def _screen(arguments: argparse.Namespace) -> Any:
+def _screen() -> Any:
     """What draws the screen; None without textual."""
     try:
         import textual  # noqa: F401
     except ImportError:
         return None
-    from vramlens.monitor.screen import show
+    return _fill_screen
 
-    return show
+
+def _fill_screen(watching: Watching, interval_s: float) -> int:
+    """Fills the screen until whoever watches ends it, SIGTERM does, or the watched process has ended; the exit code.
+
+    The terminal is afterwards as it was before, however this ends.
+    """
+    import asyncio
+
+    from vramlens.monitor.screen import Screen
+
+    screen = Screen(watching, interval_s)
+
+    def leave(number: int, frame: Any) -> None:
+        # timeout(1) and systemd send SIGCONT with SIGTERM: textual would begin anew what is about to end.
+        if hasattr(signal, "SIGCONT"):
+            signal.signal(signal.SIGCONT, _pass_over)
+        try:
+            asyncio.get_running_loop().call_soon_threadsafe(screen.exit)
+        except RuntimeError:  # it has not begun, or is over
+            _terminated(number, frame)
+
+    with _terminal_restored():
+        signal.signal(signal.SIGTERM, leave)
+        try:
+            screen.run(mouse=False)
+        finally:
+            signal.signal(signal.SIGTERM, _terminated)
+    if watching.ended:
+        write_stdout(f"Process {watching.pid} has ended.\n")
+    return screen.return_code or 0
+
+
+def _is_in_front() -> bool:
+    """Whether the terminal is ours to fill: a program behind, as timeout(1) in a script puts it, would be stopped."""
+    try:
+        return sys.__stdin__ is not None and os.tcgetpgrp(sys.__stdin__.fileno()) == os.getpgrp()
+    except AttributeError:  # Windows
+        return True
+    except (OSError, ValueError):  # standard input is no terminal, or not that of this session
+        return sys.__stdin__ is not None and sys.__stdin__.isatty()
+
+
+def _pass_over(_number: int, _frame: Any) -> None:
+    """Nothing: not SIG_IGN, which Python reports where the signal has come already."""
+
+
+@contextlib.contextmanager
+def _terminal_restored() -> Iterator[None]:
+    """Gives the terminal back the modes that it had."""
+    try:
+        import termios
+    except ImportError:  # Windows
+        yield
+        return
+    before = terminal = None
+    with contextlib.suppress(OSError, ValueError, termios.error):  # it is none
+        terminal = 0 if sys.__stdin__ is None else sys.__stdin__.fileno()
+        before = termios.tcgetattr(terminal)
+    try:
+        yield
+    finally:
+        if before is not None and terminal is not None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _print(arguments: argparse.Namespace, watching: Watching, is_terminal: bool, is_service: bool) -> int:
@@ -152,7 +220,7 @@ def _print(arguments: argparse.Namespace, watching: Watching, is_terminal: bool,
 
     run_every(watching, arguments.interval or 1.0, once)
     if arguments.jsonl and (arguments.once or arguments.json):
-        print(f"vramlens: one line added to {arguments.jsonl}", file=sys.stderr)
+        say(f"one line added to {arguments.jsonl}")
     return 0
 
 

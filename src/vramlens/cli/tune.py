@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import add_device, add_file, add_forms, add_output, add_recorded_cap, limit_size
+from vramlens.cli.arguments import (
+    add_device,
+    add_file,
+    add_forms,
+    add_output,
+    add_recorded_cap,
+    hints_on_settings,
+    limit_size,
+)
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
@@ -48,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vramlens.report.progress import reading_progress
 
     recording = read_recording(arguments.file)
-    with reading_progress("trying settings") as progress:
+    with reading_progress("trying settings") as progress, hints_on_settings():
         tuning = tune_trace(
             recording,
             cap_bytes=arguments.cap,

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import add_device
+from vramlens.cli.arguments import add_device, hints_on_settings
 from vramlens.cli.message import say
 from vramlens.cli.output import goes_to_file, write_answer, write_stdout
 from vramlens.errors import InputError, UsageError
@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         confs=tuple(arguments.conf),
         sources=None if arguments.no_sources else arguments.sources,
     )
-    data = data_of(recordings, choices, flights, ranks)
+    with hints_on_settings():
+        data = data_of(recordings, choices, flights, ranks)
     title = title_of(recordings)
     if arguments.output is None:
         return _serve(data, title, arguments)

@@ -54,11 +54,13 @@ class JobFiles:
         ranks: by number, ascending.
         world_size: how many ranks the job had, where a file says so.
         notes: what is odd about the files, one sentence each.
+        jobs: where they are of several jobs, the folder of each; else nothing.
     """
 
     ranks: tuple[RankFile, ...]
     world_size: int | None
     notes: tuple[str, ...]
+    jobs: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -129,6 +131,7 @@ def find_ranks(paths: Sequence[str | os.PathLike[str]]) -> JobFiles:
         ),
         max(sizes, default=None),
         tuple(notes),
+        _jobs([one for one in seen if one.kind != "error file"]),  # of each attempt there is one
     )
 
 
@@ -203,6 +206,24 @@ def _numbered(seen: Sequence[_Seen], what: str) -> tuple[dict[int, _Seen], list[
             note += "; folders of several jobs are exported or compared one job at a time"
         notes.append(note)
     return chosen, notes
+
+
+def _jobs(seen: Sequence[_Seen]) -> tuple[str, ...]:
+    """The folders of the jobs, where a rank has files of one kind in several; else nothing."""
+    places: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for one in seen:
+        if one.rank is not None:
+            places[one.kind, one.rank].add(_job_folder(one.path))
+    if all(len(folders) < 2 for folders in places.values()):
+        return ()
+    return tuple(sorted(set().union(*places.values())))
+
+
+def _job_folder(path: str) -> str:
+    """The folder of a file's job: its own, or that above where only the folder says the rank."""
+    folder = os.path.dirname(path)
+    named = _RANK.search(os.path.basename(path)) is None and _RANK.search(os.path.basename(folder)) is not None
+    return (os.path.dirname(folder) if named else folder) or os.curdir
 
 
 def _of_earlier(recordings: Mapping[int, _Seen]) -> list[str]:

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from vramlens.api import load
-from vramlens.errors import InputError, VramlensError
+from vramlens.errors import InputError, UsageError, VramlensError
 from vramlens.fleet.files import JobFiles, RankFile, find_ranks
 from vramlens.fleet.lake import Lake, is_lake, write_rank, write_run
 from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
@@ -17,6 +17,9 @@ from vramlens.read.error_file import read_error_file, tells_of_another
 from vramlens.read.flight_record import read_flight_record
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
+from vramlens.units import counted
+
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +166,12 @@ def export_lake(
 
     Raises:
         InputError: there is nothing to export.
-        UsageError: ``where`` names nothing that runs, or DuckDB is not installed.
+        UsageError: the files are of several jobs, ``where`` names nothing that runs, or DuckDB is not installed.
     """
     files = find_ranks(paths)
+    if files.jobs:
+        named = ", ".join(files.jobs[:_MOST_NAMED]) + (", …" if len(files.jobs) > _MOST_NAMED else "")
+        raise UsageError(f"{counted(len(files.jobs), 'job')} ({named}) would become one run: name one job's folder")
     tasks = {one.rank: (root, run, one.rank, one.recording, one.flight, one.error) for one in files.ranks}
     if where is None and not worth_workers(len(tasks)):
         done, failed = for_each(tasks, write_rank, None, progress)

@@ -33,15 +33,6 @@ _COLORS = ColorSystem.STANDARD
 _SIGNALS = {"I": "SIGINT", "T": "SIGTERM", "K": "SIGKILL"}
 
 
-def show(watching: Watching, interval_s: float) -> int:
-    """Fills the screen until whoever watches ends it, or the watched process has ended; the exit code."""
-    screen = Screen(watching, interval_s)
-    screen.run(mouse=False)
-    if watching.ended:
-        print(f"Process {watching.pid} has ended.")  # noqa: T201 - the screen is gone: this is the shell's again
-    return screen.return_code or 0
-
-
 class Canvas(TextualScreen[None]):
     """All lines of the screen, without any widget on it: those cost more than what they would show."""
 

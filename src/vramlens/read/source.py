@@ -183,6 +183,9 @@ def _open_recording(name: str, file: io.BufferedReader, size_bytes: int) -> tupl
             raise NotARecording(f"{name}: a zip file, but no vramlens recording")
         snapshot = cast(BinaryIO, archive.open("snapshot.pickle"))
     except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
+        if not zipfile.is_zipfile(file):  # the list of what it holds, which is at its end, is not there
+            size_bytes = file.seek(0, os.SEEK_END)
+            raise InputError(f"{name}: is cut off at {size_bytes:,} bytes: it was not written whole") from None
         raise InputError(f"{name}: a damaged .vram file ({error})") from None
     return snapshot, read_members(archive, size_bytes)
 
