@@ -1,4 +1,4 @@
-"""What a newcomer types wrong: each is told in one line, with what was probably meant."""
+"""What is typed wrong: each is told in one line, with what was probably meant."""
 
 from __future__ import annotations
 
