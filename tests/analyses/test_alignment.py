@@ -119,6 +119,119 @@ def test_a_shift_is_always_seen_through_where_lines_differ(lines, shift):
     assert pairs(named, moved) == {one.place.line: one.place.line + shift for one in named}
 
 
+def test_a_shift_of_many_lines_that_are_all_alike_is_seen_through():
+    before = [code(n, "_call_impl", 64) for n in range(10, 30)]
+    after = [code(n + 1, "_call_impl", 64) for n in range(10, 30)]
+    assert pairs(before, after) == {n: n + 1 for n in range(10, 30)}
+    after[-1] = code(30, "_call_impl", 65)
+    assert pairs(before, after) == {n: n + 1 for n in range(10, 30)}
+
+
+def test_a_shift_of_a_generated_function_is_seen_through():
+    before = [code(n, "a", 64) for n in range(1, 400)]
+    moved = {n: n + 5 + n // 200 for n in range(1, 400)}  # comments above it, and one in the middle
+    assert pairs(before, [code(n, "a", 64) for n in moved.values()]) == moved
+
+
+def test_a_line_that_calls_something_else_moves_with_its_neighbours():
+    before = [code(10, "linear", 64), code(11, "attention", 512), code(12, "linear", 96)]
+    after = [code(13, "linear", 64), code(14, "checkpoint", 512), code(15, "linear", 96), code(16, "extra", 1)]
+    assert pairs(before, after) == {10: 13, 11: 14, 12: 15}
+
+
+def test_a_line_that_calls_a_renamed_function_is_the_same():
+    before = [code(5, "train.py:step", 4, function="main"), code(20, "linear", 64, function="step")]
+    after = [code(9, "train.py:train_step", 4, function="main"), code(30, "linear", 64, function="train_step")]
+    assert pairs(before, after) == {5: 9, 20: 30}
+
+
+def in_file(file: str, *lines: CodeLine) -> list[CodeLine]:
+    return [CodeLine(Place(file, one.place.line, one.place.function), one.calls, one.sizes) for one in lines]
+
+
+MODEL = (code(10, "linear", 64), code(11, "gelu", 64), code(12, "linear", 128), code(40, "cuda", 999, function="main"))
+
+
+def test_a_renamed_file_is_known_by_its_lines():
+    changed = (code(14, "linear", 64), code(16, "linear", 128, 4), code(50, "cuda", 999, function="main"))
+    found = align(in_file("before.py", *MODEL), in_file("/x/after.py", *changed))
+    assert {old.line: new.line for old, new in found.after.items()} == {10: 14, 12: 16, 40: 50}
+    assert found.files == {"before.py": "/x/after.py"}
+    assert len(found.moved) == 3
+
+
+def test_a_renamed_file_with_another_batch_size_is_known_by_its_distances_and_names():
+    larger = [CodeLine(one.place, one.calls, frozenset(2 * size for size in one.sizes)) for one in MODEL]
+    assert align(in_file("a.py", *MODEL), in_file("b.py", *larger)).files == {"a.py": "b.py"}
+
+
+def test_another_script_is_no_renamed_file():
+    other = (code(7, "linear", 32), code(9, "conv2d", 77), code(33, "pool", 5), code(60, "cuda", 123, function="main"))
+    found = align(in_file("train_mlp.py", *MODEL), in_file("train_cnn.py", *other))
+    assert (found.after, found.files) == ({}, {})
+
+
+def test_of_two_copies_none_is_guessed():
+    found = align(in_file("train.py", *MODEL), [*in_file("a.py", *MODEL), *in_file("b.py", *MODEL)])
+    assert found.after == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["<ipython-input-{0}-ab{0}>", "/tmp/ipykernel_7/{0}.py", "/tmp/ipython-input-{0}-9{0}.py"]
+)
+def test_cells_that_ran_again_are_known_by_their_lines(name):
+    cells = [
+        [code(2, "linear", 64), code(3, "gelu", 64)],
+        [code(1, "cuda", 999, function="<cell line: 1>"), code(2, "Adam", function="<cell line: 1>")],
+        [code(4, "backward", 4, function="train"), code(5, "step", 128, function="train")],
+    ]
+    before = [line for number, cell in enumerate(cells) for line in in_file(name.format(number), *cell)]
+    again = [code(3, "cuda", 999, function="<cell line: 2>"), code(4, "Adam", function="<cell line: 2>")]
+    after = [line for n, cell in ((7, cells[0]), (5, again), (9, cells[2])) for line in in_file(name.format(n), *cell)]
+    found = align(before, after)
+    assert found.files == {name.format(old): name.format(new) for old, new in ((0, 7), (1, 5), (2, 9))}
+    assert len(found.after) == len(found.moved) == 6
+
+
+@pytest.mark.parametrize("name", ["<ipython-input-{}-{}>", "/tmp/ipykernel_{}/{}.py"])
+def test_cells_with_the_text_that_they_had_are_the_same(name):
+    texts = {"aa11": [code(1, "randn", 64)], "bb22": [code(1, "randn", 64)], "cc33": [code(5, "cuda")]}
+    before = [one for n, (text, lines) in enumerate(texts.items()) for one in in_file(name.format(n, text), *lines)]
+    after = [
+        one
+        for n, text in ((7, "cc33"), (8, "bb22"), (9, "aa11"))
+        for one in in_file(name.format(n, text), *texts[text])
+    ]
+    found = align(before, after)
+    assert len(found.after) == 3
+    assert all(old[-6:] == new[-6:] for old, new in found.files.items())
+    assert not found.moved
+
+
+def test_cells_that_are_all_alike_go_by_their_order():
+    before, after = (
+        [line for number in numbers for line in in_file(f"<ipython-input-{number}-ab{number}>", code(1, "randn", 64))]
+        for numbers in ((1, 2, 3), (4, 5, 6))
+    )
+    assert align(before, after).files == {
+        f"<ipython-input-{n}-ab{n}>": f"<ipython-input-{n + 3}-ab{n + 3}>" for n in (1, 2, 3)
+    }
+    assert align(before, after[:2]).files == {}  # which of them is gone is not guessed
+
+
+def test_lines_that_became_a_function_of_their_own_are_the_same():
+    after = [MODEL[0], code(31, "gelu", 64, function="mlp"), code(32, "linear", 128, function="mlp"), MODEL[3]]
+    assert pairs(list(MODEL), after) == {10: 10, 11: 31, 12: 32, 40: 40}
+
+
+def test_a_function_that_moved_to_another_file_is_the_same():
+    before = in_file("train.py", *MODEL)
+    after = [*in_file("model.py", *MODEL[:3]), *in_file("train.py", MODEL[3])]
+    found = align(before, after)
+    assert [place.file for place in found.after.values()].count("model.py") == 3
+    assert len(found.moved) == 3
+
+
 def test_a_generated_function_of_many_lines_takes_no_time():
     lines = [code(n, "a") for n in range(1, 2000)]
     assert pairs(lines, lines[1:]) == {n: n for n in range(2, 2000)}

@@ -62,10 +62,27 @@ def test_a_run_does_not_differ_from_itself(name):
     assert story_of(found).next_command.startswith("vramlens diff BEFORE.vram ")
 
 
-def test_programs_with_no_line_in_common_are_told():
-    told = "These look like different programs: no line that holds memory is in both."
-    assert story_of(diff(shared("recordings/leak_hook"), shared("recordings/leak_none_warmup"))).sentences[0] == told
-    assert told not in story_of(diff(shared("recordings/leak_outputs"), shared("recordings/gpt"))).sentences
+@pytest.mark.parametrize("pair", [("leak_hook", "leak_none_warmup"), ("oom_leak", "resnet50"), ("gpt", "streams")])
+def test_two_programs_are_told_and_nothing_is_claimed_of_a_fix(pair):
+    found = diff(*(shared(f"recordings/{name}") for name in pair))
+    story = story_of(found)
+    assert headline(found) == "These look like two different programs: no line that holds memory is in both."
+    assert story.sentences[0].startswith("By the numbers alone: ")
+    assert story.figures[0].before != story.figures[0].after
+    assert story.next_command.startswith("vramlens diff BEFORE.vram ")
+    assert {one.id for one in found.findings} <= {
+        "different_programs",
+        "peak_lower",
+        "peak_higher",
+        "line_less",
+        "line_more",
+    }
+    assert found.findings[0].verdict == "likely"
+
+
+def test_variants_of_one_program_are_not_two():
+    for pair in (("leak_outputs", "gpt"), ("leak_cycle", "leak_exception"), ("oom_train", "gpt_annotated")):
+        assert not diff(*(shared(f"recordings/{name}") for name in pair)).unrelated
 
 
 def test_a_share_that_rounds_to_nothing_has_no_sign():
@@ -113,7 +130,7 @@ def test_too_few_steps_tell_no_growth():
 
 
 def test_a_failure_that_is_gone_comes_first_with_the_headroom():
-    failed, lives = shared("recordings/oom_leak"), shared("recordings/leak_none_warmup")
+    failed, lives = shared("recordings/oom_train"), shared("recordings/gpt")
     found = diff(failed, lives)
     assert headline(found).startswith("Failed before, completes now: at least ")
     reserved = found.counters["reserved"]
@@ -126,8 +143,8 @@ def test_a_failure_that_is_gone_comes_first_with_the_headroom():
 
 
 def test_a_shorter_run_does_not_prove_that_a_failure_is_gone():
-    found = diff(shared("recordings/oom_leak"), shared("recordings/resnet50"))
-    assert headline(found).startswith("Failed before in step 9; now 3 steps without a failure")
+    found = diff(shared("recordings/oom_leak"), shared("recordings/gpt"))
+    assert headline(found).startswith("Failed before in step 9; now 4 steps without a failure")
     assert "record more to be sure" in headline(found)
 
 

@@ -9,13 +9,13 @@ import re
 
 import pytest
 
-from recordings import DATA, data_of
+from recordings import DATA, data_of, truth_of
 from vramlens.cli.main import main
 
 OUTPUTS = str(DATA / "recordings" / "leak_outputs.pickle.xz")
 GPT = str(DATA / "recordings" / "gpt.pickle.xz")
-FIXED = str(DATA / "recordings" / "leak_none_warmup.pickle.xz")
-OOM = str(DATA / "recordings" / "oom_leak.pickle.xz")
+OTHER = str(DATA / "recordings" / "leak_none_warmup.pickle.xz")
+OOM = str(DATA / "recordings" / "oom_train.pickle.xz")
 MARKED = str(DATA / "captured" / "gpt.vram")
 
 
@@ -25,12 +25,31 @@ def data(capsys, *arguments: str):
 
 
 def test_the_answer_stands_first_and_a_command_last(capsys):
-    assert main(["diff", OUTPUTS, FIXED]) == 0
+    assert main(["diff", OOM, GPT]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Growth gone: 33.10 MiB a step before, 0 after;")
+    assert lines[0] == "Failed before, completes now: at least 890.00 MiB of headroom."
     assert lines[-2].startswith("Next, ")
-    assert lines[-1] == f"  vramlens check {FIXED} --budget vram.toml --update"
+    assert lines[-1] == f"  vramlens check {GPT} --budget vram.toml --update"
     assert max(map(len, lines[:-1])) <= 80
+
+
+def test_two_programs_are_told_first_and_their_numbers_follow(capsys):
+    assert main(["diff", OUTPUTS, OTHER]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0].startswith("These look like two different programs: ")
+    assert "By the numbers alone: a step leaves 33.10 MiB behind in the one before, 0 in the" in out
+    assert "rowth gone" not in out
+    assert "peak allocated  482.81 MiB  318.23 MiB  -164.57 MiB (-34.1 %)" in out
+    assert lines[-1] == f"  vramlens diff BEFORE.vram {OTHER}"
+    found = data(capsys, OUTPUTS, OTHER)
+    assert found["overlap"] == {
+        "different_programs": True, "lines": {"before": 0, "after": 0}, "activations": {"before": 0, "after": 0},
+        "modules": None,
+    }  # fmt: skip
+    assert [one["id"] for one in found["findings"]][:2] == ["different_programs", "peak_lower"]
+    old, new = (truth_of(f"recordings/{name}")["stats"] for name in ("leak_outputs", "leak_none_warmup"))
+    assert found["peak_bytes_change"] == new["requested_bytes.all.peak"] - old["requested_bytes.all.peak"]
 
 
 def test_json_has_the_contract(capsys):
@@ -109,17 +128,17 @@ def test_names_from_the_recording_cannot_draw(capsys, tmp_path):
 
 
 def test_markdown_says_the_same(capsys):
-    assert main(["diff", OOM, FIXED, "--markdown"]) == 0
+    assert main(["diff", OOM, GPT, "--markdown"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("**Failed before, completes now")
-    assert "| peak allocated | 1.98 GiB |" in out
+    assert "| peak allocated | 2.73 GiB |" in out
     assert "```sh\nvramlens check" in out
 
 
 def test_fail_says_why_and_exits_with_1(capsys):
     assert main(["diff", GPT, OUTPUTS, "--fail"]) == 1
     assert "worse than before: " in capsys.readouterr().err
-    assert main(["diff", OUTPUTS, FIXED, "--fail"]) == 0
+    assert main(["diff", OUTPUTS, OTHER, "--fail"]) == 0
     assert main(["diff", GPT, GPT, "--fail"]) == 0
     assert main(["diff", GPT, OUTPUTS]) == 0
 

@@ -10,6 +10,7 @@ from vramlens.analyses.alignment import Alignment, align
 from vramlens.analyses.diff_findings import GROWTH_SHARE, findings_of
 from vramlens.analyses.differences import Difference, differences
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.overlap import Overlap, overlap
 from vramlens.analyses.run import HISTORY_SHARE, HeldLine, Run
 from vramlens.errors import UsageError
 from vramlens.units import format_size
@@ -48,7 +49,7 @@ class LineChange:
 
     Attributes:
         place: the line, as the run after knows it; as the run before did where it is gone.
-        was: the line before, where its number or function is another now; None where it is the same or new.
+        was: the line before, where its number, function or file's name is another now; None where it is not.
         before_bytes, after_bytes: requested bytes at each run's peak.
         most_before_bytes, most_after_bytes: the most that it held at any time.
         category: what the bytes are.
@@ -103,7 +104,7 @@ class Diff:
         by_step: step by step.
         unattributed_bytes: the change of what has no line.
         aligned_lines, moved_lines: how many lines are in both runs, and how many of them at another number.
-        shared_lines: how many of them held memory in either.
+        overlap: how much of the memory is on lines and in modules of both.
         others: what else is different: versions, settings, steps.
         findings: the most telling first.
     """
@@ -124,7 +125,7 @@ class Diff:
     unattributed_bytes: int
     aligned_lines: int
     moved_lines: int
-    shared_lines: int
+    overlap: Overlap
     others: tuple[Difference, ...]
     findings: tuple[Finding, ...] = ()
 
@@ -136,8 +137,8 @@ class Diff:
 
     @property
     def unrelated(self) -> bool:
-        """Whether both runs have lines that hold memory and none of them is in both: two programs, as it seems."""
-        return bool(self.before.lines) and bool(self.after.lines) and not self.shared_lines
+        """Whether the runs look like two different programs: then no change of one into the other is claimed."""
+        return self.overlap.unrelated
 
     @property
     def peak_bytes_change(self) -> int:
@@ -205,7 +206,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         unattributed_bytes=_unattributed(after) - _unattributed(before),
         aligned_lines=len(alignment.after),
         moved_lines=len(alignment.moved),
-        shared_lines=sum(old in before.lines or new in after.lines for old, new in alignment.after.items()),
+        overlap=overlap(before, after, alignment),
         others=differences(before, after, changed, alignment.files),
     )
     return replace(diff, findings=findings_of(diff))
@@ -314,7 +315,7 @@ def _line_changes(
         was = old_name.get(key[1]) if key[0] else None
         change = LineChange(
             place=key[1],
-            was=was if was is not None and _moved(was, key[1]) else None,
+            was=was if was in alignment.moved else None,
             before_bytes=a.bytes,
             after_bytes=b.bytes,
             most_before_bytes=a.most_bytes,
@@ -325,11 +326,6 @@ def _line_changes(
         )
         changes.append((change, _differ(*values)))
     return changes
-
-
-def _moved(old: Place, new: Place) -> bool:
-    """Whether a line is at another number, or in a function of another name; a checkout elsewhere moves no line."""
-    return (old.line, old.function) != (new.line, new.function)
 
 
 def _minus(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from vramlens.analyses.diff import Diff, LineChange
 
 _LINES = 10
-UNRELATED = "These look like different programs: no line that holds memory is in both."
 GROWTH_SHARE = 0.05
 """Bytes a step are known to so much: a smaller difference is none."""
 
 
 def findings_of(diff: Diff) -> tuple[Finding, ...]:
     """All claims, the most telling first; none where nothing changed."""
+    if diff.unrelated:  # that one of two programs fails or grows says nothing of the other
+        return (Finding("different_programs", "likely", _unrelated(diff).rstrip(".")), *_peak(diff), *_lines(diff))
     return (*_failure(diff), *_growth(diff), *_peak(diff), *_lines(diff))
 
 
@@ -46,6 +47,8 @@ def headline(diff: Diff) -> str:
     if diff.same_file:
         size = format_size(diff.before.requested_bytes)
         return f"Nothing changed: the same file twice, {size} requested at the peak."
+    if diff.unrelated:
+        return _unrelated(diff)
     if old is not None and new is None:
         return _completes(diff)
     if new is not None and old is None:
@@ -58,6 +61,27 @@ def headline(diff: Diff) -> str:
     if not growth:
         return f"{peak[:1].upper()}{peak[1:]}."
     return f"{growth.rstrip('.')}; {peak}."
+
+
+def _unrelated(diff: Diff) -> str:
+    return f"These look like two different programs: {diff.overlap.words}."
+
+
+def numbers_of_both(diff: Diff) -> str:
+    """What can be said of two programs that are not one: their figures, side by side."""
+    found = []
+    failed = [run.failure is not None for run in (diff.before, diff.after)]
+    if any(failed):
+        which = "both ran" if all(failed) else f"only the one {'before' if failed[0] else 'after'} ran"
+        found.append(f"{which} out of memory")
+    if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
+        room = "" if diff.headroom_exact else "at least "
+        found.append(f"the one after leaves {room}{format_size(diff.headroom_bytes)} of the other's limit")
+    if _growth_words(diff):
+        old, new = (format_size(size) if size else "0" for size in (diff.growth_before, diff.growth_after))
+        found.append(f"a step leaves {old} behind in the one before, {new} in the one after")
+    found.append(_peak_words(diff))
+    return f"By the numbers alone: {'; '.join(found)}."
 
 
 _STILL_RUNNING = ("signal", "every", "steps")

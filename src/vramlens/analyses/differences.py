@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.analyses.file_alignment import file_name
 from vramlens.analyses.run import Run
 from vramlens.units import counted
 
@@ -51,7 +52,9 @@ def differences(
 def _elsewhere(files: Mapping[str, str]) -> Iterator[Difference]:
     for old, new in list(files.items())[:1]:
         more = f", and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
-        yield Difference("files", old, new, f"the same file elsewhere: {old} before, {new} after{more}")
+        same = file_name(old) == file_name(new)
+        what = "elsewhere" if same else "under another name"
+        yield Difference("files", old, new, f"the same file {what}: {old} before, {new} after{more}")
 
 
 def _stated(before: Run, after: Run) -> Iterator[Difference]:

@@ -33,12 +33,22 @@ def diff_to_json(diff: Diff) -> dict[str, Any]:
         ],
         "aligned_lines": diff.aligned_lines,
         "moved_lines": diff.moved_lines,
+        "overlap": {
+            "different_programs": diff.unrelated,
+            "lines": _shares(diff.overlap.lines),
+            "activations": _shares(diff.overlap.activations),
+            "modules": _shares(diff.overlap.modules),
+        },
         "differences": [
             {"name": one.name, "before": one.before, "after": one.after, "text": one.words} for one in diff.others
         ],
         "worse": list(diff.worse()),
         "findings": [finding_to_json(finding) for finding in diff.findings],
     }
+
+
+def _shares(shares: tuple[float, float] | None) -> dict[str, float] | None:
+    return None if shares is None else {"before": shares[0], "after": shares[1]}
 
 
 def _run(run: Run, runs: tuple[Run, ...]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.diff_findings import UNRELATED, headline, line_words, signed_size, told_apart
+from vramlens.analyses.diff_findings import headline, line_words, numbers_of_both, signed_size, told_apart
 from vramlens.report.leaks_story import program_words
 from vramlens.report.wording import plain, quoted, visible
 from vramlens.units import counted, format_size
@@ -76,12 +76,14 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
     rest = ""
     if left:
         rest = f"… and {counted(len(left), 'more line')}, {signed_size(sum(line.change_bytes for line in left))} in all"
+    title = "What is different" if diff.unrelated else "What changed"
+    title += " at the peak, by line (requested bytes)"
     why, command = _next(diff)
     return DiffStory(
         headline=visible(headline(diff)),
         sentences=tuple(_sentences(diff)),
         figures=tuple(_figures(diff)),
-        lines_title="What changed at the peak, by line (requested bytes)" if telling else "",
+        lines_title=title if telling else "",
         lines=tuple(_line(line) for line in telling),
         rest=rest,
         notes=tuple(_notes(diff)),
@@ -94,7 +96,7 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
 def _sentences(diff: Diff) -> Iterator[str]:
     """What stands below the headline: what is no exact figure, which request failed, growth where it is left out."""
     if diff.unrelated:
-        yield UNRELATED
+        yield numbers_of_both(diff)
     for side, run in (("before", diff.before), ("after", diff.after)):
         peak, missing = run.explanation.peak, run.explanation.recording.missing
         if peak is not None and "requested_bytes" not in peak.exact:
@@ -108,7 +110,7 @@ def _sentences(diff: Diff) -> Iterator[str]:
         steps = diff.after.explanation.steps.count
         lives = f"; after, {counted(steps, 'step')} and no failure" if steps else "; after, no failure"
         yield visible(f"{what} failed before{where}{lives}.")
-        if diff.growth_before and diff.growth_after is not None:
+        if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
             yield f"Growth: {format_size(diff.growth_before)} a step before, {format_size(diff.growth_after)} after."
 
 
@@ -145,7 +147,7 @@ def _grown(size_bytes: int | None) -> str:
 def _line(line: LineChange) -> LineRow:
     notes = []
     if line.was is not None:
-        notes.append(f"was {line.was.file.rpartition('/')[2]}:{line.was.line}")
+        notes.append(f"was {line.was.file.replace(chr(92), '/').rpartition('/')[2]}:{line.was.line}")
     if line.inner is not None:
         notes.append(f"through {line.inner}")
     if line.category:
@@ -172,7 +174,8 @@ def _notes(diff: Diff) -> Iterator[str]:
             + (f", and {counted(len(diff.elsewhere) - 1, 'more line')}" if len(diff.elsewhere) > 1 else "")
             + "."
         )
-    yield from _step_words(diff)
+    if not diff.unrelated:
+        yield from _step_words(diff)
     if diff.moved_lines:
         yield (
             f"{counted(diff.moved_lines, 'line')} of {diff.aligned_lines:,} moved between the runs: aligned by function"
@@ -215,7 +218,7 @@ def _next(diff: Diff) -> tuple[str, str]:
     after = quoted(diff.after.source)
     record = f"vramlens run -o longer.vram {program_words(diff.after.explanation.recording)}"
     rise = diff.peak_change
-    if diff.same_file:
+    if diff.same_file or (diff.unrelated and diff.after.failure is None):
         what = "a recording from before the change, to compare this one with"
         return what, f"vramlens diff BEFORE.vram {after}"
     if diff.after.failure is not None:
