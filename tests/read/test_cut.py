@@ -20,7 +20,7 @@ from oracle import Event, Lifetimes, lifetimes_of, rounded, tables_of
 from recordings import ALL, collector_off, data_of, final_segments, read, snapshot
 from vramlens.trace import BEFORE, DeviceTrace, Trace
 
-CUTS = 20
+CUTS = 8
 DROPPED = (0, 0.1, 0.5, 0.9)
 NAMES = [name for name in ALL if "million" not in name]
 

@@ -242,6 +242,19 @@ BOMBS: dict[str, bytes] = {
         x=list_of(repeated(ONE, 400_000)) + b"q\x05",
         device_traces=list_of(list_of(repeated(dict_of(**EVENT, new=list_of(b"h\x05")), 20_000))),
     ),
+    "one list under its key many times": b"\x80\x02}("
+    + text("device_traces")
+    + b"q\x01"
+    + list_of(repeated(ONE, 20_000))
+    + b"q\x02"
+    + repeated(b"h\x01h\x02", 20_000, b"u")
+    + b"u.",
+    "one list of no blocks in many segments": pickled(
+        x=list_of(repeated(dict_of(state=ONE, size=ONE), 50_000)),
+        y=list_of(repeated(ONE, 100_000)) + b"q\x06",
+        segments=list_of(repeated(dict_of(total_size=ONE, blocks=b"h\x06"), 100_000)),
+    ),
+    "many lists of one event of the host": pickled(host_traces=list_of(repeated(list_of(dict_of(**EVENT)), 50_000))),
     "one key many times": b"\x80\x02}(" + repeated(text("state") + ONE, 300_000, b"u") + b"u.",
     "texts that collide": b"\x80\x02(" + colliding_texts(300_000) + b"t.",
     "a field of its own in every event": pickled(
@@ -260,39 +273,40 @@ def test_bombs(name: str, tmp_path: Path) -> None:
     assert outcome.bytes < 96 * MIB + 8 * len(BOMBS[name])
 
 
-def quadratic_lifetimes() -> dict[str, dict[str, Any]]:
-    """Histories that make a careless pairing walk over everything at every event."""
-    count = 100_000
-    maps = [event("segment_map", i * 512, 512) for i in range(count)]
-    return {
-        "a request beyond all ranges": snapshot(maps + [event("alloc", 0, 2**63) for _ in range(count)], []),
-        "unmapping over segments": snapshot(
-            [event("segment_alloc", i * 512, 512) for i in range(count)]
-            + [event("segment_unmap", 0, 2**63) for _ in range(count)],
-            [],
-        ),
-        "mapping over segments, undone": snapshot(
-            [event("segment_map", 0, 2**63) for _ in range(count)],
-            [segment(i * 512, 512, [block(i * 512, 512, 1)] if i == 0 else []) for i in range(count)],
-        ),
-        "ranges beyond the last address": snapshot(
-            [event("segment_map", 2**63 + i, 2**64 - 1) for i in range(count)]
-            + [event("segment_unmap", 2**63 + count, 2**62) for _ in range(count)],
-            [],
-        ),
-        "ranges of no size": snapshot(
-            [event("segment_map", i, 0) for i in range(count)] + [event("segment_unmap", 0, 0)] * 2, []
-        ),
-        "addresses that collide": snapshot(
-            [event("free_completed", i * 107897 * 218971 * 1056323, 1) for i in range(count)], []
-        ),
-    }
+# Histories that make a careless pairing walk over everything at every event, each made when it is asked for.
+COUNT = 100_000
+LONG_WALKS: dict[str, Callable[[], dict[str, Any]]] = {
+    "a request beyond all ranges": lambda: snapshot(
+        [event("segment_map", i * 512, 512) for i in range(COUNT)] + [event("alloc", 0, 2**63) for _ in range(COUNT)],
+        [],
+    ),
+    "unmapping over segments": lambda: snapshot(
+        [event("segment_alloc", i * 512, 512) for i in range(COUNT)]
+        + [event("segment_unmap", 0, 2**63) for _ in range(COUNT)],
+        [],
+    ),
+    "mapping over segments, undone": lambda: snapshot(
+        [event("segment_map", 0, 2**63) for _ in range(COUNT)],
+        [segment(i * 512, 512, [block(i * 512, 512, 1)] if i == 0 else []) for i in range(COUNT)],
+    ),
+    "ranges beyond the last address": lambda: snapshot(
+        [event("segment_map", 2**63 + i, 2**64 - 1) for i in range(COUNT)]
+        + [event("segment_unmap", 2**63 + COUNT, 2**62) for _ in range(COUNT)],
+        [],
+    ),
+    "ranges of no size": lambda: snapshot(
+        [event("segment_map", i, 0) for i in range(COUNT)] + [event("segment_unmap", 0, 0)] * 2, []
+    ),
+    "addresses that collide": lambda: snapshot(
+        [event("free_completed", i * 107897 * 218971 * 1056323, 1) for i in range(COUNT)], []
+    ),
+}
 
 
-@pytest.mark.parametrize("name", quadratic_lifetimes())
+@pytest.mark.parametrize("name", LONG_WALKS)
 def test_histories_that_invite_long_walks(name: str, tmp_path: Path) -> None:
     path = tmp_path / "history.pickle"
-    path.write_bytes(pickle.dumps(quadratic_lifetimes()[name]))
+    path.write_bytes(pickle.dumps(LONG_WALKS[name]()))
     outcome = read_apart(path)
     assert outcome.error == "" or "no device has that" in outcome.text
     assert outcome.seconds < 5
@@ -484,8 +498,10 @@ def test_zips_of_something_else(tmp_path: Path) -> None:
     for members in ({}, {"a.txt": b"x"}):
         with pytest.raises(InputError):
             read_file(zip_of(tmp_path / "a.vram", members))
-    with pytest.raises(NotARecording, match="no vramlens recording"):
+    with pytest.raises(NotARecording, match="a zip file, but no vramlens recording"):
         read_file(zip_of(tmp_path / "a.zip", {"a.txt": b"x"}))
+    with pytest.raises(NotARecording, match=r"a checkpoint of torch\.save, but no vramlens recording"):
+        read_file(zip_of(tmp_path / "model.pt", {"model/data.pkl": b"x", "model/version": b"3"}))
     for meta in (b"", b"{", b"[" * 100_000, b"\xff", b"[1]", b"7"):
         read_or_refuse(zip_of(tmp_path / "a.vram", {"meta.json": meta, "snapshot.pickle": pickle.dumps(tiny())}))
 
