@@ -1,12 +1,12 @@
 """Times the viewer against the page of PyTorch's ``_memory_viz.py trace_plot``, on one recording, in one run.
 
-    python benchmarks/view.py million.pickle [--rounds N] [--memory-viz FOLDER] [--serve]
+    python benchmarks/view.py million.pickle [--rounds N] [--conf SETTINGS]... [--memory-viz FOLDER] [--serve]
 
 Needs Node and ``npm ci`` in ``viewer/``, and a Chromium (``VRAMLENS_CHROMIUM``, default /usr/bin/chromium). Writing is
 timed as whole processes; the browser is headless and has no GPU. PyTorch's page loads its script from two content
 networks: ``--memory-viz`` is a folder that has ``MemoryViz.js`` and the modules that it imports (``d3.js``, ...), and
-without it that page is written and not opened. ``--serve`` opens the local page instead of the file. Prints one JSON
-object: medians over the rounds, which take turns.
+without it that page is written and not opened. ``--serve`` opens the local page instead of the file. The stages are
+those without settings. Prints one JSON object: medians over the rounds, which take turns.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def stages(recording: str) -> dict[str, float]:
     return found
 
 
-def served(recording: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "vramlens", "view", recording, "--no-browser"]
+def served(recording: str, settings: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "vramlens", "view", recording, "--no-browser", *settings]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         try:
@@ -77,22 +77,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recording")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--conf", action="append", default=[], metavar="SETTINGS", help="draw a replayed setting, too")
     parser.add_argument("--memory-viz", metavar="FOLDER")
     parser.add_argument("--serve", action="store_true")
     asked = parser.parse_args()
     ours: list[dict[str, Any]] = []
     theirs: list[dict[str, Any]] = []
+    settings = [f"--conf={conf}" for conf in asked.conf]
     with tempfile.TemporaryDirectory() as folder:
         page, plot = os.path.join(folder, "page.html"), os.path.join(folder, "plot.html")
         for _ in range(asked.rounds):
             row: dict[str, Any] = {
                 "written_s": timed(
-                    [sys.executable, "-m", "vramlens", "view", asked.recording, "-o", page, "--no-sources"]
+                    [sys.executable, "-m", "vramlens", "view", asked.recording, "-o", page, "--no-sources", *settings]
                 ),
                 **stages(asked.recording),
                 "bytes": os.path.getsize(page),
             }
-            ours.append(row | (served(asked.recording) if asked.serve else browse("ours", page)))
+            ours.append(row | (served(asked.recording, settings) if asked.serve else browse("ours", page)))
             try:
                 written = timed(
                     [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", asked.recording, "-o", plot]

@@ -2,6 +2,7 @@
 // nothing would), proves it and asks it what-ifs. Built by tests/fuzz/run.sh.
 
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <vector>
 
@@ -142,6 +143,23 @@ class Maker {
     }
 };
 
+// The same run with its curve comes to the same, and the curve runs forward and never above the peak.
+void check_curve(const vl_replay* replay, const vl_what_if& asked, const vl_outcome& expected) {
+    vl_outcome out;
+    vl_curve* curve = vl_curve_make(replay, &asked, &out);
+    vl_column event, reserved;
+    if (curve == nullptr || std::memcmp(&out, &expected, sizeof out) != 0) std::abort();
+    if (!vl_curve_column(curve, "event", &event) || !vl_curve_column(curve, "reserved", &reserved)) std::abort();
+    if (event.count < 1 || event.count != reserved.count || vl_curve_column(curve, "", &event)) std::abort();
+    const auto* at = static_cast<const int64_t*>(event.data);
+    const auto* bytes = static_cast<const int64_t*>(reserved.data);
+    for (int64_t i = 0; i < event.count; ++i) {
+        if (bytes[i] > out.peak_reserved || (i > 0 && at[i] < at[i - 1])) std::abort();
+        if (i > 1 && at[i] == at[i - 2]) std::abort();
+    }
+    vl_curve_free(curve);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -157,6 +175,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         vl_outcome out;
         if (!vl_replay_run(replay, &asked, &out)) continue;
         if (out.failures < out.new_failures || out.peak_reserved < 0) std::abort();
+        check_curve(replay, asked, out);
     }
     vl_replay_free(replay);
     return 0;

@@ -18,6 +18,9 @@ struct vl_lifetimes {
 struct vl_replay {
     vl::replay::Replay data;
 };
+struct vl_curve {
+    vl::replay::Curve data;
+};
 
 extern "C" {
 
@@ -86,7 +89,7 @@ int32_t vl_replay_column(vl_replay* replay, const char* name, vl_column* out) {
 int32_t vl_replay_run(const vl_replay* replay, const vl_what_if* what_if, vl_outcome* out) {
     try {
         if (!vl::replay::is_sound(what_if->settings)) return 0;
-        *out = vl::replay::outcome_of(replay->data, *what_if);
+        *out = vl::replay::outcome_of(replay->data, *what_if, nullptr);
         return 1;
     } catch (const std::bad_alloc&) {
         return 0;
@@ -94,5 +97,22 @@ int32_t vl_replay_run(const vl_replay* replay, const vl_what_if* what_if, vl_out
 }
 
 void vl_replay_free(vl_replay* replay) { delete replay; }
+
+vl_curve* vl_curve_make(const vl_replay* replay, const vl_what_if* what_if, vl_outcome* out) {
+    try {
+        if (!vl::replay::is_sound(what_if->settings)) return nullptr;
+        auto curve = std::make_unique<vl_curve>();
+        *out = vl::replay::outcome_of(replay->data, *what_if, &curve->data);
+        return curve.release();
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+
+int32_t vl_curve_column(vl_curve* curve, const char* name, vl_column* out) {
+    return curve->data.find_column(name, out);
+}
+
+void vl_curve_free(vl_curve* curve) { delete curve; }
 
 }  // extern "C"

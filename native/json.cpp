@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "snapshot.h"
 
@@ -17,7 +18,6 @@ class Writer {
 
     bool write(Value value, int depth = 0) {
         if (depth > kDepth || out_.size() > capacity_) return false;
-        char number[40];
         switch (value.kind()) {
             case Kind::None: out_ += "null"; return true;
             case Kind::Bool: out_ += value.payload() ? "true" : "false"; return true;
@@ -31,11 +31,10 @@ class Writer {
             case Kind::WideUint: out_ += std::to_string(static_cast<uint64_t>(s_.wide[value.payload()])); return true;
             case Kind::Float: {
                 const double real = s_.floats[value.payload()];
-                if (!std::isfinite(real)) {
-                    out_ += "null";
+                if (std::isfinite(real)) {
+                    decimal(real);
                 } else {
-                    std::snprintf(number, sizeof number, "%.17g", real);
-                    out_ += number;
+                    out_ += "null";
                 }
                 return true;
             }
@@ -50,6 +49,19 @@ class Writer {
     const Snapshot& s_;
     const size_t capacity_;
     std::string& out_;
+
+    // printf writes the comma, or whatever else, that the program's locale has for a point.
+    void decimal(double number) {
+        char digits[40];
+        std::snprintf(digits, sizeof digits, "%.17g", number);
+        for (const char* c = digits; *c != '\0'; ++c) {
+            if (std::strchr("0123456789+-e", *c) != nullptr) {
+                out_ += *c;
+            } else if (out_.back() != '.') {
+                out_ += '.';
+            }
+        }
+    }
 
     // Bytes above 0x7f pass unchanged: the Python side decodes, replacing what is no UTF-8.
     void text(std::string_view bytes) {

@@ -197,8 +197,10 @@ class Machine {
     bool number(Value value, T& out) const {
         int64_t wide = 0;
         if (!s_.as_integer(value, wide)) return false;
-        out = static_cast<T>(wide);
-        return sizeof(T) == sizeof wide || static_cast<int64_t>(out) == wide;  // else too wide for the column
+        const auto narrow = static_cast<T>(wide);
+        if (sizeof(T) < sizeof wide && static_cast<int64_t>(narrow) != wide) return false;  // too wide for the column
+        out = narrow;
+        return true;
     }
     static bool name(Value value, uint32_t& out) {
         if (value.kind() != Kind::Text) return false;

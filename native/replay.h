@@ -81,6 +81,18 @@ struct Outcome {
     uint64_t failed_size = 0;         // requested bytes of the one at died_at, else of the first failure
 };
 
+// Reserved bytes over a run's events.
+class Curve {
+  public:
+    // What is reserved now, while an event is under way.
+    void note(int64_t event, int64_t reserved);
+    bool find_column(std::string_view name, vl_column* out) const;
+
+  private:
+    // Right after an event, by event; before it the most within that event where that is more.
+    std::vector<int64_t> event_, reserved_;
+};
+
 enum class Completion : int32_t { kRecorded = 0, kAtOnce = 1, kTwiceAsLate = 2 };
 
 struct WhatIf {
@@ -106,8 +118,8 @@ struct Replay {
 };
 
 Replay prove(const vl_replay_input& input);
-Outcome run(const Script& script, const WhatIf& what_if);
-vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if);
+Outcome run(const Script& script, const WhatIf& what_if, Curve* curve);  // curve: null where none is wanted
+vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if, Curve* curve);
 Settings settings_of(const vl_replay_settings& settings);
 Profile profile_of(const vl_replay_settings& settings);
 // Puts what was there before the first event in its place.

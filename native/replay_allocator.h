@@ -137,6 +137,8 @@ class Allocator {
     uint32_t find_expandable_block(const Request& request);
     uint32_t try_allocate_expandable_block(const Request& request);
     bool map_block(uint32_t block, uint64_t size);
+    uint64_t size_to_map(uint32_t block, uint64_t size) const;
+    void map(uint32_t block, uint64_t mapped);
     void unmap_block(uint32_t block);
 
     // replay_release.cpp

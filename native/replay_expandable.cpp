@@ -53,14 +53,25 @@ uint32_t Allocator::try_allocate_expandable_block(const Request& request) {
 
 // DeviceCachingAllocator::map_block
 bool Allocator::map_block(uint32_t block, uint64_t size) {
-    const ExpandableSegment& segment = expandable_segments_[blocks[block].expandable_segment];
-    const uint64_t mapped = (size + segment.handle_size - 1) / segment.handle_size * segment.handle_size;
-    const uint64_t address = blocks[block].address;
-    BlockPool& pool = pools_[blocks[block].pool];
-    if (total_allocated_memory + mapped > settings.capacity || !surroundings_->cu_mem_map(address, mapped)) {
+    const uint64_t mapped = size_to_map(block, size);
+    if (total_allocated_memory + mapped > settings.capacity ||
+        !surroundings_->cu_mem_map(blocks[block].address, mapped)) {
         ++stats.refusals;
         return false;
     }
+    map(block, mapped);
+    return true;
+}
+
+// Whole handles. What was mapped before the recording may end inside of a handle of these settings.
+uint64_t Allocator::size_to_map(uint32_t block, uint64_t size) const {
+    const uint64_t handle = expandable_segments_[blocks[block].expandable_segment].handle_size;
+    return std::min((size + handle - 1) / handle * handle, blocks[block].size);
+}
+
+void Allocator::map(uint32_t block, uint64_t mapped) {
+    const uint64_t address = blocks[block].address;
+    BlockPool& pool = pools_[blocks[block].pool];
     pool.unmapped.erase({blocks[block].stream, address});
     blocks[block].mapped = true;
     if (mapped < blocks[block].size) {
@@ -80,10 +91,10 @@ bool Allocator::map_block(uint32_t block, uint64_t size) {
     stats.add(kReserved, static_cast<int64_t>(mapped));
     ++stats.num_device_alloc;
     surroundings_->event(kSegmentMap, address, mapped, blocks[block].stream);
-    return true;
 }
 
-// Maps part of an unmapped block as it was before the recording; the block that holds that part.
+// Maps part of an unmapped block as it was before the recording; the block that holds that part. It was there: no limit
+// of these settings refuses it.
 uint32_t Allocator::place_mapped(uint32_t unmapped, uint64_t address, uint64_t size) {
     BlockPool& pool = pools_[blocks[unmapped].pool];
     if (blocks[unmapped].address < address) {
@@ -96,7 +107,7 @@ uint32_t Allocator::place_mapped(uint32_t unmapped, uint64_t address, uint64_t s
         pool.unmapped.emplace(std::make_pair(rest.stream, rest.address), upper);
         unmapped = upper;
     }
-    map_block(unmapped, size);
+    map(unmapped, size_to_map(unmapped, size));
     return unmapped;
 }
 

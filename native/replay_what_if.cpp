@@ -11,7 +11,7 @@ namespace {
 
 class Simulation : public Surroundings {
   public:
-    Simulation(const Script& script, const WhatIf& what_if)
+    Simulation(const Script& script, const WhatIf& what_if, Curve* curve)
         : script_(script), completion_(what_if.completion),
           allocator_(what_if.settings, what_if.profile, script.pools),
           addresses_(make_address_source(what_if.addresses, what_if.seed)), block_of_row_(script.rows, kNoBlock) {
@@ -19,6 +19,8 @@ class Simulation : public Surroundings {
         place_base(allocator_, script, block_of_row_);
         row_of_block_.assign(allocator_.blocks.size(), kNoRow);
         for (uint32_t row = 0; row < block_of_row_.size(); ++row) note_row(row);
+        curve_ = curve;
+        if (curve_ != nullptr) curve_->note(now_, allocator_.stats.current[kReserved]);
     }
     Outcome run();
 
@@ -33,7 +35,9 @@ class Simulation : public Surroundings {
         reserved_ += (size >> 44 << 44) + (uint64_t{1} << 44);
         return reserved_;
     }
-    void event(Action, uint64_t, uint64_t, uint16_t) override {}
+    void event(Action, uint64_t, uint64_t, uint16_t) override {
+        if (curve_ != nullptr) curve_->note(now_, allocator_.stats.current[kReserved]);
+    }
     void order_of_completion(std::vector<uint32_t>& blocks) override {
         for (const uint32_t block : blocks) block_of_row_[row_of_block_[block]] = kNoBlock;
     }
@@ -48,6 +52,8 @@ class Simulation : public Surroundings {
     std::vector<uint32_t> at_once_;  // to be completed at the next request
     std::priority_queue<std::pair<int64_t, uint32_t>, std::vector<std::pair<int64_t, uint32_t>>, std::greater<>> late_;
     std::vector<int64_t> given_up_;  // by row: the event at which it was freed
+    Curve* curve_ = nullptr;
+    int64_t now_ = -1;  // the event under way
 
     void note_row(uint32_t row) {
         const uint32_t block = block_of_row_[row];
@@ -100,6 +106,7 @@ Outcome Simulation::run() {
         out.failed_size = op.size;
     };
     for (const Op& op : script_.ops) {
+        now_ = op.event;
         switch (op.kind) {
             case OpKind::kMalloc: {
                 if (completion_ != Completion::kRecorded) complete_due(op.event);
@@ -149,7 +156,34 @@ Outcome Simulation::run() {
 
 }  // namespace
 
-Outcome run(const Script& script, const WhatIf& what_if) { return Simulation(script, what_if).run(); }
+void Curve::note(int64_t event, int64_t reserved) {
+    if (!event_.empty()) event = std::max(event, event_.back());  // what a request completes is listed after it
+    if (event_.empty() || event_.back() != event) {
+        event_.push_back(event);
+        reserved_.push_back(reserved);
+        return;
+    }
+    const size_t points = event_.size();
+    if (points > 1 && event_[points - 2] == event) {
+        event_.pop_back();
+        reserved_.pop_back();
+    }
+    reserved_.back() = std::max(reserved_.back(), reserved);
+    if (reserved == reserved_.back()) return;
+    event_.push_back(event);
+    reserved_.push_back(reserved);
+}
+
+bool Curve::find_column(std::string_view name, vl_column* out) const {
+    if (name != "event" && name != "reserved") return false;
+    const std::vector<int64_t>& column = name == "event" ? event_ : reserved_;
+    *out = {column.data(), static_cast<int64_t>(column.size()), VL_I64};
+    return true;
+}
+
+Outcome run(const Script& script, const WhatIf& what_if, Curve* curve) {
+    return Simulation(script, what_if, curve).run();
+}
 
 Settings settings_of(const vl_replay_settings& from) {
     Settings to;
@@ -170,10 +204,12 @@ Profile profile_of(const vl_replay_settings& from) {
     return {static_cast<TieOrder>(from.tie_order), from.scope_suppresses_release != 0};
 }
 
-vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if) {
-    const Outcome found = run(replay.script, {settings_of(what_if.settings), profile_of(what_if.settings),
-                                              static_cast<AddressOrder>(what_if.addresses), what_if.seed,
-                                              static_cast<Completion>(what_if.completion)});
+vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if, Curve* curve) {
+    const Outcome found = run(replay.script,
+                              {settings_of(what_if.settings), profile_of(what_if.settings),
+                               static_cast<AddressOrder>(what_if.addresses), what_if.seed,
+                               static_cast<Completion>(what_if.completion)},
+                              curve);
     const Stats& stats = found.stats;
     return {stats.peak[kRequested], stats.peak[kAllocated], stats.peak[kActive], stats.peak[kReserved],
             stats.num_alloc_retries, stats.num_device_alloc, stats.num_device_free, found.failures,

@@ -3,6 +3,7 @@
 #include "snapshot.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <random>
 
@@ -63,7 +64,8 @@ class Resolver {
             out.rows.push_back(row);
             allow(out.rows.size(), s_.segments.device.size());
             if (const auto* blocks = items(Value{s_.segments.blocks[row]})) {
-                allow(out.block_rows.size() + blocks->size(), s_.blocks.size.size());
+                listed_blocks_ += blocks->size();
+                allow(listed_blocks_, s_.blocks.size.size());
                 for (const Value block : *blocks) {
                     if (shape(block) == Shape::Block) out.block_rows.push_back(index(block));
                 }
@@ -92,6 +94,7 @@ class Resolver {
   private:
     Snapshot& s_;
     int64_t listed_events_ = 0;
+    size_t listed_blocks_ = 0;
 
     // One row can be listed many times in two bytes each, or a list of a million rows by a million segments.
     static void allow(size_t listed, size_t rows) {
@@ -138,8 +141,16 @@ void Snapshot::resolve(Value top) {
     Resolver resolver(*this);
     if (resolver.shape(top) == Shape::List) return resolver.segments(top, final_segments);  // before PyTorch 2.0
     if (resolver.shape(top) != Shape::Dict) return;
-    for (const auto& [key, value] : dicts[objects[top.payload()].index]) {
-        if (key.kind() != Kind::Text) continue;
+    const auto& pairs = dicts[objects[top.payload()].index];
+    // As in Python a key's last value counts; and a list is gone through once, however often its key is written.
+    std::array<size_t, kFieldCount> last{};
+    for (size_t i = 0; i < pairs.size(); ++i) {
+        const Value key = pairs[i].first;
+        if (key.kind() == Kind::Text && key.payload() < kFieldCount) last[key.payload()] = i;
+    }
+    for (size_t i = 0; i < pairs.size(); ++i) {
+        const auto [key, value] = pairs[i];
+        if (key.kind() != Kind::Text || (key.payload() < kFieldCount && last[key.payload()] != i)) continue;
         switch (key.payload()) {
             case kSegments: resolver.segments(value, final_segments); break;
             case kHostSegments: resolver.segments(value, host_segments); break;

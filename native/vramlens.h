@@ -1,8 +1,9 @@
 /* The plain C interface of vramlens' native core: no Python headers, no C++ types, no exceptions.
  *
- * Three objects: a vl_snapshot (a memory snapshot read from a stream of bytes), a vl_lifetimes (what became of each
- * allocation on one device) and a vl_replay (one device's requests, run through the allocator again). All hand out
- * columns: arrays that stay valid until the object is freed. Beside them, the handler for SIGTERM.
+ * Four objects: a vl_snapshot (a memory snapshot read from a stream of bytes), a vl_lifetimes (what became of each
+ * allocation on one device), a vl_replay (one device's requests, run through the allocator again) and a vl_curve (what
+ * such a run reserves over the events). All hand out columns: arrays that stay valid until the object is freed. Beside
+ * them, the handler for SIGTERM.
  */
 #ifndef VRAMLENS_H
 #define VRAMLENS_H
@@ -17,7 +18,7 @@
 extern "C" {
 #endif
 
-#define VL_INTERFACE 3 /* raised whenever this file changes; the loader refuses another number */
+#define VL_INTERFACE 4 /* raised whenever this file changes; the loader refuses another number */
 
 VL_EXPORT int32_t vl_interface(void);
 
@@ -169,6 +170,14 @@ VL_EXPORT int32_t vl_replay_column(vl_replay*, const char* name, vl_column* out)
 /* 1, or 0 where memory is exhausted or the settings make no sense. Several threads may ask at once. */
 VL_EXPORT int32_t vl_replay_run(const vl_replay*, const vl_what_if*, vl_outcome* out);
 VL_EXPORT void vl_replay_free(vl_replay*);
+
+typedef struct vl_curve vl_curve;
+
+/* The same run with its curve, or null where vl_replay_run gives 0. Columns "event" and "reserved" (VL_I64): bytes right
+ * after an event, one row a change, and before it the most within that event where that is more; event -1 is the start. */
+VL_EXPORT vl_curve* vl_curve_make(const vl_replay*, const vl_what_if*, vl_outcome* out);
+VL_EXPORT int32_t vl_curve_column(vl_curve*, const char* name, vl_column* out);
+VL_EXPORT void vl_curve_free(vl_curve*);
 
 /* ---- SIGTERM (Linux) ----------------------------------------------------------------------------------- */
 

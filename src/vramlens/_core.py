@@ -12,7 +12,7 @@ import sys
 import vramlens
 from vramlens.errors import VramlensError
 
-_INTERFACE = 3
+_INTERFACE = 4
 
 
 def load_core() -> ctypes.CDLL:

@@ -151,7 +151,7 @@ _ReadFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_
 
 def _load() -> ctypes.CDLL:
     library = load_core()
-    for kind in ("snapshot", "lifetimes", "replay"):
+    for kind in ("snapshot", "lifetimes", "replay", "curve"):
         column = getattr(library, f"vl_{kind}_column")
         column.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Column)]
         free = getattr(library, f"vl_{kind}_free")
@@ -166,7 +166,9 @@ def _load() -> ctypes.CDLL:
     library.vl_lifetimes_make.restype = ctypes.c_void_p
     library.vl_replay_make.argtypes = [ctypes.POINTER(_ReplayInput)]
     library.vl_replay_make.restype = ctypes.c_void_p
-    library.vl_replay_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(_WhatIf), ctypes.POINTER(_Outcome)]
+    for run in (library.vl_replay_run, library.vl_curve_make):
+        run.argtypes = [ctypes.c_void_p, ctypes.POINTER(_WhatIf), ctypes.POINTER(_Outcome)]
+    library.vl_curve_make.restype = ctypes.c_void_p
     return library
 
 
@@ -244,8 +246,8 @@ class Snapshot(_Columns):
 
         # On a thread of its own: an interrupt (Ctrl-C) goes to the main thread only, and so never into the callback,
         # where ctypes would swallow it and hand C a number that nobody wrote.
-        callback = _ReadFunction(fill)
-        reader = threading.Thread(target=lambda: handles.append(_core().vl_snapshot_read(callback, None)), daemon=True)
+        read, callback = _core().vl_snapshot_read, _ReadFunction(fill)
+        reader = threading.Thread(target=lambda: handles.append(read(callback, None)), daemon=True)
         reader.start()
         try:
             reader.join()
@@ -328,7 +330,26 @@ class Replay(_Columns):
         outcome = _Outcome()
         if not _core().vl_replay_run(self._handle, ctypes.byref(what_if), ctypes.byref(outcome)):
             raise InputError("not enough memory to replay it")
-        return {name: int(getattr(outcome, name)) for name, *_ in _Outcome._fields_}
+        return _outcome(outcome)
+
+    def curve(
+        self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
+    ) -> tuple[dict[str, int], Curve]:
+        """What ``run`` gives, and what that run has reserved over the events."""
+        what_if = _WhatIf(settings=_replay_settings(settings), addresses=addresses, completion=completion, seed=seed)
+        outcome = _Outcome()
+        made = _core().vl_curve_make(self._handle, ctypes.byref(what_if), ctypes.byref(outcome))
+        if made is None:
+            raise InputError("not enough memory to replay it")
+        return _outcome(outcome), Curve(made, "curve")
+
+
+class Curve(_Columns):
+    """What one run has reserved: ``event`` and ``reserved``, as native/vramlens.h says (vl_curve_make)."""
+
+
+def _outcome(outcome: _Outcome) -> dict[str, int]:
+    return {name: int(getattr(outcome, name)) for name, *_ in _Outcome._fields_}
 
 
 def _replay_settings(settings: Mapping[str, Any]) -> _ReplaySettings:

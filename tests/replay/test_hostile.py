@@ -6,6 +6,7 @@ import contextlib
 import pickle
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,3 +64,23 @@ def test_nonsense_is_answered(events: list[tuple[Any, ...]], segments: list[tupl
             recorded = prove(trace, device).recorded
             assert recorded.exact or recorded.first_difference is not None
         tune_trace(trace, cap_bytes=2**42, confs=["", "expandable_segments:True", "max_split_size_mb:20"])
+
+
+def test_no_limit_is_looked_for_beyond_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed request of 8 TiB: each multiple of 2 MiB up to there would be a limit to try, for minutes."""
+    events = [
+        ("segment_alloc", 2**40, 2 * MIB, 0, False),
+        ("alloc", 2**40, 512, 0, False),
+        ("segment_free", 2**41, 2 * MIB, 0, False),
+        ("oom", 0, 2**43, 0, False),
+    ]
+    trace = read(made(events, [], "garbage_collection_threshold:0.5"))
+    seen: list[int] = []
+
+    def noted(low: int, high: int, _settings: object) -> list[int]:
+        seen.append(high)
+        return [low, high]
+
+    monkeypatch.setattr("vramlens.replay.proof._limits_to_try", noted)
+    assert not prove(trace, trace.devices[0]).recorded.exact
+    assert 2 * MIB < max(seen) <= 2**39 + MIB  # more than any device has, and some hundred thousand limits to try

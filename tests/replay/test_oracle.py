@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recordings import read
 from replay_oracle import MIB, UNLIMITED, SlowAllocator
 from vramlens.replay import prove
+from vramlens.replay.curve import replayed_curve
 from vramlens.replay.what_if import _ASCENDING
 
 EDGES = [1, 511, 512, 513, MIB - 1, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 19 * MIB, 20 * MIB, 21 * MIB]
@@ -42,8 +44,12 @@ CONFS = {
 }
 
 
-def perform(made: SlowAllocator, steps: list[tuple[str, int, int]]) -> None:
-    """Runs the requests; allocations are named by their order, so that other settings see the same requests."""
+def perform(made: SlowAllocator, steps: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
+    """After each of the requests, its event and what is reserved.
+
+    Allocations are named by their order, so that other settings see the same requests.
+    """
+    after: list[tuple[int, int]] = []
     live: list[int] = []
     waiting: list[int] = []
     addresses: list[int | None] = []
@@ -72,6 +78,8 @@ def perform(made: SlowAllocator, steps: list[tuple[str, int, int]]) -> None:
         elif what == "empty_cache":
             made.empty_cache()
             waiting.clear()
+        after.append((len(made.events) - 1, made.reserved))
+    return after
 
 
 @pytest.mark.parametrize("conf", CONFS)
@@ -108,8 +116,9 @@ def test_what_if_is_what_the_slow_allocator_does_under_those_settings(
 ) -> None:
     steps = [step for step in steps if step[0] != "empty_cache"]  # one that frees nothing leaves no event
     base, other = SlowAllocator(), SlowAllocator(**CONFS[conf])
-    perform(base, steps)
-    perform(other, steps)
+    after = [
+        (event, bytes_) for (event, _), (_, bytes_) in zip(perform(base, steps), perform(other, steps), strict=True)
+    ]
     if not any(e["action"] == "alloc" for e in base.events):
         return
     trace = read(pickle.dumps(base.recording("")))
@@ -117,9 +126,12 @@ def test_what_if_is_what_the_slow_allocator_does_under_those_settings(
     from vramlens.replay.settings import parse_settings
 
     native = parse_settings(conf).native(proven.recorded.version)
-    found = proven.replay.run(native, addresses=_ASCENDING, completion=0, seed=0)
+    found, curve = proven.replay.curve(native, addresses=_ASCENDING, completion=0, seed=0)
+    assert found == proven.replay.run(native, addresses=_ASCENDING, completion=0, seed=0)
     assert found["peak_reserved"] == other.peak_reserved
     assert found["peak_allocated"] == other.peak_allocated
+    events, reserved = np.array(after).T
+    assert replayed_curve(curve, None).after(events).tolist() == reserved.tolist()
 
 
 @given(
@@ -127,6 +139,9 @@ def test_what_if_is_what_the_slow_allocator_does_under_those_settings(
     cap=st.integers(60, 250).map(lambda m: m * MIB + 4711),
     threshold=st.sampled_from([0.5, 0.6, 0.7, 0.8]),
 )
+@example(
+    [("malloc", 31457281, 0), ("free", 0, 0), ("malloc", 1, 0)], 62919271, 0.5
+)  # collected, or refused and retried
 @settings(max_examples=120, deadline=None)
 def test_garbage_collection_under_a_limit_that_nobody_recorded(
     steps: list[tuple[str, int, int]], cap: int, threshold: float

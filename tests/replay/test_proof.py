@@ -7,11 +7,14 @@ import time
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from recordings import ALL, DATA, block, data_of, event, read, segment, snapshot, truth_of
 from vramlens.errors import InputError
 from vramlens.replay import Proven, prove
+from vramlens.replay.curve import replayed_curve
+from vramlens.replay.requests import INSIDE_A_REQUEST
 from vramlens.replay.versions import OBJECT_COUNTER
 from vramlens.replay.what_if import ask, question
 from vramlens.trace import Trace
@@ -53,6 +56,32 @@ def test_every_event_address_and_size_comes_out_as_recorded(name: str) -> None:
         assert recorded.addresses == recorded.addresses_matched > 0
         assert recorded.segment_events == recorded.segment_events_matched
         assert (found.taken_bytes == found.device.allocations.taken_bytes).all()
+        same, ties = same_curve(found)
+        assert same or (ties and name in ADDRESSES_DECIDE)
+
+
+ADDRESSES_DECIDE = {
+    "ranks/rank0_gather/rank0_gather.rank0",
+    "recordings/million",
+    "found/amp_casts",
+    "found/capacity_oom_device",
+    "found/gan",
+    "found/grads_kept_fixed",
+    "found/wrapped_full",
+}
+"""7 of 69: the driver put segments otherwise than the model of it says, and ties among free blocks went another way."""
+
+
+def same_curve(found: Proven) -> tuple[bool, int]:
+    """Whether a what-if of the recorded settings reserves what was recorded after each of the program's calls."""
+    asked = question(found)
+    native = asked.settings.native(found.recorded.version, reserve=found.reserve_bytes, **asked.limit.native)
+    outcome, native_curve = found.replay.curve(native, addresses=0, completion=0, seed=0)
+    device = found.device
+    calls = np.flatnonzero(~np.isin(device.events.action, INSIDE_A_REQUEST))
+    curve = replayed_curve(native_curve, None)
+    assert curve.reserved_bytes.max() == outcome["peak_reserved"]
+    return bool((curve.after(calls) == device.reserved_curve[calls]).all()), outcome["ties"]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -33,3 +33,20 @@ def test_ranks_in_another_order_are_told_by_their_tracks():
 @pytest.mark.parametrize("ranks", [(), (0, 0)])
 def test_without_their_numbers_nothing_is_said(ranks):
     assert comparison(*LEAK, ranks=ranks) is None
+
+
+def test_each_recording_is_attributed_once(monkeypatch):
+    from vramlens.analyses import attribution
+    from vramlens.ranks import summary
+    from vramlens.view import page
+
+    counted = []
+
+    def counting(trace, device):
+        counted.append((trace.source, device.device))
+        return attribution.attribute(trace, device)
+
+    for module in (page, summary):
+        monkeypatch.setattr(module, "attribute", counting)
+    assert comparison(*LEAK, ranks=[0, 1]) is not None
+    assert len(counted) == 2

@@ -113,13 +113,6 @@ def test_regions_nest_and_lie_within_the_run():
         assert depth == 0 or any(bands["begin"][j] <= bands["begin"][i] <= bands["end"][j] for j in over)
 
 
-def test_replayed_settings_are_lines():
-    track = page_of(read(data_of("recordings/oom_fragmented")), confs=("expandable_segments:True",)).header["tracks"][0]
-    (line,) = track["what_if"]
-    assert line["conf"] == "expandable_segments:True"
-    assert line["low"] <= line["reserved"] <= line["high"]
-
-
 def test_one_device_can_be_chosen():
     trace = read(data_of(SMALL[0]))
     device = trace.main_device

@@ -116,7 +116,7 @@ const roundedBy = (text) => (/[KMG]iB/.test(text) ? 0.0051 * UNITS[text.split(" 
 
 /** What the legend says sums to what the drawer says of the cursor, to the last digit that is shown. */
 async function legendCloses() {
-  const parts = await page.$$eval(".legend .entry > .soft", (all) => all.map((one) => one.textContent));
+  const parts = await page.$$eval(".legend .entry:not(.line) > .soft", (all) => all.map((one) => one.textContent));
   const [size, words] = await page.$eval(".drawer .facts", (facts) => [...facts.children].slice(0, 2).map((one) => one.textContent));
   const whole = words.startsWith("with ") ? /^with (.+) requested/.exec(words)[1] : size;
   const sum = parts.reduce((before, part) => before + bytesOf(part), 0);
@@ -128,7 +128,7 @@ async function underThePointer({ event, events, probes }) {
   const from = Math.max(0, Math.min(event, events - 4));
   for (const probe of probes) {
     await page.evaluate((hash) => (location.hash = hash), `view=memory&by=category&axis=events&x=${from}_${from + 4}&y=${probe.low}_${probe.high}&at=${event}`);
-    await page.waitForFunction((high) => Number(document.querySelector("canvas.picture").dataset.plot.split(",")[5]) === high, probe.high);
+    await page.waitForFunction((high) => Number(document.querySelector("canvas.picture")?.dataset.plot?.split(",")[5]) === high, probe.high);
     const [left, top, width, height] = (await page.getAttribute("canvas.picture", "data-plot")).split(",").map(Number);
     const box = await page.locator("canvas.picture").boundingBox();
     // What is under a pixel lies merged above what is drawn by itself.
@@ -478,10 +478,44 @@ test("tables sort and filter; modules are a tree", async () => {
   clean(seen, address);
 });
 
-test("replayed settings are drawn over the recorded ones", async () => {
-  await open("what_if");
+test("replayed settings are drawn over the recorded ones: values, names, words, and where a program dies", async () => {
+  const { lines, recorded, at, words } = expected("what_if");
+  const { seen } = await open("what_if");
+  assert.deepEqual(await page.$$eval(".what-if p", (all) => all.map((one) => one.textContent)), words);
+  for (const axis of ["events", "time"]) {
+    for (const [i, event] of at.entries()) {
+      // By time, the page says which event a column shows; by events four of them fill the picture.
+      const x = axis === "events" ? `&x=${event - 2}_${event + 2}` : "";
+      await page.evaluate((hash) => (location.hash = hash), `view=memory&by=category&axis=${axis}&at=${event}${x}`);
+      await page.waitForFunction((event) => document.querySelector(".legend .line .soft").title.endsWith("at the cursor") && new RegExp(`event ${event.toLocaleString("en")}\\b`).test(document.querySelector(".drawer .facts").textContent), event);
+      assert.deepEqual(await page.$$eval(".legend .line .soft", (all) => all.map((one) => one.textContent)), lines.map(({ after }) => after[i]));
+      if (axis === "time") continue;
+      const [left, top, width] = (await page.getAttribute("canvas.picture", "data-plot")).split(",").map(Number);
+      const box = await page.locator("canvas.picture").boundingBox();
+      const share = event + 2 > expected("what_if").events ? 2 + event + 2 - expected("what_if").events : 2;
+      await page.mouse.move(box.x + left + ((share + 0.5) / 4) * width, box.y + top + 3);
+      await frame();
+      const rows = await page.$$eval(".tip .reserved > div", (all) => all.map((row) => [row.children[1].textContent, row.lastChild.textContent.trim()]));
+      assert.deepEqual(rows, [[recorded[i], "reserved, as recorded"], ...lines.map(({ conf, after }) => [after[i], `with ${conf}`])]);
+      assert.match(await page.textContent(".tip"), new RegExp(`after event ${event.toLocaleString("en")}$`));
+    }
+    await page.evaluate((hash) => (location.hash = hash), `view=memory&axis=${axis}&at=${at[0]}`);
+    await frame();
+    const [svg] = await Promise.all([page.waitForEvent("download"), page.click("text=SVG")]);
+    const text = readFileSync(await svg.path(), "utf8");
+    assert.match(text, />expandable_segments:True: peak 2.84 GiB to 3.09 GiB, may run out here</);
+    assert.match(text, />max_split_size_mb:32: peak 2.91 GiB to 3.15 GiB, runs out here</);
+    assert.match(text, />PyTorch&#39;s default: peak 2.92 GiB, runs out here</);
+    assert.equal(text.match(/stroke="#b3261e" stroke-width="2.5"/g).length, 2 * lines.length, "a cross for each that dies");
+  }
+  // Before any of them dies nothing says that it does.
+  await page.evaluate((hash) => (location.hash = hash), `view=memory&axis=events&x=0_500&at=100`);
+  await frame();
   const [svg] = await Promise.all([page.waitForEvent("download"), page.click("text=SVG")]);
-  assert.match(readFileSync(await svg.path(), "utf8"), /expandable_segments:True: at most [\d.]+ [GM]iB/);
+  const text = readFileSync(await svg.path(), "utf8");
+  assert.match(text, />max_split_size_mb:32: peak 2.91 GiB to 3.15 GiB</);
+  assert.ok(!/out here|stroke-width="2.5"/.test(text));
+  assert.deepEqual(seen.problems, []);
 });
 
 test("light and dark", async () => {

@@ -6,7 +6,7 @@ export { Groups } from "../src/data/groups";
 export { Track } from "../src/data/track";
 export { Axis } from "../src/layout/axis";
 export { blocksOf, heapOf, holeAt } from "../src/layout/heap";
-export { Lifetimes } from "../src/layout/moments";
+export { Lifetimes, momentsOf } from "../src/layout/moments";
 export { Space } from "../src/layout/space";
 export { hit, stack } from "../src/layout/stacked";
 export { flameOf, moduleTree, tally, weighAt, weighLifetimes } from "../src/layout/tally";

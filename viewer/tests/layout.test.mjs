@@ -121,6 +121,33 @@ test("curves and their peaks are those of a slow sum", async () => {
   }
 });
 
+test("a replayed setting's line is the slow one, in every window, to where its program dies", async () => {
+  for (let seed = 1; seed <= 30; seed++) {
+    const { track, steps, died, events } = await made(seed, 60 + seed * 7);
+    const below = random(seed + 500);
+    const [line] = track.whatIf;
+    for (let event = -1; event < events; event++) {
+      const expected = died !== null && event > died ? null : steps.filter(([when]) => when <= event).at(-1)[1];
+      assert.equal(line.at(event), expected, `after event ${event}`);
+    }
+    for (let i = 0; i < 20; i++) {
+      const axis = new viewer.Axis(track, i % 2 ? "events" : "time");
+      const from = (axis.end * below(100)) / 100;
+      const columns = 1 + below(40);
+      const { first, last } = viewer.momentsOf(axis, from, from + (axis.end - from) * (0.05 + below(95) / 100), columns);
+      const highest = line.highest(first, last);
+      const slow = [];
+      for (let column = 0; column < columns; column++) {
+        if (died !== null && (first[column] > died || (column && last[column - 1] >= died))) break;
+        const until = Math.min(last[column], died ?? Infinity);
+        const before = steps.filter(([when]) => when <= first[column]).at(-1)[1];
+        slow.push(Math.max(before, ...steps.filter(([when]) => when >= first[column] && when <= until).map(([, bytes]) => bytes)));
+      }
+      assert.deepEqual([...highest], slow, `seed ${seed}, window ${i}`);
+    }
+  }
+});
+
 test("every grouping puts every allocation into a group", async () => {
   const { track } = await made(7, 300);
   for (const by of ["category", "phase", "module", "line", "step", "stream", "age"]) {

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "view")]
 if any((ROOT / "src" / "vramlens").glob("libvramlens.*")):  # else the package that is installed: it has the native core
@@ -25,10 +27,14 @@ from recordings import DATA, block, dump_slowly, event, read, segment, snapshot 
 from vramlens import api  # noqa: E402
 from vramlens.analyses.attribution import Attribution, attribute  # noqa: E402
 from vramlens.analyses.categories import Category  # noqa: E402
+from vramlens.replay import replay_trace  # noqa: E402
+from vramlens.trace import Trace  # noqa: E402
 from vramlens.units import format_size  # noqa: E402
 from vramlens.view.collectives import RankFlight  # noqa: E402
+from vramlens.view.columns import Columns  # noqa: E402
 from vramlens.view.page import Choices, data_of, one_file, title_of  # noqa: E402
 from vramlens.view.texts import one_line  # noqa: E402
+from vramlens.view.what_if import lines_of  # noqa: E402
 
 AT = 1 << 40
 ORDER = ("parameters", "optimizer_state", "workspace", "gradients", "activations", "temporaries", "other")
@@ -106,8 +112,32 @@ def write(
         "failed_event": failures[-1].event if failures else None,
         "probes": probes(view, peak) if peak >= 0 and len(device.allocations) < 50_000 else [],
         "peak": format_size(device.requested.peak_bytes),
+        **(replayed(trace, choices["confs"]) if "confs" in choices else {}),
     }
     (folder / f"{name}.json").write_text(json.dumps(expected), encoding="utf-8")
+
+
+def replayed(trace: Trace, confs: tuple[str, ...]) -> dict[str, Any]:
+    """What is reserved after some events, as recorded and under each setting, and the sentence about each."""
+    device = trace.devices[trace.main_device]
+    rows = replay_trace(trace, confs=confs, curves=True).what_if
+    at = [100, len(device.events) // 2, len(device.events) - 2, len(device.events) - 1]
+    lines = []
+    for row in rows:
+        died = row.curve.died_event
+        after = row.curve.after(np.array(at)).tolist()
+        lines.append(
+            {
+                "conf": row.settings.conf or "PyTorch's default",
+                "after": [
+                    "out of memory" if died is not None and event > died else format_size(size)
+                    for event, size in zip(at, after, strict=True)
+                ],
+            }
+        )
+    words = [one["words"] for one in lines_of(trace, device.device, confs, Columns())]
+    recorded = [format_size(size) for size in device.reserved_curve[at].tolist()]
+    return {"at": at, "lines": lines, "recorded": recorded, "words": words}
 
 
 def evil_flight() -> RankFlight:
@@ -135,8 +165,8 @@ def main() -> None:
     write(
         folder,
         "what_if",
-        [api.load(DATA / "recordings" / "oom_fragmented.pickle.xz")],
-        confs=("expandable_segments:True",),
+        [api.load(DATA / "recordings" / "oom_train.pickle.xz")],
+        confs=("expandable_segments:True", "max_split_size_mb:32", ""),
     )
     leak = DATA / "ranks" / "leak_rank1"
     write(folder, "job", [api.load(leak / f"leak_rank1.rank{rank}.pickle.xz") for rank in (0, 1)], ranks=(0, 1))

@@ -13,6 +13,7 @@ const [target = "docs/pictures"] = process.argv.slice(2);
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const PICTURES = [
   { name: "memory", files: ["recordings/oom_train.pickle.xz"] },
+  { name: "what-if", files: ["recordings/cnn_multires.pickle.xz"], confs: ["expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"], hash: "#view=memory&axis=events" },
   { name: "addresses", files: ["recordings/gpt_varlen.pickle.xz"], hash: "#view=addresses&axis=events", dark: true },
   { name: "who", files: ["captured/lightning.vram"], hash: "#view=who&table=module&of=peak" },
   { name: "compare", files: ["found/eval_graph.pickle.xz", "found/eval_graph_fixed.pickle.xz"], dark: true },
@@ -23,20 +24,20 @@ import sys
 from vramlens import api
 from vramlens.read.flight_record import read_flight_record
 from vramlens.view.collectives import RankFlight
-from vramlens.view.page import data_of, one_file, title_of
-page, flights, *files = sys.argv[1:]
+from vramlens.view.page import Choices, data_of, one_file, title_of
+page, flights, confs, *files = sys.argv[1:]
 records = [read_flight_record(file.replace(".pickle", ".nccl.pickle")) for file in files] if flights else []
 traces = [api.load(file) for file in files]
-data = data_of(traces, None, [RankFlight(rank, record) for rank, record in enumerate(records)])
+data = data_of(traces, Choices(confs=tuple(confs.split())), [RankFlight(rank, record) for rank, record in enumerate(records)])
 open(page, "w", encoding="utf-8").write(one_file(data, title_of(traces)))
 `;
 const folder = mkdtempSync(join(tmpdir(), "vramlens-pictures-"));
 const browser = await chromium.launch({ executablePath: process.env.VRAMLENS_CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
 const page = await browser.newPage({ viewport: { width: 1280, height: 720 } });
-for (const { name, files, hash = "", keys = [], dark = false, flights = false } of PICTURES) {
+for (const { name, files, hash = "", keys = [], dark = false, flights = false, confs = [] } of PICTURES) {
   const file = join(folder, `${name}.html`);
   const paths = files.map((path) => join(root, "tests/data", path));
-  execFileSync(process.env.VRAMLENS_PYTHON ?? "python3", ["-c", WRITE, file, flights ? "1" : "", ...paths], { env: { ...process.env, PYTHONPATH: join(root, "src") }, stdio: "inherit" });
+  execFileSync(process.env.VRAMLENS_PYTHON ?? "python3", ["-c", WRITE, file, flights ? "1" : "", confs.join(" "), ...paths], { env: { ...process.env, PYTHONPATH: join(root, "src") }, stdio: "inherit" });
   await page.goto("about:blank");
   await page.emulateMedia({ colorScheme: dark ? "dark" : "light" });
   await page.goto(pathToFileURL(file).href + hash);

@@ -50,6 +50,13 @@ export function randomContainer(seed, wanted = 300) {
     at += chunk.length;
     return columns.length - 1;
   };
+  const steps = [];
+  for (let event = -1; event < wanted; event += 1 + below(30)) {
+    steps.push([event, below(1 << 30)]);
+    if (!below(5)) steps.push([event, below(1 << 30)]); // the most within an event, and what is left after it
+  }
+  const died = below(2) ? below(wanted) : null;
+  const lived = steps.filter(([event]) => died === null || event <= died);
   const zeros = rows.map(() => 0);
   const of = (name) => rows.map((row) => row[name]);
   const most = rows.reduce((sum, row) => sum + row.bytes + row.slack, 0);
@@ -75,12 +82,13 @@ export function randomContainer(seed, wanted = 300) {
     collectives: null,
     lines: [], categories: ["other", "parameters", "gradients", "optimizer_state", "activations", "temporaries", "workspace"],
     certainties: ["proven"], phases: ["other"], modules: [], pools: [], sources: {}, texts: ["train.py", "torch/nn.py", "forward", "main"],
-    verdict: { failed: false, findings: [] }, what_if: [],
+    verdict: { failed: false, findings: [] },
+    what_if: [{ conf: "a:b", reserved: 1 << 30, low: 1, high: 2 ** 31, confidence: "bounded", oom: died !== null, died, words: "", changes: 1, event: add(lived.map(([event]) => event + 1), true), bytes: add(lived.map(([, bytes]) => bytes), true) }],
   }; // prettier-ignore
   const header = deflateSync(Buffer.from(JSON.stringify({ tracks: [track], columns })));
   const length = Buffer.alloc(4);
   length.writeUInt32LE(header.length);
-  return { bytes: new Uint8Array(Buffer.concat([Buffer.from("vramview"), length, header, ...chunks])), rows, clock, events: wanted };
+  return { bytes: new Uint8Array(Buffer.concat([Buffer.from("vramview"), length, header, ...chunks])), rows, clock, events: wanted, steps: lived, died };
 }
 
 function encode(values, delta) {

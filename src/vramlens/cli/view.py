@@ -40,7 +40,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SETTINGS",
-        help="draw what these allocator settings would have reserved at most, as in PYTORCH_ALLOC_CONF; again for more",
+        help="draw what would have been reserved over the run under these allocator settings; again for more",
     )
     code = parser.add_mutually_exclusive_group()
     code.add_argument(

@@ -144,17 +144,21 @@ class RankSummary:
     missing: tuple[str, ...]
 
 
-def summarise(trace: Trace, rank: int, device: int | None = None) -> RankSummary:
+def summarise(trace: Trace, rank: int, device: int | None = None, view: Attribution | None = None) -> RankSummary:
     """The summary of a rank's recording.
 
     Args:
         trace: the recording.
         rank: its number.
         device: the device; by default the one with the highest requested peak.
+        view: that device's attribution, where it is at hand.
     """
     index = trace.main_device if device is None else device
     meta, own = trace.meta, (None if index is None else trace.devices.get(index))
-    view = None if own is None else attribute(trace, own)
+    if own is None:
+        view = None
+    elif view is None or view.device is not own:
+        view = attribute(trace, own)
     return RankSummary(
         rank=rank,
         source=trace.source,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramlens.replay.answer import Answer, replay_trace
+from vramlens.replay.curve import Curve
 from vramlens.replay.difference import Difference
 from vramlens.replay.explained import with_replay
 from vramlens.replay.proof import Limit, Proven, Recorded, prove
@@ -16,6 +17,7 @@ __all__ = [
     "WORTH_TRYING",
     "Answer",
     "Card",
+    "Curve",
     "Difference",
     "Limit",
     "Proven",

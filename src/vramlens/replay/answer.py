@@ -52,6 +52,7 @@ def replay_trace(
     recorded_cap_bytes: int | None = None,
     device: int | None = None,
     progress: Progress | None = None,
+    curves: bool = False,
 ) -> Answer:
     """The proof and the what-ifs of one device.
 
@@ -60,6 +61,7 @@ def replay_trace(
         cap_bytes: what the process may reserve in them; None: what it could when it was recorded.
         recorded_cap_bytes: what it could when it was recorded, where the recording does not say.
         device: by default the one with the highest requested peak.
+        curves: whether each what-if has its curve.
 
     Raises:
         InputError: the recording cannot be replayed, or the cap lies below what was there at its start.
@@ -67,7 +69,7 @@ def replay_trace(
     """
     proven = proven_device(trace, device, recorded_cap_bytes)
     questions = [question(proven, conf, cap_bytes) for conf in (confs or (None,))]
-    rows = ask(proven, questions, progress)
+    rows = ask(proven, questions, progress, curves=curves)
     return Answer(
         source=trace.source,
         device=proven.device.device,

@@ -33,6 +33,8 @@ _EVENTS_TO_REPLAY = 5_000_000
 _FEWEST_TRIES, _MOST_TRIES = 16, 512
 _LARGEST_REQUEST = 2**43
 _LARGEST_RESERVE = 2**46
+_LARGEST_DEVICE = 2**39
+"""More than any device has: a limit that is not recorded is not looked for above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,17 +216,16 @@ def _prove(
         return Proven(device, recorded, replay, reserve, trace.total_bytes.get(device.device))
 
     found = replayed(limit)
-    if search and limit.bytes is None and settings.garbage_collection_threshold and not _is_consistent(found):
+    if search and limit.bytes is None and settings.garbage_collection_threshold and not _needs_no_limit(found):
         found = _with_inferred_limit(found, settings, requests, replayed)
     if found.recorded.limit.bytes is None:
         found = replace(found, recorded=replace(found.recorded, limit=_met_limit(device, found.replay, settings)))
     return found
 
 
-def _is_consistent(found: Proven) -> bool:
-    """Whether it is exact with one limit for all refusals: else collections were taken for retries."""
-    summary = found.replay.summary
-    return found.recorded.exact and summary["limit_low"] < summary["limit_high"] % 2**64
+def _needs_no_limit(found: Proven) -> bool:
+    """Whether it is exact and nothing was refused: else what was collected may have been taken for a retry."""
+    return found.recorded.exact and found.replay.summary["limit_high"] % 2**64 == UNLIMITED
 
 
 def _with_inferred_limit(
@@ -232,7 +233,11 @@ def _with_inferred_limit(
 ) -> Proven:
     """The replay under the limit that garbage collection must have had, if one explains the recording."""
     device = found.device
-    places = _limits_to_try(device.reserved.peak_bytes, _largest_limit(device, settings, requests), settings)
+    peak = device.reserved.peak_bytes
+    if peak >= _LARGEST_DEVICE:
+        return found
+    end = min(_largest_limit(device, settings, requests), _LARGEST_DEVICE + MIB)
+    places = _limits_to_try(peak, end, settings)
     tries = min(max(_FEWEST_TRIES, _EVENTS_TO_REPLAY // len(device.events)), _MOST_TRIES)
     step = -(-len(places) // tries)
     tried: dict[int, Proven] = {}
@@ -268,9 +273,11 @@ def _limits_to_try(low: int, high: int, settings: Settings) -> list[int]:
     """
     unit = 2 * MIB if settings.large_segment_size % (2 * MIB) == 0 else MIB
     share = settings.garbage_collection_threshold
-    refusing = range(-(-low // unit) * unit, high + unit, unit)
-    collecting = (int(size / share) + 1 for size in range(int(low * share) // unit * unit, int(high * share), unit))
-    return sorted({low, *refusing, *(size for size in collecting if low <= size < high)})
+    refusing = np.arange(-(-low // unit) * unit, high + unit, unit)
+    collecting = (np.arange(int(low * share) // unit * unit, int(high * share), unit) / share).astype(np.int64) + 1
+    collecting = collecting[(low <= collecting) & (collecting < high)]
+    found: list[int] = np.unique(np.concatenate(([low], refusing, collecting))).tolist()
+    return found
 
 
 def _largest_limit(device: DeviceTrace, settings: Settings, requests: Requests) -> int:

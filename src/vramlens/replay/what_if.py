@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vramlens.errors import InputError
+from vramlens.replay.curve import Curve, recorded_curve, replayed_curve
 from vramlens.replay.proof import Limit
 from vramlens.replay.settings import Settings, parse_settings
 from vramlens.trace import Action
@@ -44,6 +45,8 @@ class WhatIf:
         past_failure: whether it surely gets past the failed request that ended the recording.
         ties: choices among equal free blocks that addresses decided.
         failed_bytes: what the request asked for that failed.
+        curve: what would have been reserved over the events, with the driver's likeliest addresses; None where it was
+            not asked for.
     """
 
     settings: Settings
@@ -61,6 +64,7 @@ class WhatIf:
     past_failure: bool
     ties: int
     failed_bytes: int | None
+    curve: Curve | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +124,29 @@ def ask(
     progress: Callable[[float], None] | None = None,
     *,
     quick: bool = False,
+    curves: bool = False,
 ) -> list[WhatIf]:
     """The answer to each question, on all cores.
 
     Args:
         quick: whether each is replayed once only, with the driver's likeliest addresses: without a range.
+        curves: whether each has its curve.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(questions), os.cpu_count() or 1))) as pool:
         answers = []
-        for answer in pool.map(lambda one: _answer(proven, one, quick=quick), questions):
+        for answer in pool.map(lambda one: _answer(proven, one, quick=quick, curves=curves), questions):
             answers.append(answer)
             if progress is not None:
                 progress(len(answers) / len(questions))
     return answers
 
 
-def _answer(proven: Proven, asked: Question, *, quick: bool) -> WhatIf:
+def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> WhatIf:
     recorded, settings, limit = proven.recorded, asked.settings, asked.limit
     if recorded.exact and settings == recorded.settings and limit == recorded.limit:
-        return _as_recorded(proven)
+        return _as_recorded(proven, curves=curves)
     native = settings.native(recorded.version, reserve=proven.reserve_bytes, **limit.native)
     if settings.throw_on_cudamalloc_oom and limit.bytes is not None:
         native["reject_above"] = limit.bytes
@@ -148,9 +154,14 @@ def _answer(proven: Proven, asked: Question, *, quick: bool) -> WhatIf:
     def run(addresses: int = _DRIVER, completion: int = _RECORDED, seed: int = 0) -> dict[str, int]:
         return proven.replay.run(native, addresses=addresses, completion=completion, seed=seed)
 
-    center = run()
+    curve = None
+    if curves:
+        center, native_curve = proven.replay.curve(native, addresses=_DRIVER, completion=_RECORDED, seed=0)
+        curve = replayed_curve(native_curve, _died_event(proven, center))
+    else:
+        center = run()
     if quick:
-        return _judged(proven, asked, center, [])
+        return _judged(proven, asked, center, [], curve)
     others = []
     if center["ties"]:
         orders = [(_ASCENDING, 0), (_DESCENDING, 0), *((_RANDOM, seed) for seed in range(1, _RANDOM_ORDERS + 1))]
@@ -160,10 +171,12 @@ def _answer(proven: Proven, asked: Question, *, quick: bool) -> WhatIf:
     if limit.below_bytes is not None and limit.bytes is not None:
         native = native | Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device).native
         others.append(run())
-    return _judged(proven, asked, center, others)
+    return _judged(proven, asked, center, others, curve)
 
 
-def _judged(proven: Proven, asked: Question, center: dict[str, int], others: list[dict[str, int]]) -> WhatIf:
+def _judged(
+    proven: Proven, asked: Question, center: dict[str, int], others: list[dict[str, int]], curve: Curve | None
+) -> WhatIf:
     runs = [center, *others]
     reserved = [one["peak_reserved"] for one in runs]
     conditional = tuple(_what_depends_on_the_program(proven, runs))
@@ -184,13 +197,26 @@ def _judged(proven: Proven, asked: Question, center: dict[str, int], others: lis
         past_failure=ended_by_failure(proven) and all(one["served_failures"] and not one["failures"] for one in runs),
         ties=center["ties"],
         failed_bytes=center["failed_size"] if center["first_failure"] >= 0 else None,
+        curve=curve,
     )
 
 
-def _as_recorded(proven: Proven) -> WhatIf:
+def _died_event(proven: Proven, run: dict[str, int]) -> int | None:
+    """The failure that ends the program in one run: a new one, or the recorded one where it is still there."""
+    if run["died_at"] >= 0:
+        return run["died_at"]
+    return _last_failure(proven) if ended_by_failure(proven) and not run["served_failures"] else None
+
+
+def _last_failure(proven: Proven) -> int:
+    return proven.device.out_of_memory[-1].event
+
+
+def _as_recorded(proven: Proven, *, curves: bool) -> WhatIf:
     """The recorded run itself, from its proof."""
     recorded, first = proven.recorded, proven.replay.summary["first_failure"]
     peak = recorded.peak_reserved_bytes
+    died = _last_failure(proven) if ended_by_failure(proven) else None
     return WhatIf(
         settings=recorded.settings,
         cap_bytes=recorded.limit.bytes,
@@ -207,6 +233,7 @@ def _as_recorded(proven: Proven) -> WhatIf:
         past_failure=False,
         ties=0,
         failed_bytes=int(proven.device.events.size[first]) if first >= 0 else None,
+        curve=recorded_curve(proven.device, died) if curves else None,
     )
 
 

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramlens import __version__
-from vramlens.analyses.attribution import attribute
+from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device, explain_trace
 from vramlens.report.wording import visible
 from vramlens.view.collectives import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
-from vramlens.view.comparison import comparison_of
+from vramlens.view.comparison import comparison_of, ranks_of_a_job, summary_of
 from vramlens.view.sources import Sources
 from vramlens.view.track import track_of
 from vramlens.view.verdict import verdict_of
 from vramlens.view.what_if import lines_of
 
 if TYPE_CHECKING:
+    from vramlens.ranks import RankSummary
     from vramlens.trace import Trace
 
 _STATIC = Path(__file__).with_name("static")
@@ -81,21 +82,23 @@ def data_of(
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
     problems = problems_of(flights)
+    known: Sequence[int | None] = ranks or [trace.meta.rank if trace.meta is not None else None for trace in recordings]
+    job = ranks_of_a_job(recordings, known)
+    summaries: list[RankSummary] = []
     tracks: list[dict[str, Any]] = []
     first: list[int] = []
-    for trace, flight in zip_longest(recordings, flights[: len(recordings)]):
+    for number, (trace, flight) in enumerate(zip_longest(recordings, flights[: len(recordings)])):
         first.append(len(tracks))
-        tracks += [
-            _track(trace, device, columns, sources, choices, flight, problems)
-            for device in _devices(trace, choices.device)
-        ]
-    known: Sequence[int | None] = ranks or [trace.meta.rank if trace.meta is not None else None for trace in recordings]
+        views = [attribute(trace, trace.devices[device]) for device in _devices(trace, choices.device)]
+        tracks += [_track(view, columns, sources, choices, flight, problems) for view in views]
+        if job:
+            summaries.append(summary_of(trace, job[number], views))
     header = {
         "version": 1,
         "vramlens": __version__,
         "title": title_of(recordings),
         "tracks": tracks,
-        "comparison": comparison_of(recordings, known, flights, first),
+        "comparison": comparison_of(summaries, flights, first),
     }
     return columns.container(header)
 
@@ -153,17 +156,15 @@ def _devices(trace: Trace, device: int | None) -> list[int]:
 
 
 def _track(
-    trace: Trace,
-    device: int,
+    view: Attribution,
     columns: Columns,
     sources: Sources | None,
     choices: Choices,
     flight: RankFlight | None,
     problems: Problems,
 ) -> dict[str, Any]:
-    chosen = trace.devices[device]
-    view = attribute(trace, chosen)
-    explanation = explain_trace(trace, device=device, view=view)
+    trace, chosen = view.trace, view.device
+    explanation = explain_trace(trace, device=chosen.device, view=view)
     meta = trace.meta
     made = meta.devices.get(chosen.device) if meta is not None else None
     limit = made.process_limit_bytes if made is not None else None
@@ -181,7 +182,7 @@ def _track(
         "limit_bytes": limit if limit is not None else verdict["limit"],
         "complete": trace.complete,
         "verdict": verdict,
-        "what_if": lines_of(trace, chosen.device, choices.confs),
+        "what_if": lines_of(trace, chosen.device, choices.confs, columns),
     }
 
 

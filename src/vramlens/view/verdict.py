@@ -11,12 +11,8 @@ from vramlens.analyses.categories import Category
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding, Place
 from vramlens.report.story import story_of
-from vramlens.report.wording import sentence
 from vramlens.trace import Frame
-from vramlens.view.texts import one_line
-
-LONGEST_WORDS = 500
-"""Characters of a sentence: with a name in it that is longer, the verdict would hide behind that name."""
+from vramlens.view.findings import finding_data, place_data, words
 
 # What these are about is the failed request itself, or all of the memory.
 _WHOLE = ("process_limit", "expandable_segments", "unused_reserve", "other_device", "sampled_growth")
@@ -35,16 +31,16 @@ def verdict_of(view: Attribution, explanation: Explanation) -> dict[str, Any]:
     last_step = int(view.steps.starts[-1]) if len(view.steps) else None
     return {
         "failed": story.failed,
-        "headline": _words(story.headline),
-        "sentences": [_words(text) for text in story.sentences],
-        "figures": [[figure.size_bytes, _words(figure.words)] for figure in story.figures],
-        "ledger": [[figure.size_bytes, _words(figure.words)] for figure in story.ledger],
+        "headline": words(story.headline),
+        "sentences": [words(text) for text in story.sentences],
+        "figures": [[figure.size_bytes, words(figure.words)] for figure in story.figures],
+        "ledger": [[figure.size_bytes, words(figure.words)] for figure in story.ledger],
         "ledger_when": story.ledger_when,
         "findings": [_finding(view, explanation, each, failure, last_step) for each in explanation.findings],
         "steps": story.steps,
-        "unknown": [_words(text) for text in story.unknown],
-        "origin": [_words(text) for text in story.origin],
-        "next": [_words(text) for text in (story.next.why, *story.next.lines)],
+        "unknown": [words(text) for text in story.unknown],
+        "origin": [words(text) for text in story.origin],
+        "next": [words(text) for text in (story.next.why, *story.next.lines)],
         "exact": list(explanation.peak.exact) if explanation.peak is not None else [],
         "limit": explanation.oom.limit_bytes if explanation.oom is not None else None,
     }
@@ -57,13 +53,9 @@ def _finding(
     if finding.id == "leak" and failure is None and last_step is not None:
         event = last_step  # what follows may be the end of the program, where everything goes
     return {
+        **finding_data(finding),
         "id": finding.id,
-        "verdict": finding.verdict,
-        "title": _words(finding.title),
         "bytes": finding.bytes,
-        "place": place_data(finding.place),
-        "evidence": [_words(sentence(text)) for text in finding.evidence],
-        "fix": _words(sentence(finding.fix)) if finding.fix else None,
         "event": event,
         "mark": _mark(view, finding),
     }
@@ -89,14 +81,3 @@ def _mark(view: Attribution, finding: Finding) -> dict[str, Any] | None:
 
 def _same(frame: Frame, place: Place) -> bool:
     return frame.file == place.file and frame.function == place.function
-
-
-def place_data(place: Place | None) -> dict[str, Any] | None:
-    """A place as data."""
-    if place is None:
-        return None
-    return {"file": one_line(place.file), "line": place.line, "function": one_line(place.function)}
-
-
-def _words(text: str) -> str:
-    return one_line(text, LONGEST_WORDS)

@@ -1,7 +1,7 @@
 // Bytes over events, in blocks: exact at any event, and the highest of any range without walking through it.
 
 import type { Numbers } from "./container";
-import { upperBound } from "./search";
+import { lowerBound, upperBound } from "./search";
 import { BORN, type Track } from "./track";
 
 const BLOCK = 64;
@@ -120,35 +120,42 @@ export class Curve {
 
 /** Bytes that change at few events: one step a change. */
 export class StepCurve {
-  private readonly when: Float64Array;
-  private readonly bytes: Float64Array;
+  /** By step, the event from which its bytes count; they never decrease, and the first is -1. */
+  constructor(
+    private readonly when: ArrayLike<number>,
+    private readonly bytes: ArrayLike<number>,
+  ) {}
 
-  constructor(born: ArrayLike<number>, died: ArrayLike<number>, sizes: ArrayLike<number>, base: number, events: number) {
+  /** The sum of what is born and dies at some events. */
+  static ofLives(born: ArrayLike<number>, died: ArrayLike<number>, sizes: ArrayLike<number>, base: number, events: number): StepCurve {
     const changes: [number, number][] = [];
     for (let i = 0; i < born.length; i++) {
       if (born[i]! >= 0) changes.push([born[i]!, sizes[i]!]);
       if (died[i]! < events) changes.push([died[i]!, -sizes[i]!]);
     }
     changes.sort((a, b) => a[0] - b[0]);
-    this.when = new Float64Array(changes.length + 1);
-    this.bytes = new Float64Array(changes.length + 1);
-    this.when[0] = -1;
-    let now = (this.bytes[0] = base);
-    changes.forEach(([event, change], i) => {
-      this.when[i + 1] = event;
-      this.bytes[i + 1] = now += change;
-    });
+    const when = [-1];
+    const bytes = [base];
+    for (const [event, change] of changes) {
+      const now = bytes[bytes.length - 1]! + change;
+      if (event === when[when.length - 1]) bytes[bytes.length - 1] = now;
+      else {
+        when.push(event);
+        bytes.push(now);
+      }
+    }
+    return new StepCurve(Float64Array.from(when), Float64Array.from(bytes));
   }
 
   at(event: number): number {
     return this.bytes[upperBound(this.when, event) - 1] ?? this.bytes[0]!;
   }
 
-  /** The most bytes after any of the events in [from, to). */
+  /** The most bytes during or after any of the events in [from, to). */
   highest(from: number, to: number): number {
-    let place = Math.max(0, upperBound(this.when, from) - 1);
-    let most = this.bytes[place]!;
-    for (place++; place < this.when.length && this.when[place]! < to; place++) most = Math.max(most, this.bytes[place]!);
+    const { when, bytes } = this;
+    let most = this.at(from);
+    for (let place = lowerBound(when, from); place < when.length && when[place]! < to; place++) most = Math.max(most, bytes[place]!);
     return most;
   }
 }

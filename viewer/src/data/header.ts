@@ -39,14 +39,24 @@ export interface Verdict {
   exact: string[];
 }
 
+/** A setting that was replayed. */
 export interface WhatIf {
   conf: string;
+  /** The peak of reserved bytes, and its bounds. */
   reserved: number;
   low: number;
   high: number;
   confidence: string;
-  oom_event: number | null;
   oom: boolean | null;
+  /** The failure that ends the program, and with it the line. */
+  died: number | null;
+  /** What it comes to, in a sentence or two. */
+  words: string;
+  /** How many changes a step of the line stands for: it is the highest of them. */
+  changes: number;
+  /** Columns: by step, one more than the event from which its bytes count, and those. */
+  event: number;
+  bytes: number;
 }
 
 /** Collectives; every name that is not told here is a column's number. */

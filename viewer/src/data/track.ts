@@ -5,6 +5,7 @@ import { Container, type Numbers } from "./container";
 import { Curve, StepCurve } from "./curve";
 import type { Place, TrackHeader } from "./header";
 import { upperBound } from "./search";
+import { WhatIfLine } from "./what_if";
 
 /** What an event does to its allocation. */
 export const BORN = 1;
@@ -46,6 +47,7 @@ export class Track {
     readonly frames: Record<"file" | "function" | "line" | "user" | "of_stacks" | "starts", Numbers>,
     /** Its collectives; null where the recording tells of none. */
     readonly calls: Calls | null,
+    readonly whatIf: WhatIfLine[],
   ) {
     const n = (this.n = header.rows.n);
     const events = (this.events = header.events);
@@ -66,7 +68,7 @@ export class Track {
     }
     this.requested = new Curve(this, row.bytes, DIED);
     this.segmentBorn = Int32Array.from(segmentBorn, (born) => born - 1);
-    this.reserved = new StepCurve(this.segmentBorn, segment.died, segment.bytes, header.counters.reserved[0], events);
+    this.reserved = StepCurve.ofLives(this.segmentBorn, segment.died, segment.bytes, header.counters.reserved[0], events);
   }
 
   private allocatedCurve: Curve | null = null;
@@ -92,7 +94,7 @@ export class Track {
       const found = await Promise.all(names.map((name) => container.column((from as Record<Name, number>)[name])));
       return Object.fromEntries(names.map((name, i) => [name, found[i]])) as Record<Name, Numbers>;
     };
-    const [clock, row, segment, segmentBorn, steps, bands, frames, calls] = await Promise.all([
+    const [clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf] = await Promise.all([
       container.column(header.clock),
       columns(ROW_COLUMNS, header.rows),
       columns(["died", "address", "bytes", "expandable", "pool"] as const, header.segments),
@@ -101,8 +103,9 @@ export class Track {
       columns(["begin", "end", "name", "depth"] as const, header.bands),
       columns(["file", "function", "line", "user", "of_stacks", "starts"] as const, header.frames),
       header.collectives && Calls.read(container, header.collectives),
+      Promise.all(header.what_if.map((one) => WhatIfLine.read(container, one))),
     ]);
-    return new Track(header, clock, row, segment, segmentBorn, steps, bands, frames, calls);
+    return new Track(header, clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf);
   }
 
   /** The allocations that hold memory right after an event, oldest first. */

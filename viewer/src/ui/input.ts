@@ -121,8 +121,6 @@ export function zoomBytes(target: Pick<Target, "scene" | "bytes">, store: Store,
 }
 
 function wholeOr(start: number, length: number, target: Pick<Target, "scene">, store: Store): State["bytes"] {
-  const { counters } = target.scene().track.header;
-  const all = Math.max(counters.requested[1], store.state.lines.reserved ? counters.reserved[1] : 0) * 1.05;
-  if (length >= all) return null;
+  if (length >= target.scene().ceiling(store.state)) return null;
   return [start, start + length];
 }

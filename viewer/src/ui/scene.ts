@@ -37,6 +37,16 @@ export class Scene {
     return clamp(state.window[0], state.window[1], end, this.axis(state.axis).shortest);
   }
 
+  /** The most that any line over the whole run reaches, with some air. */
+  ceiling(state: State): number {
+    const { counters, limit_bytes: limit, what_if: whatIf } = this.track.header;
+    let most = counters.requested[1];
+    for (const line of ["allocated", "active", "reserved"] as const) if (state.lines[line]) most = Math.max(most, counters[line][1]);
+    for (const line of whatIf) most = Math.max(most, line.reserved);
+    if (limit && limit < most * 1.35) most = Math.max(most, limit);
+    return Math.max(1, most) * 1.05;
+  }
+
   /**
    * Where the page opens: a few steps around the answer, or all of a short run. By time, no more than some lengths of the
    * answer's step: a first step may begin with a minute of loading.

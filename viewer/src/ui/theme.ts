@@ -12,6 +12,8 @@ export interface Theme {
   accent: string;
   alarm: string;
   call: string;
+  /** Lines of replayed settings: apart from each other, from the recorded one (ink) and from what they lie over. */
+  lines: readonly string[];
   font: string;
 }
 
@@ -27,6 +29,7 @@ const LIGHT: Theme = {
   accent: "#1f5fbf",
   alarm: "#b3261e",
   call: "#6f95cc",
+  lines: ["#b0127a", "#00594f", "#5a2ca0", "#8a3b00", "#0b4a8f", "#555200"],
   font: FONT,
 };
 
@@ -40,6 +43,7 @@ const DARK: Theme = {
   accent: "#7db2ff",
   alarm: "#ff8a80",
   call: "#5d86bf",
+  lines: ["#ff8ad0", "#6ff0dc", "#cdb8ff", "#ffc27a", "#9fd0ff", "#dfe57a"],
   font: FONT,
 };
 

@@ -4,6 +4,7 @@ import { GROUPINGS, type GroupingName } from "../data/groups";
 import { size } from "../draw/format";
 import { css } from "../draw/palette";
 import { swatch } from "../views/memory_pane";
+import { bytesWords, lineSwatch, look } from "../views/what_if_lines";
 import { fill, h } from "./dom";
 import type { Host } from "./pane";
 
@@ -22,6 +23,7 @@ export class Toolbar {
   readonly element = h("div", { class: "toolbar", role: "toolbar", "aria-label": "What the picture shows" });
   readonly legend = h("div", { class: "legend" });
   private readonly sums: HTMLElement[] = [];
+  private readonly whatIf: HTMLElement[] = [];
   private key = "";
 
   constructor(private readonly host: Host) {}
@@ -34,7 +36,7 @@ export class Toolbar {
     const memory = state.tab === "memory";
     const coloured = memory || state.tab === "addresses";
     this.element.hidden = state.tab === "who";
-    const key = [state.tab, state.by, state.axis, state.track, JSON.stringify(state.lines)].join();
+    const key = [state.tab, state.by, state.axis, state.track, JSON.stringify(state.lines), this.host.theme().dark].join();
     if (key !== this.key) {
       this.key = key;
       fill(
@@ -70,13 +72,18 @@ export class Toolbar {
           ),
         coloured && this.legend,
       );
-      this.sums.length = 0;
+      this.sums.length = this.whatIf.length = 0;
       fill(
         this.legend,
         ...(coloured ? scene.groups(state.by).groups : []).map((group) => {
           const sum = h("span", { class: "soft" });
           this.sums.push(sum);
           return h("span", { class: "entry" }, swatch(css(group.colour)), h("span", { class: "named", title: group.name }, group.name), " ", sum);
+        }),
+        ...(memory ? scene.track.whatIf : []).map(({ header }, i) => {
+          const bytes = h("span", { class: "soft" });
+          this.whatIf.push(bytes);
+          return h("span", { class: "entry line" }, lineSwatch(look(this.host.theme(), i).colour), h("span", { class: "named", title: header.words }, header.conf), " ", bytes);
         }),
       );
     }
@@ -86,6 +93,10 @@ export class Toolbar {
       element.textContent = sums[i] ? size(sums[i]!) : "";
       element.title = `${size(sums[i]!)} at the cursor`;
       element.parentElement!.classList.toggle("none", !sums[i]);
+    });
+    this.whatIf.forEach((element, i) => {
+      element.textContent = bytesWords(scene.track.whatIf[i]!, state.cursor);
+      element.title = `${element.textContent} at the cursor`;
     });
   }
 

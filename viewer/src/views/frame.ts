@@ -141,10 +141,10 @@ function drawBands(surface: Surface, plot: Plot, scene: Scene, state: State, the
 }
 
 /** The text, or as much of it as there is room for. */
-export function fit(surface: Surface, text: string, room: number): string {
-  if (surface.measure(text) <= room) return text;
-  let length = Math.max(1, Math.floor((text.length * room) / surface.measure(text)));
-  while (length > 1 && surface.measure(`${text.slice(0, length)}…`) > room) length--;
+export function fit(surface: Surface, text: string, room: number, bold = false): string {
+  if (surface.measure(text, bold) <= room) return text;
+  let length = Math.max(1, Math.floor((text.length * room) / surface.measure(text, bold)));
+  while (length > 1 && surface.measure(`${text.slice(0, length)}…`, bold) > room) length--;
   return length > 1 ? `${text.slice(0, length)}…` : "";
 }
 

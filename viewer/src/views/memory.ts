@@ -1,5 +1,6 @@
 // Memory over time: the stack of allocations, the allocator's lines over it, and what is under the pointer.
 
+import type { WhatIfLine } from "../data/what_if";
 import { size } from "../draw/format";
 import { Raster } from "../draw/raster";
 import type { Surface } from "../draw/surface";
@@ -7,14 +8,16 @@ import { type Hit, hit, stack, type Stacked } from "../layout/stacked";
 import type { Scene } from "../ui/scene";
 import type { State } from "../ui/store";
 import type { Theme } from "../ui/theme";
-import { drawByteAxis, drawMarkers, drawStrips, drawTimeAxis, type Plot, plotOf } from "./frame";
+import { drawByteAxis, drawMarkers, drawStrips, drawTimeAxis, type Plot, plotOf, xOf } from "./frame";
+import { drawDeath, endLabel, Labels, type Line, whatIfLines } from "./what_if_lines";
 
-export interface Line {
-  name: string;
+/** Where the line of a replayed setting ends within the picture. */
+interface End {
+  line: WhatIfLine;
   colour: string;
-  dash: number[];
-  /** By column, bytes. */
-  bytes: ArrayLike<number>;
+  dies: boolean;
+  x: number;
+  y: number;
 }
 
 export class Memory {
@@ -26,7 +29,7 @@ export class Memory {
   /** Lays out what is shown, unless that is what was laid out last. */
   layout(scene: Scene, state: State, width: number, height: number): Stacked {
     const plot = plotOf(scene, state, width, height);
-    const [low, high] = state.bytes ?? [0, this.ceiling(scene, state)];
+    const [low, high] = state.bytes ?? [0, scene.ceiling(state)];
     const key = [state.track, state.by, scene.axis(state.axis).kind, plot.from, plot.to, low, high, plot.width, plot.height].join();
     this.plot = plot;
     if (this.stacked && key === this.key) return this.stacked;
@@ -36,18 +39,6 @@ export class Memory {
     return this.stacked;
   }
 
-  /** The most that any line over the whole run reaches, with some air. */
-  ceiling(scene: Scene, state: State): number {
-    const { counters, limit_bytes: limit, what_if: whatIf } = scene.track.header;
-    let most = counters.requested[1];
-    if (state.lines.reserved) most = Math.max(most, counters.reserved[1]);
-    if (state.lines.active) most = Math.max(most, counters.active[1]);
-    if (state.lines.allocated) most = Math.max(most, counters.allocated[1]);
-    for (const line of whatIf) most = Math.max(most, line.reserved);
-    if (limit && limit < most * 1.35) most = Math.max(most, limit);
-    return Math.max(1, most) * 1.05;
-  }
-
   draw(surface: Surface, scene: Scene, state: State, theme: Theme, marked: Uint8Array | null): void {
     const stacked = this.layout(scene, state, surface.width, surface.height);
     const plot = this.plot!;
@@ -55,14 +46,19 @@ export class Memory {
     drawByteAxis(surface, plot, low, high, theme);
     const image = this.raster.paint(stacked, scene.groups(state.by), { marked, paper: theme.paper });
     surface.pixels(image, plot.left, plot.top, plot.width, plot.height);
+    const whatIf = whatIfLines(scene.track, stacked.moments, theme);
+    const ends = this.ends(scene, state, whatIf);
     surface.clip(plot.left, plot.top, plot.width, plot.height, () => {
       if (state.selected >= 0) outline(surface, plot, stacked, state.selected, theme);
-      for (const line of this.lines(scene, state, theme)) drawLine(surface, plot, stacked, line, theme);
-      drawLevels(surface, plot, scene, low, high, theme);
+      drawLines(surface, plot, stacked, [...this.lines(scene, state, theme), ...whatIf], theme);
+      const labels = new Labels(surface, plot, theme);
+      drawLevels(surface, plot, scene, low, high, theme, labels);
+      for (const end of ends) labels.put(endLabel(end.line, end.dies), end.x - (end.dies ? 8 : 4), end.y, end.colour, "right");
     });
     drawTimeAxis(surface, plot, scene, state, theme);
     drawStrips(surface, plot, scene, state, theme);
     drawMarkers(surface, plot, scene, state, theme);
+    for (const { dies, x, y } of ends) if (dies) drawDeath(surface, x, y, theme);
   }
 
   lines(scene: Scene, state: State, theme: Theme): Line[] {
@@ -71,13 +67,30 @@ export class Memory {
     const found: Line[] = [];
     const highest = (curve: typeof track.allocated) =>
       Float64Array.from(event, (_, i) => curve.at(last[i]! > first[i]! ? curve.peak(first[i]!, last[i]! + 1) : first[i]!));
-    if (state.lines.allocated) found.push({ name: "allocated", colour: theme.accent, dash: [2, 2], bytes: highest(track.allocated) });
-    if (state.lines.active) found.push({ name: "active", colour: theme.accent, dash: [], bytes: highest(track.active) });
+    if (state.lines.allocated) found.push({ colour: theme.accent, dash: [2, 2], bytes: highest(track.allocated) });
+    if (state.lines.active) found.push({ colour: theme.accent, dash: [], bytes: highest(track.active) });
     if (state.lines.reserved) {
       const reserved = Float64Array.from(event, (_, i) => track.reserved.highest(first[i]!, last[i]! + 1));
-      found.push({ name: "reserved", colour: theme.ink, dash: [], bytes: reserved });
+      found.push({ colour: theme.ink, dash: [], bytes: reserved });
     }
     return found;
+  }
+
+  /** Where the lines of replayed settings end within the picture, the highest first: at its edge, or where the program dies. */
+  private ends(scene: Scene, state: State, lines: Line[]): End[] {
+    const { track } = scene;
+    const stacked = this.stacked!;
+    const plot = this.plot!;
+    const axis = scene.axis(state.axis);
+    const found = lines.map(({ bytes, colour }, i) => {
+      const line = track.whatIf[i]!;
+      const { died } = line.header;
+      const right = plot.left + plot.width;
+      const x = died === null ? Infinity : xOf(plot, axis.place(died) + (axis.kind === "events" ? 0.5 : 0));
+      const dies = x <= right;
+      return { line, colour, dies, x: dies ? x : right, y: yOf(plot, stacked, bytes[bytes.length - 1] ?? -1) };
+    });
+    return found.filter(({ y }) => y >= plot.top && y <= plot.top + plot.height).sort((a, b) => a.y - b.y);
   }
 
   hit(scene: Scene, state: State, x: number, y: number): Hit | null {
@@ -94,41 +107,36 @@ function yOf(plot: Plot, stacked: Stacked, bytes: number): number {
   return plot.top + plot.height - ((bytes - low) / (high - low)) * plot.height;
 }
 
-function drawLine(surface: Surface, plot: Plot, stacked: Stacked, line: Line, theme: Theme): void {
+/** All lines, over a pale edge of each: what lies under a dashed line shows through it. */
+function drawLines(surface: Surface, plot: Plot, stacked: Stacked, lines: Line[], theme: Theme): void {
+  const all = lines.map((line) => pointsOf(plot, stacked, line.bytes));
+  for (const points of all) surface.line(points, theme.dark ? "rgb(0 0 0 / 0.55)" : "rgb(255 255 255 / 0.75)", 3.5);
+  all.forEach((points, i) => surface.line(points, lines[i]!.colour, 1.5, lines[i]!.dash));
+}
+
+function pointsOf(plot: Plot, stacked: Stacked, bytes: ArrayLike<number>): number[] {
   const points: number[] = [];
-  for (let i = 0; i < line.bytes.length; i++) {
-    const y = yOf(plot, stacked, line.bytes[i]!);
-    if (i && line.bytes[i] === line.bytes[i - 1] && i + 1 < line.bytes.length) continue;
+  for (let i = 0; i < bytes.length; i++) {
+    const y = yOf(plot, stacked, bytes[i]!);
+    if (i && bytes[i] === bytes[i - 1] && i + 1 < bytes.length) continue;
     if (i) points.push(plot.left + i, points[points.length - 1]!);
     points.push(plot.left + i, y);
   }
-  points.push(plot.left + line.bytes.length, points[points.length - 1] ?? 0);
-  surface.line(points, theme.dark ? "rgb(0 0 0 / 0.55)" : "rgb(255 255 255 / 0.75)", 3.5);
-  surface.line(points, line.colour, 1.5, line.dash);
+  if (bytes.length) points.push(plot.left + bytes.length, points[points.length - 1]!);
+  return points;
 }
 
-/** Levels over the whole width: the limit, the device's memory, and what other settings would have reserved at most. */
-function drawLevels(surface: Surface, plot: Plot, scene: Scene, low: number, high: number, theme: Theme): void {
-  const { limit_bytes: limit, total_bytes: total, what_if: whatIf } = scene.track.header;
-  const taken: number[] = [];
+/** Levels over the whole width: the limit, or the device's memory. */
+function drawLevels(surface: Surface, plot: Plot, scene: Scene, low: number, high: number, theme: Theme, labels: Labels): void {
+  const { limit_bytes: limit, total_bytes: total } = scene.track.header;
   const level = (bytes: number, label: string, colour: string, dash: number[]) => {
     if (bytes < low || bytes > high) return;
     const y = Math.round(plot.top + plot.height - ((bytes - low) / (high - low)) * plot.height) + 0.5;
     surface.line([plot.left, y, plot.left + plot.width, y], colour, 1.25, dash);
-    let at = y - 8 < plot.top + 4 ? y + 9 : y - 8;
-    while (taken.some((other) => Math.abs(other - at) < 13)) at += 13;
-    taken.push(at);
-    const wide = surface.measure(label, true);
-    surface.rect(plot.left + 6, at - 7, wide + 8, 14, theme.dark ? "rgb(22 26 32 / 0.8)" : "rgb(255 255 255 / 0.8)");
-    surface.text(label, plot.left + 10, at, colour, "left", true);
+    labels.put(label, plot.left + 6, y, colour, "left");
   };
   if (limit) level(limit, `limit ${size(limit)}`, theme.alarm, [7, 4]);
   else if (total) level(total, `the GPU's ${size(total)}`, theme.soft, [7, 4]);
-  for (const line of whatIf) {
-    const sure = line.confidence === "exact" ? "" : ` (${line.confidence})`;
-    const died = line.oom === true ? ", runs out" : "";
-    level(line.reserved, `${line.conf}: at most ${size(line.reserved)}${died}${sure}`, theme.ink, [2, 3]);
-  }
 }
 
 /** The outline of one allocation where it is drawn by itself. */

@@ -11,6 +11,7 @@ import type { Host, Pane } from "../ui/pane";
 import { callUnder } from "./frame";
 import { Memory } from "./memory";
 import { Overview } from "./overview";
+import { ReservedTable, whatIfWords } from "./what_if_lines";
 
 export class MemoryPane implements Pane, Target {
   readonly element: HTMLElement;
@@ -19,6 +20,8 @@ export class MemoryPane implements Pane, Target {
   private readonly strip = h("canvas", { class: "overview", "aria-hidden": "true" });
   private readonly merged = h("p", { class: "merged", "aria-live": "off" });
   private readonly calls = h("p", { class: "merged calls", hidden: true });
+  private readonly whatIf = h("div", { class: "what-if", hidden: true });
+  private reserved: ReservedTable | null = null;
   private readonly memory = new Memory();
   private readonly overview = new Overview();
 
@@ -30,6 +33,7 @@ export class MemoryPane implements Pane, Target {
       h("div", { class: "canvas" }, this.canvas, this.tip),
       this.merged,
       this.calls,
+      this.whatIf,
     );
     listen(this, host.store);
     this.listenToStrip();
@@ -47,6 +51,7 @@ export class MemoryPane implements Pane, Target {
     this.sayMerged();
     this.calls.hidden = !scene.track.calls;
     if (scene.track.calls) this.calls.textContent = this.calls.title = callsWords(scene.track.calls);
+    this.sayWhatIf();
     const plot = this.memory.plot!;
     const [low, high] = this.bytes()!;
     this.canvas.dataset.plot = [plot.left, plot.top, plot.width, plot.height, low, high].join();
@@ -76,12 +81,18 @@ export class MemoryPane implements Pane, Target {
 
   hover(x: number, y: number): void {
     const { host } = this;
-    const found = this.memory.hit(host.scene(), host.store.state, x, y);
+    const scene = host.scene();
+    const found = this.memory.hit(scene, host.store.state, x, y);
     const call = this.callAt(x, y);
     this.canvas.dataset.call = String(call);
     if (call >= 0) return this.hoverCall(call, x, y);
-    if (!found) return this.leave();
-    const scene = host.scene();
+    const reserved = this.reservedAt(x, y);
+    if (!found && !reserved) return this.leave();
+    if (!found) {
+      this.tip.replaceChildren(reserved!, h("div", { class: "soft" }, `after event ${count(this.eventAt(x))}`));
+      this.placeTip(x, y);
+      return host.inspect(null);
+    }
     const { track } = scene;
     const group = scene.groups(host.store.state.by).groups[found.group]!;
     const total = track.requested.at(found.event);
@@ -91,9 +102,21 @@ export class MemoryPane implements Pane, Target {
       h("div", {}, swatch(css(group.colour)), h("b", {}, name), ` ${group.name}`),
       line ? h("div", {}, `${line.file.split(/[/\\]/).pop()}:${line.line} in ${line.function}`) : "",
       h("div", { class: "soft" }, `of ${size(total)} requested at event ${count(found.event)}${found.merged ? "; drawn merged" : ""}`),
+      reserved ?? "",
     );
     this.placeTip(x, y);
     if (found.row >= 0) host.inspect(found.row, note(found));
+  }
+
+  /** What is reserved there, as recorded and under each setting; null outside of the picture, and where none is replayed. */
+  private reservedAt(x: number, y: number): HTMLElement | null {
+    const { plot } = this.memory;
+    if (!this.reserved || !plot || x < plot.left || x >= plot.left + plot.width || y < plot.top || y >= plot.top + plot.height) return null;
+    return this.reserved.at(this.eventAt(x));
+  }
+
+  private eventAt(x: number): number {
+    return this.memory.stacked!.moments.event[Math.floor(x - this.memory.plot!.left)]!;
   }
 
   private callAt(x: number, y: number): number {
@@ -110,12 +133,17 @@ export class MemoryPane implements Pane, Target {
     this.host.inspectCall(call);
   }
 
+  /** Beside the pointer, on the side and up or down to where there is more room. */
   private placeTip(x: number, y: number): void {
+    const { style } = this.tip;
+    // As they were last set: to ask the page for them would lay it out once more.
+    const [wide, high] = [parseFloat(this.canvas.style.width), parseFloat(this.canvas.style.height)];
+    const [left, upper] = [x <= wide * 0.62, y <= high * 0.6];
     this.tip.hidden = false;
-    const wide = this.canvas.clientWidth;
-    this.tip.style.left = x > wide * 0.62 ? "auto" : `${x + 14}px`;
-    this.tip.style.right = x > wide * 0.62 ? `${wide - x + 14}px` : "auto";
-    this.tip.style.top = `${Math.max(0, y - 64)}px`;
+    style.left = left ? `${x + 14}px` : "auto";
+    style.right = left ? "auto" : `${wide - x + 14}px`;
+    style.top = upper ? `${Math.max(0, y - 64)}px` : "auto";
+    style.bottom = upper ? "auto" : `${Math.max(4, high - y - 64)}px`;
   }
 
   leave(): void {
@@ -160,6 +188,18 @@ export class MemoryPane implements Pane, Target {
     const all = stacked.drawn === track.n && !columns;
     this.merged.textContent = all ? `${drawn}.` : `${drawn}; ${merged}${columns}. Zoom in for the rest.`;
     this.merged.title = this.merged.textContent;
+  }
+
+  /** What each replayed setting comes to, once for each track and theme. */
+  private sayWhatIf(): void {
+    const { track } = this.host.scene();
+    const theme = this.host.theme();
+    const key = `${this.host.store.state.track},${theme.dark}`;
+    if (this.whatIf.dataset.of === key) return;
+    this.whatIf.dataset.of = key;
+    this.whatIf.hidden = !track.whatIf.length;
+    this.whatIf.replaceChildren(...whatIfWords(track, theme));
+    this.reserved = track.whatIf.length ? new ReservedTable(track, theme) : null;
   }
 
   private listenToStrip(): void {
