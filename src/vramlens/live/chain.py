@@ -265,6 +265,8 @@ def root_text(root: Root | None) -> str:
         thread = f" in thread {root.thread}" if root.thread else ""
         state = "where the program ended" if root.has_ended else "running"
         return f"{root.code.co_name}() ({_base(root.code.co_filename)}:{root.line}){thread}, {state}"
+    if root.kind == "hidden":
+        return "held by the interpreter, where nobody can look"
     if root.kind == "class":
         return "classes"
     if root.kind == "context":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vramlens.live.chain import Chain, Link
-from vramlens.live.expressions import receiver_of
+from vramlens.live.expressions import receiver_of, text_of
 from vramlens.live.keeper import Keeper, Statements
 from vramlens.live.objects import class_module, class_name, class_order, is_kind
 from vramlens.live.report import Owner
@@ -251,7 +251,9 @@ def _is_cache(keeper: Keeper | None, links: Sequence[Link]) -> bool:
 
 def looks_up(store: Store) -> bool:
     """Whether the function that fills a table looks into it first, as caches do."""
-    if store.how == "call" and store.method == "setdefault":
+    if store.how == "add" or (store.how == "call" and store.method not in ("update", "__setitem__")):
+        return False  # it adds to what is there
+    if store.refers_to_itself and _is_sum(store):
         return False
     body: ast.AST | None = store.function.node
     if body is None:
@@ -263,6 +265,21 @@ def looks_up(store: Store) -> bool:
                 return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
             found = receiver_of(node.func.value)
+            if found is not None and found[0] == store.name:
+                return True
+    return False
+
+
+def _is_sum(store: Store) -> bool:
+    """Whether what is stored is computed from what was there: ``sums[k] = sums.get(k, 0) + x``."""
+    for node in () if store.value is None else ast.walk(store.value):
+        operands: list[ast.expr] = []
+        if isinstance(node, ast.BinOp):
+            operands = [node.left, node.right]
+        elif isinstance(node, ast.Call) and text_of(node.func) != f"{store.name}.get":
+            operands = list(node.args)
+        for operand in operands:
+            found = receiver_of(operand)
             if found is not None and found[0] == store.name:
                 return True
     return False

@@ -24,6 +24,7 @@ from vramlens.live.circles import circle_in, closing_edge, components, fold_circ
 from vramlens.live.classify import fix_of, statement_source
 from vramlens.live.growth import FEWEST, pace_of
 from vramlens.live.keeper import Keeper, Statements
+from vramlens.live.loose import unreached_tensors
 from vramlens.live.objects import class_name, class_path, code_of, is_kind, is_own_file, namespace_of
 from vramlens.live.observer import Observer, Stack, voted_line
 from vramlens.live.report import LiveLeak, Owner
@@ -104,17 +105,14 @@ def _leaks_in(
 def _unreached(search: Search, births: Births) -> _Heap:
     seen, torch = search.seen, search.torch
     ours = {id(search.order), id(search.seen), id(search.storages), id(search.storage_at), id(search)}
+    if unreached_tensors(search, births) < FEWEST:
+        return _Heap([], [], {})
     every = gc.get_objects()
     ours.add(id(every))
-    torch.refresh()
-    kinds = {**torch.tensor_types, **torch.storage_types}
-    tensors = list(compress(every, map(kinds.__contains__, map(id, map(type, every)))))
-    if sum(1 for value in tensors if id(value) not in seen and _is_new(search, births, value)) < FEWEST:
-        return _Heap([], [], {})
     boring = {id(kind) for kind in _BORING}
     left = compress(every, map(not_, map(seen.__contains__, map(id, every))))
     objects = [value for value in left if id(type(value)) not in boring and id(value) not in ours]
-    del every, tensors, left
+    del every, left
     objects = [value for value in objects if not _is_ours(value)][:_MOST_OBJECTS]
     index = {id(value): place for place, value in enumerate(objects)}
     below: list[list[int]] = []
@@ -154,12 +152,6 @@ def _unreached(search: Search, births: Births) -> _Heap:
         below.append(held)
         place += 1
     return _Heap(objects, below, storages, labels, savers)
-
-
-def _is_new(search: Search, births: Births, tensor: Any) -> bool:
-    """Whether a tensor may have been born while it was watched."""
-    storage = search.torch.storage_of(tensor)
-    return storage is not None and storage not in search.storages and births.born(storage, tensor) != BEFORE
 
 
 def _is_ours(value: Any) -> bool:

@@ -18,7 +18,10 @@ def names_in(expression: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def receiver_of(expression: ast.expr) -> tuple[str, str, ast.expr | None] | None:
-    """The last name of what is stored to, what it is an attribute of, and the key: of ``self.a[k]``: a, self, k."""
+    """The last name of what is stored to, what it is an attribute of, and the key: of ``self.a[k]``: a, self, k.
+
+    What a function gives out is called by its name: ``log()`` of ``self.log().append(x)``.
+    """
     key: ast.expr | None = None
     while True:
         if isinstance(expression, ast.Subscript):
@@ -26,7 +29,7 @@ def receiver_of(expression: ast.expr) -> tuple[str, str, ast.expr | None] | None
             expression = expression.value
         elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
             if expression.func.attr not in ("setdefault", "get", "__getitem__"):
-                return None
+                return f"{expression.func.attr}()", text_of(expression.func.value), key
             key = key or (expression.args[0] if expression.args else None)
             expression = expression.func.value
         elif isinstance(expression, ast.Starred) or (
@@ -43,8 +46,8 @@ def receiver_of(expression: ast.expr) -> tuple[str, str, ast.expr | None] | None
         called = expression.func
         if isinstance(called, ast.Name) and called.id == "super":
             return "super()", "", key
-        if isinstance(called, ast.Name) and called.id == "globals":
-            return "globals()", "", key
+        if isinstance(called, ast.Name):
+            return f"{called.id}()", "", key
     return None
 
 
@@ -125,3 +128,24 @@ def text_of(expression: ast.expr) -> str:
         return ast.unparse(expression)
     except (ValueError, RecursionError):
         return "?"
+
+
+def hands_over(call: ast.Call, function: str, line: int | None) -> bool:
+    """Whether a call is given a function: by its name, inside of ``partial(f, x)``, or a lambda of a line."""
+    for argument in (*call.args, *(one.value for one in call.keywords)):
+        inside: ast.expr | None = argument
+        if _is_called(argument, function):
+            return True
+        while isinstance(inside, ast.Call):  # partial(f, x), f(x) of a coroutine
+            if _is_called(inside.func, function) or any(_is_called(one, function) for one in inside.args):
+                return True
+            inside = inside.args[0] if inside.args else None
+        if isinstance(argument, ast.Lambda) and function == "<lambda>" and argument.lineno == line:
+            return True
+    return False
+
+
+def _is_called(expression: ast.expr, name: str) -> bool:
+    if isinstance(expression, ast.Name):
+        return expression.id == name
+    return isinstance(expression, ast.Attribute) and expression.attr == name

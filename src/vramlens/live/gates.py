@@ -11,49 +11,70 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
+from vramlens.live.bounds import always_holds, cut_off, never_holds
 from vramlens.live.classify import looks_up
-from vramlens.live.expressions import receiver_of
+from vramlens.live.expressions import names_in, receiver_of, text_of
 from vramlens.live.keeper import Keeper, Statements
-from vramlens.live.objects import class_name, is_kind
+from vramlens.live.objects import QUEUES, attributes_of, class_module, class_name, is_kind
+from vramlens.live.report import LiveLeak
 from vramlens.live.scores import is_removal
-from vramlens.live.source import Store
+from vramlens.live.source import Store, read_source
 from vramlens.units import counted, format_size
 
 POSSIBLE, NONE = "possible", "not a problem"
 _TINY_BYTES = 64
+_NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
+_HOPS = 3
 
 
 def gate(
-    statements: Statements, value: Any, keeper: Keeper | None, *, is_graph: bool, bytes_per_step: int
+    statements: Statements, value: Any, keeper: Keeper | None, *, is_graph: bool, is_remade: bool, holder: object
 ) -> tuple[str, str] | None:
     """The verdict that growth is lowered to, and why; None where nothing speaks against a leak.
 
     Args:
         value: the object that keeps.
         is_graph: whether autograd graphs are kept.
+        is_remade: whether it is one tensor that is made anew, larger, in each step.
+        holder: the object whose attribute `value` is; None where it is none.
     """
     found = _bounded(value)
     if found is not None:
         return found
     if keeper is not None and keeper.store is not None:
         store = keeper.store
-        for check in (_ring, _guarded):
-            reason = check(store, value, statements)
+        reasons = _ring(store, statements), _guarded(store, holder), _flagged(store), _written_anew(store, keeper)
+        for reason in (*reasons, _cut_off(store)):
             if reason:
                 return NONE, reason
-        reason = "" if is_graph else _emptied(store, keeper, statements)
+        reason = "" if is_graph else _emptied(store, keeper, statements, holder)
         if reason:
             return POSSIBLE, reason
+        if _only_replaces(store, value, keeper):
+            return NONE, f"a list that is written by index does not get longer (line {store.line})"
         if store.key is not None and looks_up(store) and _few_keys(store.key, store, statements):
             return POSSIBLE, "a cache whose keys may run out: its key is a shape or a remainder"
         if not is_graph and _moved_away(store, statements):
             return POSSIBLE, "it is moved to the host's memory on purpose, and grows there"
-    if not is_graph and bytes_per_step <= _TINY_BYTES:
-        return POSSIBLE, f"{format_size(bytes_per_step)} a step without a graph: single numbers"
+    if is_remade and (keeper is None or keeper.store is None or not made_of_itself(keeper.store)):
+        return POSSIBLE, "nothing of it comes from the one before: what it is made of may be getting larger"
     return None
 
 
+def are_numbers(leak: LiveLeak) -> str:
+    """Why what a statement keeps in each step is of no weight; empty where it is."""
+    if leak.nodes or not leak.storages:
+        return ""
+    each = leak.bytes / leak.storages
+    if leak.bytes_per_step > (_MANY_NUMBERS_BYTES if each <= _NUMBER_BYTES else _TINY_BYTES):
+        return ""
+    return f"{format_size(leak.bytes_per_step)} a step without a graph: single numbers"
+
+
 def _bounded(value: Any) -> tuple[str, str] | None:
+    for name, limit in attributes_of(value) if class_module(type(value)) in QUEUES else ():
+        if name.lstrip("_") == "maxsize" and type(limit) is int and limit > 0:
+            return NONE, f"a queue that never holds more than {limit:,}"
     if is_kind(value, deque):
         longest = deque.maxlen.__get__(value)
         if longest is not None:
@@ -75,7 +96,56 @@ def _bounded(value: Any) -> tuple[str, str] | None:
     return None
 
 
-def _ring(store: Store, _value: Any, statements: Statements) -> str:
+def made_of_itself(store: Store) -> bool:
+    """Whether what is stored is made from what was there, also by way of variables: ``y = cat((self.x, new))``."""
+    if store.refers_to_itself:
+        return True
+    module = read_source(store.file)
+    names = {store.name, *(str(one.value) for one in store.arguments if isinstance(one, ast.Constant))}
+    waiting: list[ast.expr] = [*store.arguments, *([store.value] if store.value is not None else [])]
+    for _ in range(_HOPS):
+        found = [pair for value in waiting for pair in names_in(value)]
+        if any(name in names and (bool(base) == bool(store.base) or name != store.name) for base, name in found):
+            return True
+        waiting = [
+            other.value
+            for base, name in found
+            for other in (() if module is None or base else module.stores.get(name, ()))
+            if other.how == "assign" and other.value is not None and other.function is store.function
+        ]
+    return False
+
+
+def _only_replaces(store: Store, value: object, keeper: Keeper) -> bool:
+    """Whether a list is only written to at places that it has."""
+    if not is_kind(value, list) or store.how != "item" or isinstance(store.key, ast.Slice) or store.keys:
+        return False
+    return not any(
+        other.how == "add" or other.method in ("append", "extend", "insert") or other.refers_to_itself
+        for other in keeper.others
+    )
+
+
+def _written_anew(store: Store, keeper: Keeper) -> str:
+    """``if ...: x.append(new)``, ``else: x[i] = new``."""
+    for other in keeper.others:
+        if other.how != "item" or other.function is not store.function:
+            continue
+        mine, its = ({ast.dump(guard) for guard in one.guards} for one in (store, other))
+        contrary = {ast.dump(ast.UnaryOp(ast.Not(), guard)) for guard in store.guards} & its
+        contrary |= {ast.dump(ast.UnaryOp(ast.Not(), guard)) for guard in other.guards} & mine
+        if contrary:
+            return f"else line {other.line} writes over what is there"
+    return ""
+
+
+def _cut_off(store: Store) -> str:
+    """``x = (x + [new])[-n:]``."""
+    cut = cut_off(store)
+    return f"it is cut off each time: {cut} (line {store.line})" if cut else ""
+
+
+def _ring(store: Store, statements: Statements) -> str:
     """``ring[i % n] = x``, also where the remainder is taken elsewhere."""
     if store.how != "item" or store.key is None:
         return ""
@@ -88,29 +158,67 @@ def _ring(store: Store, _value: Any, statements: Statements) -> str:
             for other in module.stores.get(name, ()):
                 if other.value is not None and _has_remainder(other.value):
                     return f"a ring: {name} is a remainder (%, line {other.line})"
+                if _begins_anew(other, store):
+                    return f"a ring: {name} begins anew (line {other.line})"
     return ""
 
 
-def _guarded(store: Store, _value: Any, _statements: Statements) -> str:
-    """``if len(x) < n: x.append(...)``."""
+def _begins_anew(index: Store, store: Store) -> bool:
+    """``if i == n: i = 0``, where things are stored."""
+    is_zero = isinstance(index.value, ast.Constant) and type(index.value.value) is int
+    return (
+        index.how == "assign"
+        and is_zero
+        and index.function is store.function
+        and any(
+            isinstance(node, ast.Compare) and any(name == index.name for _, name in names_in(node))
+            for guard in index.guards
+            for node in ast.walk(guard)
+        )
+    )
+
+
+def _guarded(store: Store, holder: object) -> str:
+    """``if len(x) < n: x.append(...)``, ``if len(x) == n: return``."""
     for guard in store.guards:
-        for node in ast.walk(guard):
-            if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-                continue
-            for side in (node.left, *node.comparators):
-                if (
-                    isinstance(side, ast.Call)
-                    and isinstance(side.func, ast.Name)
-                    and side.func.id == "len"
-                    and side.args
-                ):
-                    found = receiver_of(side.args[0])
-                    if found is not None and found[0] == store.name:
-                        return f"it grows only as long as {ast.unparse(guard)} holds (line {store.line})"
+        if not _measures(guard, store):
+            continue
+        is_crossed = any(isinstance(node, (ast.Eq, ast.NotEq)) for node in ast.walk(guard))
+        if is_crossed or not always_holds(guard, store, holder):
+            return f"it grows only as long as {ast.unparse(guard)} holds (line {store.line})"
     return ""
 
 
-def _emptied(store: Store, keeper: Keeper, statements: Statements) -> str:
+def _flagged(store: Store) -> str:
+    """``if not self.full: x.append(...)``, where ``full`` is set once ``x`` is long enough."""
+    module = read_source(store.file)
+    for guard in store.guards:
+        for base, name in names_in(guard):
+            for other in () if module is None else module.stores.get(name, ()):
+                if other.how != "assign" or bool(other.base) != bool(base) or other.value is None:
+                    continue
+                if any(_measures(one, store) for one in (*other.guards, other.value)):
+                    return f"it grows only until {name} is set (line {other.line})"
+    return ""
+
+
+def _measures(expression: ast.expr, store: Store) -> bool:
+    """Whether an expression compares the length of what is stored to."""
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Compare):
+            for side in (node.left, *node.comparators):
+                if not isinstance(side, ast.Call):
+                    continue
+                if text_of(side.func) == f"{store.base}.__len__":
+                    return True
+                if text_of(side.func) == "len" and side.args:
+                    found = receiver_of(side.args[0])
+                    if found is not None and (found[0] == store.name or text_of(side.args[0]) == store.base):
+                        return True  # of an object, its own __len__
+    return False
+
+
+def _emptied(store: Store, keeper: Keeper, statements: Statements, holder: object) -> str:
     """A statement that takes things away again, and that runs some time."""
     takes_from_queue = store.method in ("put", "put_nowait")
     for other in keeper.others:
@@ -125,6 +233,8 @@ def _emptied(store: Store, keeper: Keeper, statements: Statements) -> str:
         if other.function is not store.function and not _is_called(other, statements):
             continue
         if statements.has_passed_by(other) and not _is_counted(other):
+            continue
+        if other.function is store.function and never_holds(other.guards, store, holder):
             continue
         return f"line {other.line} empties it: {_short(other)}"
     return ""
@@ -165,6 +275,8 @@ def _is_counted(store: Store) -> bool:
     for guard in store.guards:
         for node in ast.walk(guard):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+                return True
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
                 return True
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
                 return True

@@ -21,7 +21,9 @@ from vramlens.live.tensors import Storage
 WARM_UP = 1  # steps that make optimizer state, gradients and caches
 FEWEST = 3  # births in so many different steps are needed to speak of growth
 SURE = 4  # and in so many to be sure
-_SHARE_FILLED = 0.8
+_SHARE_FILLED, _SHARE_SPREAD = 0.8, 0.5
+_ALIKE = 0.02
+_FEWEST_BURSTS = 2
 _LONGEST_PROGRESSION = 512
 _LEAST_PROGRESSION = 4
 
@@ -35,12 +37,14 @@ class Item:
         size_bytes: of the storage, each once; 0 for a node.
         born: the step; BEFORE; None where it cannot be told.
         storage: None for a node.
+        is_seen: whether its birth was seen; else it is that of what holds it.
     """
 
     position: int
     size_bytes: int
     born: int | None
     storage: Storage | None
+    is_seen: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,15 @@ class Pile:
         pace: how they came.
         older_bytes: what the same object keeps from before the watch.
         is_remade: of a tensor that grows by being made anew: sizes are in ``pace`` only.
+        is_spread: of one variable of a function that runs many times at once (in threads, in itself): the object is
+            what one of them holds.
     """
 
     position: int
     items: list[Item]
     pace: Pace
     is_remade: bool = False
+    is_spread: bool = False
 
     @property
     def bytes(self) -> int:
@@ -117,7 +124,11 @@ def live_items(search: Search, births: Births, positions: Mapping[int, tuple[int
         parent, label = positions.get(position, (-1, ""))
         saved_by = order[parent] if label.startswith("._saved") else None
         born = births.born(storage, order[position], saved_by)
-        items.append(Item(position, storage.size_bytes, born, storage))
+        is_seen = born is not None
+        if not is_seen and label == ".grad" and parent in search.storage_at:
+            # A gradient that Python never looked at; it is as old as what was made to get it, or a little younger.
+            born = births.born(search.storage_at[parent], order[parent]) or None
+        items.append(Item(position, storage.size_bytes, born, storage, is_seen))
     for low, high in search.graph_from:
         for position in range(low, high):
             if torch.is_node(order[position]):
@@ -165,9 +176,8 @@ def piles(
             for step, size in nodes[child].bytes_by_step.items():
                 node.bytes_by_step[step] = node.bytes_by_step.get(step, 0) + size
         node.pace = pace_of(node.bytes_by_step, steps, known)
-    found: list[Pile] = []
     doubtful: list[Pile] = []
-    tops = [position for position in nodes if parents[position][0] < 0]
+    found, tops = _spread(search, nodes, [place for place in nodes if parents[place][0] < 0], steps, known)
     while tops:
         position = tops.pop()
         node = nodes[position]
@@ -190,6 +200,28 @@ def piles(
             else:
                 doubtful.append(Pile(position, here, rest))
     return found, doubtful
+
+
+def _spread(
+    search: Search, nodes: Mapping[int, _Node], tops: list[int], steps: int, known: int
+) -> tuple[list[Pile], list[int]]:
+    """Piles of one variable of a function that runs many times at once; and the tops that are not part of any."""
+    by_variable: dict[Any, list[int]] = {}
+    for position in tops:
+        root = search.roots.get(position)
+        if root is not None and root.kind == "variable" and not nodes[position].is_steady:
+            by_variable.setdefault((root.code, root.name), []).append(position)
+    found: list[Pile] = []
+    taken: set[int] = set()
+    for positions in by_variable.values():
+        if len(positions) < FEWEST:
+            continue
+        items = [item for position in positions for item in _all_below(nodes, position)]
+        pace = pace_of(_by_step(items), steps, known)
+        if pace is not None and pace.is_steady and pace.filled >= _SHARE_SPREAD:
+            found.append(Pile(positions[0], items, pace, is_spread=True))
+            taken.update(positions)
+    return found, [position for position in tops if position not in taken]
 
 
 def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | None:
@@ -218,9 +250,6 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
     first_half = sum(1 for step in born if step < middle)
     goes_on = 2 * (len(born) - first_half) >= first_half
     filled = len(born) / window
-    sums = [bytes_by_step[step] for step in born]
-    # Where births were not looked for at each step's end, one look finds those of several: all since the look before.
-    since_first = sum(sums[1:]) / (born[-1] - born[0])
     return Pace(
         steps=len(born),
         is_steady=to_the_end and from_early and goes_on,
@@ -228,8 +257,28 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
         first=born[0],
         last=born[-1],
         filled=filled,
-        bytes_per_step=round(median(sums) if filled >= _SHARE_FILLED else since_first),
+        bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], gaps, filled)),
     )
+
+
+def _rate(born: list[int], sums: list[int], gaps: list[int], filled: float) -> float:
+    """Bytes that a step adds on the average."""
+    if filled >= _SHARE_FILLED:
+        usual, span = median(sums), born[-1] - born[0] + 1
+        alike = sum(1 for size in sums if abs(size - usual) <= _ALIKE * usual)
+        if 2 * alike <= len(sums):
+            return sum(sums) / span
+        # Where most agree, what one step seems to have made more is another's, or was made once; and what seems to be
+        # missing was not seen, unless it is missing at even distances.
+        absent = sorted(set(range(born[0], born[-1])).difference(born))
+        is_even = len(absent) > 2 and len({after - before for before, after in pairwise(absent)}) == 1
+        return min(usual, sum(sums) / span) if is_even else usual
+    # Where births were not looked for at each step's end, one look finds those of several: all since the look before.
+    # What comes in bursts (each epoch's validation) is measured from the begin of one to the begin of another.
+    usual_gap = median(gaps)
+    starts = [0, *(place for place, gap in enumerate(gaps, 1) if gap > usual_gap)]
+    last = starts[-1] if len(starts) > _FEWEST_BURSTS else len(born) - 1
+    return sum(sums[1 : last + 1]) / (born[last] - born[0])
 
 
 def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list[Pile]:
@@ -237,6 +286,8 @@ def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list
     steps = births.steps
     looked = sorted((step for step in births.sizes if 0 < step <= steps), reverse=True)
     sizes = {step: set(births.sizes[step]) for step in looked}
+    items = list(items)
+    alive = {(item.size_bytes, item.born) for item in items if item.storage is not None}
     found = []
     for item in items:
         if item.storage is None or item.born is None or item.born < steps - 1 or len(looked) < _LEAST_PROGRESSION:
@@ -246,6 +297,10 @@ def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list
             continue
         added = _progression(item.size_bytes, [step for step in looked if step <= newest], sizes)
         if added is not None:
+            older = range(max(newest - _LONGEST_PROGRESSION, 1), newest)
+            kept = sum(1 for step in older if (item.size_bytes - added * (newest - step), step) in alive)
+            if 2 * kept >= len(older):  # the smaller ones are still there: it is one of many
+                continue
             by_step = dict.fromkeys(range(1, newest + 1), added)
             pace = pace_of(by_step, steps, births.known_until)
             if pace is not None:

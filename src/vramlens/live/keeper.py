@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.live.chain import Chain
-from vramlens.live.expressions import receiver_of
+from vramlens.live.expressions import hands_over, receiver_of
 from vramlens.live.objects import (
     attributes_of,
     class_name,
@@ -121,7 +121,7 @@ class Statements:
             below: what is on the way from the container to the tensor.
         """
         self._made = made
-        special = self._special(chain)
+        special = self._special(chain) or self._hook(chain, held)
         if special is not None:
             return special
         best: Keeper | None = None
@@ -163,6 +163,13 @@ class Statements:
             if link.how in _NAMED:
                 break
         return None
+
+    def _hook(self, chain: Chain, held: Any) -> Keeper | None:
+        """Where a table of hooks grows: the registration of such a hook."""
+        if not chain.links or "hook" not in chain.links[-1].name.lower():
+            return None
+        code = code_of(held)
+        return None if code is None or not is_users(code.co_filename) else self.registration(code)
 
     def _decorator(self, code: types.CodeType | None) -> Keeper | None:
         source = None if code is None else self.function_of(code)
@@ -266,6 +273,14 @@ class Statements:
                         yield Wanted(store.name, "global", file=module.file)
                     else:
                         yield Wanted(store.name, "variable", code=code_for(store.function, module.file))
+        for value, function in module.returns:  # of a property, or of a function that gives it out
+            if function.node is not None and self._is_wanted(value, function, want):
+                last = function.name.rpartition(".")[2]
+                if function.owner:
+                    yield Wanted(last, "attribute", (function.owner,), (module.file,))
+                    yield Wanted(f"{last}()", "attribute", (function.owner,), (module.file,))
+                else:
+                    yield Wanted(f"{last}()", "global", file=module.file)
 
     def _is_wanted(self, value: ast.expr, function: Function, want: Wanted) -> bool:
         found = receiver_of(value)
@@ -363,25 +378,13 @@ class Statements:
         for module in self.modules():
             for name, calls in module.calls.items():
                 for call, function, statement, loops in calls:
-                    arguments = [*call.args, *(one.value for one in call.keywords)]
-                    for argument in arguments:
-                        hit = (
-                            isinstance(argument, (ast.Name, ast.Attribute))
-                            and (argument.id if isinstance(argument, ast.Name) else argument.attr) == code.co_name
-                        )
-                        inside: ast.expr | None = argument
-                        while isinstance(inside, ast.Call) and not hit:  # partial(f, x), f(x) of a coroutine
-                            called = inside.func
-                            hit = isinstance(called, (ast.Name, ast.Attribute)) and (
-                                (called.id if isinstance(called, ast.Name) else called.attr) == code.co_name
-                            )
-                            names = [one for one in inside.args if isinstance(one, ast.Name) and one.id == code.co_name]
-                            hit = hit or bool(names)
-                            inside = inside.args[0] if inside.args else None
-                        if source is not None and isinstance(argument, ast.Lambda):
-                            hit = hit or (argument.lineno == source[1].line and code.co_name == "<lambda>")
-                        if hit:
-                            score = loops + (10 if name.startswith(("register", "add", "submit", "create")) else 0)
-                            keeper = Keeper(module.file, statement.lineno, function.name, score=60 + score)
-                            found.append((score, keeper))
+                    if not hands_over(call, code.co_name, None if source is None else source[1].line):
+                        continue
+                    score = loops + (10 if name.startswith(("register", "add", "submit", "create")) else 0)
+                    if self._ran is not None and (module.file, statement.lineno) in self._ran:
+                        score += 20
+                    if source is not None and function.binds(code.co_name) is source[1].outer:
+                        score += 5
+                    keeper = Keeper(module.file, statement.lineno, function.name, score=60 + score)
+                    found.append((score, keeper))
         return max(found, key=lambda pair: pair[0])[1] if found else None

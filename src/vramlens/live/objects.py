@@ -25,6 +25,8 @@ _DESCRIPTORS: tuple[type, ...] = (types.GetSetDescriptorType, types.MemberDescri
 _OPTIMIZED = 0x1  # code whose variables are fast locals: functions, not modules and classes
 _REFERENCES_OF_A_SNAPSHOT = 3  # the frame's, ours, and getrefcount's own
 _LONGEST_KEY = 60
+QUEUES = ("queue", "asyncio.queues")
+"""Modules whose classes are queues."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 

@@ -29,7 +29,7 @@ class Root:
     """One root.
 
     Attributes:
-        kind: module, variable, exception, context or interpreter.
+        kind: module, variable, exception, context, interpreter, or hidden: found without its holder.
         name: of the module, the variable, or what the interpreter calls it.
         value: the object that is held; for a module its dict.
         tier: 0, the user's own; 1, all else.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vramlens.live.expressions import is_empty
-from vramlens.live.objects import dict_items, elements_of, is_kind
+from vramlens.live.objects import class_name, dict_items, elements_of, is_kind
 from vramlens.live.search import Search
 from vramlens.live.source import Function, Store, read_source
 from vramlens.live.wanted import Wanted
@@ -68,6 +68,8 @@ def strength(store: Store, want: Wanted) -> int:
     if store.how == "call":
         if store.method in _GROWS:
             return 45
+        if store.method == "step" and want.is_inside:
+            return -5  # of an optimizer: it makes the state of parameters
         if store.method in _TAKES or not store.arguments:
             return -120
         if store.method == "()":
@@ -107,6 +109,8 @@ def likeness(search: Search, value: ast.expr, held: Any, is_graph: bool) -> int:
     if isinstance(value, ast.Call):
         last = value.func.attr if isinstance(value.func, ast.Attribute) else ""
         plain = value.func.id if isinstance(value.func, ast.Name) else ""
+        if last == "numpy" and class_name(type(held)) == "ndarray":
+            return 8
         if last in ("item", "tolist", "numpy") or plain in ("float", "int", "str", "len", "bool", "repr"):
             return -60
         if is_graph and last in ("detach", "detach_", "cpu") and ".detach(" in ast.unparse(value):

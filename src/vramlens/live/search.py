@@ -99,6 +99,27 @@ class Search:
         self.seconds = monotonic() - began
         return self
 
+    def go_on(self, found: list[tuple[str, Any]]) -> None:
+        """Searches on: from what is held in a way that nobody can see, by name, and behind what was taken in."""
+        if monotonic() > self._deadline:
+            return
+        first, self._tier = len(self.order), 0
+        self._seed([(value, Root("hidden", name, value, 0)) for name, value in found])
+        self._explore(first)
+        graphs = len(self.order)
+        self._explore_graphs()
+        self.graph_from.append((graphs, len(self.order)))
+
+    def take_in(self, parent: int, way: Iterable[tuple[str, Any]]) -> None:
+        """Adds objects that the collector does not know, each held by the one before."""
+        for label, value in way:
+            self._special.setdefault(id(type(value)), "untracked")
+            new = self._adopt(parent, ((label, value),))
+            if not new:
+                return
+            self._expand_tensor(new[0])
+            parent = new[0]
+
     @property
     def complete(self) -> bool:
         """Whether everything was searched."""
@@ -222,7 +243,8 @@ class Search:
             fresh = by_id.keys() - seen
             first = len(order)
             if fresh:
-                new = list(map(by_id.__getitem__, fresh))
+                # In the order in which they are held, so that of two lists of the same things one always comes first.
+                new = list(map(by_id.__getitem__, filter(fresh.__contains__, by_id)))
                 del by_id
                 odd = list(compress(new, map(special_ids.__contains__, map(id, map(type, new)))))
                 self._parents.append((low, high))

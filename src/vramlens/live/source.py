@@ -26,6 +26,7 @@ from vramlens.live.expressions import (
 _LONGEST_FILE = 40_000  # lines
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -106,12 +107,14 @@ class Module:
         functions: by the line where their code begins.
         stores: by name.
         calls: of functions by their last name, with the function that calls and the statement.
+        returns: what functions return.
     """
 
     file: str
     functions: dict[int, list[Function]] = field(default_factory=dict)
     stores: dict[str, list[Store]] = field(default_factory=dict)
     calls: dict[str, list[tuple[ast.Call, Function, ast.stmt, int]]] = field(default_factory=dict)
+    returns: list[tuple[ast.expr, Function]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
     def function_at(self, line: int, name: str = "") -> Function | None:
@@ -157,8 +160,12 @@ class _Reader:
         self._body(tree.body, whole, "")
 
     def _body(self, body: list[ast.stmt], function: Function, owner: str) -> None:
+        before = self._guards
         for statement in body:
             self._one(statement, function, owner)
+            if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], _LEAVES):
+                self._guards = (*self._guards, ast.UnaryOp(ast.Not(), statement.test))  # what follows runs else
+        self._guards = before
 
     def _one(self, statement: ast.stmt, function: Function, owner: str) -> None:
         before = self._statement
@@ -206,6 +213,8 @@ class _Reader:
         elif isinstance(statement, ast.Delete):
             for target in statement.targets:
                 self._store(target, "delete", None, function, owner)
+        elif isinstance(statement, ast.Return) and isinstance(statement.value, (ast.Name, ast.Attribute)):
+            self._module.returns.append((statement.value, function))
         elif isinstance(statement, (ast.With, ast.AsyncWith)):
             for item in statement.items:
                 if item.optional_vars is not None:

@@ -20,20 +20,22 @@ from vramlens.live.gates import NONE, gate
 from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, gone_growth, live_items, piles, remade_larger
 from vramlens.live.handed_over import handed_over_leak
 from vramlens.live.keeper import Keeper, Statements
-from vramlens.live.objects import class_name, is_kind, is_own_file, namespace_of
+from vramlens.live.loose import search_loose, unreached_tensors
+from vramlens.live.merging import merged
+from vramlens.live.objects import is_kind, is_own_file, namespace_of
 from vramlens.live.observer import Observer, Stack, voted_line
 from vramlens.live.owner import owner_of
 from vramlens.live.report import LeakReport, LiveLeak
 from vramlens.live.route import route_of
 from vramlens.live.scores import example_of
 from vramlens.live.search import Search, undisturbed
+from vramlens.live.standing import first_of_run, holder_of, index_of, is_result, is_shell
 from vramlens.live.tensors import Storage, TorchObjects, device_of, loaded
 from vramlens.live.unowned import counted_leaks
 from vramlens.live.values import MadeAt, made_at, only_waits
 from vramlens.units import counted, format_size
 
 _PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pins the rest
-_ORDER = ("proven", "likely", "possible", NONE)
 _MOST_DOUBTFUL = 8
 _MOST_NODES = 1000  # that are asked for what they saved
 
@@ -131,6 +133,8 @@ class _Look:
         search, births = self._search, self._births
         try:
             search.run()
+            if unreached_tensors(search, births) >= FEWEST:
+                search_loose(search)
             parents = self._parents = search.parents(self._interesting())
             items = live_items(search, births, parents)
             found, doubtful = piles(search, items, parents, births.steps, births.known_until)
@@ -145,10 +149,10 @@ class _Look:
                 leaks += self._counted(leaks)
             except Exception as error:  # a counter that says something unheard of: the rest stands
                 self._said.append(f"the counters could not be read ({type(error).__name__})")
-            merged = sorted(_merged(leaks), key=lambda pair: (_ORDER.index(pair[0].verdict), -pair[0].bytes_per_step))
+            found_leaks = merged(leaks)
             report = LeakReport(
                 steps=births.steps,
-                leaks=tuple(leak for leak, _ in merged),
+                leaks=tuple(leak for leak, _ in found_leaks),
                 notes=(*search.skipped, *self._said),
                 headroom_bytes=self._headroom(),
                 seconds=search.seconds,
@@ -158,7 +162,7 @@ class _Look:
                 missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
                 gone=gone_growth(items, births),
             )
-            owner = {storage: index for index, (_, kept) in enumerate(merged) for storage in kept if storage}
+            owner = {storage: index for index, (_, kept) in enumerate(found_leaks) for storage in kept if storage}
             born = {item.storage: item.born for item in items if item.storage is not None}
             every = dict.fromkeys((*search.storages, *owner))
             return report, [(storage, owner.get(storage, -1), born.get(storage)) for storage in every]
@@ -207,22 +211,30 @@ class _Look:
         known = dict(parents)
         path = search.path(example.position, known)
         chain = chain_of(search, path, known)
-        at, inner = _index_of(search, chain, pile.position)
+        at, inner = (0, chain.links[0].value) if pile.is_spread else index_of(search, chain, pile.position)
+        at = first_of_run(chain, at)
         value = chain.links[at].value if at >= 0 else (chain.root.value if chain.root is not None else None)
-        if at > 0 and class_name(type(chain.links[at - 1].value)) == "_lru_cache_wrapper":
+        if at > 0 and is_shell(chain.links[at - 1].value):
             at, value = at - 1, chain.links[at - 1].value  # not its insides
         upto = Chain(chain.root, tuple(chain.links[: at + 1]))
         held = chain.links[at + 1].value if at + 1 < len(chain.links) else example_of(inner)
         made = self._observed(pile.items)
         below = [link.value for link in chain.links[at + 1 :]]
         keeper = self._statements.keeper(upto, held, is_graph=is_graph, made=made, below=below)
+        if pile.is_spread and chain.root is not None and chain.root.thread and chain.root.code is not None:
+            keeper = self._statements.registration(chain.root.code) or keeper  # what began the threads
         kind = class_of(search, chain, at, keeper, self._statements, is_graph)
         source = statement_source(keeper)
         owner = owner_of(search, chain, at, keeper, source)
-        if made is not None and only_waits(made.file, made.line):
-            made = self._made_elsewhere(keeper) or made
+        if pile.is_spread and chain.root is not None and chain.root.code is not None:
+            owner = replace(owner, name=f"{chain.root.code.co_name}.{owner.name}")
+        if made is not None and (is_result(below) or only_waits(made.file, made.line)):
+            made = (
+                self._made_elsewhere(keeper, is_key=[link.name for link in chain.links[at + 1 : at + 2]] == ["a key"])
+                or made
+            )
         made = made or self._made(keeper, is_graph=is_graph)
-        verdict, why = self._verdict(pile, value, keeper, is_graph)
+        verdict, why = self._verdict(pile, value, keeper, is_graph, holder_of(chain, at, keeper))
         pins = self._pins(pile)
         device = device_of(item.storage for item in pile.items)
         number = self._torch.is_tensor(held) and self._torch.is_number(held)
@@ -253,13 +265,15 @@ class _Look:
         nodes = [self._search.order[item.position] for item in pile.items if item.storage is None]
         return {self._torch.still_saves(node) for node in nodes[:_MOST_NODES]} - {None} == {False}
 
-    def _verdict(self, pile: Pile, value: Any, keeper: Keeper | None, is_graph: bool) -> tuple[str, tuple[str, ...]]:
+    def _verdict(
+        self, pile: Pile, value: Any, keeper: Keeper | None, is_graph: bool, holder: object
+    ) -> tuple[str, tuple[str, ...]]:
         pace = pile.pace
         spread = f"every one of {counted(pace.steps, 'step')}" if pace.filled >= 0.95 else counted(pace.steps, "step")
         why = [f"{spread} from {pace.first} to {pace.last} left something behind that is still alive"]
         if pile.is_remade:
             why = [f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"]
-        lowered = gate(self._statements, value, keeper, is_graph=is_graph, bytes_per_step=pace.bytes_per_step)
+        lowered = gate(self._statements, value, keeper, is_graph=is_graph, is_remade=pile.is_remade, holder=holder)
         if not pace.is_steady:
             if lowered is not None and lowered[0] == NONE:
                 return NONE, (lowered[1],)
@@ -270,7 +284,7 @@ class _Look:
             return NONE, (f"it has not grown since step {pace.last}",)
         if lowered is not None:
             return lowered[0], (*why, lowered[1])
-        if not pile.is_remade and not _is_uniform(self._search, pile, value):
+        if not pile.is_remade and not pile.is_spread and not _is_uniform(self._search, pile, value):
             return "possible", (*why, "but each time something else: state that is made as it is needed")
         return ("proven" if pace.is_sure else "likely"), tuple(why)
 
@@ -282,8 +296,9 @@ class _Look:
         for item in items:
             stack = None
             if item.storage is not None:
-                stack = self._observer.made(item.storage, item.born)
                 above = self._parents.get(item.position, (-1, ""))
+                # Of what was not seen, what was seen at its address was something else.
+                stack = self._observer.made(item.storage, item.born) if item.is_seen else None
                 if stack is None and above[0] >= 0 and self._torch.is_node(self._search.order[above[0]]):
                     stack = self._made_by(self._search.order[above[0]])
             if stack:
@@ -296,11 +311,12 @@ class _Look:
         line = voted_line(stacks, self._observer.steps)
         return None if line is None else MadeAt(*line)
 
-    def _made_elsewhere(self, keeper: Keeper | None) -> MadeAt | None:
+    def _made_elsewhere(self, keeper: Keeper | None, *, is_key: bool) -> MadeAt | None:
         """The line that makes it, from the source, where this thread was seen only to wait while another made it."""
         if keeper is None or keeper.store is None:
             return None
-        made = made_at(self._statements, keeper.store, is_graph=False)
+        store = replace(keeper.store, value=keeper.store.key) if is_key else keeper.store
+        made = made_at(self._statements, store, is_graph=False)
         return None if made.line == keeper.line else made
 
     def _made_by(self, node: Any) -> Stack | None:
@@ -340,26 +356,13 @@ def _is_repeated(pile: Pile) -> bool:
     return len({item.born for item in pile.items if item.storage is None}) >= FEWEST
 
 
-def _index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
-    """The link of an object at a position; of the instance for an instance's dict; -1 for the root."""
-    for index, link in enumerate(chain.links):
-        if link.position == position:
-            return index, link.value
-    wanted = search.order[position]
-    for index, link in enumerate(chain.links):
-        if link.position > position:
-            return index - 1, wanted
-        if type(wanted) is dict and namespace_of(link.value) is wanted:
-            return index, link.value
-    return len(chain.links) - 1, wanted
-
-
 def _is_uniform(search: Search, pile: Pile, value: Any) -> bool:
     """Whether each step added the same: namespaces also fill with different things, one after the other."""
     if value is None or is_kind(value, type) or (type(value) is dict and search.roots.get(pile.position) is not None):
         is_namespace = True
     else:
-        is_namespace = not is_kind(value, list, tuple, set, dict, frozenset) and namespace_of(value) is not None
+        is_container = is_kind(value, list, tuple, set, dict, frozenset) or is_shell(value)
+        is_namespace = not is_container and namespace_of(value) is not None
     if not is_namespace:
         return True
     counts = Counter(item.born for item in pile.items if item.storage is not None)
@@ -368,27 +371,3 @@ def _is_uniform(search: Search, pile: Pile, value: Any) -> bool:
         sums[item.born] += item.size_bytes
     same = Counter(sums.values()).most_common(1)[0][1]
     return len(counts) >= FEWEST + 1 and same * 4 >= 3 * len(sums)
-
-
-def _merged(
-    leaks: Sequence[tuple[LiveLeak, set[Storage | None]]],
-) -> list[tuple[LiveLeak, set[Storage | None]]]:
-    """Leaks of one statement as one."""
-    found: dict[Any, tuple[LiveLeak, set[Storage | None]]] = {}
-    for leak, kept in leaks:
-        owner = leak.owner
-        key: Any = (owner.file, owner.line, leak.kind, leak.is_leak) if owner is not None and owner.line else id(leak)
-        if key not in found:
-            found[key] = leak, kept
-            continue
-        first, before = found[key]
-        largest = max(first, leak, key=lambda one: (-_ORDER.index(one.verdict), one.bytes))
-        whole = replace(
-            largest,
-            bytes_per_step=first.bytes_per_step + leak.bytes_per_step,
-            bytes=first.bytes + leak.bytes,
-            storages=first.storages + leak.storages,
-            nodes=first.nodes + leak.nodes,
-        )
-        found[key] = whole, before | kept
-    return list(found.values())
