@@ -4,7 +4,9 @@
 
 Each process may have 6 GiB (``set_per_process_memory_fraction``). The truth is bisection with real failures: two steps
 each. Lightning's and accelerate's finders are used as their documentation shows; where a package is missing, its column
-says so. Each model runs in a process of its own. Writes find_batch_size.json into FOLDER and prints a table.
+says so. Each model runs in a process of its own, nine minutes at most. find_batch_size.json in FOLDER is whole after
+each model and keeps those of earlier calls: where a command may take ten minutes, say one model a command. Prints a
+table.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -27,7 +30,10 @@ from gpt import Block
 from torch import nn
 from torch.nn import functional
 
+from vramlens.whole_file import whole_file
+
 CAP_BYTES = 6 * 2**30
+PATIENCE_S = 540
 
 
 class Tokens(nn.Module):
@@ -265,7 +271,7 @@ def lightnings(name: str) -> dict[str, Any]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         trainer = lightning.Trainer(
             accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=os.environ.get("TMPDIR", "/tmp"),
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tempfile.gettempdir(),
         )  # fmt: skip
         size = lightning.tuner.Tuner(trainer).scale_batch_size(module, mode="binsearch", max_trials=25)
     return {
@@ -298,38 +304,68 @@ def one(name: str) -> dict[str, Any]:
     return row
 
 
+def run(name: str) -> dict[str, Any]:
+    """A model's row, from a process of its own; else why there is none."""
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", name], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:
+        return {"model": name, "failed": f"it took more than {PATIENCE_S} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        last = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+        return {"model": name, "failed": last[:200]}
+    return dict(json.loads(lines[-1]))
+
+
+def lines_of(row: dict[str, Any]) -> list[str]:
+    """A model's rows of the table."""
+    if "failed" in row:
+        return [f"{row['model']:13} failed: {row['failed']}"]
+    real, lines = row["truth"]["size"], []
+    for finder in ("vramlens", "accelerate", "lightning"):
+        found = row[finder]
+        start = f"{row['model']:13} {real:6} {finder:11}"
+        if "missing" in found:
+            lines.append(f"{start} {found['missing']}")
+            continue
+        share = f"{found['size'] / real:8.1%}" if real else "       -"
+        lines.append(
+            f"{start} {found['size']:6} {share} {found['probes']:6} {found['failures']:6} {found['seconds']:8.2f}"
+        )
+    return lines
+
+
 def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     folder, names = sys.argv[1], sys.argv[2:] or list(MODELS)
+    if not torch.cuda.is_available():
+        sys.exit("find_batch_size: this needs a CUDA GPU; find_batch_size_simulated.py does without")
     if folder == "--one":
         print(json.dumps(one(names[0])))
         return
+    unknown = [name for name in names if name not in MODELS]
+    if unknown:
+        sys.exit(f"find_batch_size: {unknown[0]!r} is no model: say {', '.join(MODELS)}")
     os.makedirs(folder, exist_ok=True)
-    rows = []
+    path = os.path.join(folder, "find_batch_size.json")
+    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": []}
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        before = json.load(file)
+        if (before.get("device"), before.get("torch")) == (found["device"], found["torch"]):
+            found = before
     print(
         f"{'model':13} {'truth':>6} {'finder':11} {'found':>6} {'of truth':>8} {'probes':>6} {'failed':>6}"
         f" {'seconds':>8}"
     )
     for name in names:
-        run = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True)
-        if run.returncode:
-            print(f"{name:13} failed: {run.stderr.strip().splitlines()[-1][:200]}", flush=True)
-            continue
-        row = json.loads(run.stdout.strip().splitlines()[-1])
-        rows.append(row)
-        for finder in ("vramlens", "accelerate", "lightning"):
-            found, real = row[finder], row["truth"]["size"]
-            if "missing" in found:
-                print(f"{name:13} {real:6} {finder:11} {found['missing']}", flush=True)
-                continue
-            print(
-                f"{name:13} {real:6} {finder:11} {found['size']:6} {found['size'] / real:8.1%} {found['probes']:6}"
-                f" {found['failures']:6} {found['seconds']:8.2f}",
-                flush=True,
-            )
-        with open(os.path.join(folder, "find_batch_size.json"), "w") as file:
-            json.dump(
-                {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, file, indent=1
-            )
+        row = run(name)
+        print(*lines_of(row), sep="\n", flush=True)
+        found["rows"] = [one for one in found["rows"] if one["model"] != name] + [row]
+        with whole_file(path) as text:
+            text.write(json.dumps(found, indent=1).encode())
 
 
 if __name__ == "__main__":

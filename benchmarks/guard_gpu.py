@@ -12,7 +12,8 @@ and run on a simulated device, whose operators fail where it is full; there is n
     contrastive   a loss over pairs: refused
     overhead      the guard's cost when nothing fails, side by side in turns (a GPU only)
 
-Writes guard_gpu.json into FOLDER and prints one line a result.
+A case whose package is missing says so, and the others go on. Writes guard_gpu.json into FOLDER and prints one line a
+result.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ from torch.nn import functional
 from vramlens.recovery import guard, guard_trainer
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.rollback import host_copy
+from vramlens.whole_file import whole_file
 
 MIB = 2**20
 ON_GPU = torch.cuda.is_available()
+PATIENCE_S = 300 if ON_GPU else 900
 DEVICE = "cuda" if ON_GPU else "cpu"
 METER = None if ON_GPU else CountingMeter()
 
@@ -131,48 +134,65 @@ def accumulation() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def trainer() -> dict[str, Any]:
-    """The Trainer as it is, with accumulation and ``num_items_in_batch``; the guard is one line beside it."""
+def fine_tuned() -> nn.Module:
+    """A GPT-2 of Hugging Face's with random weights: nothing is downloaded."""
     import transformers
 
-    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=LAYERS, n_head=WIDTH // 64, n_positions=LENGTH, resid_pdrop=0.0,
         embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def with_trainer(
+    accumulated: int, limit: float | None, **options: Any
+) -> tuple[Any, dict[str, torch.Tensor], list[float], int]:
+    """A Trainer's four steps, guarded under a limit; its guard, first gradient, losses and peak.
+
+    Args:
+        options: for ``guard_trainer``.
+    """
+    import transformers
+
+    transformers.logging.set_verbosity_error()
     rows = [ragged(1, seed) for seed in range(5 * TRAINED)]
     data = [{"input_ids": row["ids"][0].cpu(), "labels": row["labels"][0].cpu()} for row in rows]
+    model = fine_tuned()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            output_dir=folder, per_device_train_batch_size=TRAINED, gradient_accumulation_steps=accumulated,
+            max_steps=4, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, learning_rate=1e-4,
+            seed=0, max_grad_norm=1.0, use_cpu=not ON_GPU,
+        )  # fmt: skip
+        made = transformers.Trainer(model=model, args=arguments, train_dataset=data)
+        made.remove_callback(transformers.PrinterCallback)
+        watch = None if limit is None else guard_trainer(made, meter=METER, **options)
+        first: dict[str, torch.Tensor] = {}
 
-    def train(accumulated: int, limit: float | None) -> tuple[Any, dict[str, torch.Tensor], list[float], int]:
-        torch.manual_seed(0)
-        model = transformers.GPT2LMHeadModel(config)
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = transformers.TrainingArguments(
-                output_dir=folder, per_device_train_batch_size=TRAINED, gradient_accumulation_steps=accumulated,
-                max_steps=4, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, learning_rate=1e-4,
-                seed=0, max_grad_norm=1.0, use_cpu=not ON_GPU,
-            )  # fmt: skip
-            made = transformers.Trainer(model=model, args=arguments, train_dataset=data)
-            watch = None if limit is None else guard_trainer(made, meter=METER)
-            first: dict[str, torch.Tensor] = {}
+        class Take(transformers.TrainerCallback):
+            def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+                if not first:
+                    first.update(gradients(made.model))
 
-            class Take(transformers.TrainerCallback):
-                def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-                    if not first:
-                        first.update(gradients(made.model))
+        made.add_callback(Take())
+        cap(limit)
+        made.train()
+        losses = [row["loss"] for row in made.state.log_history if "loss" in row]
+    return watch, first, losses, peak_bytes()
 
-            made.add_callback(Take())
-            cap(limit)
-            made.train()
-            losses = [row["loss"] for row in made.state.log_history if "loss" in row]
-        return watch, first, losses, peak_bytes()
+
+def trainer() -> dict[str, Any]:
+    """The Trainer as it is, with accumulation and ``num_items_in_batch``; the guard is one line beside it."""
+    import transformers
 
     found: dict[str, Any] = {"transformers": transformers.__version__}
     for accumulated in (1, 4):
         cap(None)
-        _, truth, losses, peak = train(accumulated, None)
+        _, truth, losses, peak = with_trainer(accumulated, None)
         cap(None)
-        watch, seen, ours, capped = train(accumulated, 0.7 * peak)
+        watch, seen, ours, capped = with_trainer(accumulated, 0.7 * peak)
         cap(None)
         report = watch.report()
         found[f"accumulated over {accumulated}"] = {
@@ -380,38 +400,65 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def in_a_process(script: str, *words: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+    """What a part of a script found, run with ``--one`` and for so long at most; else why it failed."""
+    try:
+        run = subprocess.run(
+            [sys.executable, script, "--one", *words], capture_output=True, text=True, timeout=patience_s
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"it took more than {patience_s} s"}
+    lines = run.stdout.strip().splitlines()
+    if run.returncode or not lines:
+        return {"failed": run.stderr[-3000:].strip() or f"it ended with code {run.returncode}"}
+    return dict(json.loads(lines[-1]))
+
+
+def written(path: str, results: dict[str, Any]) -> None:
+    """A file that is whole at any time: what is done stays if the time is up."""
+    with whole_file(path) as file:
+        file.write(json.dumps(results, indent=1).encode())
+
+
 def told(name: str, found: Any) -> list[str]:
     """A line for each row of figures in a result."""
     if not isinstance(found, dict):
         return []
     lines = [line for key, value in found.items() for line in told(f"{name}, {key}", value)]
     keys = ("peak_mib", "limit_mib", "failures", "gradient_difference", "difference_of_two_undisturbed", "refused",
-            "difference", "cost_percent", "failed")  # fmt: skip
+            "difference", "cost_percent", "failed", "missing")  # fmt: skip
+    found = {**found, "failed": str(found["failed"]).splitlines()[-1][:300]} if "failed" in found else found
     figures = [f"{key} {found[key]:.4g}" if isinstance(found[key], float) else f"{key} {found[key]}"
                for key in keys if key in found]  # fmt: skip
     return [f"{name}: {', '.join(figures)}", *lines] if figures else lines
 
 
+def or_missing(case: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a case found, or which package it lacks."""
+    try:
+        return case()
+    except ImportError as error:
+        return {"missing": f"{error.name or 'a package'} cannot be imported: {error}"}
+
+
 def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     folder, names = sys.argv[1], sys.argv[2:] or [name for name in CASES if ON_GPU or name != "overhead"]
     if folder == "--one":
         warnings.simplefilter("ignore")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         with METER or contextlib.nullcontext():
-            print(json.dumps(CASES[names[0]]()))
+            print(json.dumps(or_missing(CASES[names[0]])))
         return
     os.makedirs(folder, exist_ok=True)
     device = torch.cuda.get_device_name() if ON_GPU else "a simulated device on the CPU"
     results: dict[str, Any] = {"device": device, "torch": torch.__version__}
     for name in names:
         began = time.monotonic()
-        run = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True)
-        lines = run.stdout.strip().splitlines()
-        good = not run.returncode and bool(lines)
-        results[name] = json.loads(lines[-1]) if good else {"failed": run.stderr[-3000:]}
+        results[name] = in_a_process(__file__, name)
         print(f"{name} ({time.monotonic() - began:.0f} s)", *told(name, results[name]), sep="\n  ", flush=True)
-        with open(os.path.join(folder, "guard_gpu.json"), "w") as file:
-            json.dump(results, file, indent=1)
+        written(os.path.join(folder, "guard_gpu.json"), results)
 
 
 if __name__ == "__main__":

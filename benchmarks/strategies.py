@@ -48,7 +48,10 @@ def optimizer_fn(parameters: Any) -> torch.optim.Optimizer:
 
 def main() -> None:
     from vramlens.recovery import strategies
+    from vramlens.whole_file import whole_file
 
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
     began = time.monotonic()
@@ -59,13 +62,12 @@ def main() -> None:
     )  # fmt: skip
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     page = f"{table}\n\n{name}, torch {torch.__version__}, {time.monotonic() - began:.0f} s in all\n"
-    with open(os.path.join(folder, "strategies.txt"), "w") as file:
-        file.write(page)
+    with whole_file(os.path.join(folder, "strategies.txt")) as text:
+        text.write(page.encode())
     table.figure(os.path.join(folder, "strategies.svg"))
-    with open(os.path.join(folder, "strategies.json"), "w") as file:
-        json.dump(
-            {"device": name, "torch": torch.__version__, "rows": [asdict(row) for row in table.rows]}, file, indent=1
-        )
+    found = {"device": name, "torch": torch.__version__, "rows": [asdict(row) for row in table.rows]}
+    with whole_file(os.path.join(folder, "strategies.json")) as text:
+        text.write(json.dumps(found, indent=1).encode())
     print(page)
 
 

@@ -83,7 +83,7 @@ def test_the_table_on_the_cpu_recommends_nothing_by_its_times(table: StrategyTab
     assert text.splitlines()[0].startswith("Tried on the CPU: the default fits within 1.00 GiB, at a peak of ")
     assert "times and bytes on the CPU mean little" in " ".join(text.split())
     assert "eight_bit: not here: bitsandbytes is not installed" in text
-    assert text.splitlines()[-1] == "next: run this where the model trains, on a GPU, before you choose"
+    assert text.splitlines()[-1] == "Next: run this where the model trains, on a GPU, before you choose"
     assert max(map(len, text.splitlines())) <= 100
     assert table.best is table["default"]
     assert (table.findings[0].verdict, table.findings[0].fix) == ("possible", text.splitlines()[-1][6:])
@@ -111,7 +111,7 @@ def test_on_a_gpu_only_what_is_clearly_faster_or_fits_is_recommended(
     assert table.best.name == best
     text = str(table)
     assert "on the CPU" not in text
-    assert text.splitlines()[-1].startswith("next: change nothing" if best == "default" else "next: edit fused")
+    assert text.splitlines()[-1].startswith("Next: change nothing" if best == "default" else "Next: edit fused")
     on_cpu = StrategyTable((default, fused), budget, 4, "cpu", 2, 5)
     assert on_cpu.best is not None
     assert on_cpu.best.name == ("fused" if budget else "default")

@@ -24,10 +24,11 @@ class CannotSplit(UsageError):
 class Samples:
     """A batch and the way to take a few of its samples.
 
-    Tensors are split along dimension 0, without a copy. A list holds one item a sample where its items are mappings,
-    strings or numbers, or where such a list of the same length lies beside it: so are the images and targets of a
-    detector. All else (numbers, None, 0-dimensional tensors, tensors of length 1 beside
-    longer ones) goes with every part.
+    Tensors are split along dimension 0, without a copy. A list holds one item a sample where its items are mappings
+    with the same keys, strings or numbers, or where such a list of the same length lies beside it: so are the images
+    and targets of a detector. A tuple does where its items are mappings and another list or tuple of the same length,
+    or a tensor, lies beside it: so does ``tuple(zip(*samples))``. What holds such a list is none itself. All else
+    (numbers, None, 0-dimensional tensors, tensors of length 1 beside longer ones) goes with every part.
 
     Attributes:
         count: how many samples.
@@ -38,6 +39,7 @@ class Samples:
 
     def __init__(self, batch: Any, split: SplitFunction | None = None, count: int | None = None) -> None:
         self.batch, self._split = batch, split
+        self._listed: frozenset[int] = frozenset()
         self._listed = self._lists(batch)
         self._sizes = [size for _, size in self._leaves(batch, "batch")]
         if split is not None:
@@ -54,13 +56,19 @@ class Samples:
         return self._cut(self.batch, slice(start, stop))
 
     @property
-    def reversible(self) -> bool:
-        """Whether the samples can be put in another order: not where only the user's function can split them."""
+    def free(self) -> bool:
+        """Whether any of the samples can be taken in any order: not where only the user's function can split them."""
         return self._split is None
 
-    def reversed(self) -> Any:
-        """The batch with its samples in the opposite order."""
-        return self._cut(self.batch, slice(None, None, -1))
+    def chosen(self, indices: list[int]) -> Any:
+        """Some samples, as copies, in any order (where that is ``free``)."""
+        return self._cut(self.batch, indices)
+
+    @property
+    def undivided(self) -> str:
+        """The first tensor of length 1 beside longer ones, which goes with every part; empty where there is none."""
+        leaves = leaves_of(self.batch)
+        return next((path for path, leaf in leaves if leaf.dim() > 1 and leaf.shape[0] == 1 < self.count), "")
 
     def _agreed(self) -> int:
         sizes = [(path, size) for path, size in self._leaves(self.batch, "batch") if size != 1]
@@ -80,19 +88,42 @@ class Samples:
                 )
         return count
 
-    def _lists(self, batch: Any) -> int | None:
-        """The length of lists that hold one item a sample; None where lists are containers."""
-        lists = [items for items in _all_lists(batch) if items]
-        strong = {len(items) for items in lists if all(isinstance(item, Mapping) for item in items)}
+    def _lists(self, batch: Any) -> frozenset[int]:
+        """The lists and tuples that hold one item a sample, by identity; all others are containers."""
+        found = list(_all_lists(batch))
+        tensors = {int(leaf.shape[0]) for _, leaf in leaves_of(batch) if leaf.dim()} - {1}
+        strong = []
+        for items, above in found:
+            if not all(isinstance(item, Mapping) for item in items):
+                continue
+            accompanied = any(
+                len(other) == len(items)
+                and not any(one is other for one in (items, *above))
+                and not any(one is items for one in around)
+                for other, around in found
+            ) or any(leaf.dim() and leaf.shape[0] == len(items) > 1 for leaf in _around(batch, items))
+            alike = isinstance(items, list) and len({frozenset(item) for item in items}) == 1
+            if accompanied or alike:
+                strong.append((items, above))
         if strong:
-            return strong.pop() if len(strong) == 1 else None
+            if len({len(items) for items, _ in strong}) > 1:
+                return frozenset()
+            containers = {id(one) for _, above in strong for one in above}
+            kinds = {type(items) for items, _ in strong}
+            size = len(strong[0][0])
+            return frozenset(
+                id(items) for items, _ in found
+                if len(items) == size and id(items) not in containers and (type(items) is list or type(items) in kinds)
+            )  # fmt: skip
+        lists = [items for items, _ in found if isinstance(items, list)]
         weak = {len(items) for items in lists if all(isinstance(item, (str, int, float)) for item in items)}
-        sizes = {int(leaf.shape[0]) for _, leaf in leaves_of(batch) if leaf.dim()} - {1}
-        found = weak & sizes if sizes else weak
-        return found.pop() if len(found) == 1 else None
+        sizes = weak & tensors if tensors else weak
+        if len(sizes) != 1:
+            return frozenset()
+        return frozenset(id(items) for items in lists if {len(items)} == sizes)
 
     def _is_listed(self, value: Any) -> bool:
-        return isinstance(value, list) and self._listed is not None and len(value) == self._listed
+        return id(value) in self._listed
 
     def _leaves(self, value: Any, path: str) -> Iterator[tuple[str, int]]:
         """What has samples, with its path and how many."""
@@ -111,22 +142,25 @@ class Samples:
             for name, inner in _items(value):
                 yield from self._leaves(inner, f"{path}{name}")
 
-    def _cut(self, value: Any, which: slice) -> Any:
+    def _cut(self, value: Any, which: slice | list[int]) -> Any:
+        def cut(inner: Any) -> Any:
+            return self._cut(inner, which)
+
         if isinstance(value, torch.Tensor):
             if value.dim() == 0 or value.shape[0] != self.count:
                 return value
-            return value.flip(0) if which.step else value[which]
-        if self._is_listed(value):
             return value[which]
+        if self._is_listed(value):
+            return value[which] if isinstance(which, slice) else type(value)(value[index] for index in which)
         if isinstance(value, Mapping):
-            return _rebuilt(value, {key: self._cut(inner, which) for key, inner in value.items()})
+            return _rebuilt(value, {key: cut(inner) for key, inner in value.items()})
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._cut(inner, which) for inner in value))
+            return type(value)(*(cut(inner) for inner in value))
         if type(value) in (list, tuple):
-            return type(value)(self._cut(inner, which) for inner in value)
+            return type(value)(cut(inner) for inner in value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-            return dataclasses.replace(value, **{name: self._cut(inner, which) for name, inner in fields.items()})
+            return dataclasses.replace(value, **{name: cut(inner) for name, inner in fields.items()})
         return value
 
 
@@ -170,14 +204,26 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{field.name}", getattr(value, field.name)
 
 
-def _all_lists(value: Any) -> Iterator[Sequence[Any]]:
-    if isinstance(value, list):
-        yield value
-        if value and all(isinstance(item, Mapping) for item in value):
+def _all_lists(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Sequence[Any], tuple[Any, ...]]]:
+    """Lists and plain tuples that are not empty, each with those that it lies in."""
+    if isinstance(value, torch.Tensor):
+        return
+    if (isinstance(value, list) or type(value) is tuple) and value:
+        yield value, above
+        if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
             return  # one item a sample: its own lists are none of the batch's
-    if not isinstance(value, torch.Tensor):
+        above = (*above, value)
+    for _, inner in _items(value):
+        yield from _all_lists(inner, above)
+
+
+def _around(value: Any, left_out: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a batch that do not lie in one of its lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif value is not left_out:
         for _, inner in _items(value):
-            yield from _all_lists(inner)
+            yield from _around(inner, left_out)
 
 
 def _rebuilt(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:

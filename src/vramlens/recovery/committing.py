@@ -59,6 +59,11 @@ class Committing:
     ) -> None:
         if optimizer is not None and isinstance(optimizer, torch.optim.LBFGS):
             raise UsageError("guard: LBFGS calls the loss itself, several times a step: guard(model, None) and step it")
+        if (own := _scaler_of(optimizer)) is not None and own is not scaler:
+            raise UsageError(
+                f"guard: this {type(optimizer).__name__} divides gradients by the scale of a scaler of its own, which"
+                " losses in the guard do not have: guard(model, optimizer.optimizer, scaler), with that scaler"
+            )
         self._optimizer, self._scaler, self._parameters = optimizer, scaler, parameters
         self._meter, self._clip, self._backup, self._note = meter, clip, backup, note
         self._prepared = self._stepped = False
@@ -90,6 +95,11 @@ class Committing:
         if self._made:
             size = state_bytes(self._optimizer)
             self._note("note", f"made {format_size(size)} of optimizer state before the first step", size=size)
+
+    def scale(self) -> float:
+        """What the scaler multiplies losses by now."""
+        current = getattr(self._scaler, "get_scale", None)
+        return 1.0 if current is None else float(current())
 
     def forget(self) -> None:
         """Drops what a scaler noted about gradients that are gone."""
@@ -189,6 +199,16 @@ class Committing:
         device = self._parameters[0].device
         if size and device.type != "cpu":
             self._reserved = torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def _scaler_of(optimizer: Any) -> Any:
+    """The scaler that a library's wrapper of an optimizer steps through (accelerate's, Lightning's); None: none."""
+    plugin = getattr(getattr(optimizer, "_strategy", None), "precision_plugin", None)
+    for holder in (optimizer, plugin):
+        found = getattr(holder, "scaler", None)
+        if hasattr(found, "unscale_") and getattr(found, "is_enabled", lambda: True)():
+            return found
+    return None
 
 
 def _half_updated(text: str) -> RuntimeError:

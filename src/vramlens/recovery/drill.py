@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.capture.warn import say
 from vramlens.errors import UsageError
+from vramlens.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -87,6 +89,9 @@ def inject_oom(
 
     with _Steps(due, fail) if phase == "step" else _Calls(due, fail, phase == "backward"):
         yield drill
+    if not drill.raised:  # reached only where the block ended well
+        compiled = "" if drill.seen or phase == "step" else ": modules compiled with .compile() cannot be watched"
+        say(f"inject_oom: nothing failed: {counted(drill.seen, phase)} began, and none was to fail{compiled}")
 
 
 def out_of_memory_error(phase: str, number: int) -> RuntimeError:
@@ -151,18 +156,20 @@ class _Calls:
             self._fail(number)
 
     def _mark(self, output: Any) -> None:
-        """Has the backward stop where it reaches this output, the first of its forward that has a gradient."""
-        tensor = next((leaf for leaf in _tensors(output) if leaf.requires_grad), None)
-        if self._marked or tensor is None:
+        """Has the backward stop where it reaches this output, the first of its forward that takes a gradient."""
+        tensors = [leaf for leaf in _tensors(output) if leaf.requires_grad]
+        if self._marked or not tensors:
             return
         self._marked = True
+        waiting = [True]  # several tensors may come back, and not all need to
 
         def arrives(_gradient: torch.Tensor) -> None:
-            number = self._due() if self._handles else None
+            number = self._due() if self._handles and waiting and waiting.pop() else None
             if number is not None:
                 self._fail(number)
 
-        tensor.register_hook(arrives)  # type: ignore[no-untyped-call]
+        for tensor in tensors:
+            tensor.register_hook(arrives)  # type: ignore[no-untyped-call]
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:

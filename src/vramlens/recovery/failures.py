@@ -29,7 +29,8 @@ _OUT_OF_MEMORY_TEXT = re.compile(
     r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|ROCBLAS|HIPBLAS)_STATUS_(?:INTERNAL_ERROR_HOST_)?ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED|CUDNN_STATUS_NOT_SUPPORTED.*memory"
     r"|DefaultCPUAllocator: (?:can't|not enough)"
-    r"|NCCL.*out of memory|Failed to CUDA (?:c|m|host)alloc",
+    r"|NCCL.*out of memory|Failed to CUDA (?:c|m|host)alloc|Triton Error \[(?:CUDA|HIP)\]: out of memory"
+    r"|NVML_SUCCESS == .*INTERNAL ASSERT FAILED at .*CUDACachingAllocator",  # while it words an out-of-memory error
     re.IGNORECASE,
 )
 _STICKY_TEXT = re.compile(

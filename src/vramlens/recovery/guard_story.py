@@ -8,7 +8,9 @@ from vramlens.analyses.finding import Finding
 from vramlens.units import counted, format_size
 
 _SHOWN = 8
+_ACTS = ("split", "checkpoint", "offload")
 NO_OPTIMIZER = "no optimizer: gradients only; stepping and setting them to None is the program's part"
+FOREIGN = "the optimizer has none of the model's parameters: is it another model's, or does it keep copies of them?"
 UNCHECKED = "splits without a check (verify=False): whether gradients stay the same is not known"
 
 
@@ -156,9 +158,9 @@ class GuardReport:
         steps = counted(self.steps, "step")
         if self.stop is not None:
             return f"Stopped: {self.stop.reason} (in step {self.stop.step:,})"
-        if not self.failures:
+        if not self.failures and not self.micro_batch and not any(e.kind in _ACTS for e in self.events):
             return f"No memory ran out in {steps}; the guard changed nothing."
-        if not self.recovered:
+        if self.failures and not self.recovered:
             failed = counted(self.failures, "out-of-memory error")
             return f"{failed} in step {self.steps + 1:,}, which then ended with another error; {steps} done."
         same = (
@@ -171,6 +173,8 @@ class GuardReport:
         size = (
             f". Batches now run in parts of at most {counted(self.micro_batch, 'sample')}." if self.micro_batch else "."
         )
+        if not self.failures:
+            return f"No memory ran out in {steps}, with what was done beforehand; {same}{size}"
         return f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps}; {same}{size}"
 
     def _next(self) -> str:

@@ -15,7 +15,7 @@ from vramlens.recovery.batch_parts import CannotSplit, SplitFunction, equal_part
 from vramlens.recovery.committing import Committing, is_half_done
 from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, failure_of, kind_of, let_go, let_go_of_the_last
 from vramlens.recovery.guard_stops import stop_in_collectives, stop_outside, stop_without_remedy
-from vramlens.recovery.guard_story import NO_OPTIMIZER, Event, GuardReport, Stop, Story, size_words
+from vramlens.recovery.guard_story import FOREIGN, NO_OPTIMIZER, Event, GuardReport, Stop, Story, size_words
 from vramlens.recovery.learned import learned_micro_batch, write_split
 from vramlens.recovery.losses import CountFunction, LossFunction, misfit
 from vramlens.recovery.meters import Meter, meter_of
@@ -69,6 +69,11 @@ class Guard:
                 f"guard: order={list(order)}, threshold={threshold:g}, micro_batch={micro_batch}: order takes"
                 f" {', '.join(ORDER)}; threshold lies between 0 and 1; micro_batch counts from 1"
             )
+        if optimizer is not None and not hasattr(optimizer, "param_groups"):
+            several = (
+                ": with several, guard(model, None), and step them after guard.step" if _is_some(optimizer) else ""
+            )
+            raise UsageError(f"guard(model, optimizer): the second is {_kind(optimizer)}, not an optimizer{several}")
         self._model, self._named = model, parameters
         self._parameters = [parameter for _, parameter in parameters]
         self._devices = sorted({p.device for p in self._parameters}, key=str)
@@ -91,6 +96,7 @@ class Guard:
         self._remedies = Remedies(
             model, self._named, self._devices, self._meter, tuple(order), self._note,
             threshold=threshold, strict=strict, verify=verify, count_fn=count_fn,
+            scale=self._committing.scale,
             agree=self._ranks.least if self._ranks.sharded else int,
         )  # fmt: skip
         if self.micro_batch is not None:
@@ -99,6 +105,9 @@ class Guard:
             )
         if optimizer is None:
             self._note("note", NO_OPTIMIZER)
+        elif {id(p) for p in self._parameters}.isdisjoint(id(p) for g in optimizer.param_groups for p in g["params"]):
+            self._note("note", FOREIGN)
+            say(f"guard: {FOREIGN}")
         if not model.training:
             self._note("note", "the model is in eval mode: dropout is off and running statistics stay: model.train()?")
             say("guard: the model is in eval mode; model.train() before training")
@@ -152,7 +161,8 @@ class Guard:
     def report(self) -> GuardReport:
         """What has happened so far; print it."""
         return GuardReport(
-            self._steps, self._failures, self._recovered, self.micro_batch, self._calls_seen, self._runner.forwards,
+            self._steps, self._failures, self._recovered, self.micro_batch if self._remedies.splitting else None,
+            self._calls_seen, self._runner.forwards,
             self._stop_reason, self._story.events, self._story.left_out,
         )  # fmt: skip
 
@@ -371,6 +381,10 @@ def _kind(thing: object) -> str:
     """What something is, with its article: ``an SGD``, ``a generator``."""
     name = type(thing).__name__
     return f"{'an' if name[0] in 'AEIOU' or name[:2].isupper() else 'a'} {name}"
+
+
+def _is_some(thing: object) -> bool:
+    return isinstance(thing, (list, tuple, dict))
 
 
 def _instead(optimizer: object) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
 from vramlens.recovery.batch_parts import leaves_of
+from vramlens.recovery.loss_calls import IGNORED, LossCalls
 
 if TYPE_CHECKING:
     import torch
@@ -20,8 +21,6 @@ LossFunction = Callable[[Any, Any], Any]
 """The user's: (model, batch) -> a mean loss, or (sum of the losses, how many there are)."""
 CountFunction = Callable[[Any], Any]
 """The user's: batch -> over how many items its loss is a mean: tokens that are not ignored, for example."""
-IGNORED = -100
-"""PyTorch's default ``ignore_index``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,9 @@ def loss_of(result: Any) -> Loss:
             count = exact(count.detach().reshape(()))
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-        one = ": give their sum" if isinstance(value, dict) else ""
+        one = ""
+        if isinstance(value, dict):
+            one = ": give its ['loss']" if "loss" in value else ": give their sum"
         raise UsageError(f"loss_fn gave {shape}{one or ': give a mean loss (a scalar tensor), or (sum, count)'}")
     return Loss(value.reshape(()), count)
 
@@ -128,31 +129,68 @@ def exact(count: Any) -> Any:
     return count
 
 
-def candidates(batch: Any) -> list[Weights]:
-    """What a loss may be: a mean over samples or over integer labels that are not ignored (-100), or a sum."""
+def candidates(batch: Any, calls: LossCalls) -> list[Weights]:
+    """What a loss may be: a mean over samples or over integer labels that are not ignored, or a sum.
+
+    Where a cross entropy was given class weights, its mean is over the weights of the labels, and nothing else is
+    tried: samples that happen to have one label would not tell the difference.
+    """
+    if calls.class_weights is not None:
+        return list(_by_class(batch, calls.class_weights, calls.ignored))
     found = [BY_SAMPLES]
-    for path, leaf in _labels_of(batch):
-        found.append(Weights(f"items of {path} that are not {IGNORED}", _counter(path, 0), path))
-        if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
-            found.append(Weights(f"items of {path}[..., 1:] that are not {IGNORED}", _counter(path, 1), path))
+    for ignored in sorted(calls.ignored):
+        for path, leaf in _labels_of(batch, ignored):
+            found.append(Weights(f"items of {path} that are not {ignored}", _counter(path, 0, ignored), path))
+            if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
+                name = f"items of {path}[..., 1:] that are not {ignored}"
+                found.append(Weights(name, _counter(path, 1, ignored), path))
     return [*found, ADDED_UP]
 
 
-def has_ignored(batch: Any, known: Container[str] = ()) -> bool:
+def has_ignored(batch: Any, known: Container[str] = (), ignored: Iterable[int] = (IGNORED,)) -> bool:
     """Whether a batch has ignored labels in leaves other than those known; waits for the GPU if there are such."""
-    return any(True for _ in _labels_of(batch, known))
+    return any(True for one in ignored for _ in _labels_of(batch, one, known))
 
 
-def _labels_of(batch: Any, known: Container[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+def _labels_of(batch: Any, ignored: int, known: Container[str] = ()) -> Iterator[tuple[str, torch.Tensor]]:
     """The leaves that are labels of which some are ignored."""
     for path, leaf in leaves_of(batch):
-        if leaf.dtype is torch.int64 and leaf.dim() and path not in known and bool((leaf == IGNORED).any()):
+        if leaf.dtype is torch.int64 and leaf.dim() and path not in known and bool((leaf == ignored).any()):
             yield path, leaf
 
 
-def _counter(path: str, shift: int) -> CountFunction:
+def _by_class(batch: Any, class_weights: torch.Tensor, ignored: set[int]) -> Iterator[Weights]:
+    """Means over the weights of labels: of each leaf that may be labels of so many classes."""
+    for path, leaf in leaves_of(batch):
+        if leaf.dtype is not torch.int64 or not leaf.dim() or not leaf.numel():
+            continue
+        kept = leaf[_kept(leaf, ignored)]
+        if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= len(class_weights)):
+            continue
+        for shift in (0, 1) if leaf.dim() > 1 and leaf.shape[-1] > 1 else (0,):
+            name = f"class weights of {path}{'[..., 1:]' if shift else ''}"
+            yield Weights(name, _class_counter(path, shift, class_weights, ignored), path)
+
+
+def _kept(labels: torch.Tensor, ignored: set[int]) -> torch.Tensor:
+    kept = torch.ones_like(labels, dtype=torch.bool)
+    for one in ignored:
+        kept &= labels != one
+    return kept
+
+
+def _counter(path: str, shift: int, ignored: int) -> CountFunction:
     def count(batch: Any) -> Any:
         leaf = next(leaf for name, leaf in leaves_of(batch) if name == path)
-        return (leaf[..., shift:] != IGNORED).sum()
+        return (leaf[..., shift:] != ignored).sum()
+
+    return count
+
+
+def _class_counter(path: str, shift: int, class_weights: torch.Tensor, ignored: set[int]) -> CountFunction:
+    def count(batch: Any) -> Any:
+        labels = next(leaf for name, leaf in leaves_of(batch) if name == path)[..., shift:]
+        kept = labels[_kept(labels, ignored)]
+        return exact(class_weights.to(labels.device)[kept]).sum()
 
     return count

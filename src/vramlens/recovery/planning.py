@@ -159,7 +159,9 @@ def plan(
     """
     counter = meter or meter_of(next(model.parameters()).device)
     if isinstance(counter, NoMeter):
-        raise UsageError("plan: bytes are not counted on this device: run it where the model trains, on a GPU")
+        where = next(model.parameters()).device.type
+        why = "the model is on the CPU" if where == "cpu" else f"bytes are not counted on {where}"
+        raise UsageError(f"plan: {why}: run it where the model trains, on a GPU")
     budget_bytes = parse_size(budget) if isinstance(budget, str) else int(budget)
     units = units_of(model)
     if not units:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.admission import PeakGuess
 from vramlens.recovery.attempts import Call
 from vramlens.recovery.batch_parts import CannotSplit, Samples, SplitFunction
-from vramlens.recovery.failures import OUT_OF_MEMORY, Failure, kind_of, let_go
+from vramlens.recovery.failures import STICKY, Failure, kind_of, let_go
+from vramlens.recovery.gradient_runs import Checked
 from vramlens.recovery.guard_story import UNCHECKED
 from vramlens.recovery.losses import BY_SAMPLES, CountFunction, LossFunction, Weights, has_ignored, loss_of
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.recompute import Unit, checkpoint_module, is_compiled, offloaded, saved_bytes, units_of
 from vramlens.recovery.rollback import Buffers, RandomState
-from vramlens.recovery.split_check import IS_NORMALISED, Checked, SplitCheck, check_split
+from vramlens.recovery.split_check import IS_NORMALISED, SplitCheck, check_split
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ ORDER = ("free_cached", "split", "checkpoint", "offload")
 """Free what is cached where fragmentation is the cause, split, recompute the largest modules, offload; then stop."""
 
 
+_CHECKED_AGAIN = frozenset({2, 5, *(digit * 10**zeros for zeros in range(1, 6) for digit in (1, 2, 5))})
+"""At which splits the check is repeated: other batches may tell what the first could not."""
+_BELIEVED = "what held for a few samples then does not hold for those of this batch"
 _MOST_DOUBTS = 5
 """Checks on account of ignored labels. Where they cannot be told apart in so many batches, it makes no difference."""
 _COUNTED = {"samples": "number of samples", "sum and count": "count that loss_fn gives"}
@@ -62,8 +66,10 @@ class Remedies:
         strict: bool,
         verify: bool,
         count_fn: CountFunction | None,
+        scale: Callable[[], float],
         agree: Callable[[int], int] = int,
     ) -> None:
+        self._scale = scale
         self._model, self._parameters, self._devices, self._meter = model, parameters, devices, meter
         self._order, self._note, self._agree = order, note, agree
         self._strict, self._verify, self._count_fn = strict, verify, count_fn
@@ -75,7 +81,7 @@ class Remedies:
         self._freed = False
         self._checkpointed: list[str] = []
         self._offloading = False
-        self._splits = self._doubts = 0
+        self._splits = self._doubts = self._checked_at = 0
         self._guess = PeakGuess(meter, threshold)
 
     def note_failure(self, failure: Failure) -> None:
@@ -142,22 +148,30 @@ class Remedies:
         assert call.samples is not None
         self._splits += 1
         check = self._check
-        again = self._splits in (10, 100, 1_000, 10_000)
+        again = self._splits in _CHECKED_AGAIN
         if check is not None and not again and self._doubts_labels(check, call.batch):
             self._doubts += 1
             again = True
         if check is None or again:
+            before, trusted = check, self._splits - self._checked_at - 1
             check = self.check(call.samples, call.loss_fn, model, call.size)
-        if check.equal or not self._strict:
-            return check.weights
-        return None
+            self._checked_at = self._splits
+            if before is not None and before.equal and not check.equal and trusted > 0:
+                batches = counted(trusted, "batch", "batches")
+                self._note("check", f"{batches} since the last check may have had another gradient: {_BELIEVED}", True)
+        return check.weights if self.splitting else None
+
+    @property
+    def splitting(self) -> bool:
+        """Whether batches are split where their size asks for it: nothing was found against it."""
+        return self._check is None or self._check.equal or not self._strict
 
     def _doubts_labels(self, check: SplitCheck, batch: Any) -> bool:
         """Whether a batch ignores labels of which no check could tell yet how they count."""
         by_mean = check.weights is BY_SAMPLES or bool(check.weights.path)
         if not (check.equal and by_mean and self._verify) or self._doubts >= _MOST_DOUBTS:
             return False
-        return has_ignored(batch, check.told_apart)
+        return has_ignored(batch, check.told_apart, check.ignored)
 
     def check(self, samples: Samples, loss_fn: LossFunction, model: Any, size: int | None) -> SplitCheck:
         """Checks that a split changes nothing, and says what was found."""
@@ -168,7 +182,10 @@ class Remedies:
             self._check = SplitCheck(True, None, None, None, "", 0, named, "not checked: verify=False")
             return self._check
         plain = getattr(model, "_orig_mod", model)
-        what = Checked(plain, self._parameters, loss_fn, self._count_fn, self._devices, self._meter.release)
+        what = Checked(
+            plain, self._parameters, loss_fn, self._count_fn, self._devices, self._meter.release,
+            scale=self._scale(), whole=self._agree is int,
+        )  # fmt: skip
         most = samples.count if size is None else max(2, size)
         found = check_split(what, samples, most)
         if found.undecided and self._check is not None and self._check.equal:
@@ -220,6 +237,7 @@ class Remedies:
         check = self._check
         if check is None or (not check.equal and self._strict and check.error is None):
             check = self.check(call.samples, call.loss_fn, model, half)
+            self._checked_at = self._splits + 1  # the split that comes is of this batch
         if not check.equal and self._strict:
             self._why_not["split"] = check.reason
             self._way_out = _way_around(check)
@@ -314,8 +332,8 @@ class Remedies:
             with saved_bytes(self._model, units) as counted_bytes:
                 loss_of(call.loss_fn(model, small))
             units = [Unit(unit.name, unit.module, counted_bytes[unit.name]) for unit in units]
-        except Exception as error:
-            if kind_of(error) != OUT_OF_MEMORY and not isinstance(error, CannotSplit):
+        except Exception as error:  # no room, or one sample is none: then by their names' order
+            if kind_of(error) == STICKY:
                 raise
             let_go(error)
         finally:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+import random as random_numbers
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.batch_parts import Samples
-from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
-from vramlens.recovery.losses import CountFunction, LossFunction, Weights, candidates, empty, loss_of
-from vramlens.recovery.rollback import Buffers, Gradients, RandomState, host_copy, on_host
+from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, failure_of, kind_of, let_go
+from vramlens.recovery.gradient_runs import (
+    TOO_NOISY,
+    Checked,
+    Run,
+    floors_of,
+    forget,
+    furthest,
+    gradients_of,
+    unusable,
+    weighs,
+    weighted_sum,
+)
+from vramlens.recovery.loss_calls import IGNORED, LossCalls, watched
+from vramlens.recovery.losses import Weights, candidates, loss_of
+from vramlens.recovery.rollback import Buffers, Gradients, RandomState
 
 if TYPE_CHECKING:
     import torch
@@ -19,23 +32,20 @@ else:
     from vramlens.recovery.late_torch import torch
 
 _MOST_SAMPLES = 16
-_LOOKED_AT = 65_536  # numbers of each gradient, evenly spread: enough to tell, and small on the host
-_FLOOR = 1e-4  # of the largest gradient: below, a gradient is zero but for rounding, as a bias before a softmax has
+_CHOICES = 4  # of samples, while those that were chosen tell nothing
+_LOSS_BASE = {"torch.float64": 1e-9, "torch.float32": 1e-3}  # of a loss: of the whole batch beside those of its parts
 _BASE = {"torch.float64": 1e-10, "torch.float32": 1e-5}
 _HALF = 1e-2
 _NOISE = 20.0
-_MISSED = 0.1  # of the gradient of the whole
-_TOO_NOISY = 0.05
 IS_NORMALISED = "is normalised by itself"
-_DROPOUT_ARGUMENTS = {
-    "scaled_dot_product_attention": 4,
-    "multi_head_attention_forward": 10,
-    "lstm": 5,
-    "gru": 5,
-    "rnn_tanh": 5,
-    "rnn_relu": 5,
-}
-"""Functions that drop out inside, with the place of that argument."""
+_OTHER_MEAN = (
+    "is a mean over something else than samples (tokens that are not ignored, weights of classes): return (sum, count)"
+    " or give count_fn"
+)
+_BY_CLASS = (
+    "cross_entropy is given class weights, so its mean is over the weights of the labels, which were not found in the"
+    " batch: return (sum, count), or give count_fn=lambda batch: weight[labels].sum()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class SplitCheck:
         samples: how many samples were compared, in two parts of unequal size.
         weights: the weights that make them equal.
         told_apart: the labels of which some were ignored, and by which no other weights gave the same gradient: other
-            batches that ignore some of them need no check of their own.
+            batches that ignore some of them need no check of their own; ``ignored``: the values that are ignored.
         undecided: whether nothing was compared for a reason of this batch: no room, or a loss that is not finite. That
             takes nothing back that an earlier check has proven.
         reason: why they are not equal, or could not be compared; empty where they are.
@@ -67,30 +77,16 @@ class SplitCheck:
     reason: str = ""
     told_apart: frozenset[str] = frozenset()
     undecided: bool = False
-
-
-@dataclass(slots=True)
-class Checked:
-    """What is checked.
-
-    Attributes:
-        model: what ``loss_fn`` is given; a compiled model's original, so that dropout can be turned off.
-        clean: frees what is cached, after a failure.
-    """
-
-    model: Any
-    parameters: Sequence[tuple[str, torch.nn.Parameter]]
-    loss_fn: LossFunction
-    count_fn: CountFunction | None
-    devices: Sequence[torch.device]
-    clean: Callable[[], None]
+    ignored: frozenset[int] = frozenset({IGNORED})
 
 
 def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
     """Compares the gradient of a few samples whole with that of the same in two unequal parts, dropout off in both.
 
-    Gradients, buffers and random numbers are left as they were. Half as many samples are taken as long as there is no
-    room for them.
+    The samples lie evenly in the batch: neighbours may be alike. Where the gradients are equal, the loss of the whole
+    batch is compared with those of its parts as well, without gradients, where there is room: a mean over something
+    that these few samples have in like number shows there. Gradients, buffers and random numbers are left as they were.
+    Half as many samples are taken as long as there is no room for them.
 
     Args:
         most: at most so many samples.
@@ -103,16 +99,16 @@ def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
     try:
         while count >= 2:
             try:
-                return _compared(what, samples, count, buffers, random)
+                return _told(what, samples, count, buffers, random)
             except Exception as error:
                 if kind_of(error) != OUT_OF_MEMORY:
                     raise
                 let_go(error)
-            _forget(own)
+            forget(own)
             what.clean()
             count //= 2
     finally:
-        _forget(own)
+        forget(own)
         before.restore()
         buffers.restore()
         random.restore()
@@ -123,174 +119,199 @@ def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
     return _not_compared(text, undecided=True)
 
 
-def _compared(what: Checked, samples: Samples, count: int, buffers: Buffers, random: RandomState) -> SplitCheck:
-    whole = samples.part(0, count)
-    middle = -(-2 * count // 3) if count > 2 else 1
-    parts = [samples.part(0, middle), samples.part(middle, count)]
-    sizes = [middle, count - middle]
-    turned = Samples(whole).reversed() if samples.reversible else None
+def _told(what: Checked, samples: Samples, count: int, buffers: Buffers, random: RandomState) -> SplitCheck:
+    """What is found with some samples, else with others: those of which all labels are ignored tell nothing."""
+    found = _compared(what, samples, count, 0, buffers, random)
+    if found.undecided and what.scale != 1.0:  # as a scaler's first steps, which overflow
+        what = replace(what, scale=1.0)
+        found = _compared(what, samples, count, 0, buffers, random)
+    for choice in range(1, _CHOICES if samples.free and count < samples.count else 1):
+        if not found.undecided:
+            break
+        found = _compared(what, samples, count, choice, buffers, random)
+    return found
 
-    def run(batch: Any) -> _Run:
+
+def _compared(
+    what: Checked, samples: Samples, count: int, choice: int, buffers: Buffers, random: RandomState
+) -> SplitCheck:
+    middle = -(-2 * count // 3) if count > 2 else 1
+    sizes = [middle, count - middle]
+    order = sorted(random_numbers.Random(choice).sample(range(samples.count), count))
+
+    def few(start: int, stop: int) -> Any:
+        """Some of a few samples, which lie anywhere in the batch: neighbours may be alike."""
+        if count == samples.count or not samples.free:
+            return samples.part(start, stop)
+        return samples.chosen(order[start:stop])
+
+    whole, parts = few(0, count), [few(0, middle), few(middle, count)]
+    calls = LossCalls()
+
+    def run(batch: Any, factor: float = 1.0) -> Run:
         buffers.restore()
         random.restore()
-        return _gradients(what, batch)
+        return gradients_of(what, batch, calls, factor)
 
-    reference = run(whole)
-    problem = _unusable(reference)
+    try:
+        reference = run(whole)
+    except Exception as error:
+        if kind_of(error) in (OUT_OF_MEMORY, STICKY) or count == samples.count:
+            raise
+        return _not_compared(_fails_on(what.model, samples, count, samples.count, error), count)
+    problem = unusable(reference)
     if problem:
         return _not_compared(problem, count, undecided=True)
     again = run(whole)
-    if _difference(again.gradients, reference.gradients, what)[0] > _TOO_NOISY:
+    if furthest(again.gradients, reference.gradients, what)[0] > TOO_NOISY:
         return _not_compared("the same batch gave another gradient the second time: it cannot be checked", count)
-    noise = 0.0
-    if turned is not None:
-        noise = _difference(run(turned).gradients, reference.gradients, what)[0]
+    rounded = _rounded(run, samples.chosen(order[::-1]) if samples.free else None, whole)
+    floors = floors_of(rounded.gradients, reference.gradients)
+    noise = furthest(rounded.gradients, reference.gradients, what, floors)[0]
     try:
         found = [run(part) for part in parts]
     except Exception as error:
-        if kind_of(error) == OUT_OF_MEMORY:
+        if kind_of(error) in (OUT_OF_MEMORY, STICKY):
             raise
-        text = failure_of(error).text[:200]
-        return _not_compared(_and_norms(what.model, f"loss_fn fails on {sizes[1]} of {count} samples: {text}"), count)
+        return _not_compared(_fails_on(what.model, samples, sizes[1], count, error), count)
     base = max((_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF)
-    tolerance = min(max(base, _NOISE * noise), _TOO_NOISY)
-    if noise > _TOO_NOISY:
+    tolerance = min(max(base, _NOISE * noise), TOO_NOISY)
+    if noise > TOO_NOISY:
         text = (
             "the order of the samples changes the gradient: the model or the loss draws random numbers of its own, or"
             " depends on the order, so a split cannot be checked"
         )
         return _not_compared(_and_norms(what.model, text), count)
-    best: SplitCheck | None = None
+    best: tuple[Weights, float, str] | None = None
     ways: list[tuple[Weights, float]] = []
-    for weights, shares in _ways(what, parts, sizes, found, whole):
-        if weights.add_up and not all(_weighs(one, reference) for one in found):
+    for weights, shares in _ways(what, parts, sizes, found, whole, calls):
+        if weights.add_up and not all(weighs(one, reference) for one in found):
             continue  # a part without a gradient would add up with anything
-        summed = [_sum(pair, shares) for pair in zip(*(one.gradients for one in found), strict=True)]
-        differs, parameter = _difference(summed, reference.gradients, what)
+        summed = [weighted_sum(pair, shares) for pair in zip(*(one.gradients for one in found), strict=True)]
+        differs, parameter = furthest(summed, reference.gradients, what, floors)
         ways.append((weights, differs))
-        if best is None or best.error is None or differs < best.error / 2:
-            best = SplitCheck(differs <= tolerance, differs, noise, tolerance, parameter, count, weights)
-    assert best is not None
-    if best.equal:
-        alike = {weights.path for weights, differs in ways if differs <= tolerance and weights is not best.weights}
-        labels = {weights.path for weights, _ in ways if weights.path}
-        return replace(best, told_apart=frozenset(labels - alike if "" not in alike else ()))
-    reason = _why(what.model, best, counted=what.count_fn is not None or reference.count is not None)
-    return SplitCheck(False, best.error, noise, tolerance, best.parameter, count, best.weights, reason)
+        if best is None or differs < best[1] / 2:
+            best = weights, differs, parameter
+    if best is None:  # class weights of labels that are not in the batch
+        return _not_compared(_BY_CLASS, count)
+    weights, differs, parameter = best
+    counted = what.count_fn is not None or reference.count is not None
+    equal = [one for one, error in ways if error <= tolerance]
+    reason = ""
+    if not differs <= tolerance:
+        reason = _BY_CLASS if calls.class_weights is not None and not counted else _why(what.model, counted)
+    elif what.whole and samples.count > 2:
+        allowed = max(max((_LOSS_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF), tolerance)
+        ordered = [weights, *(one for one in equal if one is not weights)]
+        right = _right_on_the_whole(what, samples, ordered, allowed, buffers, random)
+        if isinstance(right, Weights):
+            weights, equal = right, [right]
+        elif right:
+            reason = f"{right}, though a few samples agree: {_means_over(counted)}"
+    if reason:
+        return SplitCheck(False, differs, noise, tolerance, parameter, count, weights, reason)
+    alike = {one.path for one in equal if one is not weights}
+    labels = {one.path for one, _ in ways if one.path}
+    told_apart = frozenset(labels - alike if "" not in alike else ())
+    return SplitCheck(
+        True, differs, noise, tolerance, parameter, count, weights, "", told_apart, ignored=frozenset(calls.ignored)
+    )
+
+
+def _rounded(run: Callable[..., Run], turned: Any, whole: Any) -> Run:
+    """The same gradient, differently rounded: samples in the opposite order where that can be, a third of the loss."""
+    if turned is not None:
+        try:
+            return run(turned, 1 / 3)
+        except Exception as error:
+            if kind_of(error) in (OUT_OF_MEMORY, STICKY):
+                raise
+            let_go(error)  # it needs this order: sequences that are sorted by length, for example
+    return run(whole, 1 / 3)
+
+
+def _right_on_the_whole(
+    what: Checked, samples: Samples, ways: list[Weights], allowed: float, buffers: Buffers, random: RandomState
+) -> Weights | str:
+    """The first weights by which the losses of three parts make that of the batch; else, in words, what they make.
+
+    Empty where it could not be tried: there is no room, or the loss needs gradients itself.
+    """
+    middle = 1 + (samples.count - 1) // 2  # one sample alone: by chance it hardly has the average of the others
+    bounds = [(0, samples.count), (0, 1), (1, middle), (middle, samples.count)]
+    sizes = [stop - start for start, stop in bounds[1:]]
+    losses: list[float] = []
+    counts: list[float] = []
+    all_shares: list[list[float]] = []
+    try:
+        parts = [samples.part(start, stop) for start, stop in bounds]
+        for part in parts:
+            buffers.restore()
+            random.restore()
+            with torch.no_grad(), watched():
+                loss = loss_of(what.loss_fn(what.model, part))
+            losses.append(float(loss.mean))
+            if loss.count is not None:
+                counts.append(float(loss.count))
+        if counts:
+            all_shares = [[one / sum(counts[1:]) for one in counts[1:]]]
+        else:
+            all_shares = [[float(share) for share in weights.of(parts[1:], sizes)] for weights in ways]
+    except Exception as error:
+        if kind_of(error) == STICKY:
+            raise
+        let_go(error)
+        what.clean()
+        return ""
+    whole, *pieces = losses
+    if not math.isfinite(whole):
+        return ""
+    sums = []
+    for weights, shares in zip(ways, all_shares, strict=False):
+        there = [mean * share for mean, share in zip(pieces, shares, strict=True) if share]
+        sums.append(sum(there))
+        if abs(whole - sums[-1]) <= allowed * max(abs(whole), sum(map(abs, there))):
+            return weights
+    return f"the loss of the whole batch is {whole:.6g}, that of its parts together {sums[0]:.6g}"
 
 
 def _ways(
-    what: Checked, parts: list[Any], sizes: list[int], found: list[_Run], whole: Any
+    what: Checked, parts: list[Any], sizes: list[int], found: list[Run], whole: Any, calls: LossCalls
 ) -> Iterator[tuple[Weights, list[float]]]:
     """The weights that may be right, with the share of each part."""
     if found[0].count is not None:
         total = sum(run.count or 0.0 for run in found)
         yield Weights("sum and count"), [(run.count or 0.0) / total for run in found]
         return
-    ways = candidates(whole) if what.count_fn is None else [Weights("count_fn", what.count_fn)]
+    ways = candidates(whole, calls) if what.count_fn is None else [Weights("count_fn", what.count_fn)]
     for weights in ways:
         yield weights, [float(share) for share in weights.of(parts, sizes)]
 
 
-@dataclass(slots=True)
-class _Run:
-    loss: float
-    count: float | None
-    gradients: list[torch.Tensor | None]
-    dtypes: set[str]
-
-
-def _gradients(what: Checked, batch: Any) -> _Run:
-    """One forward and backward; parts of each gradient, on the host, in double precision."""
-    _forget([parameter for _, parameter in what.parameters])
-    with _no_dropout():
-        loss = loss_of(what.loss_fn(what.model, batch))
-        mean = loss.mean
-        mean.backward()  # type: ignore[no-untyped-call]
-    taken: list[torch.Tensor | None] = []
-    dtypes = set()
-    for _, parameter in what.parameters:
-        gradient = parameter.grad
-        if gradient is None:
-            taken.append(None)
-            continue
-        dtypes.add(str(gradient.dtype))
-        local: Any = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-        if local.layout is not torch.strided:
-            local = local.to_dense()
-        flat = local.detach().reshape(-1)
-        taken.append(host_copy(flat[:: -(-flat.numel() // _LOOKED_AT) or 1], torch.float64))
-    _forget([parameter for _, parameter in what.parameters])
-    count = None if loss.count is None else float(loss.count)
-    return _Run(float(mean.detach()), count, taken, dtypes)
-
-
-def _forget(parameters: Sequence[torch.nn.Parameter]) -> None:
-    for parameter in parameters:
-        parameter.grad = None
-
-
-def _unusable(run: _Run) -> str:
-    if run.loss != run.loss or run.loss in (float("inf"), float("-inf")):
-        return f"the loss is {run.loss}: nothing can be compared"
-    if not any(gradient is not None for gradient in run.gradients):
-        return "no parameter has a gradient"
-    if not all(gradient is None or bool(gradient.isfinite().all()) for gradient in run.gradients):
-        return "gradients are not finite: nothing can be compared"
-    return ""
-
-
-def _weighs(part: _Run, whole: _Run) -> bool:
-    """Whether a part has a finite gradient that could be missed in that of the whole."""
-    with on_host():
-        ours, theirs = (
-            math.sqrt(sum(float(gradient.square().sum()) for gradient in run.gradients if gradient is not None))
-            for run in (part, whole)
-        )
-    return math.isfinite(ours) and ours > _MISSED * theirs
-
-
-def _sum(gradients: Sequence[torch.Tensor | None], shares: Sequence[float]) -> torch.Tensor | None:
-    none = empty(list(shares))
-    with on_host():
-        parts = zip(gradients, shares, none, strict=True)
-        there = [gradient * share for gradient, share, nothing in parts if gradient is not None and not nothing]
-        return torch.stack(there).sum(0) if there else None
-
-
-def _difference(
-    ours: Sequence[torch.Tensor | None], theirs: Sequence[torch.Tensor | None], what: Checked
-) -> tuple[float, str]:
-    """The largest norm of a difference over the norm of the gradient, and the parameter that has it."""
-    with on_host():
-        largest = max((float(one.norm()) for one in theirs if one is not None), default=0.0)
-        worst, where = 0.0, ""
-        for (name, _), a, b in zip(what.parameters, ours, theirs, strict=True):
-            if a is None and b is None:
-                continue
-            first = torch.zeros_like(b) if a is None and b is not None else a
-            assert first is not None
-            second = b if b is not None else torch.zeros_like(first)
-            assert second is not None
-            difference = float((first - second).norm()) / max(float(second.norm()), _FLOOR * largest, 1e-300)
-            if difference != difference:
-                difference = float("inf")
-            if difference > worst or not where:
-                worst, where = difference, name
-        return worst, where
-
-
-def _why(model: Any, check: SplitCheck, *, counted: bool) -> str:
+def _why(model: Any, counted: bool) -> str:
     norms = _norms(model)
     if norms:
         return norms
-    text = "the loss of one sample depends on the others (a contrastive loss, statistics over the batch)"
-    if not counted:
-        text += (
-            ", or is a mean over something else than samples (tokens that are not ignored): return (sum, count) or give"
-            " count_fn"
-        )
-    return text
+    return f"the loss of one sample depends on the others (a contrastive loss, statistics over the batch){_or(counted)}"
+
+
+def _or(counted: bool) -> str:
+    return ", or the count is not that by which it is divided" if counted else f", or {_OTHER_MEAN}"
+
+
+def _means_over(counted: bool) -> str:
+    if counted:
+        return "the count is not that by which the loss is divided, or the loss of one sample depends on the others"
+    return f"the loss {_OTHER_MEAN}"
+
+
+def _fails_on(model: Any, samples: Samples, few: int, count: int, error: Exception) -> str:
+    """Why a loss function that fails on a few samples does not allow a split."""
+    text = f"loss_fn fails on {few} of {count} samples: {failure_of(error).text[:200]}"
+    let_go(error)
+    if undivided := samples.undivided:
+        text += f" ({undivided} has 1 along dimension 0, and so goes whole with each part)"
+    return _and_norms(model, text)
 
 
 def _and_norms(model: Any, text: str) -> str:
@@ -315,27 +336,3 @@ def _norms(model: Any) -> str:
 
 def _not_compared(reason: str, samples: int = 0, *, undecided: bool = False) -> SplitCheck:
     return SplitCheck(False, None, None, None, "", samples, Weights("samples"), reason, undecided=undecided)
-
-
-@contextlib.contextmanager
-def _no_dropout() -> Iterator[None]:
-    """Turns dropout off, and nothing else: modules stay in training, so what depends on the batch still does."""
-    from torch.overrides import TorchFunctionMode
-
-    class Off(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = dict(kwargs or {})
-            name = getattr(function, "__name__", "")
-            if "dropout" in name:
-                inplace = kwargs.get("inplace", False) or (len(args) > 3 and args[3] is True)
-                return args[0] if inplace or name.endswith("_") else args[0].clone()
-            place = _DROPOUT_ARGUMENTS.get(name)
-            if place is not None:
-                if len(args) > place:
-                    args = (*args[:place], 0.0, *args[place + 1 :])
-                elif "dropout_p" in kwargs:
-                    kwargs["dropout_p"] = 0.0
-            return function(*args, **kwargs)
-
-    with Off():
-        yield

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
 from vramlens.recovery.chunked_loss import in_chunks
+from vramlens.recovery.losses import BY_SAMPLES, Weights
 from vramlens.recovery.recompute import checkpoint_module, offloaded, units_of
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ class Training:
         model: what is trained; ``call``: what the loss function is given (a compiled model, for example).
         optimizer_fn: parameters -> an optimizer.
         around_forward: contexts for each forward.
-        parts: how many parts a batch is split into; ``adds_up``: whether the loss is a sum, not a mean.
+        parts: how many parts a batch is split into; ``weights``: by what they count.
         scaler: a gradient scaler.
         after: called after each step.
+        idle: after a forward: why the strategy did nothing; empty where it did.
     """
 
     model: Any
@@ -37,9 +39,10 @@ class Training:
     call: Any = None
     around_forward: list[Callable[[], Any]] = field(default_factory=list)
     parts: int = 1
-    adds_up: bool = False
+    weights: Weights = BY_SAMPLES
     scaler: Any = None
     after: Callable[[], Any] | None = None
+    idle: Callable[[], str] = str
     optimizer: Any = None
     steps_in_backward: bool = False
 
@@ -166,7 +169,9 @@ def _eight_bit(training: Training) -> None:
 
 
 def _chunked(training: Training) -> None:
-    training.around_forward.append(in_chunks)
+    seen: list[str] = []
+    training.around_forward.append(lambda: in_chunks(seen))
+    training.idle = lambda: "" if seen else "no cross entropy of rows of logits that could be taken in chunks"
 
 
 def _compiled(training: Training) -> None:

@@ -6,11 +6,13 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.attempts import Call
+from vramlens.recovery.attempts import Call, Runner
+from vramlens.recovery.batch_parts import ranges
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
-from vramlens.recovery.losses import loss_of
+from vramlens.recovery.gradient_runs import Checked
+from vramlens.recovery.losses import Weights
 from vramlens.recovery.meters import CountingMeter, CudaMeter
-from vramlens.recovery.split_check import Checked, check_split
+from vramlens.recovery.split_check import check_split
 from vramlens.recovery.strategy_kinds import NotHere, Training, contexts, parts_of
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ def _run(
     try:
         for one in parts_of(name):
             one.prepare(training)
+        _refuse_conflicts(training)
         training.call = training.call if training.call is not None else training.model
         if not training.steps_in_backward:
             try:
@@ -68,6 +71,18 @@ def _run(
         return {"outcome": "failed", "why": _words(error)}
 
 
+def _refuse_conflicts(training: Training) -> None:
+    """Strategies that together would train something else.
+
+    Raises:
+        NotHere: the text says why.
+    """
+    if training.steps_in_backward and training.parts > 1:
+        raise NotHere("in_backward would step the optimizer once for each part")
+    if training.steps_in_backward and training.scaler is not None:
+        raise NotHere("in_backward would step with gradients that are still scaled")
+
+
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
@@ -76,7 +91,7 @@ def _measured(training: Training, meter: Any, make_batch: Any, loss_fn: Any, bat
     gradient: list[Any] = []
     if training.parts > 1:
         torch.manual_seed(0)
-        training.adds_up = _adds_up(training, meter, make_batch(batch), loss_fn)
+        training.weights = _weights(training, meter, make_batch(batch), loss_fn)
     if not training.steps_in_backward:
         gradient = _gradient(training, make_batch, loss_fn, batch)
     losses, times = [], []
@@ -90,6 +105,8 @@ def _measured(training: Training, meter: Any, make_batch: Any, loss_fn: Any, bat
         _wait(training.device)
         start = time.perf_counter()
         loss = _step(training, data, loss_fn)
+        if why := training.idle():
+            raise NotHere(why)
         if training.after is not None:
             training.after()
         _wait(training.device)
@@ -108,15 +125,19 @@ def _measured(training: Training, meter: Any, make_batch: Any, loss_fn: Any, bat
     }
 
 
-def _adds_up(training: Training, meter: Any, data: Any, loss_fn: Any) -> bool:
-    """Whether the loss is a sum, so that those of parts add up as they are: tried with no more samples than a part."""
-    if training.steps_in_backward:  # a trial would change the parameters
-        return False
+def _weights(training: Training, meter: Any, data: Any, loss_fn: Any) -> Weights:
+    """By what the parts of a batch count: found as the guard does, with no more samples than a part has.
+
+    Raises:
+        NotHere: a split changes the gradient.
+    """
     named = [(name, parameter) for name, parameter in training.model.named_parameters() if parameter.requires_grad]
     samples = Call(data, loss_fn).split(None)
     checked = Checked(training.model, named, loss_fn, None, [training.device], meter.release)
     found = check_split(checked, samples, max(2, samples.count // training.parts))
-    return found.equal and found.weights.add_up
+    if not found.equal and not found.undecided:
+        raise NotHere(found.reason)
+    return found.weights
 
 
 def _gradient(training: Training, make_batch: Any, loss_fn: Any, batch: int) -> list[Any]:
@@ -153,23 +174,15 @@ def _step(training: Training, data: Any, loss_fn: Any) -> Any:
 
 
 def _backward(training: Training, data: Any, loss_fn: Any) -> Any:
-    samples = Call(data, loss_fn).split(None) if training.parts > 1 else None
-    total: Any = 0.0
-    for index in range(training.parts):
-        share = 1.0
-        part = data
-        if samples is not None:
-            size = -(-samples.count // training.parts)
-            start, stop = index * size, min(samples.count, (index + 1) * size)
-            if start >= stop:
-                break
-            part = samples.part(start, stop)
-            share = 1.0 if training.adds_up else (stop - start) / samples.count
-        with contexts(training.around_forward):
-            loss = loss_of(loss_fn(training.call or training.model, part)).mean * share
-        (loss if training.scaler is None else training.scaler.scale(loss)).backward()
-        total = total + loss.detach()
-    return total
+    def around() -> Any:
+        return contexts(training.around_forward)
+
+    runner = Runner(training.call or training.model, list(training.model.parameters()), training.scaler, around)
+    call = Call(data, loss_fn)
+    if training.parts == 1:
+        return runner.whole(call)
+    count = call.split(None).count
+    return runner.split(call, ranges(count, -(-count // training.parts)), training.weights)
 
 
 def _wait(device: Any) -> None:

@@ -184,13 +184,13 @@ class StrategyTable:
         )
         best = self.best
         if self.on_cpu:
-            lines.append(f"next: {_RERUN}")
+            lines.append(f"Next: {_RERUN}")
         elif best is None:
-            lines.append("next: a smaller batch, or vramlens.plan()")
+            lines.append("Next: a smaller batch, or vramlens.plan()")
         elif best.name == "default":
-            lines.append("next: change nothing: the default fits, and nothing is clearly faster")
+            lines.append("Next: change nothing: the default fits, and nothing is clearly faster")
         else:
-            lines.append(f"next: {best.edit}")
+            lines.append(f"Next: {best.edit}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

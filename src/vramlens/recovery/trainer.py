@@ -90,6 +90,11 @@ class TrainerGuard:
             else:
                 accelerator.backward = replaced
 
+    def get_scale(self) -> float:
+        """What the accelerator's scaler multiplies losses by; 1 where it has none."""
+        current = getattr(getattr(self._trainer.accelerator, "scaler", None), "get_scale", None)
+        return 1.0 if current is None else float(current())
+
     def scale(self, loss: Any) -> _Backward:
         """What the guard calls before a backward, as of a ``GradScaler``: the accelerator's own follows."""
         return _Backward(self._trainer.accelerator, loss, self._backward)
