@@ -142,7 +142,7 @@ class _History:
     """PyTorch's recording, switched on by the first call that finds it off, and off when the last such call is over."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # where another thread begins to use the GPU meanwhile, _start_late runs at once
         self._users = 0
         self._is_ours = self._waits = False
 

@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,13 @@ def install(output: str | os.PathLike[str] | None = None, *, max_events: int | N
         output: a ``.vram`` file or a folder; by default the present folder.
         max_events: events kept for each device; by default what fits in 1 GiB or 2 % of the machine's memory.
     """
-    begin_watch(Plan(output=None if output is None else os.fspath(output), max_events=max_events))
+    _watch(Plan(output=None if output is None else os.fspath(output), max_events=max_events))
+
+
+@harmless("beginning to watch")
+def _watch(plan: Plan) -> Session | None:
+    """The watch of this process; None where it cannot begin (too many open files, say)."""
+    return begin_watch(plan)
 
 
 def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
@@ -95,7 +101,8 @@ def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> It
     """
     name = os.fspath(path)
     file = name if name.endswith(".vram") else f"{name}.vram"
-    with begin_watch(Plan(blocks_only=True)).block(file, max_events):
+    session = _watch(Plan(blocks_only=True))
+    with nullcontext() if session is None else session.block(file, max_events):
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -24,7 +25,8 @@ def whole_file(path: str) -> Iterator[BinaryIO]:
         with open(target, "wb") as file:
             yield file
         return
-    partial = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:100]}.{os.getpid()}.partial")
+    who = f"{threading.get_ident()}.{os.getpid()}"  # two threads that write one file do not write into each other's
+    partial = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:40]}.{who}.partial")
     try:
         with open(partial, "wb") as file:
             with contextlib.suppress(OSError):

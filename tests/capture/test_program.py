@@ -77,6 +77,23 @@ def test_install_after_a_block_takes_over(tmp_path: Path) -> None:
     assert recordings(tmp_path) == ["a.vram", "late.vram"]
 
 
+def test_what_keeps_it_from_beginning_is_not_the_programs_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_plan: object) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("vramlens.program.begin_watch", refuse)
+    ran = []
+    vramlens.install(tmp_path / "run.vram")
+    with vramlens.record(tmp_path / "run.vram"):
+        ran.append(1)
+    assert ran == [1]
+    assert capsys.readouterr().err == (
+        "vramlens: beginning to watch failed (OSError: too many open files); the program runs on\n"
+    )
+
+
 def test_a_snapshot_needs_no_set_up(tmp_path: Path) -> None:
     out, errors = outcome(
         tmp_path,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import io
+import json
 import os
 import pickle
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -16,12 +18,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.fake_gpu import FakeGpu
 from vramlens.capture import recording_file
+from vramlens.capture.device_facts import _used_bytes
+from vramlens.capture.ledger import Ledger, LedgerRow
 from vramlens.capture.limits import EVENT_BYTES, default_max_events
+from vramlens.capture.oom import Failure
 from vramlens.capture.places import Places
+from vramlens.capture.recorder import Recorder, _undisturbed
 from vramlens.capture.recording_file import no_collection, write_recording
-from vramlens.capture.redact import redact, redacted_path
+from vramlens.capture.redact import redact, redacted_part, redacted_path
 from vramlens.capture.samples import Samples
+from vramlens.capture.session import Plan, Session
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30
@@ -197,6 +205,131 @@ def test_shared_frames_are_redacted_once() -> None:
     redact(snapshot, meta)
     assert snapshot["segments"][0]["frames"] == [{"filename": "b.py", "name": "f", "line": 1}] * 2
     assert meta == {"torch": "2", "redacted": True}
+
+
+def test_no_part_tells_a_folder() -> None:
+    path = "/home/jane doe/job one/train.py"
+    owners = {
+        "owners": [
+            {"name": "history", "file": path, "line": 3, "chain": ["list", f"history at {path}:3", "D:\\x\\a.py"]}
+        ],
+        "leaks": [
+            {"file": None, "fix": "in /mnt/jane/lib.py: append(loss.item()) / 2; see src/jane/model.py:7, a/b GiB/s"}
+        ],
+        "storages": {"columns": ["device"], "rows": [(0, 5)]},
+    }
+    assert redacted_part(owners) == {
+        "owners": [
+            {"name": "history", "file": "train.py", "line": 3, "chain": ["list", "history at train.py:3", "a.py"]}
+        ],
+        "leaks": [{"file": None, "fix": "in lib.py: append(loss.item()) / 2; see model.py:7, a/b GiB/s"}],
+        "storages": {"columns": ["device"], "rows": [[0, 5]]},
+    }
+    torch = {"file": "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"}
+    assert redacted_part(torch) == {"file": "/lib/python3.11/site-packages/torch/nn/modules/linear.py"}
+
+
+def test_a_redacted_recording_tells_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "jane"
+    secret.mkdir()
+    monkeypatch.chdir(secret)
+    recorder = Recorder(Places("run.vram", None), redacted=True, command=["python", str(secret / "train.py")])
+    gpu = FakeGpu()
+    gpu.use()
+    recorder.gpu = gpu  # type: ignore[assignment]
+    recorder.owners = lambda _kind: {"owners": [{"file": str(secret / "train.py"), "line": 1}]}
+    assert "error" not in recorder.write("api", ending=f"SIGTERM, at {secret / 'train.py'}:1 in step")
+    with zipfile.ZipFile(secret / "run.vram") as archive:
+        for name in archive.namelist():
+            assert b"jane" not in archive.read(name), name
+        assert json.loads(archive.read("owners.json")) == {"owners": [{"file": "train.py", "line": 1}]}
+
+
+def test_a_program_may_remove_the_folder_that_it_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    gpu = FakeGpu()
+    gpu.use()
+    recorder = Recorder(Places("run.vram", None))
+    recorder.gpu = gpu  # type: ignore[assignment]
+    assert recorder.write("api", str(tmp_path / "run.vram"))["path"] == str(tmp_path / "run.vram")
+    with zipfile.ZipFile(tmp_path / "run.vram") as archive:
+        assert json.loads(archive.read("meta.json"))["folder"] is None
+
+
+def test_a_later_block_has_no_names_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, gpu = Recorder(Places(str(tmp_path / "run.vram"), None)), FakeGpu(metadata=False)
+    gpu.use()
+    recorder.gpu = gpu  # type: ignore[assignment]
+    monkeypatch.setattr(recorder, "_names", lambda _kind: [{"name": "weight"}])
+    counts = []
+    for _ in range(2):
+        recorder.start()
+        if not counts:
+            recorder.step_ended(2)
+        recorder.write("api")
+        recorder.stop()
+        with zipfile.ZipFile(tmp_path / "run.vram") as archive:
+            counts.append(len(json.loads(archive.read("names.json"))["tensors"]))
+    assert counts == [2, 1]
+
+
+def test_the_fullest_moment_is_found_without_the_drivers_figures() -> None:
+    """Where nobody says what is free, all of the rest is unknown: it is not in use."""
+    kinds = {"pytorch_allocated": 5, "pytorch_cached": 3, "unknown": 92}
+    rows = tuple(LedgerRow(kind, size, "exact") for kind, size in kinds.items())
+    assert _used_bytes(Ledger(0, total_bytes=100, rows=rows)) == 8
+    assert _used_bytes(Ledger(0, total_bytes=140, rows=(*rows, LedgerRow("free", 40, "exact")))) == 100
+
+
+def test_a_block_that_runs_out_of_memory_leaves_one_recording_on_each_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    session, gpu = Session(Plan(blocks_only=True), verdict=None, command=None), FakeGpu()
+    gpu.use()
+    session.recorder.gpu = gpu  # type: ignore[assignment]
+
+    def fails() -> None:
+        error = MemoryError()
+        error.__vramlens_path__ = session._write_failure(Failure(0, 1 << 30, 0))  # type: ignore[attr-defined]
+        raise error
+
+    with pytest.raises(MemoryError), session.block(str(tmp_path / "run.vram"), None):
+        fails()
+    assert os.listdir(tmp_path) == ["run-rank00003.vram"]
+    with session.block(str(tmp_path / "next.vram"), None):
+        pass
+    assert sorted(os.listdir(tmp_path)) == ["next-rank00003.vram", "run-rank00003.vram"]
+
+
+def test_two_threads_that_look_at_all_objects_leave_the_switch_interval_as_it_was() -> None:
+    before = sys.getswitchinterval()
+    one, other = _undisturbed(), _undisturbed()
+    with one:
+        other.__enter__()
+    other.__exit__(None, None, None)
+    assert sys.getswitchinterval() == before
+
+
+def test_two_threads_that_write_one_file_leave_a_whole_one(tmp_path: Path) -> None:
+    path, written = str(tmp_path / "x"), threading.Barrier(2, timeout=5)
+
+    def write(text: bytes) -> None:
+        with whole_file(path) as file:
+            for part in range(2):
+                file.write(text[5 * part : 5 * part + 5])
+                file.flush()
+                written.wait()
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in (b"a" * 10, b"b" * 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "x").read_bytes() in (b"a" * 10, b"b" * 10)
+    assert os.listdir(tmp_path) == ["x"]
 
 
 def test_a_stream_needs_no_more_than_write() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from recordings import data_of, read
+from vram_files import vram
 from vramlens.fleet import compare_files
 from vramlens.ranks import compare, summarise
 
@@ -26,6 +27,21 @@ def test_a_truncated_rank_is_told_and_the_others_are_compared(tmp_path: Path) ->
     assert [(one.cause, one.ranks) for one in found.differences] == [("leak", (1,))]
     assert "the recording of rank 3 ends early: its figures are lower bounds" in found.notes
     assert any("rank 3 recorded other numbers of steps" in note for note in found.notes)
+
+
+def test_numbers_that_no_job_has_cost_nothing(tmp_path: Path) -> None:
+    """Who counts up to such a number of ranks, or of collectives, never comes to an end."""
+    huge = (1 << 50) - 1
+    vram(tmp_path / "rank1.vram", data_of(CLEAN), {"rank": huge, "world_size": huge})
+    calls = [{"profiling_name": "nccl:all_reduce", "collective_seq_id": seq, "state": "completed"} for seq in (0, huge)]
+    groups = {"0": {"ranks": [0, 1, huge]}}
+    for rank in range(2):
+        record = {"version": "2", "pg_config": groups, "entries": calls}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(record))
+    found = compare_files([tmp_path])
+    assert [one.rank for one in found.ranks] == [1]
+    assert found.missing == ()
+    assert found.collectives == ()
 
 
 def test_different_step_counts_are_told_and_no_difference() -> None:

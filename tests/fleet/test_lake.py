@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -67,6 +68,19 @@ def test_an_export_goes_on_where_it_stopped(tmp_path: Path) -> None:
     os.unlink(next((tmp_path / "run=x/ranks").rglob("rank=00001.parquet")))
     again = export_lake([LEAK], str(tmp_path), "x")
     assert 0 < again.events < first.events
+
+
+def test_a_rank_without_gpu_memory_leaves_the_tables_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "rank0.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
+    (folder / "rank1.pickle").write_bytes(data_of("ranks/leak_rank1/leak_rank1.rank1"))
+    export_lake([folder], str(tmp_path / "lake"), "x")
+    found = Lake(tmp_path / "lake")
+    for table, key in (("lines", "file"), ("events", "action"), ("stacks", "frames"), ("steps", "peak_bytes")):
+        _, rows = found.sql(f"SELECT count(*), count({key}) FROM {table}")
+        assert rows[0][0] == rows[0][1] > 0
+    assert found.sql("SELECT DISTINCT rank FROM events")[1] == [(1,)]
 
 
 def test_no_scratch_files_stay(lake: Path) -> None:

@@ -6,7 +6,10 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +46,23 @@ def test_one_that_always_dies_is_told(tmp_path: Path) -> None:
         done, failed = for_each({3: (str(tmp_path), 3), 4: (str(tmp_path), 4)}, always_dies, pool)
     assert 3 not in done
     assert failed[3] == "its worker died, three times"
+
+
+def test_a_process_that_dies_while_ranks_are_handed_out(tmp_path: Path) -> None:
+    (tmp_path / "died").touch()  # of itself none dies
+    with workers("2") as pool:
+        assert isinstance(pool, ProcessPoolExecutor)
+        hand_out = pool.submit
+
+        def submit(*task: Any) -> Future[Any]:
+            if task[-1] == 3:
+                raise BrokenProcessPool
+            return hand_out(*task)
+
+        pool.submit = submit  # type: ignore[method-assign]
+        done, failed = for_each({rank: (str(tmp_path), rank) for rank in range(6)}, dies_once, pool)
+    assert done == {rank: rank * 10 for rank in range(6)}
+    assert failed == {}
 
 
 @pytest.mark.parametrize("where", ["x", "0", "spark://a:1"])

@@ -105,11 +105,16 @@ def test_a_swinging_value_is_quiet_for_a_minute() -> None:
     assert fired == [1, 61, 121]
 
 
+def test_what_is_over_again_within_the_minute_and_stays_so_is_told_after_it() -> None:
+    watch = Watch([parse_rule("used > 50%")])
+    fired = [at for at in range(180) if watch.look(used(10 if 10 <= at < 20 else 80), at)]
+    assert fired == [0, 60]
+
+
 def test_it_must_hold_for_as_long_as_the_rule_says() -> None:
     watch = Watch([parse_rule("used > 50% for 10s")])
     series = [(0, 60), (5, 60), (6, 10), (7, 60), (16, 60), (17, 60), (18, 60)]
     assert [at for at, percent in series if watch.look(used(percent), at)] == [17]
-    assert watch.active == {("GPU 0", "used > 50% for 10s")}
 
 
 def test_things_are_watched_apart_and_what_is_not_known_is_not_judged() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramlens.capture import control
+from vramlens.capture import user_folder
 from vramlens.capture.steps import StepCounter
 from vramlens.monitor import inside as module
 from vramlens.monitor import publisher as publisher_module
@@ -30,7 +30,7 @@ GIB = 1 << 30
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    own = control.control_folder()
+    own = user_folder.own_folder()
     os.mkdir(own, 0o700)
     return own
 
@@ -250,10 +250,10 @@ def test_a_forked_child_ends_although_the_parents_thread_held_its_locks(folder: 
 
 def test_where_the_runtime_folder_is_not_there_it_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run" / "user" / "7"))
-    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
-    folder = module.prepared_folder()
+    monkeypatch.setattr(user_folder.tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = user_folder.prepared_folder()
     assert folder == str(tmp_path / f"vramlens-{os.getuid()}")
-    assert folder in module.inside_folders()
+    assert folder in user_folder.all_folders()
     assert os.listdir(tmp_path) == [os.path.basename(folder)]
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
 
@@ -261,7 +261,7 @@ def test_where_the_runtime_folder_is_not_there_it_is_not_made(tmp_path: Path, mo
 def test_a_program_that_moves_elsewhere_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", ".")
-    assert module.prepared_folder() == str(tmp_path / f"vramlens-{os.getuid()}")
+    assert user_folder.prepared_folder() == str(tmp_path / f"vramlens-{os.getuid()}")
 
 
 def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path, monkeypat
     os.symlink(tmp_path / "elsewhere", tmp_path / f"vramlens-{os.getuid()}")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(PermissionError):
-        module.prepared_folder()
+        user_folder.prepared_folder()
     assert os.listdir(tmp_path / "elsewhere") == []
 
 

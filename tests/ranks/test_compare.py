@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import vramlens
 from planted_ranks import CAUSES, CLEAN, base_of, planted, usual, where
 from recordings import DATA, data_of, read
 from vramlens.ranks import RankSummary, compare, summarise
@@ -114,3 +115,12 @@ def test_the_order_of_ranks_does_not_matter() -> None:
 def test_nothing_at_all() -> None:
     assert compare([]).differences == ()
     assert compare(usual(BASE)[:1]).differences == ()
+
+
+@pytest.mark.parametrize("other", ["gpt.vram", "fsdp2-rank1.vram"])
+def test_a_rank_that_holds_less_but_has_lines_of_its_own(other: str) -> None:
+    """Recordings of two programs taken for two ranks: the lower peak has lines that nobody else has."""
+    files = (DATA / "captured" / "ddp-rank0.vram", DATA / "captured" / other)
+    ranks = [summarise(vramlens.load(file), rank) for rank, file in enumerate(files)]
+    assert ranks[1].peak_requested_bytes < ranks[0].peak_requested_bytes
+    assert {1} in [set(one.ranks) for one in compare(ranks).differences]

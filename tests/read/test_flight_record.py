@@ -69,6 +69,35 @@ def test_a_damaged_record_is_an_error_or_a_record(data: st.DataObject) -> None:
         flight_record(bytes(whole[:cut]), "fuzz")
 
 
+@pytest.mark.parametrize("close", [b"}%bNs.", b"}(%bNu.", b"(%bNd."])
+def test_other_keys_than_texts_are_passed_over(close: bytes) -> None:
+    """To hash this tuple of two tuples of two tuples ... takes 2 ** 60 steps."""
+    doubling = b"N\x85\x94" + b"".join(b"0h%ch%c\x86\x94" % (level, level) for level in range(60))
+    assert read_values(b"\x80\x04" + close % doubling, "bomb") == {}
+
+
+def test_what_a_record_names_often_is_made_once() -> None:
+    frames = [{"name": "f", "filename": "a.py", "line": 1}] * 100
+    shapes = [[1] * 16] * 256
+    entry = {"profiling_name": "nccl:all_reduce", "frames": frames, "input_sizes": shapes, "output_sizes": shapes}
+    groups = {str(number): {"ranks": "[0, 1, 2]"} for number in range(2)}
+    record = {"version": "2", "pg_config": groups, "entries": [entry] * 100_000 + [{**entry, "state": "started"}]}
+    found = flight_record(pickle.dumps(record, 4), "test")
+    first, last = found.collectives[0], found.collectives[-1]
+    assert len(found.collectives) == 100_001
+    assert first is found.collectives[99_999]
+    assert first.frames is last.frames
+    assert first.input_sizes is last.output_sizes
+    assert first.input_sizes == ((1,) * 16,) * 256
+    assert [group.ranks for group in found.groups.values()] == [(0, 1, 2)] * 2
+
+
+def test_ranks_that_no_job_has_are_passed_over() -> None:
+    groups = {"0": {"ranks": [0, 1, 1 << 60, -1, True, "2"]}, "1": {"ranks": "[0, 999999999]"}}
+    found = flight_record(json.dumps({"version": "2", "pg_config": groups, "entries": []}).encode(), "test")
+    assert [group.ranks for group in found.groups.values()] == [(0, 1), (0,)]
+
+
 def test_a_real_record() -> None:
     record = read_flight_record(DATA / "ranks/desync/desync.rank1.nccl.pickle.xz")
     assert record.groups["0"].ranks == (0, 1)

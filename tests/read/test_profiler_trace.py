@@ -166,6 +166,7 @@ HOSTILE = [
     {"name": ["a"]}, {"args": 7}, {"args": []}, {"args": {"External id": "x"}}, {"args": {"External id": 10**30}},
     {"args": {"Sequence number": [1]}}, {"args": {"Fwd thread id": "x"}}, {"pid": ["a"]}, {"cat": ["cpu_op"]},
     {"cat": {"a": 1}}, {"cat": "kernel", "args": {"device": "GPU"}}, {"cat": "kernel", "args": {"correlation": 2**70}},
+    {"name": 5, "args": None}, {"name": None, "args": None}, {"name": True, "args": {}},
 ]  # fmt: skip
 
 
@@ -180,6 +181,7 @@ def test_an_event_that_makes_no_sense_is_left_out_and_counted(change):
     names = [trace.names[name] for name in trace.spans.name]
     assert names[0] == "aten::add"
     assert names[-1] == "aten::mul"
+    assert all(type(name) is str for name in trace.names)
     if len(names) == 2 and change != {"cat": {"a": 1}}:
         assert "1 of 4 events" in trace.missing[0]
 

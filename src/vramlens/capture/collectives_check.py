@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import IO, Any
 
 _PATIENCE_S = 120.0
 
@@ -86,35 +88,39 @@ def check_collectives(world: int, backend: str = "nccl", patience_s: float = _PA
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [sys.executable, "-m", "vramlens.capture.collectives_worker", address]
-    children = [
-        subprocess.Popen(
-            [*command, str(rank), str(world), backend, str(patience_s / 2)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(world)
-    ]
+    children: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + patience_s
     answers: list[dict[str, Any]] = []
-    try:
-        for rank, child in enumerate(children):
-            out, errors = child.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            if child.returncode:
-                last = (errors.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-                return failed(f"rank {rank} failed: {last[:300]}")
-            answers.append(json.loads(out.strip().splitlines()[-1]))
-    except subprocess.TimeoutExpired:
-        return failed(f"the collectives did not end within {patience_s:.0f} s: a rank hangs")
-    except (OSError, ValueError, IndexError) as error:
-        return failed(f"the check could not be run: {error}")
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-            child.communicate()
+    # Files, not pipes: with NCCL_DEBUG=INFO a rank says more than a pipe holds, and all would wait for it.
+    with contextlib.ExitStack() as files:
+        said = [[files.enter_context(tempfile.TemporaryFile()) for _ in ("out", "err")] for _ in range(world)]
+        try:
+            for rank, (out, errors) in enumerate(said):
+                arguments = [str(rank), str(world), backend, str(patience_s / 2)]
+                surroundings = os.environ | {"OMP_NUM_THREADS": "1"}
+                children.append(subprocess.Popen([*command, *arguments], stdout=out, stderr=errors, env=surroundings))
+            for rank, (child, (out, errors)) in enumerate(zip(children, said, strict=True)):
+                code = child.wait(timeout=max(0.1, deadline - time.monotonic()))
+                if code:
+                    last = (_lines(errors) or [f"exit code {code}"])[-1]
+                    return failed(f"rank {rank} failed: {last[:300]}")
+                answers.append(json.loads(_lines(out)[-1]))
+        except subprocess.TimeoutExpired:
+            return failed(f"the collectives did not end within {patience_s:.0f} s: a rank hangs")
+        except (OSError, ValueError, IndexError) as error:
+            return failed(f"the check could not be run: {error}")
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be killed
+                    child.wait(2.0)
     return _joined(answers, backend, world, environment)
+
+
+def _lines(said: IO[bytes]) -> list[str]:
+    said.seek(0)
+    return said.read().decode("utf-8", "replace").strip().splitlines()
 
 
 def _joined(answers: list[dict[str, Any]], backend: str, world: int, environment: dict[str, str]) -> CollectivesCheck:

@@ -12,12 +12,11 @@ import os
 import selectors
 import signal
 import socket
-import stat
-import tempfile
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from vramlens.capture.user_folder import all_folders, is_trusted, prepared_folder
 from vramlens.capture.warn import harmless
 from vramlens.errors import InputError
 
@@ -28,12 +27,6 @@ _TICK_S = 1.0
 _LONGEST_LINE = 1 << 16
 
 
-def control_folder() -> str:
-    """The folder of this user's sockets."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return os.path.join(base, f"vramlens-{os.getuid()}")
-
-
 def ask(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     """Asks a program that runs under vramlens, and returns its answer.
 
@@ -42,16 +35,7 @@ def ask(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     """
     if not hasattr(socket, "AF_UNIX"):
         raise InputError("this system has no Unix sockets: a running program cannot be asked")
-    path = os.path.join(control_folder(), f"{pid}.sock")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(_ANSWER_WITHIN_S)
-        try:
-            client.connect(path)
-        except OSError:
-            raise InputError(
-                f"process {pid} does not run under vramlens here, or has not used a GPU yet: start it with "
-                "'vramlens run', or call vramlens.install() in it"
-            ) from None
+    with _connected(pid) as client:
         try:
             client.sendall(json.dumps(request).encode() + b"\n")
             with client.makefile("rb") as answers:
@@ -61,6 +45,25 @@ def ask(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise InputError(f"process {pid} gave no answer that makes sense")
     return answer
+
+
+def _connected(pid: int) -> socket.socket:
+    for folder in filter(is_trusted, all_folders()):
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(_ANSWER_WITHIN_S)
+        try:
+            client.connect(_socket_path(folder, pid))
+            return client
+        except OSError:  # none there, or of a program that has ended
+            client.close()
+    raise InputError(
+        f"process {pid} does not run under vramlens here, or has not used a GPU yet: start it with "
+        "'vramlens run', or call vramlens.install() in it"
+    )
+
+
+def _socket_path(folder: str, pid: int) -> str:
+    return os.path.join(folder, f"{pid}.sock")
 
 
 class Control:
@@ -78,7 +81,7 @@ class Control:
         self._selector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._path = ""
-        self._wake_end, self._waiting_end = socket.socketpair()
+        self._wake_end: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
 
@@ -93,8 +96,9 @@ class Control:
 
     def start(self) -> None:
         """Begins to listen: the thread starts."""
-        self._waiting_end.setblocking(False)
-        self._selector.register(self._waiting_end, selectors.EVENT_READ)
+        self._wake_end, waiting_end = socket.socketpair()
+        waiting_end.setblocking(False)
+        self._selector.register(waiting_end, selectors.EVENT_READ)
         self._listen()
         self._thread = threading.Thread(target=self._run, name="vramlens", daemon=True)
         self._thread.start()
@@ -122,19 +126,15 @@ class Control:
             self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._wake_end.send(b"x")
+        if self._wake_end is not None:
+            with contextlib.suppress(OSError):
+                self._wake_end.send(b"x")
 
     @harmless("listening for 'vramlens dump'")
     def _listen(self) -> None:
         if not hasattr(socket, "AF_UNIX"):
             return
-        folder = control_folder()
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        found = os.lstat(folder)
-        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-            raise PermissionError(f"{folder} is open to others")
-        self._path = os.path.join(folder, f"{self._pid}.sock")
+        self._path = _socket_path(prepared_folder(), self._pid)
         with contextlib.suppress(OSError):
             os.unlink(self._path)  # of an earlier process with our number
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -149,15 +149,10 @@ class Control:
             for key, _ in self._selector.select(_TICK_S):
                 if key.fileobj is self._listener:
                     self._answer()
-                elif self._drained() and not self._is_over:
+                elif _drained(cast(socket.socket, key.fileobj)) and not self._is_over:
                     self._dump("signal", None)
             if not self._is_over:
                 self._tick()
-
-    def _drained(self) -> bool:
-        with contextlib.suppress(OSError):
-            return bool(self._waiting_end.recv(4096))
-        return False
 
     @harmless("answering 'vramlens dump'")
     def _answer(self) -> None:
@@ -170,3 +165,10 @@ class Control:
                 path = json.loads(lines.readline(_LONGEST_LINE)).get("path")
             answer = self._dump("signal", path if isinstance(path, str) else None)
             connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _drained(end: socket.socket) -> bool:
+    """Takes all that waits at an end that does not block; whether there was anything."""
+    with contextlib.suppress(OSError):
+        return bool(end.recv(4096))
+    return False

@@ -53,7 +53,7 @@ class DeviceFacts:
         found = {device: ledger(device, ask_nccl=False) for device in self.in_use()}
         if found and "start" not in self._ledgers:
             self._keep("start", list(found.values()))
-        used = sum((one.total_bytes or 0) - (_free_bytes(one) or 0) for one in found.values())
+        used = sum(_used_bytes(one) for one in found.values())
         if used > self._most_used:
             self._most_used = used
             self._keep("peak", list(found.values()))
@@ -82,7 +82,7 @@ class DeviceFacts:
 
     def ledgers(self) -> dict[str, Any]:
         """For the recording: by moment."""
-        return self._ledgers
+        return dict(self._ledgers)  # a driver that answers late adds to it while the recording is written
 
     def _keep(self, moment: str, found: list[Ledger]) -> None:
         self._ledgers[moment] = {
@@ -92,4 +92,9 @@ class DeviceFacts:
 
 
 def _free_bytes(one: Ledger) -> int | None:
-    return next((row.bytes for row in one.rows if row.kind == "free"), None)
+    return one.bytes_of("free")
+
+
+def _used_bytes(one: Ledger) -> int:
+    """What is in use; where the driver does not say what is free, what somebody is known to hold."""
+    return sum(row.bytes for row in one.rows if row.kind != ("unknown" if _free_bytes(one) is None else "free"))

@@ -36,6 +36,14 @@ def _is_a_job_of_many() -> bool:
     return any(os.environ.get(name, "1") not in ("", "1") for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
 
 
+def absolute(path: str) -> str:
+    """The path from the root on; as it is where the program has removed the folder that it is in."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path
+
+
 class Places:
     """The files of one process.
 
@@ -45,7 +53,7 @@ class Places:
 
     def __init__(self, output: str | None, program: str | None, *, is_child: bool = False) -> None:
         # Made absolute at once: programs change their folder.
-        self._output = os.path.abspath(output or os.curdir)
+        self._output = absolute(output or os.curdir)
         self._is_file = output is not None and output.endswith(".vram")
         self._program = os.path.splitext(os.path.basename(program or ""))[0] or "python"
         self._is_child = is_child

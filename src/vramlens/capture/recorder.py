@@ -23,7 +23,7 @@ from vramlens.capture.module_paths import ModulePaths
 from vramlens.capture.places import Places, rank_of_process
 from vramlens.capture.process_group import groups_for_meta
 from vramlens.capture.recording_file import SCHEMA, no_collection, write_recording
-from vramlens.capture.redact import redact
+from vramlens.capture.redact import redact, redacted_part
 from vramlens.capture.samples import Samples
 from vramlens.capture.steps import StepCounter
 from vramlens.capture.torch_api import Allocator
@@ -99,6 +99,7 @@ class Recorder:
                 reason = str(error).partition("\n")[0]
                 say(f"this allocator keeps no history ({reason}): the recording holds figures only")
         self._started_us = time.time_ns() // 1000
+        self._earlier_names = []  # of an earlier block: other tensors may have those addresses by now
         self.recording = True
         self.mark_modules()
         if self._marks is not None:
@@ -227,6 +228,8 @@ class Recorder:
             }
             if owners is not None:
                 parts["owners"] = owners
+            if self._redacted:
+                parts |= {name: redacted_part(parts[name]) for name in ("names", "owners") if name in parts}
             start = None if self._start_state is None else zlib.decompress(self._start_state)
             write_recording(path, snapshot, parts, start)
             events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
@@ -268,7 +271,7 @@ class Recorder:
             "python": platform.python_version(),
             "platform": platform.platform(),
             "command": self._command or [*sys.orig_argv],
-            "folder": os.getcwd(),
+            "folder": _present_folder(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "rank": rank_of_process(),
@@ -317,6 +320,9 @@ def _undisturbed() -> Iterator[None]:
     """Keeps the interpreter's lock: while all objects are looked at, all are alive, and a tensor that another thread
     gives up meanwhile would not be freed."""
     before = sys.getswitchinterval()
+    if before == _LONG_S:  # another thread is in here, too, and restores what the program had
+        yield
+        return
     sys.setswitchinterval(_LONG_S)
     try:
         yield
@@ -335,6 +341,12 @@ def _leave_out(snapshot: dict[str, Any], since_us: int) -> None:
         [event for event in trace if event.get("time_us", since_us) >= since_us]
         for trace in snapshot.get("device_traces", ())
     ]
+
+
+def _present_folder() -> str | None:
+    with contextlib.suppress(OSError):  # programs remove the folder that they are in
+        return os.getcwd()
+    return None
 
 
 def _number(variable: str) -> int | None:

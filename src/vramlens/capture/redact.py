@@ -1,4 +1,4 @@
-"""Redaction: a recording to hand to others tells no paths, arguments, host or user."""
+"""Redaction: a recording to hand to others tells no folders, arguments, host or user."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 _LIBRARY = re.compile(r"(?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\].*$")
 _COMPILED = re.compile(r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$")  # the folder has the user's name in it
 _PRIVATE_META = ("command", "ending", "host", "folder")
+# Within a text: what begins at a root or a drive, and relative paths of Python files.
+_PATH = re.compile(r"(?<![\w.+@~-])(?:[A-Za-z]:)?[/\\][\w.+@~-][\w.+@~/\\-]*|[\w.+@~-]+(?:[/\\][\w.+@~-]+)+\.pyw?\b")
 
 
 def redact(snapshot: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -31,6 +33,36 @@ def redact(snapshot: dict[str, Any], meta: dict[str, Any]) -> None:
     for key in _PRIVATE_META:
         meta.pop(key, None)
     meta["redacted"] = True
+
+
+def redacted_part(part: Any) -> Any:
+    """Another part of the recording (names, owners) with no folder in any of its texts."""
+    files = sorted(set(_files(part)), key=len, reverse=True)  # whole paths, in which spaces may be
+
+    def without_folders(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_folders(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [each if type(each) is int else without_folders(each) for each in value]
+        if not isinstance(value, str):
+            return value
+        for path in files:
+            value = value.replace(path, redacted_path(path))
+        return _PATH.sub(lambda found: redacted_path(found[0]), value)
+
+    return without_folders(part)
+
+
+def _files(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("file"), str) and value["file"]:
+            yield value["file"]
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return
+    for each in value:
+        if type(each) is not int:
+            yield from _files(each)
 
 
 def redacted_path(path: str) -> str:

@@ -15,7 +15,7 @@ from vramlens.capture.control import Control
 from vramlens.capture.ending import ending_of_exception, ending_of_stack, uncaught
 from vramlens.capture.on_import import when_imported
 from vramlens.capture.oom import RECORDED, Failure, OutOfMemoryWatch, Verdict
-from vramlens.capture.places import Places
+from vramlens.capture.places import Places, absolute
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.profiler import NvtxMarks, ProfilerTrace
 from vramlens.capture.recorder import Recorder
@@ -121,7 +121,7 @@ class Session:
     @contextlib.contextmanager
     def block(self, path: str, max_events: int | None) -> Iterator[None]:
         """Records a block and writes it at its end, however it ends."""
-        recorder, began_us = self.recorder, time.time_ns() // 1000
+        recorder, began_us, path = self.recorder, time.time_ns() // 1000, absolute(path)
         is_outermost = self.plan.blocks_only and not self._open_blocks
         self._open_blocks += 1
         if is_outermost:
@@ -133,7 +133,8 @@ class Session:
         try:
             yield
         except BaseException as error:
-            failed = getattr(error, "__vramlens_path__", None) == os.path.abspath(path)
+            written = getattr(error, "__vramlens_path__", None)  # of several ranks, or failures, not just ``path``
+            failed = written is not None and (is_outermost or written == path)
             raise
         finally:
             self._open_blocks -= 1

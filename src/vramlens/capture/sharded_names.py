@@ -8,7 +8,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, takewhile
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -105,12 +105,7 @@ class Heap:
 
     def attributes(self, owner: object) -> list[tuple[str, Any]]:
         """Names and values of an instance's own attributes: slots and the real ``__dict__``, never a property."""
-        cls = type(owner)
-        layout = self._layouts.get(id(cls))
-        if layout is None:
-            layout = self._layouts[id(cls)] = _layout(cls)
-            self._classes.append(cls)
-        namespace, slots = layout
+        namespace, slots = self._layout_of(type(owner))
         found = []
         for name, slot in slots:
             with suppress(AttributeError):  # a slot without a value
@@ -121,8 +116,14 @@ class Heap:
 
     def namespace(self, owner: object) -> Any:
         """The dict in which an instance keeps its attributes, or None."""
-        getter = self._layouts.setdefault(id(type(owner)), _layout(type(owner)))[0]
+        getter, _ = self._layout_of(type(owner))
         return None if getter is None else getter.__get__(owner)
+
+    def _layout_of(self, cls: type) -> tuple[Any, list[tuple[str, Any]]]:
+        if id(cls) not in self._layouts:
+            self._layouts[id(cls)] = _layout(cls)
+            self._classes.append(cls)
+        return self._layouts[id(cls)]
 
     def edges(self, owner: Any) -> list[tuple[str, Any]]:
         """What a container or an instance holds, with the text that leads to each: ``['key']``, ``[3]``, ``.name``."""
@@ -168,8 +169,7 @@ class Heap:
         cls = type(tensor)
         plain = self._plain.get(id(cls))
         if plain is None:
-            below = _MRO.__get__(cls)
-            below = below[: next(i for i, base in enumerate(below) if base is self.tensor)]
+            below = takewhile(lambda base: base is not self.tensor, _MRO.__get__(cls))
             plain = not any("__torch_dispatch__" in _DICT.__get__(base) for base in below)
             self._plain[id(cls)] = plain
         return plain

@@ -64,7 +64,10 @@ class Allocator:
     def history_is_on(self) -> bool:
         """Whether somebody has PyTorch record already."""
         asked = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
-        return self.kind == "cuda" and asked is not None and bool(asked())
+        try:
+            return self.kind == "cuda" and asked is not None and bool(asked())
+        except RuntimeError:  # an allocator that keeps no history
+            return False
 
     def start_history(self, max_events: int) -> None:
         """Has PyTorch record events, the last ``max_events`` of each device, with the Python stack of each request.
@@ -126,7 +129,10 @@ class Allocator:
     def memory_fraction(self, device: int) -> float | None:
         """What ``set_per_process_memory_fraction`` was given; 1.0 by default, None where it cannot be told."""
         get = getattr(self._torch._C, f"_{self.kind}_getMemoryFraction", None)
-        return None if get is None else float(get(device))
+        try:
+            return None if get is None else float(get(device))
+        except RuntimeError:  # a pluggable allocator
+            return None
 
     def properties(self, device: int) -> dict[str, Any]:
         """Name, unique id and memory (bytes) of a device."""

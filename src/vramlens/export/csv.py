@@ -18,24 +18,29 @@ def csv_chunks(views: Sequence[Attribution]) -> Iterator[bytes]:
         if not place:
             yield (",".join(table) + "\r\n").encode()
         count = len(view.device.allocations)
+        texts = {name: _texts(column) for name, column in table.items()}
         for first in range(0, count, _CHUNK):
             last = min(first + _CHUNK, count)
-            columns = [_cells(name, column, first, last) for name, column in table.items()]
+            columns = [_cells(name, column, texts[name], first, last) for name, column in table.items()]
             rows = "\r\n".join(map(",".join, zip(*columns, strict=True)))
             yield (rows + "\r\n").encode("utf-8", "backslashreplace")
 
 
-def _cells(name: str, column: Column, first: int, last: int) -> list[str]:
+def _texts(column: Column) -> list[str]:
+    """The different cells of a column of words; the last is that of -1: nothing."""
+    return [] if isinstance(column, Numbers) else [*map(_quoted, column.texts), ""]
+
+
+def _cells(name: str, column: Column, texts: list[str], first: int, last: int) -> list[str]:
     """The cells of some rows."""
     if not isinstance(column, Numbers):
-        cells = [*map(_quoted, column.texts), ""]  # the last is that of -1: nothing
-        return [cells[code] for code in column.code[first:last].tolist()]
+        return [texts[code] for code in column.code[first:last].tolist()]
     values = column.values[first:last].tolist()
-    texts = [f"0x{value:x}" for value in values] if name == "address" else list(map(str, values))
+    cells = [f"0x{value:x}" for value in values] if name == "address" else list(map(str, values))
     if column.known is None:
-        return texts
+        return cells
     known = column.known[first:last].tolist()
-    return [text if there else "" for text, there in zip(texts, known, strict=True)]
+    return [cell if there else "" for cell, there in zip(cells, known, strict=True)]
 
 
 def _quoted(text: str) -> str:

@@ -15,6 +15,7 @@ from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.read.error_file import read_error_file, tells_of_another
 from vramlens.read.flight_record import read_flight_record
+from vramlens.read.values import MOST_RANKS, as_number
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
 from vramlens.units import counted
@@ -140,9 +141,8 @@ def read_lake(lake: Lake) -> Job:
         InputError: they cannot be read.
     """
     summaries, flights, errors, facts = lake.summaries(), lake.flights(), lake.errors(), lake.facts()
-    world = facts.get("world_size")
     known = {*(one.rank for one in summaries), *flights}
-    missing = _missing(world if isinstance(world, int) else None, known, flights)
+    missing = _missing(as_number(facts.get("world_size"), MOST_RANKS), known, flights)
     notes = [note for note in facts.get("notes", []) if isinstance(note, str)]
     return Job(summaries, flights, missing, False, tuple(notes), errors)
 

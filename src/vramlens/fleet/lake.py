@@ -41,6 +41,7 @@ from vramlens.read.flight_record import read_flight_record
 from vramlens.trace import Action, Frame
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
+from vramlens.whole_file import whole_file
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -52,8 +53,6 @@ _ROW_GROUP = 131_072
 _ENCODING = "PARQUET_VERSION v2, COMPRESSION zstd"
 _MEMORY_LIMIT = "1500MB"
 _ACTIONS = ", ".join(f"'{action.name.lower()}'" for action in Action)
-# Texts are made by DuckDB from numbers: a million Python strings would take longer than everything else.
-_SELECT = {"events": f"SELECT * REPLACE ([{_ACTIONS}][action + 1] AS action) FROM columns"}
 
 
 class _Writer(threading.local):
@@ -137,9 +136,8 @@ def write_run(root: str, run: str, facts: Mapping[str, Any]) -> None:
     """Writes ``run.json``: what is known of the run as a whole."""
     folder = Path(root) / f"run={run}"
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = folder / f".run.json.{os.getpid()}"
-    scratch.write_text(json.dumps(facts, indent=1))
-    scratch.replace(folder / "run.json")
+    with whole_file(str(folder / "run.json")) as file:
+        file.write(json.dumps(facts, indent=1).encode())
 
 
 class Lake:
@@ -256,11 +254,20 @@ def _write(connection: DuckDBPyConnection, base: Path, table: str, rank: int, co
     try:
         connection.register("columns", dict(columns))
         name = scratch.replace("'", "''")
-        select = _SELECT.get(table, "SELECT * FROM columns")
-        connection.execute(f"COPY ({select}) TO '{name}' (FORMAT parquet, {_ENCODING}, ROW_GROUP_SIZE {_ROW_GROUP})")
+        connection.execute(
+            f"COPY ({_select(table, columns)}) TO '{name}' (FORMAT parquet, {_ENCODING}, ROW_GROUP_SIZE {_ROW_GROUP})"
+        )
         os.chmod(scratch, 0o644)
         os.replace(scratch, target)
     finally:
         connection.unregister("columns")
         if os.path.exists(scratch):
             os.unlink(scratch)
+
+
+def _select(table: str, columns: Mapping[str, Any]) -> str:
+    """The question that gives a table's rows: every column of the same type on every rank, also where it is empty."""
+    if table == "events":  # texts made from numbers: a million Python strings would take longer than everything else
+        return f"SELECT * REPLACE ([{_ACTIONS}][action + 1] AS action) FROM columns"
+    texts = [f"CAST({name} AS VARCHAR) AS {name}" for name, values in columns.items() if values.dtype == object]
+    return f"SELECT * REPLACE ({', '.join(texts)}) FROM columns" if texts else "SELECT * FROM columns"

@@ -13,13 +13,28 @@ from numpy.typing import NDArray
 
 from vramlens.fleet.summary_json import summary_to_json
 from vramlens.ranks import RankSummary
-from vramlens.trace import NO_STACK, Frame, Stacks, Trace
+from vramlens.trace import NO_STACK, Events, Frame, Stacks, Trace
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.rank_error import RankError
 from vramlens.trace.stacks import is_user_file
 
 Columns = dict[str, Any]
 """A column each, of equal length."""
+
+
+_NO_NUMBERS, _NO_IDS = np.zeros(0, np.uint64), np.zeros(0, np.uint32)
+_NO_EVENTS = Events(
+    action=np.zeros(0, np.uint8),
+    address=_NO_NUMBERS,
+    size=_NO_NUMBERS,
+    stream=_NO_NUMBERS,
+    time_us=np.zeros(0, np.int64),
+    stack=_NO_IDS,
+    compile_context=_NO_IDS,
+    user_metadata=_NO_IDS,
+    other_action=_NO_IDS,
+    pool=_NO_IDS,
+)
 
 
 def _texts(values: Sequence[str | None]) -> NDArray[Any]:
@@ -74,9 +89,7 @@ def step_rows(one: RankSummary) -> Columns:
 def event_rows(trace: Trace, summary: RankSummary) -> dict[str, Columns]:
     """The events of the rank's device, and the stacks that they name."""
     device = trace.devices.get(summary.device)
-    if device is None:
-        return {"events": {"seq": np.zeros(0, np.int32), "action": np.zeros(0, np.uint8)}}
-    events = device.events
+    events = _NO_EVENTS if device is None else device.events
     used = np.unique(events.stack[events.stack != NO_STACK])
     hashes, rows = _stack_hashes(trace.stacks, used)
     identity = np.zeros(len(events), np.uint64)

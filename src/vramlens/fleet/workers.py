@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from typing import Any, TypeVar, cast
@@ -107,14 +107,19 @@ def for_each(
     left = dict(tasks)
     for attempt in range(_TRIES):
         with _fresh(executor, attempt) as pool:
-            waiting = {pool.submit(function, *arguments): rank for rank, arguments in left.items()}
+            waiting: dict[Future[_Result], _Key] = {}
+            with suppress(BrokenExecutor):  # a worker may die while the last of many ranks are still handed out
+                for rank, arguments in left.items():
+                    waiting[pool.submit(function, *arguments)] = rank
             for future in as_completed(waiting):
-                rank = waiting[future]
-                _settle(rank, future.result, done, failed, again=attempt + 1 < _TRIES)
+                _settle(waiting[future], future.result, done, failed)
                 told()
         left = {rank: arguments for rank, arguments in left.items() if rank not in done and rank not in failed}
         if not left:
             break
+    if left:
+        failed.update(dict.fromkeys(left, "its worker died, three times"))
+        told()
     return done, failed
 
 
@@ -133,18 +138,16 @@ def _settle(
     result: Callable[[], _Result],
     done: dict[_Key, _Result],
     failed: dict[_Key, str],
-    *,
-    again: bool = False,
 ) -> None:
+    """Notes a rank's result, or why there is none; nothing where its worker died."""
     try:
         done[rank] = result()
     except VramlensError as error:
         failed[rank] = str(error)
     except BrokenExecutor:
-        if not again:
-            failed[rank] = "its worker died, three times"
+        return
     except Exception as error:  # whatever a worker raises is its rank's: the others go on
-        if type(error).__name__ == "KilledWorker" and again:
+        if type(error).__name__ == "KilledWorker":  # Dask's
             return
         failed[rank] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
 

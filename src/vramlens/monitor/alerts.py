@@ -59,25 +59,17 @@ class Alert:
 @dataclass(slots=True)
 class _State:
     since: float | None = None
-    is_on: bool = False
+    is_told: bool = False
     fired_at: float = -1e18
     seen_at: float = 0.0
 
 
 class Watch:
-    """Holds values against rules.
-
-    Attributes:
-        active: what is over its limit now: subject and rule.
-    """
+    """Holds values against rules."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
         self._states: dict[tuple[str, str], _State] = {}
-
-    @property
-    def active(self) -> set[tuple[str, str]]:
-        return {key for key, state in self._states.items() if state.is_on}
 
     def look(self, values: Iterable[Values], now_s: float | None = None) -> list[Alert]:
         """The alerts that these values set off.
@@ -101,16 +93,13 @@ class Watch:
         state.seen_at = now
         if not rule.is_over(value):
             state.since = None
-            state.is_on = state.is_on and not rule.is_back(value)
+            state.is_told = state.is_told and not rule.is_back(value)
             return False
         if state.since is None:
             state.since = now
-        if state.is_on or now - state.since < rule.for_s:
+        if state.is_told or now - state.since < rule.for_s or now - state.fired_at < _QUIET_S:
             return False
-        state.is_on = True
-        if now - state.fired_at < _QUIET_S:
-            return False
-        state.fired_at = now
+        state.is_told, state.fired_at = True, now
         return True
 
 

@@ -11,19 +11,17 @@ import contextlib
 import json
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from vramlens.capture.control import control_folder
+from vramlens.capture.user_folder import all_folders, is_trusted, names_in, own_folder
 
 SCHEMA = "vramlens-inside/1"
 SUFFIX = ".inside"
 _LONGEST = 1 << 16
 _MOST_BYTES = 1 << 60
-_MOST_FILES = 4096
 _MOST_DEVICES = 64
 _FRESH_S = 10.0
 """How long a file counts whose process is not to be seen here: it has ended, or runs in another container."""
@@ -93,26 +91,7 @@ def start_of(pid: int) -> int | None:
 
 def inside_path(pid: int, started: int, folder: str | None = None) -> str:
     """Where a process writes its file."""
-    return os.path.join(folder or control_folder(), f"{pid}-{started}{SUFFIX}")
-
-
-def prepared_folder() -> str:
-    """This user's folder, made where it is missing; an absolute path, for the program may move elsewhere.
-
-    Only the folder itself is made: where XDG_RUNTIME_DIR names one that is not there, as after ``su``, it is in the
-    folder for temporary files, where readers look too.
-
-    Raises:
-        OSError: it cannot be made, or is open to others.
-    """
-    folder = os.path.abspath(control_folder())
-    if not os.path.isdir(os.path.dirname(folder)):
-        folder = os.path.join(os.path.abspath(tempfile.gettempdir()), os.path.basename(folder))
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    if not _is_private(folder, os.getuid()):
-        raise PermissionError(f"{folder} is open to others")
-    return folder
+    return os.path.join(folder or own_folder(), f"{pid}-{started}{SUFFIX}")
 
 
 def write_inside(path: str, inside: Inside) -> None:
@@ -143,50 +122,16 @@ def partial_path(path: str) -> str:
 def read_insides(folders: list[str] | None = None) -> list[Inside]:
     """What all programs of this user tell (of all users, for root); files of processes that ended are left out."""
     found: dict[tuple[int, int], Inside] = {}
-    for folder in inside_folders() if folders is None else folders:
+    for folder in all_folders() if folders is None else folders:
         for inside in _in_folder(folder):
             found.setdefault((inside.pid, inside.started), inside)
     return list(found.values())
 
 
-def inside_folders() -> list[str]:
-    """Every folder where programs of this user may have written; for root, of every user.
-
-    A program started by a scheduler has no XDG_RUNTIME_DIR where the shell of whoever watches has one.
-    """
-    uid = os.getuid() if hasattr(os, "getuid") else -1
-    bases = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", tempfile.gettempdir(), "/tmp"]
-    folders = [os.path.join(base, f"vramlens-{uid}") for base in bases if base]
-    if uid == 0:
-        for base in ("/tmp", tempfile.gettempdir(), *_listed("/run/user")):
-            folders += [os.path.join(base, name) for name in _names(base) if name.startswith("vramlens-")]
-    return list(dict.fromkeys(folders))
-
-
-def _listed(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in _names(folder)]
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)[:_MOST_FILES]
-    except OSError:
-        return []
-
-
-def _is_private(folder: str, uid: int | None) -> bool:
-    try:
-        found = os.lstat(folder)
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and uid in (None, found.st_uid)
-
-
 def _in_folder(folder: str) -> Iterator[Inside]:
-    uid = os.getuid() if hasattr(os, "getuid") else None
-    if not _is_private(folder, None if uid == 0 else uid):
+    if not is_trusted(folder):
         return
-    for name in _names(folder):
+    for name in names_in(folder):
         pid, _, started = name.removesuffix(SUFFIX).partition("-")
         if name.endswith(SUFFIX) and pid.isdecimal() and started.isdecimal():
             inside = _read(os.path.join(folder, name), int(pid), int(started))

@@ -17,6 +17,7 @@ from vramlens.capture.memory_now import host_memory
 from vramlens.capture.on_import import when_imported
 from vramlens.capture.places import rank_of_process
 from vramlens.capture.steps import StepCounter
+from vramlens.capture.user_folder import prepared_folder
 from vramlens.capture.warn import harmless
 from vramlens.monitor.counters import Counters, RecentPeak, counters, loaded_cuda, room_bytes, used_devices
 from vramlens.monitor.growth import Growth, steps_left
@@ -25,7 +26,6 @@ from vramlens.monitor.inside import (
     InsideDevice,
     inside_path,
     partial_path,
-    prepared_folder,
     start_of,
     write_inside,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from vramlens.ranks.summary import RankSummary
 from vramlens.trace.flight import FlightGroup
@@ -41,9 +42,10 @@ def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) 
     """The cohorts of some ranks, from what the process groups are called, else from what each rank holds."""
     numbers = sorted(one.rank for one in ranks)
     known = set(numbers)
-    named = {(group.description, group.ranks) for group in groups.values()}
+    named: list[tuple[str, Iterable[int]]] = list({(group.description, group.ranks) for group in groups.values()})
+    # Counted off when asked for, and not kept: a file can name hundreds of groups of a million ranks.
     spans = {group for one in ranks for group in one.groups}
-    named |= {(what, tuple(rank for span in each for rank in _span(span))) for what, each in spans}
+    named += [(what, chain.from_iterable(map(_span, each))) for what, each in spans]
     same = [
         known.intersection(members)
         for what, members in named

@@ -90,8 +90,8 @@ def _without_record(rows: list[CollectiveProblem], silent: list[int]) -> list[Co
 def _first_problem(group: str, by_rank: Mapping[int, Mapping[int, Collective]]) -> list[CollectiveProblem]:
     # The rings of the ranks may begin at different numbers: what one of them no longer holds cannot be compared.
     first = max((min(calls) for calls in by_rank.values() if calls), default=0)
-    last = max((max(calls) for calls in by_rank.values() if calls), default=-1)
-    for seq in range(first, last + 1):
+    numbers = sorted({seq for calls in by_rank.values() for seq in calls if seq >= first})
+    for seq in numbers:
         here = {rank: calls[seq] for rank, calls in by_rank.items() if seq in calls}
         absent = [rank for rank in by_rank if rank not in here]
         problem = _differs(here)
@@ -99,7 +99,7 @@ def _first_problem(group: str, by_rank: Mapping[int, Mapping[int, Collective]]) 
             return _rows(group, seq, here, problem)
         if absent and any(one.state != "completed" for one in here.values()):
             return _missing(group, seq, here, absent, by_rank)
-        if here and not absent and seq == last and all(one.state != "completed" for one in here.values()):
+        if not absent and seq == numbers[-1] and all(one.state != "completed" for one in here.values()):
             return _rows(group, seq, here, "not_completed")
     return []
 

@@ -135,7 +135,7 @@ class OneRank:
     def _main_cause(self, left: Mapping[str, int], excess: Mapping[str, list[tuple[int, LineUse]]]) -> str:
         """Of the causes that show on many lines, the one that explains the others."""
         stages = sum(more for more, line in excess.get("pipeline_stage", []) if line.category in STAY)
-        if stages > 0.1 * self.more:
+        if stages > max(0.1 * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
         return max(left, key=lambda cause: (left[cause], cause != "unknown"))
 

@@ -39,7 +39,7 @@ class StepPeaks:
         self._every = max(1, -(-len(known) * self._count // _MOST_CELLS))
         width = len(range(1, self._count, self._every))
         peaks = np.array([self._of(one) for one in known], np.float64).reshape(len(known), width)
-        self._varies = np.ptp(peaks, axis=1) / peaks.max(axis=1) if peaks.size else np.zeros(0)
+        self._varies = np.ptp(peaks, axis=1) / np.maximum(peaks.max(axis=1), 1) if peaks.size else np.zeros(0)
         self._most = peaks.max(axis=1) if peaks.size else np.zeros(0)
         self._ascending = np.sort(peaks, axis=0)
 

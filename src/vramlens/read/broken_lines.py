@@ -6,7 +6,7 @@ import re
 
 _BREAK = r"[ \t\r]{0,8}\n[ \t#>|*]{0,80}"  # where a terminal or a mail broke the line
 _SPARE = 600  # characters of spaces that a message may have beside its own
-_ANSI = re.compile(rb"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
+ANSI = re.compile(rb"\x1b\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _LINE_PREFIX = re.compile(
     r"[ \t]*(?:\[(?:rank|default)\d{1,7}\]:?[ \t]?|\d{1,7}: |[#>|*]{1,4}(?:[ \t]|$)"
     r"|\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?[ \t]{1,4}(?:\[?(?:DEBUG|INFO|WARNING|ERROR"
@@ -35,7 +35,7 @@ def broken(words: str) -> bytes:
 
 def plain_lines(window: bytes) -> list[str]:
     """The window's lines: no colours, no log prefixes."""
-    lines = _ANSI.sub(b"", window).decode("utf-8", "replace").splitlines() or [""]
+    lines = ANSI.sub(b"", window).decode("utf-8", "replace").splitlines() or [""]
     return [lines[0], *(_LINE_PREFIX.sub("", line, count=1) for line in lines[1:])]
 
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, TypeVar, cast
 
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.read.pickle_values import read_values
 from vramlens.read.source import open_source
-from vramlens.read.values import as_dict, as_list, as_number, as_text
+from vramlens.read.values import MOST_RANKS, as_dict, as_list, as_number, as_text
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.stacks import Frame
 
 _LARGEST_BYTES = 256 << 20
 _MOST_ENTRIES, _MOST_FRAMES, _MOST_TENSORS, _MOST_DIMENSIONS = 200_000, 100, 256, 16
+_MOST_GROUPS = 256
+_LONGEST_RANKS = 1 << 22
+"""Characters of the text that lists a group's ranks."""
 _LARGEST = (1 << 62) - 1
 _HEAD_BYTES = 1 << 16
 _KEYS = ("pg_config", "nccl_comm_state", "collective_seq_id")
@@ -28,6 +32,7 @@ _ALL_KEYS = ("entries", "version")
 """What the smallest record has, and a snapshot has not both of: its own keys are those below."""
 _OTHERS = ("segments", "device_traces", "traceEvents", "deviceProperties", "schemaVersion")
 """Of snapshots, and of the profiler's traces, which hold a pg_config of their own."""
+_Part = TypeVar("_Part")
 
 
 def is_flight_record(head: bytes) -> bool:
@@ -89,18 +94,33 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
     if not isinstance(value, dict) or not isinstance(value.get("entries", []), list) or not _says_so(value):
         raise NotARecording(f"{name}: no flight record of NCCL: it has no pg_config and no entries")
     entries = [entry for entry in value.get("entries", [])[:_MOST_ENTRIES] if isinstance(entry, dict)]
+    shared = _Shared()
     return FlightRecord(
         source=name,
         version=_text(value.get("version")),
         library_version=_text(value.get("comm_lib_version", value.get("nccl_version"))) or None,
-        groups=_groups(value.get("pg_config")),
+        groups=_groups(value.get("pg_config"), shared),
         last_completed={
             _text(key): _number(status.get("last_completed_collective")) or 0
             for key, status in as_dict(value.get("pg_status")).items()
             if isinstance(status, dict)
         },
-        collectives=tuple(_collective(entry) for entry in entries),
+        collectives=tuple(shared.once(_collective, entry) for entry in entries),
     )
+
+
+class _Shared:
+    """Makes each part once: a pickle can name one large part a million times, in two bytes each."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, int], Any] = {}
+
+    def once(self, make: Callable[[Any, _Shared], _Part], value: object) -> _Part:
+        """What ``make`` makes of a part, which stays as long as this."""
+        key = make, id(value)
+        if key not in self._made:
+            self._made[key] = make(value, self)
+        return cast(_Part, self._made[key])
 
 
 def _whole(stream: BinaryIO, name: str) -> bytes:
@@ -116,23 +136,23 @@ def _says_so(value: dict[Any, Any]) -> bool:
     return "pg_config" in value or "nccl_comm_state" in value or ("entries" in value and "version" in value)
 
 
-def _groups(value: object) -> dict[str, FlightGroup]:
+def _groups(value: object, shared: _Shared) -> dict[str, FlightGroup]:
     found = {}
-    for key, entry in list(as_dict(value).items())[:_MOST_TENSORS]:
+    for key, entry in list(as_dict(value).items())[:_MOST_GROUPS]:
         one = as_dict(entry)
-        ranks = one.get("ranks")
-        # A text such as "[0, 1]" in PyTorch's own, a list elsewhere.
-        if isinstance(ranks, str):
-            ranks = [int(digits) for digits in re.findall(r"\d{1,9}", ranks[: 16 * _MOST_ENTRIES])]
-        found[_text(key)] = FlightGroup(
-            _text(one.get("name")) or _text(key),
-            _text(one.get("desc")),
-            tuple(number for rank in as_list(ranks) if (number := _number(rank)) is not None),
-        )
+        ranks = shared.once(_ranks, one.get("ranks"))
+        found[_text(key)] = FlightGroup(_text(one.get("name")) or _text(key), _text(one.get("desc")), ranks)
     return found
 
 
-def _collective(entry: dict[Any, Any]) -> Collective:
+def _ranks(value: object, _shared: _Shared) -> tuple[int, ...]:
+    """A text such as "[0, 1]" in PyTorch's own, a list elsewhere."""
+    if isinstance(value, str):
+        value = [int(digits) for digits in re.findall(r"\d{1,9}", value[:_LONGEST_RANKS])]
+    return tuple(rank for rank in as_list(value)[:MOST_RANKS] if as_number(rank, MOST_RANKS) is not None)
+
+
+def _collective(entry: dict[Any, Any], shared: _Shared) -> Collective:
     group = as_list(entry.get("process_group"))
     p2p = entry.get("is_p2p") is True
     seq = _number(entry.get("p2p_seq_id" if p2p else "collective_seq_id"))
@@ -143,25 +163,34 @@ def _collective(entry: dict[Any, Any]) -> Collective:
         name=_text(entry.get("profiling_name")).partition(":")[2] or _text(entry.get("profiling_name")),
         is_p2p=p2p,
         state=_text(entry.get("state")) or "unknown",
-        input_sizes=_shapes(entry.get("input_sizes")),
-        output_sizes=_shapes(entry.get("output_sizes")),
-        dtypes=tuple(_text(each) for each in as_list(entry.get("input_dtypes"))[:_MOST_TENSORS]),
+        input_sizes=shared.once(_shapes, entry.get("input_sizes")),
+        output_sizes=shared.once(_shapes, entry.get("output_sizes")),
+        dtypes=shared.once(_texts, entry.get("input_dtypes")),
         created_ns=_number(entry.get("time_created_ns")),
         started_ns=_number(entry.get("time_discovered_started_ns")),
         completed_ns=_number(entry.get("time_discovered_completed_ns")),
-        frames=tuple(_frame(each) for each in as_list(entry.get("frames"))[:_MOST_FRAMES] if isinstance(each, dict)),
+        frames=shared.once(_frames, entry.get("frames")),
         timeout_ms=_number(entry.get("timeout_ms")),
     )
 
 
-def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
-    return tuple(
-        tuple(size for each in as_list(shape)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None)
-        for shape in as_list(value)[:_MOST_TENSORS]
-    )
+def _shapes(value: object, shared: _Shared) -> tuple[tuple[int, ...], ...]:
+    return tuple(shared.once(_shape, shape) for shape in as_list(value)[:_MOST_TENSORS])
 
 
-def _frame(entry: dict[Any, Any]) -> Frame:
+def _shape(value: object, _shared: _Shared) -> tuple[int, ...]:
+    return tuple(size for each in as_list(value)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None)
+
+
+def _texts(value: object, _shared: _Shared) -> tuple[str, ...]:
+    return tuple(_text(each) for each in as_list(value)[:_MOST_TENSORS])
+
+
+def _frames(value: object, shared: _Shared) -> tuple[Frame, ...]:
+    return tuple(shared.once(_frame, each) for each in as_list(value)[:_MOST_FRAMES] if isinstance(each, dict))
+
+
+def _frame(entry: dict[Any, Any], _shared: _Shared) -> Frame:
     return Frame(_text(entry.get("filename")), _number(entry.get("line")) or 0, _text(entry.get("name")))
 
 

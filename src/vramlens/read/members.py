@@ -17,6 +17,7 @@ from vramlens.read.process_groups import group_metas
 from vramlens.read.values import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
+    MOST_RANKS,
     as_dict,
     as_fraction,
     as_list,
@@ -195,6 +196,7 @@ def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, i
     meta = Meta(
         **{name: as_text(value.get(name)) for name in _TEXTS},  # type: ignore[arg-type]
         **{name: as_number(value.get(name)) for name in _NUMBERS},  # type: ignore[arg-type]
+        **{name: as_number(value.get(name), MOST_RANKS) for name in _RANKS},  # type: ignore[arg-type]
         command=tuple(word for each in as_list(value.get("command"))[:1000] if (word := as_text(each)) is not None),
         groups=group_metas(value.get("groups")),
         devices=devices,
@@ -210,7 +212,8 @@ def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, i
 
 
 _TEXTS = ("vramlens", "torch", "cuda", "driver", "python", "platform", "trigger", "ending", "host", "device_name")
-_NUMBERS = ("pid", "rank", "local_rank", "world_size", "max_events", "step")
+_NUMBERS = ("pid", "max_events", "step")
+_RANKS = ("rank", "local_rank", "world_size")
 
 
 def _device(value: object) -> DeviceMeta:

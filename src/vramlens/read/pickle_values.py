@@ -130,11 +130,14 @@ class _Machine:
         self.push(self.take(length).decode("utf-8", "replace"))
 
     def set_items(self, pairs: list[Any]) -> None:
-        """Puts keys and values into the dict on top."""
+        """Puts keys and values into the dict on top; other keys than texts are passed over.
+
+        No record has any, and Python's own hash of a deep tuple overflows the C stack, that of a shared one never ends.
+        """
         target = self.top()
         if type(target) is not dict or len(pairs) % 2:
             raise ValueError
-        target.update(zip(pairs[::2], pairs[1::2], strict=True))
+        target.update((key, value) for key, value in zip(pairs[::2], pairs[1::2], strict=True) if type(key) is str)
 
     def append_all(self, values: list[Any]) -> None:
         """Adds values to the list on top."""

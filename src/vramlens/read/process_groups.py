@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vramlens.read.values import as_list, as_number, as_text
+from vramlens.read.values import MOST_RANKS, as_list, as_number, as_text
 from vramlens.trace import GroupMeta
 
-_MOST_GROUPS, _MOST_SPANS, _MOST_RANKS, _LONGEST_NAME = 256, 1000, 1_000_000, 100
+_MOST_GROUPS, _MOST_SPANS, _LONGEST_NAME = 256, 1000, 100
 
 
 def group_metas(value: object) -> tuple[GroupMeta, ...]:
@@ -17,14 +17,14 @@ def group_metas(value: object) -> tuple[GroupMeta, ...]:
             continue
         spans = [span for ranks in as_list(each.get("ranks"))[:left] if (span := _span(ranks)) is not None]
         left -= len(spans)
-        if sum(count for _, count, _ in spans) <= _MOST_RANKS:
+        if sum(count for _, count, _ in spans) <= MOST_RANKS:
             found.append(GroupMeta(_name(each.get("name")), _name(each.get("description")), tuple(spans)))
     return tuple(found)
 
 
 def _span(value: object) -> tuple[int, int, int] | None:
     first, count, step = value if isinstance(value, list) and len(value) == 3 else (value, 1, 1)
-    numbers = [as_number(part, _MOST_RANKS) for part in (first, count, step)]
+    numbers = [as_number(part, MOST_RANKS) for part in (first, count, step)]
     if None in numbers or not numbers[1] or not numbers[2]:
         return None
     return numbers[0] or 0, numbers[1], numbers[2]

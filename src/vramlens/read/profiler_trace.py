@@ -159,6 +159,8 @@ class _Columns:
                 return
             kind = Kind.OPERATOR
         time, duration = event["ts"], event["dur"]
+        if type(name) is not str:
+            raise TypeError("a name that is no text")
         if not (0 <= time <= _LATEST_US and 0 <= duration <= _LONGEST_US):
             raise ValueError("no such time")
         if self._whole and (type(time) is float or type(duration) is float):

@@ -141,6 +141,11 @@ def _refuse_impossible(life: Lifetimes) -> None:
             raise UnsafeInput(f"it claims a block of {int(sizes.max()):,} bytes: no device has that")
 
 
+def _refuse_many_devices(count: int) -> None:
+    if count > _MOST_DEVICES:
+        raise UnsafeInput(f"it claims {count:,} devices")
+
+
 def _settings(snapshot: Snapshot, top: Mapping[str, int]) -> dict[str, Any]:
     return as_dict(snapshot.json(top["allocator_settings"])) if "allocator_settings" in top else {}
 
@@ -164,7 +169,7 @@ class _Builder:
     """Makes a DeviceTrace of each list of events and the segments that belong to it."""
 
     def __init__(self, snapshot: Snapshot, strings: Strings, settings: Mapping[str, Any]) -> None:
-        self._snapshot, self._strings, self._settings = snapshot, strings, settings
+        self._snapshot, self._settings = snapshot, settings
         state = snapshot["blocks.state"]
         named = {strings[text]: text for text in np.unique(state).tolist()}
         pending = [named[name] for name in _PENDING_STATES if name in named]
@@ -176,8 +181,7 @@ class _Builder:
         segment_device = self._snapshot["segments.device"][self._snapshot["final.rows"]]
         found = {int(device) for device in np.unique(segment_device) if device >= 0}
         found |= set(np.flatnonzero(self._snapshot["traces.count"]).tolist())
-        if len(found) > _MOST_DEVICES or lists > _MOST_DEVICES:
-            raise UnsafeInput(f"it claims {max(len(found), lists):,} devices")
+        _refuse_many_devices(max(len(found), lists))
         return {
             device: self._device(
                 device, "traces", "final", device if device < lists else None, segment_device == device
@@ -186,12 +190,12 @@ class _Builder:
         }
 
     def host(self) -> tuple[DeviceTrace, ...]:
-        lists = len(self._snapshot["host_traces.count"])
+        counts = self._snapshot["host_traces.count"]
+        _refuse_many_devices(len(counts))
         all_of_them = np.ones(len(self._snapshot["host.rows"]), np.bool_)
         return tuple(
             self._device(HOST, "host_traces", "host", index, all_of_them if index == 0 else ~all_of_them)
-            for index in range(lists)
-            if self._snapshot["host_traces.count"][index]
+            for index in np.flatnonzero(counts).tolist()
         )
 
     def _rows(self, table: str, index: int | None) -> slice | Column:

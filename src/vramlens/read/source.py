@@ -179,8 +179,11 @@ def _open_recording(name: str, file: io.BufferedReader, size_bytes: int) -> tupl
         raise InputError(f"{name}: a .vram file cannot be read from a pipe; name the file")
     try:
         archive = zipfile.ZipFile(file)
-        if "snapshot.pickle" not in archive.namelist():
-            raise NotARecording(f"{name}: a zip file, but no vramlens recording")
+        names = archive.namelist()
+        if "snapshot.pickle" not in names:
+            is_checkpoint = any(member.endswith("/data.pkl") for member in names)
+            kind = "a checkpoint of torch.save" if is_checkpoint else "a zip file"
+            raise NotARecording(f"{name}: {kind}, but no vramlens recording")
         snapshot = cast(BinaryIO, archive.open("snapshot.pickle"))
     except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
         if not zipfile.is_zipfile(file):  # the list of what it holds, which is at its end, is not there

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 LONGEST_TEXT = 1000
+MOST_RANKS = 1_000_000
+"""Of a job: who counts up to a rank that a file names must come to an end."""
 LARGEST_NUMBER = 1 << 50
 """A petabyte, 35 years in microseconds: larger ones are no sizes, and would overflow in sums."""
 
