@@ -33,7 +33,10 @@ def bed(pytester, monkeypatch):
     """A folder with tests, and the fake GPU in this process."""
     monkeypatch.setattr(use, "find_gpu", use.find_gpu)  # put back when the test is over
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # an installed vramlens would bring it a second time
-    for variable in ("CI", "BUILD_NUMBER"):  # where these are set, pytest's summary tells each failure a second time, whole
+    for variable in (
+        "CI",
+        "BUILD_NUMBER",
+    ):  # where these are set, pytest's summary tells each failure a second time, whole
         monkeypatch.delenv(variable, raising=False)
     pytester.makeconftest("from plugin_gpu import plug_in\nplug_in()\n")
     pytester.syspathinsert(TESTS)

@@ -241,11 +241,11 @@ def explain(
         message, count = _telling(messages)
         if total_bytes is not None:
             message = replace(message, total_bytes=total_bytes)
-        return explain_text(message, source.name, count)
+        return explain_text(message, source.name, count, messages)
 
 
 _NO_RECORDING = {
-    "text": "is a text, not a recording",
+    "text": "is a text, not a recording; `vramlens explain` reads logs",
     "json": "is JSON, not a recording; `vramlens explain` reads profiler traces",
     "binary": "is neither a recording nor a text",
 }

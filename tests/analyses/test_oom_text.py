@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vramlens.analyses.explain import explain_text
 from vramlens.analyses.finding import VERDICTS, Finding
 from vramlens.analyses.oom_sums import least_request
 from vramlens.analyses.oom_text import WALLS, TextVerdict, explain_message
@@ -301,3 +302,94 @@ def test_shared_failures_give_the_wall_that_was_hit() -> None:
         assert found.wall == "process_limit", path
         assert found.short_by_bytes is not None, path
         assert found.ledger, path
+
+
+def _found(text: str, slug: str) -> Any:
+    return next((one for one in verdict(text).findings if one.id == slug), None)
+
+
+NO_HOLES = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacty of 4.00 GiB of"
+    " which 2.80 GiB is free. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch"
+    " but unallocated."
+)
+HIP_LIMIT = (
+    "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 255.98 GiB of"
+    " which 244.65 GiB is free. 1.05 GiB allowed; Of the allocated memory 1017.01 MiB is allocated by PyTorch, and"
+    " 54.99 MiB is reserved by PyTorch but unallocated."
+)
+NINE = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 24.00 MiB. GPU 0 has a total capacity of 23.69 GiB"
+    " of which 23.31 MiB is free. Process 1 has 5.59 GiB memory in use. Process 2 has 9.22 GiB memory in use. Process 3"
+    " has 8.82 GiB memory in use. Of the allocated memory 348.82 MiB is allocated by PyTorch, and 39.18 MiB is reserved"
+    " by PyTorch but unallocated."
+)
+ROUNDED = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 GiB of"
+    " which 12.73 GiB is free. Including non-PyTorch memory, this process has 18.73 GiB memory in use. Of the allocated"
+    " memory 9.08 GiB is allocated by PyTorch, and 9.35 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_where_nothing_lies_in_holes_no_setting_is_advised() -> None:
+    assert _found(NO_HOLES, "expandable_segments") is None
+    assert "vramlens top" in _found(NO_HOLES, "free_but_refused").fix
+
+
+def test_a_likely_limit_comes_with_how_to_raise_it_and_the_platforms_own_setting() -> None:
+    assert _found(HIP_LIMIT, "process_limit").fix == "raise set_per_process_memory_fraction by 2.00 MiB or more"
+    assert _found(HIP_LIMIT, "unnamed_memory") is None
+    assert _found(HIP_LIMIT, "expandable_segments").fix.startswith(
+        "try PYTORCH_HIP_ALLOC_CONF=expandable_segments:True: "
+    )
+
+
+def test_processes_that_the_text_names_are_not_unnamed() -> None:
+    rows = {row.kind: row.bytes for row in verdict(NINE).ledger}
+    assert rows["outside_pytorch"] > 23 * GIB > GIB > rows.get("unknown", 0)
+
+
+def test_a_rest_within_the_rounding_is_called_that() -> None:
+    (row,) = [row for row in verdict(ROUNDED).ledger if row.kind == "unknown"]
+    assert row.note == "the rounding of the printed figures"
+    assert "rounding" not in _found(ROUNDED, "device_full").fix  # 0.1 % of it
+
+
+def holes(tried: str, live: str, unallocated: str, *, before: str = "", limit: str = "", free: str = "1.20 GiB") -> str:
+    return (
+        f"CUDA out of memory. Tried to allocate {tried}. GPU 1 has a total capacity of 79.10 GiB of which {free} is"
+        f" free. {before}{limit}Of the allocated memory {live} is allocated by PyTorch, and {unallocated} is"
+        " reserved by PyTorch but unallocated."
+    )
+
+
+def test_many_bytes_in_no_tensor_are_the_likely_cause_and_come_first() -> None:
+    (message,) = find_oom_messages(holes("2.00 GiB", "60.12 GiB", "16.10 GiB").encode())
+    found = explain_message(message)
+    assert found.headline == (
+        "Likely fragmentation, or memory cached for another pool or stream: 16.10 GiB that PyTorch reserved are in no"
+        " tensor, 2.00 GiB were wanted; 819.20 MiB short"
+    )
+    assert (found.cause, found.expandable_segments) == (None, "undecided")  # likely is not proven, nor promised
+    first = explain_text(message, "train.log").findings[0]
+    assert (first.id, first.verdict, first.bytes) == ("expandable_segments", "possible", message.unallocated_bytes)
+    limited = verdict(holes("512.00 MiB", "1.00 GiB", "1.50 GiB", limit="2.60 GiB allowed; ", free="70.00 GiB"))
+    assert limited.wall == "process_limit"
+    assert limited.headline.startswith("Likely fragmentation")
+    assert "over this process" not in limited.headline
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        holes("132.00 MiB", "70.12 GiB", "765.81 MiB", free="98.00 MiB"),  # six times, but what any run leaves
+        holes("2.00 GiB", "8.12 GiB", "3.10 GiB"),  # less than twice
+        holes("2.00 GiB", "60.12 GiB", "16.10 GiB", free="2.20 GiB"),  # the driver had it
+        holes("2.00 GiB", "20.12 GiB", "16.10 GiB", before="Process 7 has 40.00 GiB memory in use. Including non-PyTorch"
+              " memory, this process has 37.00 GiB memory in use. "),
+    ],
+)  # fmt: skip
+def test_otherwise_the_headline_stays_with_the_shortage(text: str) -> None:
+    found = verdict(text)
+    assert found.likely_holes_bytes is None
+    assert "fragmentation" not in found.headline.lower()

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from recordings import DATA, data_of
+from vram_files import vram
 from vramlens.analyses.budget import Check, Result
 from vramlens.analyses.budget_file import SIZE, Limit
 from vramlens.analyses.finding import Finding, Place
@@ -46,7 +47,7 @@ def test_update_writes_a_first_budget_that_then_holds(folder, capsys):
 
 def test_update_names_what_git_can_show(folder, capsys):
     assert main(["check", GPT, "--update"]) == 0
-    assert capsys.readouterr().out.endswith("\nNext, read vram.toml\n")  # outside a work tree
+    assert capsys.readouterr().out.endswith(f"\n  vramlens check {GPT} --budget vram.toml\n")  # outside a work tree
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     assert main(["check", GPT, "--update"]) == 0
     assert capsys.readouterr().out.endswith("\n  git add vram.toml\n")
@@ -242,3 +243,61 @@ def test_markdown(folder, capsys):
 def test_a_name_cannot_command_the_workflow():
     check = Check("a\n::error::b", "vram.toml", True, (), ())
     assert check_to_github(check, {}).count("\n") == 1
+
+
+def test_a_run_that_died_of_out_of_memory_breaks_any_budget_that_does_not_allow_it(folder, capsys):
+    failed = str(DATA / "captured" / "oom_forward.vram")
+    budget = write(folder, '[budget]\npeak_allocated = "3 GiB"\n')
+    assert main(["check", failed, "--budget", budget]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("Over budget: out_of_memory is 1, over its 0: the program died of it.\n")
+    assert out.endswith(f"\nNext, what failed, and why:\n  vramlens explain {failed}\n")
+    assert main(["check", failed, "--budget", budget, "--json"]) == 1
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert [row["passed"] for row in rows] == [True, False]
+    assert [rows[1][key] for key in ("scope", "limit", "value")] == ["out_of_memory", 0, 1]
+    assert main(["check", failed, "--budget", budget, "--format", "github"]) == 1
+    assert "out_of_memory is 1" in capsys.readouterr().out
+    budget = write(folder, '[budget]\npeak_allocated = "3 GiB"\nout_of_memory = 0\n')
+    assert main(["check", failed, "--budget", budget]) == 1
+    budget = write(folder, '[budget]\npeak_allocated = "3 GiB"\nout_of_memory = 1\n')
+    assert main(["check", failed, "--budget", budget]) == 0
+    assert main(["check", GPT, "--budget", budget]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_no_limits_are_taken_from_a_run_that_died(folder, capsys):
+    failed = str(DATA / "captured" / "oom_forward.vram")
+    refused = (
+        f"{failed}: ran out of memory and ended: no run to take limits from (out_of_memory = 1 in the budget would"
+    )
+    assert main(["check", failed, "--update"]) == 3
+    assert not (folder / "vram.toml").exists()
+    budget = write(folder, '[budget]\npeak_allocated = "3 GiB"\nout_of_memory = 0\n')
+    assert main(["check", failed, "--budget", budget, "--update"]) == 3
+    assert (folder / "vram.toml").read_text().endswith('"3 GiB"\nout_of_memory = 0\n')
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count(refused) == told.err.count("\n") == 2
+    budget = write(folder, '[budget]\npeak_allocated = "3 GiB"\nout_of_memory = 1\n')
+    assert main(["check", failed, "--budget", budget, "--update"]) == 0
+    assert "out_of_memory = 1\n" in (folder / "vram.toml").read_text()
+
+
+def test_how_the_program_ended_tells_where_no_failed_request_does(folder, capsys):
+    """The event may be overwritten, or of a device with a lower peak; an error of another kind is not this."""
+    budget = write(folder, '[budget]\npeak_allocated = "1 TiB"\n')
+    said = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB, at train.py:31 in step"
+    died = vram(folder / "died.vram", data_of("recordings/leak_cycle"), {"ending": said})
+    other = vram(folder / "other.vram", data_of("recordings/leak_cycle"), {"ending": "ValueError: out of memory"})
+    assert main(["check", str(died), "--budget", budget]) == 1
+    assert capsys.readouterr().out.startswith("Over budget: out_of_memory is 1, over its 0: the program died of it.")
+    assert main(["check", str(other), "--budget", budget]) == 0
+
+
+def test_failures_that_were_caught_are_not_this(folder, capsys):
+    caught = str(DATA / "found" / "oom_recovered.pickle.xz")
+    assert main(["check", caught, "--budget", write(folder, '[budget]\npeak_allocated = "1 TiB"\n')]) == 0
+    assert "out_of_memory" not in capsys.readouterr().out
+    assert main(["check", caught, "--budget", write(folder, "[budget]\nout_of_memory = 0\n")]) == 1
+    assert "the program died of it" not in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_the_verdict_comes_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert call() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Ready to record on 1 GPU (NVIDIA H100, torch 2.11.0)."
-    assert lines[-1] == "Next: vramlens run train.py"
+    assert lines[-2:] == ["Next, record your program:", "  vramlens run train.py"]
     assert asked[0]["gpu"] is False
     call("--gpu")
     assert asked[1]["gpu"] is True
@@ -59,7 +59,7 @@ def test_the_verdict_comes_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_collectives_that_need_more_gpus_name_the_node_to_run_on():
     alone = check_collectives(1)
-    assert doctor._collectives(alone, 80)[-1] == "Next: run it on a node with two GPUs or more"
+    assert doctor._collectives(alone, 80)[-1] == "Next, run it on a node with two GPUs or more."
 
 
 @pytest.mark.parametrize("bad", range(12))
@@ -74,7 +74,7 @@ def test_it_fits_a_screen(
     assert max(map(len, lines)) <= 80
     if bad:
         assert lines[2].startswith("problem  driver")
-        assert lines[-1].startswith("Next: ")
+        assert lines[-2].startswith("Next, ")
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

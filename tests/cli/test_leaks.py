@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +141,8 @@ def test_names_that_would_steer_a_terminal_do_not(tmp_path: Path, capsys: pytest
         assert "\u202e" not in text
 
 
-def test_top_limits_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def many_leaks(tmp_path: Path) -> str:
+    """Eight lines that each leave something behind in every step."""
     events, marks = [event("segment_alloc", 1 << 30, 2 << 20, time_us=0)], []
     for step in range(14):
         for line in range(8):
@@ -149,9 +152,37 @@ def test_top_limits_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[
         marks.append({"stage": "END", "name": "vramlens.step", "device": 0, "time_us": 10 * step + 5})
     path = tmp_path / "many.pickle"
     path.write_bytes(pickle.dumps(snapshot(events, []) | {"external_annotations": marks}))
-    assert said(capsys, str(path)).count("GROWING") == 5
-    assert "3 more: --top 8 shows them." in said(capsys, str(path))
-    assert said(capsys, str(path), "--top", "8").count("GROWING") == 8
+    return str(path)
+
+
+def test_top_limits_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = many_leaks(tmp_path)
+    assert said(capsys, path).count("GROWING") == 5
+    assert "3 more: --top 8 shows them." in said(capsys, path)
+    assert said(capsys, path, "--top", "8").count("GROWING") == 8
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 24), (140, 30)])
+def test_on_a_terminal_it_keeps_to_a_screen_and_says_what_it_left_out(
+    size: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer, its fix and the next command stay; into a pipe, or with --top, all of it goes."""
+    path = many_leaks(tmp_path)
+    files = [recording("leak_hook"), recording("leak_losses"), recording("oom_leak"), path]
+    whole = [said(capsys, file).splitlines() for file in files]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in zip(("COLUMNS", "LINES"), size, strict=True):
+        monkeypatch.setenv(name, str(value))
+    for file, piped in zip(files, whole, strict=True):
+        lines = re.sub(r"\x1b\[[\d;]*m", "", said(capsys, file)).splitlines()
+        assert len(lines) < size[1]
+        assert lines[0][:30] == piped[0][:30]
+        assert any(line.startswith("Fix: ") for line in lines)
+        assert lines[-1] == piped[-1]
+    assert "\n… --markdown shows all\n" in said(capsys, path)
+    assert len(said(capsys, path, "--top", "8").splitlines()) > size[1]
 
 
 def test_nothing_recorded_asks_for_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("name", "first"),
     [
-        ("ddp", "Nothing worth acting on: 2 ranks, peaks from 1.96 GiB to 1.96 GiB."),
+        ("ddp", "Nothing worth acting on: 2 ranks, both peak at 1.96 GiB."),
         ("wrong_device", "Rank 1 holds memory on a GPU that is another rank's: 258.00 MiB on GPU 0."),
         ("desync", "Ranks 0-1 called different collectives: number 6 of group 0."),
     ],

@@ -68,3 +68,21 @@ def test_a_limit_without_its_unit_is_refused() -> None:
             ask(cap="24")
     with pytest.raises(UsageError, match=r"did you mean 24GiB\?"):
         recording.tune(cards=["24"])
+
+
+def test_what_is_the_same_in_all_rows_makes_room_for_their_settings() -> None:
+    """Said once below the table, with its value; the widest setting then stands beside its figures."""
+    tuning = tune_trace(read(data_of("recordings/oom_fragmented")))
+
+    def lines(width: int) -> list[str]:
+        console = Console(file=io.StringIO(), width=width)
+        render_tuning(tuning, console)
+        return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+    narrow, wide = lines(80), lines(200)
+    assert "  in each of these: change none, retries 1, failed 1, outcome out of memory" in narrow
+    assert any(line.endswith("bounded  garbage_collection_threshold:0.8,max_split_size_mb:128") for line in narrow)
+    table = narrow[narrow.index("  peak reserved  this is  setting") + 1 :]
+    assert all("  1.91 GiB  " in line for line in table[:9])
+    assert not any("in each of these" in line for line in wide)
+    assert sum("1  out of memory" in line for line in wide) == 9

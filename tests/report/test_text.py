@@ -78,9 +78,30 @@ def test_a_failure_fits_one_screen(make, width, by):
 @pytest.mark.parametrize("height", [10, 24, 25, 40, 60, 500])
 def test_a_failure_uses_the_rows_there_are(height):
     shown, everything = screen_of(failed(), height=height), lines_of(failed(), whole=True)
-    assert len(shown) <= max(SCREEN_LINES, height - 1)
+    assert len(shown) <= max(SCREEN_LINES, height) - 1  # the prompt takes a line
     assert len(shown) <= len(everything)
     assert (shown == everything) == (height == 500)
+
+
+def test_an_errors_text_says_which_gpu_and_what_may_be_free():
+    said = error_text()
+    text = words(lines_of(replace(said, oom=replace(said.oom, count=8, device=7))))
+    assert "The last of 8 failed requests, on GPU 7." in text
+    assert "or held by something" not in text
+    for free, told in ((0, False), (None, True)):
+        less = replace(said, oom=replace(said.oom, free_bytes=free), ledger=(*said.ledger[:2], said.ledger[3]))
+        assert ("free, or held by" in words(lines_of(less))) is told
+
+
+def test_the_hosts_memory_is_told_once_and_asked_of_no_driver():
+    said = error_text()
+    oom = replace(said.oom, wall="host", headline="The host's memory ran out, not the GPU's", tried_bytes=1 << 30)
+    lines = lines_of(replace(said, oom=oom, ledger=()))
+    assert ["", ""] not in [lines[n : n + 2] for n in range(len(lines))]
+    text = words(lines)
+    assert text.count("ran out, not the GPU's") == 1
+    assert "1.00 GiB wanted" in text
+    assert "asked of the driver" not in text
 
 
 def test_a_failure_fits_24_lines_in_a_pipe():

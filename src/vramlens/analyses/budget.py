@@ -19,9 +19,12 @@ from vramlens.analyses.diff_findings import line_words, signed_size
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.phases import Phase
 from vramlens.analyses.run import FEWEST_STEPS, HISTORY_SHARE, CodeLine, Run, most_held
+from vramlens.errors import InputError
 from vramlens.units import counted, format_size
 
 _CULPRITS = 3
+_FAILURES = Limit(("out_of_memory",), COUNT, 0, None)
+_DIED = "the program died of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,16 @@ def shown(kind: str, value: float) -> str:
 
 
 def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:
-    """Holds a run against a budget.
+    """Holds a run against a budget. A run that died of out of memory breaks every budget that does not allow that.
 
     Args:
         baseline: a run that kept it: tells which lines rose. Without it, what the budget recorded when it was last
             updated does; without that, the lines that hold most are named.
     """
-    results = tuple(_result(run, limit, budget.tolerance) for limit in budget.limits)
+    limits = budget.limits
+    if _ended_by_failure(run) and all(limit.path != _FAILURES.path for limit in limits):
+        limits = (*limits, _FAILURES)
+    results = tuple(_result(run, limit, budget.tolerance) for limit in limits)
     broken = [result for result in results if not result.passed]
     diff = diff_runs([baseline], [run]) if baseline is not None and broken else None
     findings = _findings(run, broken, budget, diff)
@@ -124,12 +130,19 @@ def measured(run: Run, path: tuple[str, ...]) -> tuple[float | None, str]:
     if path[0] == "alloc_retries":
         why = "a bare snapshot does not count retries; record it with vramlens run"
         return (None, why) if run.retries is None else (run.retries, "")
-    if path[0] == "out_of_memory":
-        return len(run.view.device.out_of_memory), ""
+    if path == _FAILURES.path:
+        failed = len(run.view.device.out_of_memory)
+        return (max(failed, 1), _DIED) if _ended_by_failure(run) else (failed, "")
     found = run.explanation.fragmentation
     if found is None or not found.reserved_bytes:
         return None, "nothing was reserved"
     return found.free_bytes / found.reserved_bytes, ""
+
+
+def _ended_by_failure(run: Run) -> bool:
+    """Whether the program died of out of memory, on whichever device."""
+    meta = run.explanation.recording.meta
+    return run.failure is not None or (meta is not None and (meta.ending or "").startswith("OutOfMemoryError"))
 
 
 def _result(run: Run, limit: Limit, tolerance: float) -> Result:
@@ -237,6 +250,7 @@ def _findings(run: Run, broken: list[Result], budget: Budget, diff: Diff | None)
             ]
             found.append(_over(one, title, apart, f"vramlens tune {run.source} finds settings that leave fewer holes"))
         else:
+            title += f": {one.why}" if one.why == _DIED else ""
             found.append(_over(one, title, [], f"vramlens explain {run.source} says what failed, and why"))
     return found
 
@@ -352,8 +366,13 @@ def update(run: Run, budget: Budget | None) -> Update:
     """A budget with the run's own figures as limits; a first one where there is none yet.
 
     Raises:
-        InputError: a limit stands where it cannot be edited.
+        InputError: a limit stands where it cannot be edited; or the run died of out of memory and no limit allows it.
     """
+    failures, why = measured(run, _FAILURES.path)
+    allowed = max((limit.value for limit in budget.limits if limit.path == _FAILURES.path), default=0) if budget else 0
+    if why and failures is not None and failures > allowed:
+        allow = f"out_of_memory = {failures} in the budget would allow it"
+        raise InputError(f"{run.source}: ran out of memory and ended: no run to take limits from ({allow})")
     limits = FIRST_LIMITS if budget is None else tuple((limit.path, limit.kind) for limit in budget.limits)
     old = {limit.path: limit for limit in budget.limits} if budget is not None else {}
     values, untold = {}, []

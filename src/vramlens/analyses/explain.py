@@ -11,13 +11,14 @@ from vramlens.analyses.copies import loaded_copies
 from vramlens.analyses.eval_with_grad import eval_with_grad, evaluation_of
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
 from vramlens.analyses.facts import facts_of
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.first_step import first_step_to_come
 from vramlens.analyses.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.gradients import gradients_kept
 from vramlens.analyses.heap import heap_at
 from vramlens.analyses.leaks import external_leak, leak_finding, leaks_at, predicted
 from vramlens.analyses.oom import Failure, Outside, expandable_finding, failure_of, verdict_of
+from vramlens.analyses.oom_others import others_failed
 from vramlens.analyses.oom_text import explain_message
 from vramlens.analyses.other_devices import other_devices
 from vramlens.analyses.sampled_growth import sampled_growth
@@ -163,9 +164,15 @@ def explain_trace(
     )
 
 
-def explain_text(message: OomMessage, source: str, count: int = 1) -> Explanation:
-    """The explanation of an error text alone."""
+def explain_text(message: OomMessage, source: str, count: int = 1, messages: Sequence[OomMessage] = ()) -> Explanation:
+    """The explanation of an error text alone.
+
+    Args:
+        count: how many errors of its kind the text has.
+        messages: all that it has.
+    """
     verdict = explain_message(message)
+    frame = message.frame
     failed = OomVerdict(
         event=None,
         device=message.device,
@@ -180,9 +187,10 @@ def explain_text(message: OomMessage, source: str, count: int = 1) -> Explanatio
         wall=verdict.wall,
         cause=verdict.cause,
         short_by_bytes=verdict.short_by_bytes,
-        place=None,
+        place=Place(frame.file, frame.line, frame.function) if frame is not None else None,
         headline=verdict.headline,
         unknowns=verdict.unknowns,
+        others=others_failed(message, messages),
     )
     facts = RecordingFacts(source, None, None, 0, 0, False, ("a recording: this is an error's text alone",), {})
     steps = StepFacts(0, None, ())
@@ -196,7 +204,7 @@ def explain_text(message: OomMessage, source: str, count: int = 1) -> Explanatio
         None,
         (),
         verdict.ledger,
-        tuple(_ranked(list(verdict.findings), failed)),
+        tuple(_ranked(list(verdict.findings), failed, holes_first=verdict.likely_holes_bytes is not None)),
     )
 
 
@@ -272,9 +280,9 @@ def _that_matter(findings: list[Finding], peak_bytes: int, failed: OomVerdict | 
     ]
 
 
-def _ranked(findings: list[Finding], failed: OomVerdict | None) -> list[Finding]:
+def _ranked(findings: list[Finding], failed: OomVerdict | None, *, holes_first: bool = False) -> list[Finding]:
     """The most useful first: what saves most and can be acted on; what would not help, last."""
-    first = _FIRST if failed is not None else ()
+    first = (*(("expandable_segments",) if holes_first else ()), *_FIRST) if failed is not None else ()
     return sorted(
         findings,
         key=lambda finding: (

@@ -118,6 +118,7 @@ class OomVerdict:
         headline: the verdict in one sentence, the telling number first.
         survived: whether the program went on after it.
         unknowns: what cannot be known from the input.
+        others: from a text, which other ranks it says ran out of memory, in one sentence; "" where it names none.
     """
 
     event: int | None
@@ -137,6 +138,7 @@ class OomVerdict:
     headline: str
     survived: bool = False
     unknowns: tuple[str, ...] = ()
+    others: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,8 @@ def captured(view: Attribution, stack: int, rows: NDArray[np.int64]) -> bool:
         frames = stacks.frames[stacks.starts[number] : stacks.starts[number + 1]]
         return bytes(frames[~within[frames]].tobytes())
 
-    near = np.flatnonzero(stacks.user_frame == stacks.user_frame[stack]).tolist()
-    alike = [number for number in near if path(number) == path(stack)]
+    near, own = np.flatnonzero(stacks.user_frame == stacks.user_frame[stack]).tolist(), path(stack)
+    alike = [number for number in near if path(number) == own]
     mine = rows[(allocations.stack[rows] == stack) & (allocations.requested_bytes[rows] > _SCALAR_BYTES)]
     like = np.flatnonzero(np.isin(allocations.stack, alike) & (step >= 0))
     never = len(view.device.events)

@@ -330,7 +330,7 @@ def _headline(failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], 
                 f"{wanted} wanted from private pool {failure.pool}, which had {free} free and may use no other memory"
             )
     else:
-        holes = f"{free} free in {counted(failure.usable_holes, 'hole')}"
+        holes = f"{free} free in {counted(failure.usable_holes, 'hole')}" if failure.usable_holes else "no hole to use"
         if wall == "process_limit" or failure.free_bytes is None:
             text = f"{format_size(short)} short below the process's limit: {wanted} wanted, {holes}"
         else:  # the driver counts whole segments

@@ -67,6 +67,8 @@ def _killed(text: str) -> str:
         return "A DataLoader worker got SIGKILL, which is what the kernel's out-of-memory killer sends"
     if re.search(r"task \d{1,7}: Out Of Memory|StepId=|slurm", text):
         return "Slurm stopped a step at its memory limit (--mem), which counts all of the step's tasks"
+    if "OOMKilled" in text:
+        return "Kubernetes killed the container at its memory limit (resources.limits.memory)"
     if "low on memory" in text:
         return "Ray's memory monitor killed workers before the kernel had to"
     if "oom" in text:

@@ -6,17 +6,20 @@ promise it, and it cannot name a cause. Printed sizes are rounded; every compari
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.ledger import LedgerRow
 from vramlens.analyses.oom_host import host_findings, host_headline
+from vramlens.analyses.oom_libraries import FOREIGN, LIBRARIES, OUTSIDE_FIXES, ROOM, VLLM_START, VLLM_START_FIX
 from vramlens.analyses.oom_sums import (
     Owners,
     excluded_causes,
     expandable_verdict,
     least_request,
     ledger_of,
+    likely_holes,
     outside_pytorch,
     overflow,
     owners_of,
@@ -30,42 +33,9 @@ from vramlens.units import GIB, MIB, format_size
 __all__ = ["WALLS", "LedgerRow", "TextVerdict", "explain_message"]
 
 WALLS = ("process_limit", "device", "other_process", "host", "unknown")
-_LIBRARIES = {"nccl": "NCCL", "cublas": "cuBLAS", "cudnn": "cuDNN", "cufft": "cuFFT", "cusolver": "cuSOLVER"}
-_LIBRARIES |= {"cusparse": "cuSPARSE", "jax": "JAX", "tensorflow": "TensorFlow", "vllm": "vLLM"}
-_ROOM = (
-    "make room outside PyTorch's cache: torch.cuda.empty_cache() just before it, or"
-    " torch.cuda.set_per_process_memory_fraction(0.9) at the start"
-)
-# By kind: the finding's id, its title, and the fix.
-_OUTSIDE_FIXES = {
-    "driver": (
-        "driver_memory",
-        "Something outside PyTorch's cache asked the driver: a context, a library, a graph or pinned host memory",
-        f"{_ROOM}; at the first CUDA call look at nvidia-smi: another process may hold the device",
-    ),
-    "nccl": (
-        "nccl_memory",
-        "NCCL takes memory from the driver, not from PyTorch's cache",
-        "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller NCCL_BUFFSIZE",
-    ),
-    "jax": (
-        "jax_memory",
-        "JAX takes 75 % of the device when it starts, whatever it needs",
-        "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=.50 where PyTorch shares the device;"
-        " if JAX has the device alone, a smaller batch or jax.checkpoint",
-    ),
-    "tensorflow": (
-        "tensorflow_memory",
-        "TensorFlow takes nearly the whole device when it starts, whatever it needs",
-        "TF_FORCE_GPU_ALLOW_GROWTH=true where PyTorch shares the device; if TensorFlow has it alone, a smaller batch",
-    ),
-    "vllm": (
-        "vllm_memory",
-        "Weights and activations leave nothing of vLLM's share of the device for its cache",
-        "raise gpu_memory_utilization (at most what nvidia-smi shows as free), or lower max_model_len or max_num_seqs,"
-        " or raise tensor_parallel_size",
-    ),
-}
+_PREFIX = {"xpu": "torch.xpu", "npu": "torch.npu"}  # of functions, else torch.cuda
+_TOOLS = {"xpu": "xpu-smi", "npu": "npu-smi", "hip": "rocm-smi"}  # else nvidia-smi
+_SETTINGS = {"hip": "PYTORCH_HIP_ALLOC_CONF", "npu": "PYTORCH_NPU_ALLOC_CONF"}
 _CONTEXT_LOW, _CONTEXT_HIGH = 200 * MIB, 1000 * MIB  # what a process holds that only made a CUDA context
 
 
@@ -77,6 +47,7 @@ class TextVerdict:
         wall: one of WALLS: what refused the request.
         cause: None: sums cannot tell fragmentation, leak, spike and capacity apart.
         excluded_causes: those of the four that the sums do rule out.
+        likely_holes_bytes: what PyTorch reserved and has in no tensor, where that likely is the reason; never proven.
         expandable_segments: ``refuted`` | ``undecided`` | None where it does not apply.
         short_by_bytes: what the request lacked, at the driver or below the process's limit; None if not
             known, also where the message breaks off.
@@ -91,6 +62,7 @@ class TextVerdict:
     wall: str
     cause: str | None
     excluded_causes: tuple[str, ...]
+    likely_holes_bytes: int | None
     expandable_segments: str | None
     short_by_bytes: int | None
     short_slack_bytes: int
@@ -116,12 +88,13 @@ def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
         *_wall_findings(message, wall, short, slack, owners),
         *_expandable_findings(message, conf, hint),
         *_outside_findings(message, wall),
-        *_other_findings(message, owners, ledger),
+        *_other_findings(message, wall, owners, ledger),
     )
     return TextVerdict(
         wall=wall,
         cause=None,
         excluded_causes=excluded_causes(message),
+        likely_holes_bytes=likely_holes(message, wall),
         expandable_segments=hint,
         short_by_bytes=None if message.cut else short,
         short_slack_bytes=0 if message.cut else slack,
@@ -142,8 +115,8 @@ def _about(size: int, slack: int) -> str:
 def _up_to(size: int, slack: int) -> str:
     """How much less to need: a printed sum, and the most that it may really be."""
     most = format_size(size + slack)
-    if most == format_size(size):
-        return f"{most} less"
+    if slack * 100 < size or most == format_size(size):  # what is freed comes in whole segments of 2 MiB and more
+        return f"{format_size(size)} less"
     return f"{format_size(size)} less (up to {most} with the rounding of the printed figures)"
 
 
@@ -157,12 +130,21 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
         return host_headline(message)
     if message.kind == "triton":
         return "No memory was missing: one tile of a Triton kernel is larger than the chip's on-chip memory"
+    if message.kind == "driver" and message.tried_bytes is not None:
+        return f"The driver refused {format_size(message.tried_bytes)}: none of PyTorch's figures were printed"
     if message.kind == "driver":
         return "The driver reported out of memory without a size: none of PyTorch's figures were printed"
-    if message.kind in _LIBRARIES:
-        size = format_size(message.tried_bytes) if message.tried_bytes is not None else "An unprinted amount"
-        could = "may have been" if message.verdict == "possible" else "was"
-        return f"{size} {could} refused to {_LIBRARIES[message.kind]}, which allocates outside PyTorch's cache"
+    if message.kind == "vllm" and (start := VLLM_START.search(message.text)):
+        free, total, share, wanted = start.groups()
+        return f"{free} of {total} are free, and vLLM wants {wanted} ({share} of the GPU) to start"
+    if message.kind in ("vllm", "sglang"):
+        return f"Nothing is left of {LIBRARIES[message.kind]}'s share of the GPU for its KV cache"
+    if message.kind in LIBRARIES:
+        name, could = LIBRARIES[message.kind], "may have been" if message.verdict == "possible" else "was"
+        if message.tried_bytes is None:
+            return f"Memory {could} refused to {name}, which allocates outside PyTorch's cache; how much is not printed"
+        size = format_size(message.tried_bytes)
+        return f"{size} {could} refused to {name}, which allocates outside PyTorch's cache"
     tried = message.tried_bytes
     if tried is None:
         return "The message says that memory ran out and prints no size"
@@ -170,6 +152,12 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
     free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""
     of_total = f" of {format_size(message.total_bytes)}" if message.total_bytes is not None else ""
     least = "at least " if message.cut else ""
+    if holes := likely_holes(message, wall):
+        lack = f"; {least}{_about(short, slack)} short" if short is not None else ""
+        return (
+            f"Likely fragmentation, or memory cached for another pool or stream: {format_size(holes)} that PyTorch"
+            f" reserved are in no tensor, {format_size(tried)} were wanted{lack}"
+        )
     if wall == "process_limit":
         limit = format_size(message.allowed_bytes or 0)
         left = f", while the device had {free}" if free else ""
@@ -208,6 +196,11 @@ def _wall_findings(
         title = f"The limit of {format_size(message.allowed_bytes)} refused it, not the device{free}"
         fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {_up_to(short, slack)}"
         found.append(Finding("process_limit", "likely" if message.cut else "proven", title, short, fix=fix))
+    elif wall == "process_limit" and message.allowed_bytes is not None and message.tried_bytes is not None:
+        name = "PYTORCH_MPS_HIGH_WATERMARK_RATIO" if message.kind == "mps" else "set_per_process_memory_fraction"
+        title = f"The limit of {format_size(message.allowed_bytes)} most likely refused it, not the device"
+        fix = f"raise {name} by {format_size(message.tried_bytes)} or more"
+        found.append(Finding("process_limit", "likely", title, message.tried_bytes, fix=fix))
     elif wall == "other_process" and owners.others:
         pid, size = _biggest(owners)
         title = f"Other processes hold at least {format_size(owners.others_low)} of this device; it would have fitted"
@@ -232,12 +225,12 @@ def _outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
     kind = message.kind
     if wall == "host" or kind == "triton":
         return ()
-    if kind in _OUTSIDE_FIXES:
-        slug, title, fix = _OUTSIDE_FIXES[kind]
+    if kind in OUTSIDE_FIXES:
+        slug, title, fix = VLLM_START_FIX if VLLM_START.search(message.text) else OUTSIDE_FIXES[kind]
         verdict = "possible" if message.verdict == "possible" else "likely"
         return (Finding(slug, verdict, title, message.tried_bytes, fix=fix),)
-    if kind in _LIBRARIES:
-        name, fix = _LIBRARIES[kind], _ROOM
+    if kind in LIBRARIES:
+        name, fix = LIBRARIES[kind], ROOM
         title = f"{name} allocates its handle and workspace from the driver, where PyTorch's cache had left no room"
         if "NOT_INITIALIZED" in message.text:
             title = f"{name} could not start: often for want of memory for its handle, else a damaged context or driver"
@@ -271,13 +264,17 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
         return (Finding("expandable_segments", "proven" if proven else "likely", title, 0, evidence=tuple(evidence)),)
     holes = max(0, (message.reserved_bytes or 0) - (message.allocated_bytes or 0))
     known = message.reserved_bytes is not None
+    named = re.search(r"PYTORCH_(?:[A-Z]{2,5}_)?ALLOC_CONF(?==)", message.text)
+    setting = named[0] if named else _SETTINGS.get(message.kind, "PYTORCH_CUDA_ALLOC_CONF")
     where = f"{format_size(holes)} lie in holes of unknown size" if known else "the message prints no sum of holes"
     title = f"expandable_segments is possible, not proven: {where}"
-    fix = f"try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; possible, not proven: {where}"
+    fix = f"try {setting}=expandable_segments:True: {where}"
     return (Finding("expandable_segments", "possible", title, holes or None, evidence=tuple(evidence), fix=fix),)
 
 
-def _other_findings(message: OomMessage, owners: Owners, ledger: tuple[LedgerRow, ...]) -> tuple[Finding, ...]:
+def _other_findings(
+    message: OomMessage, wall: str, owners: Owners, ledger: tuple[LedgerRow, ...]
+) -> tuple[Finding, ...]:
     """What else the figures show: memory outside PyTorch, stray contexts, memory that nobody names."""
     found = []
     total, live = message.total_bytes, message.live_bytes
@@ -285,12 +282,20 @@ def _other_findings(message: OomMessage, owners: Owners, ledger: tuple[LedgerRow
         title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies in host memory"
         fix = "switch off the driver's system memory fallback (Windows, WSL) to fail early, and need less"
         found.append(Finding("oversubscribed", "proven", title, live - total, fix=fix))
+    if wall == "unknown" and not message.cut and message.free_bytes is not None and message.tried_bytes is not None:
+        title = "Enough was free just afterwards: others took it for a moment, or the host, WSL or a VM set a limit"
+        fix = "run it again while `vramlens top` shows who takes the GPU's memory; `free -h` shows the host's"
+        found.append(Finding("free_but_refused", "possible", title, fix=fix))
+    elif wall == "unknown" and total is not None and message.free_bytes is None and message.tried_bytes is not None:
+        fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: what is free, and who holds the rest"
+        found.append(Finding("free_not_printed", "possible", "What was free is not printed", fix=fix))
     outside = outside_pytorch(message, owners)
     if outside:
         rounding = message.slack("process_bytes", "reserved_bytes")
         what = "Metal's other allocations" if message.kind == "mps" else "context, libraries, NCCL"
         title = f"{_about(outside, rounding)} of this process lie outside PyTorch ({what})"
-        fix = "empty_cache() cannot free these; fewer process groups or streams, or a larger reserve, can"
+        fix = "make room outside PyTorch's cache: fewer process groups, streams or libraries; empty_cache() frees none"
+        fix = "Metal holds it, and torch.mps.empty_cache() cannot free it: need less" if message.kind == "mps" else fix
         verdict = "proven" if owners.how == "named" and outside > rounding else "likely"
         found.append(Finding("outside_pytorch", verdict, title, outside, fix=fix if outside > GIB else None))
     contexts = [pid for pid, size in owners.others if _CONTEXT_LOW <= size <= _CONTEXT_HIGH]
@@ -299,17 +304,18 @@ def _other_findings(message: OomMessage, owners: Owners, ledger: tuple[LedgerRow
         title = f"{len(contexts)} processes hold only a context's worth here, {format_size(held)} in all"
         fix = "if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call"
         found.append(Finding("stray_context", "possible", title, held, fix=fix))
-    unnamed = sum(row.bytes for row in ledger if row.kind == "unknown")
-    if live is not None and owners.own_bytes is None and unnamed > 2 * GIB:
+    unnamed = sum(row.bytes for row in ledger if row.kind == "unknown") if message.free_bytes is not None else 0
+    if live is not None and owners.own_bytes is None and unnamed > 2 * GIB and wall != "process_limit":
         title = f"{format_size(unnamed)} are held by something that the message does not name"
-        fix = "look at nvidia-smi (rocm-smi): other processes, or this one outside PyTorch"
+        fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: other processes, or this one outside PyTorch"
         found.append(Finding("unnamed_memory", "likely", title, unnamed, fix=fix))
     if "driver error" in message.text:
         title = "With expandable_segments PyTorch calls the driver in a way that can fail although memory is free"
         fix = "try without expandable_segments (WSL and Jetson refuse it at times)"
         found.append(Finding("driver_calls", "possible", title, fix=fix))
     if message.live_bytes is not None and message.kind not in ("mps", "npu") and message.reserved_bytes is not None:
-        title = "torch.cuda.empty_cache() before it does not help: PyTorch had already given back every empty segment"
+        call = f"{_PREFIX.get(message.kind, 'torch.cuda')}.empty_cache()"
+        title = f"{call} before it does not help: PyTorch had already given back every empty segment"
         found.append(Finding("empty_cache", "likely", title, 0))
     return tuple(found)
 
@@ -317,7 +323,10 @@ def _other_findings(message: OomMessage, owners: Owners, ledger: tuple[LedgerRow
 def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) -> tuple[str, ...]:
     """What only a recording or a look at the machine can tell."""
     if wall == "host" or message.kind == "triton":
-        return ("Which line of the program asked for it is in the traceback, not in this message.",)
+        where = "Which line of the program asked for it is in the traceback, not in this message."
+        return (where,) if message.frame is None else ()
+    if message.kind in FOREIGN:
+        return ("What else was on the GPU at that moment is not printed.",)
     said = ["Part of the message is missing: it breaks off before its end."] if message.cut else []
     said += ["Why this much was live (growth, one large step, or simply its size) takes a recording."]
     if message.live_bytes is None:
@@ -338,6 +347,4 @@ def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) 
         )
     elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
         said.append("What this process holds outside PyTorch, and what others hold, is not printed.")
-    if wall == "unknown" and message.free_bytes is not None and message.tried_bytes is not None:
-        said.append("Why the driver refused: host memory, WSL's limits, or memory that was freed just afterwards.")
     return tuple(said)

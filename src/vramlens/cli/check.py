@@ -82,7 +82,8 @@ def _read(path: str, recording: str) -> Budget:
             data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise InputError(
-            f"{path}: no such budget; vramlens check {recording} --budget {path} --update writes a first one"
+            f"{path}: no such budget; vramlens check {shlex.quote(recording)} --budget {shlex.quote(path)} --update"
+            " writes a first one"
         ) from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
@@ -93,7 +94,8 @@ def _update(arguments: argparse.Namespace) -> int:
     from vramlens.analyses.budget import update
 
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
-    done = update(read_run(arguments.file, arguments.device), budget)
+    run = read_run(arguments.file, arguments.device)
+    done = update(run, budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
     text = f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}.\n"
     for scope, before, now in done.changes:
@@ -101,17 +103,17 @@ def _update(arguments: argparse.Namespace) -> int:
     for scope, why in done.untold:
         stays = "left out" if budget is None else "as it was"
         text += f"  {scope}: {stays}, since it cannot be told: {why}\n"
-    text += _review(arguments.budget)
+    text += _review(arguments.budget, arguments.file)
     write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
 
 
-def _review(budget: str) -> str:
+def _review(budget: str, recording: str) -> str:
     """How to have the budget reviewed: what git shows depends on whether it knows the file."""
     quoted = shlex.quote(budget)
     known = _git_knows(budget)
     if known is None:
-        return f"Next, read {quoted}\n"
+        return f"Next, hold runs against it:\n  vramlens check {shlex.quote(recording)} --budget {quoted}\n"
     why, command = ("have the change reviewed", "diff") if known else ("have it kept and reviewed", "add")
     return f"Next, {why}:\n  git {command} {quoted}\n"
 

@@ -75,8 +75,9 @@ def _collectives(found: CollectivesCheck, width: int) -> list[str]:
     from vramlens.units import format_size
 
     if found.error:
-        todo = "vramlens doctor" if found.world > 1 else "run it on a node with two GPUs or more"
-        return [*textwrap.wrap(f"NCCL could not be checked: {found.error}.", width), "", f"Next: {todo}"]
+        enough = ["Next, what is wrong here:", "  vramlens doctor"]
+        todo = enough if found.world > 1 else ["Next, run it on a node with two GPUs or more."]
+        return [*textwrap.wrap(f"NCCL could not be checked: {found.error}.", width), "", *todo]
     wrong = [one.name for one in found.operations if not one.right]
     library = f"NCCL {found.library}" if found.library else found.backend
     verdict = (
@@ -99,7 +100,7 @@ def _collectives(found: CollectivesCheck, width: int) -> list[str]:
         lines.append(f"NCCL itself counts {format_size(found.counted_bytes)}")
     for name, value in found.environment.items():
         lines.append(f"{name}={value}")
-    return [*lines, "", "Next: vramlens doctor --switches lists what makes NCCL tell more"]
+    return [*lines, "", "Next, what makes NCCL tell more:", "  vramlens doctor --switches"]
 
 
 def _native_core() -> Check:
@@ -174,18 +175,19 @@ def _named(checks: Sequence[Check], width: int) -> list[str]:
 
 def _next(found: Diagnosis, width: int) -> list[str]:
     if found.ready:
-        return ["", "Next: vramlens run train.py"]
+        return ["", "Next, record your program:", "  vramlens run train.py"]
     if found.ready is None or any(check.state == "problem" for check in found.checks):
-        return ["", "Next: what stands first after Do, then vramlens doctor again."]
-    text = "Next: vramlens explain FILE, with a recording or a log from the machine that has the GPU."
-    return ["", *textwrap.wrap(text, width)]
+        return ["", "Next, what stands first after Do, then again:", "  vramlens doctor"]
+    text = "Next, explain a recording or a log from the machine that has the GPU:"
+    return ["", *textwrap.wrap(text, width), "  vramlens explain FILE"]
 
 
 def _switches(width: int) -> list[str]:
     from vramlens.capture.switches import SWITCHES
 
+    when = "Debug switches, cheap ones first. They are read when the program starts: set them before it."
     lines = [
-        "Debug switches, cheap ones first. They are read when the program starts: set them before it.",
+        *textwrap.wrap(when, width),
         "* is what 'vramlens run --debug' sets where you have not.",
     ]
     for weight in ("cheap", "slow", "changes memory"):
@@ -211,7 +213,7 @@ def _width() -> int:
 
 
 def _height() -> int:
-    """The lines to keep to: 24, or those of a larger screen but one, where the prompt comes to stand."""
+    """The lines to keep to: 24, and on a terminal, which may be larger, one less, where the prompt comes to stand."""
     if sys.stdout is None or not sys.stdout.isatty():
         return _LINES
-    return max(_LINES, shutil.get_terminal_size((80, _LINES)).lines - 1)
+    return max(_LINES, shutil.get_terminal_size((80, _LINES)).lines) - 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vramlens.cli.arguments import add_device, add_forms, add_output, positive, size
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+from vramlens.cli.standard_input import has_input
 from vramlens.errors import InputError, UsageError, VramlensError
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="FILE",
         help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, a trace of PyTorch's"
-        " profiler, or NCCL flight records, one a rank; - reads standard input; without it: the example that comes with"
-        " vramlens",
+        " profiler, or NCCL flight records, one a rank; - reads standard input; without it: what is piped in,"
+        " else the example that comes with vramlens",
     )
     parser.add_argument(
         "--at",
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Explains one file and writes the answer."""
     from vramlens import api
 
+    if not arguments.files and arguments.log is None and not goes_to_file(arguments.output) and has_input():
+        arguments.files = ["-"]
     if _are_flight_records(arguments.files):
         return _explain_flights(arguments)
     path: str | None = next(iter(arguments.files), None)
@@ -68,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--log needs a FILE: the recording that the error belongs to")
     if path is None:
         path = str(api.example_path())
-        say(f"no FILE given, so this is the example that comes with it: {path}")
+        say(f"no FILE given (- reads standard input), so this is the example that comes with it: {path}")
     if os.path.isdir(path):
         ranks = shlex.join(["vramlens", "ranks", path])
         raise InputError(f"{path}: is a directory; name one recording in it, or compare the ranks in it: {ranks}")

@@ -9,7 +9,10 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from vramlens.trace.stacks import Frame
 
 KEPT = 1000  # distinct messages that are kept: the last ones
 
@@ -21,7 +24,8 @@ class OomMessage:
     Attributes:
         kind: whose request failed: cuda, hip, xpu, npu, … (a caching allocator), device (an allocator that
             does not say which), mps, driver (the CUDA or HIP runtime itself), nccl, cublas, cudnn, cufft,
-            cusolver, cusparse, jax, tensorflow, vllm, host (not the GPU's memory), triton (not memory).
+            cusolver, cusparse, jax, tensorflow, vllm, sglang, ggml (llama.cpp), onnx, cupy, host (not the GPU's
+            memory), triton (not memory).
         text: the message, on one line.
         line_number: of its last occurrence, from 1.
         verdict: ``proven``; ``possible`` where the same words have other causes; ``not a problem`` of memory.
@@ -41,6 +45,9 @@ class OomMessage:
         cut: the message breaks off where PyTorch goes on, so figures may be missing.
         count: how often the same text was seen (for the same rank).
         roundings: (field, the most by which the printed number may be off) for those that are not exact.
+        frame: the innermost line of the user's in the traceback that ends in this error; of several that are chained,
+            in that of the first such error. None where the log shows none.
+        logged_at: the date and time before it on its line, as printed; "" where there is none.
     """
 
     kind: str
@@ -66,6 +73,8 @@ class OomMessage:
     cut: bool = False
     count: int = 1
     roundings: tuple[tuple[str, int], ...] = ()
+    frame: Frame | None = None
+    logged_at: str = ""
 
     def slack(self, *fields: str) -> int:
         """The most bytes by which the sum (or difference) of these printed fields may be off; 0 is exact."""
@@ -102,7 +111,9 @@ def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
     for message in messages(io.BytesIO(stream) if isinstance(stream, bytes) else stream):
         found.total += 1
         key = (message.kind, message.text, message.rank)
-        _, count = kept.pop(key, (message, 0))
+        before, count = kept.pop(key, (message, 0))
+        if message.frame is None:  # a summary below a traceback says the error again
+            message = replace(message, frame=before.frame) if before.frame is not None else message
         kept[key] = (message, count + 1)
         if len(kept) > KEPT:
             kept.popitem(last=False)

@@ -19,6 +19,8 @@ from typing import BinaryIO
 
 from vramlens.read.broken_lines import broken, plain_lines, squash, unbroken
 from vramlens.read.oom_text import OomMessage
+from vramlens.read.oom_traceback import Tracebacks
+from vramlens.trace.stacks import Frame
 
 _BLOCK = 1 << 18
 _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
@@ -45,7 +47,9 @@ _HEADS = re.compile(
     rb"|CUSOLVER_STATUS_|CUSPARSE_STATUS_|out of resource: |OOM when allocating|No available memory"
     rb"|DefaultCPUAllocator|unable to (?:mmap|open|allocate|resize)|DataLoader worker|Memory cgroup out"
     rb"|oom[-_]kill|task \d{1,7}: Out Of Memory|\[Errno 12\]|std::bad_alloc|Unable to allocate|os error 1455"
-    rb"|node running low|Signal 9 |Killed|Unexpected bus error"
+    rb"|node running low|Signal 9 |Killed|Unexpected bus error|allocating \d|Failed to allocate m"
+    rb"|failed to allocate \d|out of memory to"
+    rb"|Free memory on device|Not enough memory\. Please|OOMKilled"
 )
 # Each alternative is one kind of message. Every repetition is bounded, so trying one costs a constant.
 _START = re.compile(
@@ -70,7 +74,14 @@ _START = re.compile(
     rb"|(?P<triton>out of resource: [a-z ]{1,40}(?:, Required: \d{1,20})?)"
     rb"|(?P<jax>Out of memory (?:while )?trying to allocate (?=\d))"
     rb"|(?P<tensorflow>OOM when allocating tensor with shape)"
-    rb"|(?P<vllm>No available memory for the cache blocks)"
+    rb"|(?P<vllm>No available memory for the cache blocks(?!\. ?\")|Free memory on device (?:[a-z:0-9]{1,12} )?\("
+    rb"(?=[\d./]{3,20} GiB\) on startup is less than desired))"
+    rb"|(?P<sglang>Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static)"
+    rb"|(?P<ggml>allocating (?=[\d.]{1,20} MiB on device \d{1,4}: (?:cuda|hip|musa)Malloc failed: out of memory))"
+    rb"|(?P<onnx>Failed to allocate memory for requested buffer of size (?=\d))"
+    rb"|(?P<cupy>(?:Out of memory allocating|out of memory to allocate) (?=[\d,]{1,26} bytes))"
+    rb"|(?P<pool>failed to allocate [\d.]{1,12}[KMGT]?i?B? \(\d{1,20}(?: bytes)?\) "
+    rb"from device: CUDA_ERROR_OUT_OF_MEMORY)"
     rb"|(?P<host>DefaultCPUAllocator: (?:can't allocate memory|not enough memory)"
     rb"|unable to mmap \d{1,20} bytes"
     rb"|DataLoader worker \(pid(?:\(s\))? [\d, ]{1,200}\) is killed by signal: (?:Bus error|Killed)"
@@ -78,7 +89,7 @@ _START = re.compile(
     rb"|(?:Memory cgroup o|O)ut of memory: Kill(?:ed)? process \d{1,10}|oom[-_]kill event"
     rb"|task \d{1,7}: Out Of Memory|\[Errno 12\] Cannot allocate memory|std::bad_alloc\b"
     rb"|Unable to allocate (?=[\d.]{1,20} [KMGT]iB for an array)"
-    rb"|os error 1455|UR_RESULT_ERROR_OUT_OF_HOST_MEMORY|node running low on memory"
+    rb"|os error 1455|UR_RESULT_ERROR_OUT_OF_HOST_MEMORY|node running low on memory|OOMKilled\b"
     rb"|Signal 9 \(SIGKILL\) received|^Killed[ \t\r]{0,8}$|Killed {2,80}(?=[a-z./]))",
     re.MULTILINE,
 )
@@ -88,6 +99,8 @@ _ONLY_POSSIBLE = re.compile(
     r"|is killed by signal: Killed|Unexpected bus error"
 )
 _RANK = re.compile(rb"\[rank[ :]?(\d{1,7})\]|\brank[ =:]{1,2}(\d{1,7})\b")
+_LOGGED_AT = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_GGML_DEVICE = re.compile(r"on device (\d{1,4}):")
 _NCCL_DEVICE = re.compile(rb":\d{1,10}:\d{1,10} \[(\d{1,3})\]")
 
 _SIZE = r"(\d{1,20})(?:\.(\d{1,6}))? ?(bytes?|[KMGT]i?B)\b"
@@ -131,7 +144,9 @@ _CLAUSES = {
     ),
     "line": (
         ("tried_bytes", rf"(?:tr(?:ied|ying) to allocate|calloc|malloc|host alloc|async|mmap) {_SIZE}"),
-        ("tried_bytes", rf"Unable to allocate {_SIZE}"),
+        ("tried_bytes", rf"(?:Unable to allocate|^allocating) {_SIZE}"),
+        ("tried_bytes", r"(?:requested buffer of size|memory allocating|memory to allocate) ([\d,]{1,26})()()\b"),
+        ("tried_bytes", r"^failed to allocate [\d.]{1,12}[KMGT]?i?B? \((\d{1,20})()()"),
     ),
 }
 _PATTERNS = {
@@ -155,6 +170,7 @@ _SENTENCES = ("Triedtoallocate", "GPU0hasatotal", "Includingnon-PyTorchmemory", 
 def messages(stream: BinaryIO) -> Iterator[OomMessage]:
     """Every message of a stream, from blocks that overlap by one window."""
     buffer, line, start, ended = b"", 1, 0, False
+    tracebacks, read, searched = Tracebacks(), 0, 0  # up to where they have read, and line breaks were looked for
     while not ended:
         # A pipe hands out small pieces; looking at each would search the overlap again and again.
         while not ended and len(buffer) < start + _BLOCK + _WINDOW:
@@ -167,13 +183,21 @@ def messages(stream: BinaryIO) -> Iterator[OomMessage]:
             line += buffer.count(b"\n", counted, match.start())
             counted = match.start()
             start = match.end()
-            message = _message(buffer, match, end, line)
+            line_start = buffer.rfind(b"\n", max(read, searched), counted) + 1
+            if line_start:
+                tracebacks.read(buffer, read, line_start)
+                read = line_start
+            searched = counted
+            before = buffer[max(read, counted - _CONTEXT) : counted]
+            message = _message(buffer, match, end, line, tracebacks.frame_of(before))
             if message is not None:
                 yield message
         start = max(start, limit)
         dropped = max(counted, start - _CONTEXT)
         line += buffer.count(b"\n", counted, dropped)
-        buffer, start = buffer[dropped:], start - dropped
+        whole = max(buffer.rfind(b"\n", read, start) + 1, dropped, read)
+        tracebacks.read(buffer, read, whole)
+        buffer, start, read, searched = buffer[dropped:], start - dropped, whole - dropped, 0
 
 
 def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[bytes], int]]:
@@ -196,7 +220,7 @@ def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[by
         yield previous, previous.start() + _WINDOW
 
 
-def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomMessage | None:
+def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int, frame: Frame | None) -> OomMessage | None:
     """The message that begins at a match; None for words that only quote one, as source code does."""
     begin = match.start()
     before = buffer[max(buffer.rfind(b"\n", max(0, begin - 400), begin) + 1, begin - 400, 0) : begin]
@@ -205,6 +229,7 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
     group = match.lastgroup or ""
     maker = match["maker"] or match["maker2"] or (b"CUDA" if match["async"] or match["wrapped"] else b"device")
     kind = maker.decode("ascii").lower() if group in ("alloc", "bare", "wrapped", "async") else group
+    kind = "driver" if kind == "pool" else kind
     style = {"bare": "alloc", "wrapped": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}.get(group, "line")
     figures = _parse(style, buffer[begin:end], binary_units=kind == "mps")
     sizes = {name: size for name, size in figures.sizes.items() if size < _NOT_AVAILABLE}
@@ -214,6 +239,8 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
         device = _device_number(match["place"].decode("latin-1"))
     elif kind == "nccl" and (named := _NCCL_DEVICE.search(before)):
         device = int(named[1])
+    elif kind == "ggml" and (place := _GGML_DEVICE.search(figures.text)):
+        device = int(place[1])
     rank = _RANK.search(before)
     possible = _ONLY_POSSIBLE.search(figures.text)
     return OomMessage(
@@ -231,6 +258,8 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int) -> OomM
         while_pinning=kind == "driver" and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
         cut=figures.cut,
         roundings=tuple((name, most) for name, most in figures.rounded.items() if most and name not in unknown),
+        frame=frame,
+        logged_at=logged[0].decode("ascii") if (logged := _LOGGED_AT.search(before)) else "",
         **sizes,
     )
 
@@ -339,8 +368,8 @@ def _device_number(text: str) -> int | None:
 
 def _size(whole: str, fraction: str, unit: str, binary_units: bool) -> tuple[int, int]:
     """A printed size in bytes, and the most by which rounding may have moved it."""
-    if unit[0] in "bB":
-        return int(whole), 0
+    if unit[:1] in ("", "b", "B"):
+        return int(whole.replace(",", "") or 0), 0
     base = 1024 if "i" in unit or binary_units else 1000
     factor, scale = base ** ("KMGT".index(unit[0]) + 1), 10 ** len(fraction)
     return round(int(whole + fraction) * factor / scale), -(-factor // (2 * scale))

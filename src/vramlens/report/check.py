@@ -112,9 +112,11 @@ def next_step(check: Check) -> tuple[str, str]:
     """What to do with the answer, and the command."""
     source, budget = quoted(check.source), quoted(check.budget)
     if check.passed:
-        return "keep it so: in every pull request", f"vramlens check {source} --budget {budget} --format github"
+        return "keep it so in every pull request", f"vramlens check {source} --budget {budget} --format github"
     if not _over(check):
         return "record what the limits need", "vramlens run -o run.vram YOUR_SCRIPT.py"
+    if any(result.limit.path[0] == "out_of_memory" and result.why and not result.passed for result in check.results):
+        return "what failed, and why", f"vramlens explain {source}"
     if any(result.limit.path[0] == "growth_per_step" and result.passed is False for result in check.results):
         return "what keeps the memory of each step", f"vramlens leaks {source}"
     return "if that is wanted, raise the budget, and have the change reviewed", (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from vramlens.report.layout import Layout, right
 from vramlens.report.leaks_story import LeakClaim, LeakStory, leak_story
-from vramlens.report.screen import layout_of, next_lines, show
+from vramlens.report.screen import layout_of, next_lines, room_of, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,12 +22,41 @@ _TITLE = "bold"
 
 
 def render_leaks(report: LeakReport, console: Console, top: int | None = None) -> None:
-    """Prints the answer of ``vramlens leaks``."""
+    """Prints the answer of ``vramlens leaks``; on a terminal as much of it as one screen has room for.
+
+    Args:
+        top: how many leaks to show, in full.
+    """
     layout = layout_of(console)
-    show(console, list(_lines(leak_story(report, top), layout)))
+    story = leak_story(report, top)
+    lines = list(_lines(story, layout))
+    if console.is_terminal and top is None:
+        for shorter in _shorter(story):
+            if len(lines) <= room_of(console):
+                break
+            lines = list(_lines(shorter, layout, is_cut=True))
+    show(console, lines)
 
 
-def _lines(story: LeakStory, layout: Layout) -> Iterator[Text]:
+def _shorter(story: LeakStory) -> Iterator[LeakStory]:
+    """The same with less and less: what no leak is goes first, then what a verdict rests on, then the last leaks."""
+    for rows in (2, 1):
+        story = replace(story, dismissed=story.dismissed[:rows])
+        yield story
+    story = replace(story, notes=())
+    yield story
+    story = replace(story, dismissed=())
+    yield story
+    for notes in (1, 0):  # the last says why no more is certain
+        claims = tuple(replace(claim, notes=claim.notes[len(claim.notes) - notes :]) for claim in story.claims)
+        story = replace(story, claims=claims)
+        yield story
+    while len(story.claims) > 1:
+        story = replace(story, claims=story.claims[:-1], more=story.more + 1)
+        yield story
+
+
+def _lines(story: LeakStory, layout: Layout, *, is_cut: bool = False) -> Iterator[Text]:
     if story.headline is not None:
         yield from _wrapped(layout, story.headline, style=_TITLE)
     for index, claim in enumerate(story.claims):
@@ -41,6 +71,8 @@ def _lines(story: LeakStory, layout: Layout) -> Iterator[Text]:
         for size, (_, where, why) in zip(right([row[0] for row in story.dismissed]), story.dismissed, strict=True):
             first = f"  {size}  "
             yield from _wrapped(layout, f"{where}: {why}", first=first, rest=" " * cell_len(first))
+    if is_cut:
+        yield Text(f"{layout.ellipsis} --markdown shows all")
     for note in story.notes:
         yield from _wrapped(layout, note, style="dim")
     for note in story.unknown:

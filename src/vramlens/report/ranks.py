@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from vramlens.report.layout import Layout
-from vramlens.report.screen import layout_of, show
-from vramlens.report.wording import place_name, visible
+from vramlens.report.screen import layout_of, next_lines, show
+from vramlens.report.wording import place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _WIDEST_STRIP = 48
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 _MOST_MISSING = 12
 _LONGEST_ERROR = 160
+_WIDTH_OF_TABLE = 64  # with a remark
 
 
 def render_comparison(found: Comparison, console: Console) -> None:
@@ -38,7 +39,12 @@ def render_comparison(found: Comparison, console: Console) -> None:
     if len(found.differences) > _MOST_DIFFERENCES:
         lines.append(Text(f"  {len(found.differences) - _MOST_DIFFERENCES} more: --json lists all"))
     utf8 = console.encoding.startswith("utf")
-    lines += [*_failures(found, layout), *_table(found), *_strips(found, utf8), *_communication(found)]
+    lines += [
+        *_failures(found, layout),
+        *_table(found, layout),
+        *_strips(found, layout, utf8),
+        *_communication(found, layout),
+    ]
     for note in found.notes:
         lines += [Text(line) for line in layout.wrap(visible(note), first="note: ")]
     lines += [Text(), *_next(found, layout)]
@@ -72,7 +78,9 @@ def headline(found: Comparison) -> str:
     peaks = [one.peak_requested_bytes for one in found.ranks]
     if not peaks:
         return f"The flight records of {count} ranks agree on every collective that all of them hold{missing}."
-    spread = f"peaks from {format_size(min(peaks))} to {format_size(max(peaks))}"
+    low, high = format_size(min(peaks)), format_size(max(peaks))
+    alike = f"{'both' if len(peaks) == 2 else 'all'} peak at {high}"
+    spread = alike if low == high else f"peaks from {low} to {high}"
     return f"Nothing worth acting on: {count} {what}s, {spread}{missing}."
 
 
@@ -131,7 +139,7 @@ def _failures(found: Comparison, layout: Layout) -> list[Text]:
     return lines
 
 
-def _table(found: Comparison) -> list[Text]:
+def _table(found: Comparison, layout: Layout) -> list[Text]:
     """The ranks; of many, the ones that stand out and what is usual."""
     if not found.ranks:
         return []
@@ -147,21 +155,22 @@ def _table(found: Comparison) -> list[Text]:
     else:
         shown, names = list(ranks), {}
     what = "device" if found.by_device else "rank"
-    lines = [
-        Text(),
-        Text(f"{what:>8}  {'requested peak':>14}  {'reserved peak':>14}  {'GPU':>4}  {'steps':>6}", style=_TITLE),
-    ]
+    is_narrow = layout.width < _WIDTH_OF_TABLE
+    wide, second = (max(4, len(what)), 13) if is_narrow else (8, 14)
+    head = f"{what:>{wide}}  requested peak  {'reserved peak':>{second}}  {'GPU':>4}  {'steps':>6}"
+    lines = [Text(), Text(head, style=_TITLE)]
     for one in shown:
         remark = "differs" if one.rank in odd else names.get(one.rank, "")
-        sizes = f"{format_size(one.peak_requested_bytes):>14}  {format_size(one.peak_reserved_bytes):>14}"
+        sizes = f"{format_size(one.peak_requested_bytes):>14}  {format_size(one.peak_reserved_bytes):>{second}}"
         device = str(one.device) if one.device >= 0 else "-"
-        lines.append(Text(f"{one.rank:>8}  {sizes}  {device:>4}  {len(one.step_peaks):>6,}  {remark}".rstrip()))
+        lines.append(Text(f"{one.rank:>{wide}}  {sizes}  {device:>4}  {len(one.step_peaks):>6,}  {remark}".rstrip()))
     if len(shown) < len(ranks):
-        lines.append(Text(f"{'':>8}  {len(ranks) - len(shown)} more of {len(ranks)} are not shown; --json lists all"))
+        said = f"{len(ranks) - len(shown)} more of {len(ranks)} are not shown; --json lists all"
+        lines += [Text(line) for line in layout.wrap(said, first=" " * (wide + 2))]
     return lines
 
 
-def _strips(found: Comparison, utf8: bool) -> list[Text]:
+def _strips(found: Comparison, layout: Layout, utf8: bool) -> list[Text]:
     """Each rank's peak by step, as high as it is; of many ranks the highest and the odd ones."""
     ranks = [one for one in found.ranks if len(one.step_peaks) > 1]
     if len(ranks) < 2:
@@ -174,7 +183,8 @@ def _strips(found: Comparison, utf8: bool) -> list[Text]:
     title = f"Peak of each step, {format_size(top)} at full height"
     if steps > _WIDEST_STRIP:
         title += f"; each column is the highest of {-(-steps // _WIDEST_STRIP)} steps"
-    return [Text(), Text(title), *(Text(f"{one.rank:>8}  {_strip(one, top, utf8)}") for one in shown)]
+    titles = [Text(line) for line in layout.wrap(title)]
+    return [Text(), *titles, *(Text(f"{one.rank:>8}  {_strip(one, top, utf8)}") for one in shown)]
 
 
 def _strip(one: RankSummary, top: int, utf8: bool) -> str:
@@ -184,7 +194,7 @@ def _strip(one: RankSummary, top: int, utf8: bool) -> str:
     return "".join(levels[min(len(levels) - 1, value * len(levels) // max(1, top))] for value in columns)
 
 
-def _communication(found: Comparison) -> list[Text]:
+def _communication(found: Comparison, layout: Layout) -> list[Text]:
     """What communication takes, where it was measured."""
     shares = [(one, dict(one.ledger)) for one in found.ranks if one.ledger]
     sizes = [ledger["nccl"] for _, ledger in shares if "nccl" in ledger]
@@ -193,23 +203,22 @@ def _communication(found: Comparison) -> list[Text]:
     total = max(1, sum(sum(ledger.values()) - ledger.get("free", 0) for _, ledger in shares) // len(shares))
     mean = sum(sizes) // len(sizes)
     text = f"NCCL's communicators take {format_size(mean)} a rank, {100 * mean / total:.0f} % of what is in use"
-    return [Text(), Text(text)]
+    return [Text(), *(Text(line) for line in layout.wrap(text))]
 
 
 def _next(found: Comparison, layout: Layout) -> list[Text]:
     source = _worth_a_look(found)
     if source is None:
-        return [
-            Text(line) for line in layout.wrap("Next: record the ranks' memory: torchrun ... --no-python vramlens run")
-        ]
-    why = f"where the memory of rank {source.rank} is"
+        command = "torchrun --nproc-per-node GPUS --no-python vramlens run -o runs/r1 YOUR_SCRIPT.py"
+        return list(next_lines("record the ranks' memory, too", command, layout))
+    name = quoted(source.source)
     device = f" --device {source.device}" if found.by_device else ""
     if found.differences and found.differences[0].cause == "leak" and source.rank in found.differences[0].ranks:
         return [
             Text(f"Next, what keeps the memory of rank {source.rank}:"),
-            Text(f"  vramlens leaks {visible(source.source)}{device}"),
+            Text(f"  vramlens leaks {name}{device}"),
         ]
-    return [Text(f"Next, {why}:"), Text(f"  vramlens explain {visible(source.source)}{device}")]
+    return [Text(f"Next, where the memory of rank {source.rank} is:"), Text(f"  vramlens explain {name}{device}")]
 
 
 def _worth_a_look(found: Comparison) -> RankSummary | None:

@@ -191,16 +191,20 @@ _DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"lives",
 def table(header: list[str], rows: list[list[str]], layout: Layout) -> Iterator[Text]:
     """A table: figures aligned to the right, words to the left, the setting last; dull columns are left out.
 
-    A setting is there to be pasted, so it is never cut: what finds no room stands on a line of its own.
+    A setting is there to be pasted, so it is never cut: what finds no room stands on a line of its own. Before that,
+    what is the same in all rows leaves them for a line below the table.
     """
     columns = [
         column for column in zip(header, *rows, strict=True) if not set(column[1:]) <= _DULL.get(column[0], set())
     ]
-    cells = [
-        left(list(column)) if column[0] in ("outcome", "this is", "smallest card") else right(list(column))
-        for column in columns[:-1]
-    ]
-    used = 2 + sum(cell_len(column[0]) + 2 for column in cells)
+    alike = [column for column in columns[1:-1] if len(rows) > 1 and len(set(column[1:])) == 1]
+    fewer = [column for column in columns if column not in alike]
+    if _without_room(fewer, layout) < _without_room(columns, layout):
+        columns = fewer
+    else:
+        alike = []
+    cells = _aligned(columns)
+    used = _width(cells)
     for index, (*figures, name) in enumerate(zip(*cells, columns[-1], strict=True)):
         style = "" if index else "dim"
         if cell_len(name) <= layout.width - used:
@@ -208,6 +212,27 @@ def table(header: list[str], rows: list[list[str]], layout: Layout) -> Iterator[
         else:
             yield Text("  " + "  ".join(figures).rstrip(), style=style)
             yield Text(f"{_OWN_LINE}{name}", style=style)
+    if alike:
+        same = ", ".join(f"{column[0]} {column[1]}" for column in alike)
+        yield from (Text(line, style="dim") for line in layout.wrap(f"in each of these: {same}", first="  "))
+
+
+def _aligned(columns: Sequence[tuple[str, ...]]) -> list[list[str]]:
+    """The cells of all columns but the last, each column as wide as its widest."""
+    return [
+        left(list(column)) if column[0] in ("outcome", "this is", "smallest card") else right(list(column))
+        for column in columns[:-1]
+    ]
+
+
+def _width(cells: list[list[str]]) -> int:
+    return 2 + sum(cell_len(column[0]) + 2 for column in cells)
+
+
+def _without_room(columns: Sequence[tuple[str, ...]], layout: Layout) -> int:
+    """How many settings do not fit beside their figures."""
+    room = layout.width - _width(_aligned(columns))
+    return sum(cell_len(name) > room for name in columns[-1])
 
 
 def why_lines(rows: Sequence[WhatIf], layout: Layout) -> Iterator[Text]:

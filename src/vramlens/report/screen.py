@@ -24,8 +24,8 @@ def layout_of(console: Console) -> Layout:
 
 
 def room_of(console: Console) -> int:
-    """The lines to keep to: 24, or those of a larger terminal but one, so that the first stays in sight."""
-    return max(SCREEN_LINES, console.height - 1) if console.is_terminal else SCREEN_LINES
+    """The lines to keep to: 24, or on a terminal one less, for the prompt that follows, and more on a larger one."""
+    return max(SCREEN_LINES, console.height) - 1 if console.is_terminal else SCREEN_LINES
 
 
 def show(console: Console, lines: Iterable[Text]) -> None:

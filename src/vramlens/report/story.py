@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.oom_sums import ROUNDING
 from vramlens.report.advice import NextStep, next_step
+from vramlens.report.foreign_advice import step_for_others
 from vramlens.report.origin import higher_before, origin_of
 from vramlens.report.replayed_advice import step_after_replay
 from vramlens.report.tables import Table, table_of
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 
 _WALLS = {
     "process_limit": "Refused by the limit set for this process, not by the GPU",
-    "device": "Refused because the GPU is full",
+    "device": "Refused by the GPU: it has too little free",
     "other_process": "Refused because other processes hold the rest of the GPU",
-    "host": "The host's memory ran out, not the GPU's",
+    "host": "",  # the headline says so already, and how sure it is
     "unknown": "What refused it cannot be told from this input",
 }
 _CAUSES = {
@@ -123,7 +125,7 @@ def story_of(explanation: Explanation, by: str) -> Story:
     oom, heap = explanation.oom, explanation.heap
     failed = oom is not None and (not oom.survived or explanation.at == "oom")
     claims, refuted, notes = _sorted_findings(explanation.findings)
-    step = step_after_replay(explanation) or next_step(explanation)
+    step = step_after_replay(explanation) or step_for_others(explanation) or next_step(explanation)
     return Story(
         failed=failed,
         headline=visible(capitalized(_headline(explanation, failed))),
@@ -131,7 +133,7 @@ def story_of(explanation: Explanation, by: str) -> Story:
         figures=_figures(oom, holders_known=heap is not None or not explanation.ledger) if oom and failed else (),
         table=table_of(heap, by) if heap is not None else None,
         table_title=_table_title(explanation) if heap is not None else "",
-        ledger=tuple(Figure(row.bytes, _part(row, explanation.ledger)) for row in explanation.ledger if row.bytes),
+        ledger=_ledger(explanation),
         claims=claims,
         refuted=refuted,
         notes=notes,
@@ -144,6 +146,17 @@ def story_of(explanation: Explanation, by: str) -> Story:
     )
 
 
+def _ledger(explanation: Explanation) -> tuple[Figure, ...]:
+    """Where the device's memory is; an error's text that does not say what is free leaves that open, too."""
+    rows, oom = explanation.ledger, explanation.oom
+    is_free_open = explanation.peak is None and oom is not None and oom.free_bytes is None
+    return tuple(
+        Figure(row.bytes, ("free, or " if is_free_open and row.kind == "unknown" else "") + _part(row, rows))
+        for row in rows
+        if row.bytes
+    )
+
+
 def _ledger_when(explanation: Explanation) -> str:
     if "ledger.json" not in explanation.recording.members:
         return ""
@@ -151,7 +164,7 @@ def _ledger_when(explanation: Explanation) -> str:
 
 
 def _part(row: LedgerRow, rows: tuple[LedgerRow, ...]) -> str:
-    words = _KINDS.get(row.kind, plain(row.kind))
+    words = row.note if row.note == ROUNDING else _KINDS.get(row.kind, plain(row.kind))
     if row.kind == "this_process_other" and any(other.kind == "nccl" for other in rows):
         words = words.removesuffix(", NCCL").replace("context, ", "context and ")
     return words + (" (inferred)" if row.confidence == "inferred" else "")
@@ -204,20 +217,25 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
     said = []
     oom, peak = explanation.oom, explanation.peak
     if oom is not None and failed:
-        said.append(_WALLS.get(oom.wall, _WALLS["unknown"]))
+        if wall := _WALLS.get(oom.wall, _WALLS["unknown"]):
+            said.append(wall)
         if oom.cause is not None:
             said.append(_CAUSES.get(oom.cause, plain(oom.cause).capitalize()))
         if oom.place is not None:
             said.append(f"Asked for by {place_name(oom.place)}")
         if oom.count > 1:
-            said.append(f"The last of {counted(oom.count, 'failed request')}")
+            which = f", on GPU {oom.device}" if explanation.peak is None and oom.device is not None else ""
+            said.append(f"The last of {counted(oom.count, 'failed request')}{which}")
+        if oom.others:
+            said.append(oom.others)
     elif oom is not None:
         times = "A request" if oom.count == 1 else counted(oom.count, "request")
         said.append(f"{times} failed and the program went on (`--at oom` shows that moment): {oom.headline}")
     counted_then = explanation.moment
     if counted_then is not None and explanation.at not in ("peak", "oom"):
+        then = "At the end" if explanation.at == "end" else "After that event"
         said.append(
-            f"Then {format_size(counted_then.allocated_bytes)} were allocated and"
+            f"{then} {format_size(counted_then.allocated_bytes)} were allocated and"
             f" {format_size(counted_then.reserved_bytes)} reserved (exact: the allocator was replayed)"
         )
     if peak is not None and peak.shape and not failed:
@@ -239,7 +257,7 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
         asked = f"; {format_size(tried)} asked of the driver" if tried not in (None, wanted) else ""
         found.append(Figure(wanted, f"wanted{asked}"))
     elif tried is not None:
-        found.append(Figure(tried, "wanted, as asked of the driver"))
+        found.append(Figure(tried, "wanted" if oom.wall == "host" else "wanted, as asked of the driver"))
     if not holders_known or oom.reserved_bytes is None:
         found += [Figure(limit, "limit of this process")] if limit is not None else []
     if not holders_known:

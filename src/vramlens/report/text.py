@@ -128,7 +128,7 @@ class _Report:
     def _composed(self, detail: _Detail) -> list[Text]:
         story, layout = self.story, self.layout
         opening = [Text(line, style=_TITLE) for line in layout.wrap(story.headline)]
-        opening += self._texts(layout.wrap(" ".join(story.sentences))) if story.failed else self._each(story.sentences)
+        opening += self._each((" ".join(story.sentences),) if story.failed and story.sentences else story.sentences)
         figures = self._texts(self._figures(story.figures))
         sections = [
             [*opening, *figures] if detail.blanks < 2 else opening,

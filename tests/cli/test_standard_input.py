@@ -1,0 +1,131 @@
+"""``vramlens explain`` without a FILE: what is piped in is read, and nothing else ever keeps it waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from installed import PYTHON_PATH
+from vramlens.cli import standard_input
+from vramlens.cli.main import main
+
+ERROR = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has 1 GiB\n"
+
+
+class Stdin:
+    """Something with a descriptor, as ``sys.stdin`` is."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+
+@pytest.fixture
+def given(monkeypatch):
+    def has_input(descriptor: int, patience_s: float = 0.05) -> bool:
+        monkeypatch.setattr(sys, "stdin", Stdin(descriptor))
+        return standard_input.has_input(patience_s)
+
+    return has_input
+
+
+def test_a_file_with_something_left_in_it_is_input(given, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(ERROR)
+    (tmp_path / "empty").write_bytes(b"")
+    with open(tmp_path / "log", "rb") as log, open(tmp_path / "empty", "rb") as empty:
+        assert given(log.fileno())
+        assert os.lseek(log.fileno(), 0, os.SEEK_CUR) == 0
+        os.lseek(log.fileno(), 0, os.SEEK_END)
+        assert not given(log.fileno())
+        assert not given(empty.fileno())
+
+
+def test_a_pipe_that_speaks_is_input_and_nothing_is_taken_from_it(given) -> None:
+    for read, write in (os.pipe(), tuple(end.detach() for end in socket.socketpair())):
+        began = time.monotonic()
+        assert not given(read)  # open, and silent
+        assert 0.04 < time.monotonic() - began < 5
+        os.write(write, ERROR)
+        assert given(read)
+        os.close(write)
+        assert given(read)
+        assert os.read(read, 1000) == ERROR
+        assert not given(read, 30)  # ended: told at once
+        os.close(read)
+
+
+def test_devices_and_closed_streams_are_no_input(given, monkeypatch) -> None:
+    with open(os.devnull, "rb") as null:
+        assert not given(null.fileno(), 30)
+    master, terminal = os.openpty()
+    os.write(master, b"typed\n")
+    assert not given(terminal, 30)
+    for descriptor in (master, terminal):
+        os.close(descriptor)
+    assert not given(terminal)  # closed
+    monkeypatch.setattr(sys, "stdin", None)
+    assert not standard_input.has_input()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what the parent reads from")
+def test_what_the_parent_reads_from_is_left_alone() -> None:
+    """A shell that reads its script from a pipe: explain must not take the rest of the script."""
+    script = (
+        b"f() { " + sys.executable.encode() + b' -c "from vramlens.cli.standard_input import has_input;'
+        b' print(has_input(30))"; }\nf\necho x | { read y; f; }\necho the rest\n'
+    )
+    done = subprocess.run(
+        ["bash"],
+        input=script,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split(b"\n") == [b"False", b"False", b"the rest", b""]
+
+
+def explain(**options) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+    command = [sys.executable, "-m", "vramlens", "explain"]
+    return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True, **options)
+
+
+def test_a_log_that_is_piped_in_is_explained() -> None:
+    done = explain(input=b"step 1\n" + ERROR)
+    assert b"256.00 MiB wanted" in done.stdout
+    assert done.stderr == b""
+
+
+def test_without_input_the_example_is(monkeypatch, capsys) -> None:
+    assert b"the example that comes with it" in explain(stdin=subprocess.DEVNULL).stderr
+    read, write = os.pipe()
+    monkeypatch.setattr(standard_input.has_input, "__defaults__", (0.05,))
+    monkeypatch.setattr(sys, "stdin", Stdin(read))
+    signal.alarm(60)
+    assert main(["explain"]) == 0
+    signal.alarm(0)
+    assert "the example that comes with it" in capsys.readouterr().err
+    for descriptor in (read, write):
+        os.close(descriptor)
+
+
+def test_an_output_alone_is_no_reason_to_read(capsys, monkeypatch, tmp_path: Path) -> None:
+    """``-o run.vram`` may be meant as FILE: what it names is not written over."""
+    read, write = os.pipe()
+    os.write(write, ERROR)
+    monkeypatch.setattr(sys, "stdin", Stdin(read))
+    assert main(["explain", "-o", str(tmp_path / "x")]) == 2
+    assert not (tmp_path / "x").exists()
+    assert "no FILE was given" in capsys.readouterr().err
+    for descriptor in (read, write):
+        os.close(descriptor)
