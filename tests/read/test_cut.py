@@ -20,7 +20,7 @@ from oracle import Event, Lifetimes, lifetimes_of, rounded, tables_of
 from recordings import ALL, collector_off, data_of, final_segments, read, snapshot
 from vramlens.trace import BEFORE, DeviceTrace, Trace
 
-CUTS = 8
+CUTS = 4
 DROPPED = (0, 0.1, 0.5, 0.9)
 NAMES = [name for name in ALL if "million" not in name]
 
@@ -28,7 +28,7 @@ NAMES = [name for name in ALL if "million" not in name]
 def windows(count: int, seed: str) -> Iterator[tuple[int, int]]:
     """First and last-plus-one event of what each shortened recording keeps."""
     choose = random.Random(seed)
-    cuts = CUTS if count < 5_000 else 5
+    cuts = CUTS if count < 5_000 else 3
     for end in [*sorted(choose.randrange(1, count) for _ in range(cuts)), count]:
         for share in DROPPED if end == count or cuts == CUTS else (choose.choice(DROPPED),):
             yield int(end * share), end

@@ -167,7 +167,7 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
     return value
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_the_parts_say_the_snapshot_is_explained(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     wrapped = META | {"wrapped": {"0": True}, "oom": {"device": 0, "message": "CUDA out of memory."}}
