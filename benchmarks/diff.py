@@ -1,6 +1,6 @@
 """Diff and check: how fast, and whether they find a planted change and nothing else.
 
-    python benchmarks/diff.py                                     # the figures of docs/diff.md
+    python benchmarks/diff.py                                     # the figures of docs/keep.md
     python benchmarks/diff.py --only copies --repeat 100
     python benchmarks/diff.py --only speed --recording million.pickle.xz
 
