@@ -87,8 +87,8 @@ class Recording(Trace):
         return replay_trace(
             self,
             confs=_several(conf),
-            cap_bytes=_bytes("cap", cap),
-            recorded_cap_bytes=parse_size(recorded_cap) if isinstance(recorded_cap, str) else recorded_cap,
+            cap_bytes=_limit("cap", cap),
+            recorded_cap_bytes=_bytes(recorded_cap),
             device=device,
         )
 
@@ -120,10 +120,10 @@ class Recording(Trace):
             raise UsageError("cap and cards cannot be asked together: a card's size is the driver's limit")
         return tune_trace(
             self,
-            cap_bytes=_bytes("cap", cap),
-            cards=[size for card in cards if (size := _bytes("cards", card)) is not None],
+            cap_bytes=_limit("cap", cap),
+            cards=[size for card in cards if (size := _limit("cards", card)) is not None],
             confs=(*WORTH_TRYING, *_several(conf)),
-            recorded_cap_bytes=parse_size(recorded_cap) if isinstance(recorded_cap, str) else recorded_cap,
+            recorded_cap_bytes=_bytes(recorded_cap),
             device=device,
         )
 
@@ -261,16 +261,19 @@ def example_path() -> Path:
     return Path(__file__).with_name("example.pickle.xz")
 
 
-def _bytes(name: str, size: str | int | None) -> int | None:
+def _bytes(size: str | int | None) -> int | None:
+    return parse_size(size) if isinstance(size, str) else size
+
+
+def _limit(name: str, size: str | int | None) -> int | None:
     """Bytes that a process or a card may have.
 
     Raises:
         UsageError: it is no size, or less than 1 MiB.
     """
-    if size is None:
-        return None
     try:
-        return check_limit(parse_size(size) if isinstance(size, str) else size, size)
+        found = _bytes(size)
+        return None if found is None else check_limit(found, size)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
 

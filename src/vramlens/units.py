@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from vramlens.errors import UsageError
 
@@ -68,3 +69,8 @@ def format_duration(nanoseconds: int | float) -> str:
             digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
             return f"{value:,.{digits}f} {unit}"
     return f"{nanoseconds:.0f} ns"
+
+
+def listed(things: Sequence[object], most: int) -> str:
+    """The first few, with ``…`` where there are more: ``0, 1, 2, …``."""
+    return ", ".join(map(str, things[:most])) + (", …" if len(things) > most else "")

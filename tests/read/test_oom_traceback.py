@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from read.slow_texts import check_time_is_linear
 from vramlens.read.oom_text import find_oom_messages
 from vramlens.trace.stacks import Frame
 
@@ -256,14 +257,7 @@ def test_pieces_in_any_order_never_raise(pieces: list[str]) -> None:
 
 @pytest.mark.parametrize("piece", [piece.strip("\n") + end for piece in PIECES for end in ("", "\n") if piece.strip()])
 def test_time_is_linear_on_texts_made_to_be_slow(piece: str) -> None:
-    def seconds(size: int) -> float:
-        text = (PIECES[0] + piece * (size // len(piece)) + "\n" + ERROR).encode()
-        began = time.process_time()
-        find_oom_messages(text)
-        return time.process_time() - began
-
-    small, large = seconds(20_000), seconds(200_000)
-    assert large < 10 * 3 * small + 0.5
+    check_time_is_linear(lambda size: f"{PIECES[0]}{piece * (size // len(piece))}\n{ERROR}".encode(), 20_000)
 
 
 def test_a_thousand_ranks_are_followed_and_more_are_bounded() -> None:

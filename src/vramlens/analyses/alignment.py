@@ -23,6 +23,7 @@ from vramlens.analyses.file_alignment import (
 from vramlens.analyses.finding import Place
 from vramlens.analyses.line_alignment import align_lines
 from vramlens.analyses.run import CodeLine
+from vramlens.trace.stacks import base_name
 
 _RENAMED, _ELSEWHERE = 0.75, 0.9
 """So alike, of at most 1, are the lines of a function with another name, or in another file; and of one with both."""
@@ -51,7 +52,7 @@ class Alignment:
 
 def align(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> Alignment:
     """Aligns the lines of two runs."""
-    own = {_called(line.place.file) for line in (*before, *after)}
+    own = {base_name(line.place.file) for line in (*before, *after)}
     olds, news = _grouped(before, own, {}), _grouped(after, own, {})
     files, by_lines = align_files(olds, news)
     found = _aligned(olds, news, files)
@@ -131,11 +132,6 @@ def _grouped(
         functions = found.setdefault(line.place.file, {})
         functions.setdefault(function_name(line.place.function), []).append(replace(line, calls=calls))
     return found
-
-
-def _called(file: str) -> str:
-    """A file as calls name it (analyses/run.py)."""
-    return file.replace("\\", "/").rpartition("/")[2]
 
 
 def _plain(call: str, own: set[str], names: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from vramlens.analyses.leak_groups import common_length
 from vramlens.analyses.line_alignment import CALLS, SIZES, align_lines, likeness
 from vramlens.analyses.run import CodeLine
+from vramlens.trace.stacks import base_name
 
 Functions = Mapping[str, list[CodeLine]]
 """The lines of a file, by function and in order."""
@@ -57,7 +58,7 @@ def _left(before: Iterable[str], after: Iterable[str], found: Mapping[str, str])
 
 def file_name(file: str) -> str:
     """A file's name without folders; one name for all cells of notebooks."""
-    return CELL if _NOTEBOOK.search(file) else re.split(r"[/\\]", file)[-1]
+    return CELL if _NOTEBOOK.search(file) else base_name(file)
 
 
 def _text_name(file: str) -> str:

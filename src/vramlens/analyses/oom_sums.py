@@ -193,13 +193,10 @@ def likely_holes(message: OomMessage, wall: str) -> int | None:
     another pool or stream. Some always does: in recorded failures for want of room up to 7 % of what was reserved and
     0.8 times the request; in one by fragmentation 67 % and 2.2 times.
     """
-    held, tried = message.reserved_bytes, message.tried_bytes
-    if wall not in ("device", "process_limit") or None in (held, tried, message.allocated_bytes):
+    held, allocated, tried = message.reserved_bytes, message.allocated_bytes, message.tried_bytes
+    if wall not in ("device", "process_limit") or held is None or allocated is None or tried is None:
         return None
-    assert held is not None
-    assert tried is not None
-    assert message.allocated_bytes is not None
-    holes = held - message.allocated_bytes
+    holes = held - allocated
     return holes if holes >= max(_HOLES_FOR_REQUESTS * tried, _HOLES_OF_RESERVED * held) else None
 
 

@@ -294,8 +294,12 @@ def _other_findings(
         rounding = message.slack("process_bytes", "reserved_bytes")
         what = "Metal's other allocations" if message.kind == "mps" else "context, libraries, NCCL"
         title = f"{_about(outside, rounding)} of this process lie outside PyTorch ({what})"
-        fix = "make room outside PyTorch's cache: fewer process groups, streams or libraries; empty_cache() frees none"
-        fix = "Metal holds it, and torch.mps.empty_cache() cannot free it: need less" if message.kind == "mps" else fix
+        fix = (
+            "Metal holds it, and torch.mps.empty_cache() cannot free it: need less"
+            if message.kind == "mps"
+            else "make room outside PyTorch's cache: fewer process groups, streams or libraries;"
+            " empty_cache() frees none"
+        )
         verdict = "proven" if owners.how == "named" and outside > rounding else "likely"
         found.append(Finding("outside_pytorch", verdict, title, outside, fix=fix if outside > GIB else None))
     contexts = [pid for pid, size in owners.others if _CONTEXT_LOW <= size <= _CONTEXT_HIGH]

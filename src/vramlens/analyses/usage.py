@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from vramlens.analyses.attribution import Attribution
@@ -12,6 +11,7 @@ from vramlens.analyses.fragmentation import fragmentation_at
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.heap import Heap
 from vramlens.analyses.oom import settings_variable
+from vramlens.trace.stacks import base_name
 from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25
@@ -89,7 +89,7 @@ def largest_line(heap: Heap, failed: OomVerdict, others: list[Finding]) -> list[
 
 
 def _short_name(place: Place) -> str:
-    return str(replace(place, file=re.split(r"[/\\]", place.file)[-1] or place.file))
+    return str(replace(place, file=base_name(place.file) or place.file))
 
 
 def unused_reserve(view: Attribution) -> list[Finding]:

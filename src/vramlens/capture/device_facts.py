@@ -57,7 +57,7 @@ class DeviceFacts:
         if used > self._most_used:
             self._most_used = used
             self._keep("peak", list(found.values()))
-        return [(device, *self._gpu.counters(device), _free_bytes(one)) for device, one in found.items()]
+        return [(device, *self._gpu.counters(device), one.bytes_of("free")) for device, one in found.items()]
 
     def look_at_the_end(self, *, in_trouble: bool) -> None:
         """Keeps the ledger of now as the last one; ``in_trouble``: the program may hang or have failed."""
@@ -91,10 +91,6 @@ class DeviceFacts:
         }
 
 
-def _free_bytes(one: Ledger) -> int | None:
-    return one.bytes_of("free")
-
-
 def _used_bytes(one: Ledger) -> int:
     """What is in use; where the driver does not say what is free, what somebody is known to hold."""
-    return sum(row.bytes for row in one.rows if row.kind != ("unknown" if _free_bytes(one) is None else "free"))
+    return sum(row.bytes for row in one.rows if row.kind != ("unknown" if one.bytes_of("free") is None else "free"))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.capture.on_import import when_imported
-from vramlens.units import counted
+from vramlens.units import counted, listed
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -326,7 +326,7 @@ def _lines(state: DistributedState) -> list[str]:
         timeout = "" if state.timeout_s is None else f", timeout {state.timeout_s:g} s"
         lines.append(f"Process group: {state.backend or 'backend unknown'}{timeout}")
         for group in state.groups[1:]:
-            ranks = ", ".join(map(str, group.ranks[:8])) + (", …" if len(group.ranks) > 8 else "")
+            ranks = listed(group.ranks, 8)
             lines.append(f"  {group.description or 'group ' + group.name}: {group.backend}, ranks {ranks}")
     else:
         lines.append("Process group: none yet in this process")

@@ -94,8 +94,7 @@ def _update(arguments: argparse.Namespace) -> int:
     from vramlens.analyses.budget import update
 
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
-    run = read_run(arguments.file, arguments.device)
-    done = update(run, budget)
+    done = update(read_run(arguments.file, arguments.device), budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
     text = f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}.\n"
     for scope, before, now in done.changes:

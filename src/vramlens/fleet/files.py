@@ -14,7 +14,7 @@ from vramlens.read.error_file import is_error_file
 from vramlens.read.flight_record import is_flight_record
 from vramlens.read.source import open_source
 from vramlens.trace.meta import Meta
-from vramlens.units import counted
+from vramlens.units import counted, listed
 
 _ENDINGS = re.compile(r"(?i)\.(?:vram|(?:pickle|pkl|json)(?:\.(?:xz|gz|zst))?)$")
 _HEAD_BYTES = 1 << 16
@@ -235,7 +235,7 @@ def _of_earlier(recordings: Mapping[int, _Seen]) -> list[str]:
     old = [rank for rank, meta in metas.items() if (meta.written_us or _NEVER) + _APART_US < began[meta.host or ""]]
     if not old:
         return []
-    named = ", ".join(map(str, old[:_MOST_NAMED])) + (", …" if len(old) > _MOST_NAMED else "")
+    named = listed(old, _MOST_NAMED)
     was = "rank " + named + " was" if len(old) == 1 else "ranks " + named + " were"
     return [f"{was} written before other ranks of the same machine began: of an earlier run?"]
 

@@ -13,12 +13,12 @@ from vramlens.fleet.files import JobFiles, RankFile, find_ranks
 from vramlens.fleet.lake import Lake, is_lake, write_rank, write_run
 from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
-from vramlens.read.error_file import read_error_file, tells_of_another
+from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record
 from vramlens.read.values import MOST_RANKS, as_number
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
-from vramlens.units import counted
+from vramlens.units import counted, listed
 
 _MOST_NAMED = 5
 
@@ -48,7 +48,7 @@ class Job:
         return compare(
             self.summaries,
             self.flights,
-            errors={**_raised(self.summaries), **self.errors},
+            errors=self.errors,
             missing=self.missing,
             by_device=self.by_device,
             notes=self.notes,
@@ -170,7 +170,7 @@ def export_lake(
     """
     files = find_ranks(paths)
     if files.jobs:
-        named = ", ".join(files.jobs[:_MOST_NAMED]) + (", …" if len(files.jobs) > _MOST_NAMED else "")
+        named = listed(files.jobs, _MOST_NAMED)
         raise UsageError(f"{counted(len(files.jobs), 'job')} ({named}) would become one run: name one job's folder")
     tasks = {one.rank: (root, run, one.rank, one.recording, one.flight, one.error) for one in files.ranks}
     if where is None and not worth_workers(len(tasks)):
@@ -188,15 +188,6 @@ def export_lake(
 def summary_of(path: str, rank: int) -> RankSummary:
     """The summary of a rank's file; what the map runs for each."""
     return summarise(load(path), rank)
-
-
-def _raised(summaries: Sequence[RankSummary]) -> dict[int, RankError]:
-    """What the recordings say of the exceptions that ended their programs, by rank."""
-    return {
-        one.rank: RankError(one.source, one.ending, None, (), tells_of_another(one.ending))
-        for one in summaries
-        if one.ended is not None and one.ended[0] == "error" and one.ending
-    }
 
 
 def _by_device(one: RankFile) -> tuple[RankSummary, ...]:

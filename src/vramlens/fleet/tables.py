@@ -16,7 +16,6 @@ from vramlens.ranks import RankSummary
 from vramlens.trace import NO_STACK, Events, Frame, Stacks, Trace
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 from vramlens.trace.rank_error import RankError
-from vramlens.trace.stacks import is_user_file
 
 Columns = dict[str, Any]
 """A column each, of equal length."""
@@ -151,7 +150,7 @@ def collective_rows(rank: int, flight: FlightRecord) -> Columns:
 
 def error_row(rank: int, error: RankError) -> Columns:
     """One row: the error, and the user's innermost frame."""
-    frame = next((frame for frame in error.frames if is_user_file(frame.file)), Frame("", 0, ""))
+    frame = error.user_frame or Frame("", 0, "")
     return {
         "rank": np.array([rank], np.int32),
         "message": _texts([error.message]),

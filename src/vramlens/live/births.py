@@ -123,7 +123,7 @@ class Births:
         """Sums what is alive by its birth, rarely: what grew is known even if it is gone when somebody asks."""
         if self.steps < self._next_sum:
             return
-        self._next_sum = self.steps + 1 + self.steps // 4
+        self._next_sum = _sum_after(self.steps)
         left = _FREE_SUM_SECONDS + _SUM_SHARE * (perf_counter() - self._began) - self._sum_seconds
         if left <= 0:
             return
@@ -151,7 +151,7 @@ class Births:
     @property
     def is_summed(self) -> bool:
         """Whether the latest sum is of one of the last steps."""
-        return self.latest_sum[0] > 0 and self.steps < self.latest_sum[0] + 1 + self.latest_sum[0] // 4
+        return self.latest_sum[0] > 0 and self.steps < _sum_after(self.latest_sum[0])
 
     def _look_at_new(self, step: int) -> None:
         collecting = gc.isenabled()
@@ -216,6 +216,11 @@ def _follow_collections(births: Births) -> None:
                 alive.collection_begins()
 
     gc.callbacks.append(tell)
+
+
+def _sum_after(step: int) -> int:
+    """The step at which bytes are summed next."""
+    return step + 1 + step // 4
 
 
 def _forget(callback: Any) -> None:

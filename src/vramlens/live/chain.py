@@ -31,6 +31,7 @@ from vramlens.live.objects import (
 )
 from vramlens.live.roots import Root
 from vramlens.live.search import Search
+from vramlens.trace.stacks import base_name
 from vramlens.units import counted
 
 _MOST_SEARCHED = 2_000_000
@@ -246,9 +247,9 @@ def type_text(search: Search, value: Any) -> str:
         return f"{class_name(kind)} {search.torch.shape_text(value)}"
     code = code_of(value) if kind in (types.FunctionType, types.MethodType) else None
     if code is not None:
-        return f"function {code.co_name} ({_base(code.co_filename)}:{code.co_firstlineno})"
+        return f"function {code.co_name} ({base_name(code.co_filename)}:{code.co_firstlineno})"
     if kind is types.FrameType:
-        return f"the frame of {value.f_code.co_name}() ({_base(value.f_code.co_filename)}:{value.f_lineno})"
+        return f"the frame of {value.f_code.co_name}() ({base_name(value.f_code.co_filename)}:{value.f_lineno})"
     if is_kind(value, type):
         return f"class {class_path(value)}"
     size = length_of(value)
@@ -264,7 +265,7 @@ def root_text(root: Root | None) -> str:
     if root.kind == "variable" and root.code is not None:
         thread = f" in thread {root.thread}" if root.thread else ""
         state = "where the program ended" if root.has_ended else "running"
-        return f"{root.code.co_name}() ({_base(root.code.co_filename)}:{root.line}){thread}, {state}"
+        return f"{root.code.co_name}() ({base_name(root.code.co_filename)}:{root.line}){thread}, {state}"
     if root.kind == "hidden":
         return "held by the interpreter, where nobody can look"
     if root.kind == "class":
@@ -300,7 +301,3 @@ def texts_of(search: Search, chain: Chain) -> list[str]:
         lines.append(f"{link.text}: {type_text(search, links[index].value)}")
         index += 1
     return lines
-
-
-def _base(file: str) -> str:
-    return file.replace("\\", "/").rpartition("/")[2]

@@ -133,7 +133,8 @@ class _Look:
         search, births = self._search, self._births
         try:
             search.run()
-            if unreached_tensors(search, births) >= FEWEST:
+            has_unreached = unreached_tensors(search, births) >= FEWEST
+            if has_unreached:
                 search_loose(search)
             parents = self._parents = search.parents(self._interesting())
             items = live_items(search, births, parents)
@@ -144,7 +145,8 @@ class _Look:
                 (self._leak(pile, parents), {item.storage for item in pile.items})
                 for pile in [*found, *remade, *doubtful]
             ]
-            leaks += unreached_leaks(search, births, self._statements, self._observer)
+            if has_unreached:
+                leaks += unreached_leaks(search, births, self._statements, self._observer)
             try:
                 leaks += self._counted(leaks)
             except Exception as error:  # a counter that says something unheard of: the rest stands

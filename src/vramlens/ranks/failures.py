@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from vramlens.analyses.finding import Place
 from vramlens.ranks.summary import Failure, RankSummary
 from vramlens.trace.flight import FlightRecord
-from vramlens.trace.rank_error import RankError
-from vramlens.trace.stacks import is_user_file
+from vramlens.trace.rank_error import RankError, tells_of_another
 
 _NO_MESSAGE = "an exception that nobody caught, which its own output shows"
 
@@ -49,8 +48,7 @@ class FailedRank:
         """The user line that it failed at."""
         if self.failure is not None:
             return self.failure.place
-        frames = () if self.error is None else self.error.frames
-        found = next((frame for frame in frames if is_user_file(frame.file)), None)
+        found = None if self.error is None else self.error.user_frame
         return None if found is None else Place(found.file, found.line, found.function)
 
 
@@ -84,7 +82,7 @@ def failure_order(
     errors = errors or {}
     died = {one.rank: one.failure for one in ranks if one.failure is not None and one.failure.died}
     ended = {one.rank: one.ended[1] for one in ranks if one.ended is not None and one.ended[0] == "error"}
-    raised = {one.rank: RankError(one.source, _NO_MESSAGE, None, (), False) for one in ranks if one.rank in ended}
+    raised = {one.rank: _raised(one) for one in ranks if one.rank in ended}
     errors = {**raised, **errors}
     failed = [
         FailedRank(
@@ -136,6 +134,12 @@ def failure_order(
         clock,
         victims,
     )
+
+
+def _raised(one: RankSummary) -> RankError:
+    """What a recording says of the exception that ended its program."""
+    message = one.ending or _NO_MESSAGE
+    return RankError(one.source, message, None, (), tells_of_another(message))
 
 
 def _clock_offsets(flights: Mapping[int, FlightRecord]) -> dict[int, int]:

@@ -12,18 +12,13 @@ import re
 from vramlens.errors import NotARecording, UnsafeInput
 from vramlens.read.source import open_source
 from vramlens.read.values import as_dict
-from vramlens.trace.rank_error import RankError
+from vramlens.trace.rank_error import RankError, tells_of_another
 from vramlens.trace.stacks import Frame
 
 _LARGEST_BYTES = 4 << 20
 _LONGEST_MESSAGE = 500
 _MOST_FRAMES = 200
 _FRAME = re.compile(r'^\s*File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,500})$', re.MULTILINE)
-# What the other ranks say when one is gone: NCCL's watchdog, c10d's sockets, gloo, the store.
-_FOLLOWS = re.compile(
-    r"(?i)DistBackendError|watchdog|NCCL.{0,40}(?:time|abort|remote|unhandled system)|connection (?:closed|reset)|"
-    r"broken pipe|DistNetworkError|DistStoreError|timed? ?out|SignalException|socket|peer"
-)
 
 
 def is_error_file(head: bytes) -> bool:
@@ -61,8 +56,3 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
     message = " ".join(text.split())[:_LONGEST_MESSAGE]
     seconds = int(time) if isinstance(time, (str, int)) and re.fullmatch(r"\d{1,12}", str(time)) else None
     return RankError(source.name, message, seconds, frames, tells_of_another(message))
-
-
-def tells_of_another(message: str) -> bool:
-    """Whether an error only says that another rank is gone or does not answer."""
-    return bool(_FOLLOWS.search(message))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.analyses.finding import Finding
 from vramlens.errors import UsageError
 from vramlens.recovery.losses import LossFunction
-from vramlens.recovery.meters import Meter, meter_of
+from vramlens.recovery.meters import Meter, meter_of, not_counted
 from vramlens.recovery.peak_fit import PeakFit, Probe
 from vramlens.recovery.probing import MakeBatch, Prober
 from vramlens.units import counted, format_size, parse_size
@@ -135,7 +135,7 @@ def find_batch_size(
     if start < 1 or (largest is not None and largest < start):
         raise UsageError(f"find_batch_size: start={start}, largest={largest}: start counts from 1, up to largest")
     if found.kind == "none":
-        raise _not_counted(next(model.parameters()).device.type)
+        raise not_counted("find_batch_size", next(model.parameters()).device.type)
     limit_bytes, limited_by = _limit(limit, found)
     prober = Prober(model, loss_fn, optimizer, found)
     try:
@@ -165,7 +165,7 @@ def search(
             size = (size + before) // 2
             continue
         if probe.peak_bytes <= 0:  # a meter that counts nothing here: any size would seem to fit
-            raise _not_counted()
+            raise not_counted("find_batch_size")
         probes.append(probe)
         fit = PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
         if probe.retries and len(probes) > 1:
@@ -183,11 +183,6 @@ def search(
             0, 0, 0, limit_bytes, limited_by, "", 0, 0, prober.persistent_bytes, 0.0, (), prober.failures, None
         )
     return _answer(prober, probes, limit_bytes, limited_by, largest, too_large)
-
-
-def _not_counted(device: str = "") -> UsageError:
-    why = "the model is on the CPU" if device == "cpu" else "bytes are not counted on this device"
-    return UsageError(f"find_batch_size: {why}: run it where the model trains, on a GPU")
 
 
 def _answer(

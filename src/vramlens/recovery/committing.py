@@ -98,8 +98,7 @@ class Committing:
 
     def scale(self) -> float:
         """What the scaler multiplies losses by now."""
-        current = getattr(self._scaler, "get_scale", None)
-        return 1.0 if current is None else float(current())
+        return scale_of(self._scaler)
 
     def forget(self) -> None:
         """Drops what a scaler noted about gradients that are gone."""
@@ -199,6 +198,12 @@ class Committing:
         device = self._parameters[0].device
         if size and device.type != "cpu":
             self._reserved = torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def scale_of(scaler: Any) -> float:
+    """What a gradient scaler multiplies losses by now; 1 without one."""
+    current = getattr(scaler, "get_scale", None)
+    return 1.0 if current is None else float(current())
 
 
 def _scaler_of(optimizer: Any) -> Any:

@@ -179,17 +179,20 @@ def _kept(labels: torch.Tensor, ignored: set[int]) -> torch.Tensor:
     return kept
 
 
+def _leaf(batch: Any, path: str) -> torch.Tensor:
+    return next(leaf for name, leaf in leaves_of(batch) if name == path)
+
+
 def _counter(path: str, shift: int, ignored: int) -> CountFunction:
     def count(batch: Any) -> Any:
-        leaf = next(leaf for name, leaf in leaves_of(batch) if name == path)
-        return (leaf[..., shift:] != ignored).sum()
+        return (_leaf(batch, path)[..., shift:] != ignored).sum()
 
     return count
 
 
 def _class_counter(path: str, shift: int, class_weights: torch.Tensor, ignored: set[int]) -> CountFunction:
     def count(batch: Any) -> Any:
-        labels = next(leaf for name, leaf in leaves_of(batch) if name == path)[..., shift:]
+        labels = _leaf(batch, path)[..., shift:]
         kept = labels[_kept(labels, ignored)]
         return exact(class_weights.to(labels.device)[kept]).sum()
 

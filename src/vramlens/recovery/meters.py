@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vramlens.errors import UsageError
+
 if TYPE_CHECKING:
     import torch
 else:
@@ -238,3 +240,9 @@ def _counting_mode(count: Any) -> Any:
 def meter_of(device: torch.device) -> Meter:
     """The meter of a device."""
     return CudaMeter(device) if device.type == "cuda" else NoMeter()
+
+
+def not_counted(function: str, device: str = "") -> UsageError:
+    """The error of a function that needs a device whose bytes are counted."""
+    why = "the model is on the CPU" if device == "cpu" else f"bytes are not counted on {device or 'this device'}"
+    return UsageError(f"{function}: {why}: run it where the model trains, on a GPU")

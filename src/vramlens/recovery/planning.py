@@ -11,7 +11,7 @@ from vramlens.analyses.finding import Finding
 from vramlens.errors import UsageError
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.losses import LossFunction, loss_of
-from vramlens.recovery.meters import Meter, NoMeter, meter_of
+from vramlens.recovery.meters import Meter, NoMeter, meter_of, not_counted
 from vramlens.recovery.recompute import (
     Unit,
     checkpoint_module,
@@ -159,9 +159,7 @@ def plan(
     """
     counter = meter or meter_of(next(model.parameters()).device)
     if isinstance(counter, NoMeter):
-        where = next(model.parameters()).device.type
-        why = "the model is on the CPU" if where == "cpu" else f"bytes are not counted on {where}"
-        raise UsageError(f"plan: {why}: run it where the model trains, on a GPU")
+        raise not_counted("plan", next(model.parameters()).device.type)
     budget_bytes = parse_size(budget) if isinstance(budget, str) else int(budget)
     units = units_of(model)
     if not units:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from vramlens.errors import UsageError
+from vramlens.recovery.committing import scale_of
 from vramlens.recovery.guard_story import NO_OPTIMIZER, GuardReport
 from vramlens.recovery.guarding import Guard, guard
 from vramlens.units import counted
@@ -92,8 +93,7 @@ class TrainerGuard:
 
     def get_scale(self) -> float:
         """What the accelerator's scaler multiplies losses by; 1 where it has none."""
-        current = getattr(getattr(self._trainer.accelerator, "scaler", None), "get_scale", None)
-        return 1.0 if current is None else float(current())
+        return scale_of(getattr(self._trainer.accelerator, "scaler", None))
 
     def scale(self, loss: Any) -> _Backward:
         """What the guard calls before a backward, as of a ``GradScaler``: the accelerator's own follows."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.diff_findings import headline, line_words, numbers_of_both, signed_size, told_apart
 from vramlens.report.leaks_story import program_words
 from vramlens.report.wording import plain, quoted, visible
+from vramlens.trace.stacks import base_name
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _grown(size_bytes: int | None) -> str:
 def _line(line: LineChange) -> LineRow:
     notes = []
     if line.was is not None:
-        notes.append(f"was {line.was.file.replace(chr(92), '/').rpartition('/')[2]}:{line.was.line}")
+        notes.append(f"was {base_name(line.was.file)}:{line.was.line}")
     if line.inner is not None:
         notes.append(f"through {line.inner}")
     if line.category:

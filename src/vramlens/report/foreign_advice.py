@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.oom_libraries import FOREIGN, OUTSIDE_FIXES
 from vramlens.report.advice import NextStep
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
 
-_FOREIGN = frozenset({"jax_memory", "tensorflow_memory", "ggml_memory", "onnx_memory", "cupy_memory"})
+_FOREIGN = frozenset(OUTSIDE_FIXES[kind][0] for kind in FOREIGN)
 _MPS = "print(torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory())  # bytes"
 
 

@@ -214,11 +214,10 @@ def _next(found: Comparison, layout: Layout) -> list[Text]:
     name = quoted(source.source)
     device = f" --device {source.device}" if found.by_device else ""
     if found.differences and found.differences[0].cause == "leak" and source.rank in found.differences[0].ranks:
-        return [
-            Text(f"Next, what keeps the memory of rank {source.rank}:"),
-            Text(f"  vramlens leaks {name}{device}"),
-        ]
-    return [Text(f"Next, where the memory of rank {source.rank} is:"), Text(f"  vramlens explain {name}{device}")]
+        why, command = f"what keeps the memory of rank {source.rank}", f"vramlens leaks {name}{device}"
+    else:
+        why, command = f"where the memory of rank {source.rank} is", f"vramlens explain {name}{device}"
+    return list(next_lines(why, command, layout))
 
 
 def _worth_a_look(found: Comparison) -> RankSummary | None:

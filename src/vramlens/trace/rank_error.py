@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from vramlens.trace.stacks import Frame
+from vramlens.trace.stacks import Frame, is_user_file
+
+# What the other ranks say when one is gone: NCCL's watchdog, c10d's sockets, gloo, the store.
+_FOLLOWS = re.compile(
+    r"(?i)DistBackendError|watchdog|NCCL.{0,40}(?:time|abort|remote|unhandled system)|connection (?:closed|reset)|"
+    r"broken pipe|DistNetworkError|DistStoreError|timed? ?out|SignalException|socket|peer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +31,13 @@ class RankError:
     time_s: int | None
     frames: tuple[Frame, ...]
     follows: bool
+
+    @property
+    def user_frame(self) -> Frame | None:
+        """The user's innermost frame; None where there is none."""
+        return next((frame for frame in self.frames if is_user_file(frame.file)), None)
+
+
+def tells_of_another(message: str) -> bool:
+    """Whether an error only says that another rank is gone or does not answer."""
+    return bool(_FOLLOWS.search(message))
