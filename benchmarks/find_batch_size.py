@@ -199,7 +199,8 @@ def ours(name: str) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     return {
         "size": found.size, "low": found.low, "high": found.high, "probes": len(found.probes), "seconds": seconds,
-        "failures": found.failures, "probe_sizes": [probe.size for probe in found.probes], "text": str(found),
+        "failures": found.failures, "replayed": found.replayed,
+        "probe_sizes": [probe.size for probe in found.probes], "text": str(found),
         "reserved_bytes": [probe.reserved_bytes for probe in found.probes],
         "peak_bytes": [probe.peak_bytes for probe in found.probes],
         "waste_bytes": [probe.waste_bytes for probe in found.probes],

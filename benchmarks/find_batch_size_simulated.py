@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_iter
 
 from vramlens.recovery.batch_size import search
 from vramlens.recovery.peak_fit import Probe
+from vramlens.recovery.scaled_requests import requests_of_snapshot
 
 MIB, GIB = 2**20, 2**30
 WORKSPACE = 32 * MIB
@@ -45,7 +46,8 @@ class Allocator:
     """CUDACachingAllocator.cpp by its defaults: best fit by size and address, blocks split and joined in segments."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.next, self.reserved, self.live, self.peak, self.retries = limit, 0, 0, 0, 0, 0
+        self.limit, self.next, self.reserved, self.live, self.peak, self.retries = limit, GIB, 0, 0, 0, 0
+        self.recorded: list[dict[str, Any]] | None = None
         self.blocks: dict[int, Block] = {}
         self.pools: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
 
@@ -67,7 +69,13 @@ class Allocator:
             bisect.insort(pool, (rest, other.address))
         self.live += block.size
         self.peak = max(self.peak, self.live)
+        self.note("alloc", block.address, requested)
         return block.address
+
+    def note(self, action: str, address: int, size: int) -> None:
+        """As PyTorch's recording has it."""
+        if self.recorded is not None:
+            self.recorded.append({"action": action, "addr": address, "size": size, "stream": 0, "frames": []})
 
     def segment(self, size: int, small: bool) -> Block:
         whole = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
@@ -78,6 +86,7 @@ class Allocator:
                 raise Full
         block = Block()
         block.address, block.size, block.small, block.before, block.after = self.next, whole, small, None, None
+        self.note("segment_alloc", block.address, whole)
         self.next += whole + GIB
         self.blocks[block.address] = block
         self.reserved += whole
@@ -86,6 +95,8 @@ class Allocator:
     def give(self, address: int) -> None:
         block = self.blocks[address]
         self.live -= block.size
+        self.note("free_requested", address, block.size)
+        self.note("free_completed", address, block.size)
         block.free, pool = True, self.pools[block.small]
         for one, other in ((block, block.after), (block.before, block)):
             if one is None or other is None or not (one.free and other.free):
@@ -107,8 +118,30 @@ class Allocator:
         for pool in self.pools:
             for size, address in [one for one in pool if self.whole(one[1])]:
                 pool.remove((size, address))
+                self.note("segment_free", address, size)
                 del self.blocks[address]
                 self.reserved -= size
+
+    def snapshot(self) -> dict[str, Any]:
+        """As ``torch.cuda.memory._snapshot``."""
+        segments = []
+        for first in self.blocks.values():
+            if first.before is not None:
+                continue
+            rows, block = [], first
+            while block is not None:
+                state = "inactive" if block.free else "active_allocated"
+                rows.append({"address": block.address, "size": block.size, "requested_size": block.size,
+                             "state": state, "frames": []})  # fmt: skip
+                block = block.after
+            segments.append({
+                "device": 0, "address": first.address, "total_size": sum(row["size"] for row in rows), "stream": 0,
+                "allocated_size": sum(row["size"] for row in rows if row["state"] != "inactive"), "blocks": rows,
+                "segment_type": "small" if first.small else "large", "segment_pool_id": (0, 0), "frames": [],
+                "active_size": sum(row["size"] for row in rows if row["state"] != "inactive"),
+                "is_expandable": False,
+            })  # fmt: skip
+        return {"segments": segments, "device_traces": [self.recorded], "allocator_settings": {}}
 
     def lost(self) -> int:
         return sum(size for pool in self.pools for size, address in pool if not self.whole(address))
@@ -197,9 +230,10 @@ def requests_of(name: str, size: int) -> list[tuple[Any, int]]:
         return list(found.events)
 
 
-def ran(name: str, size: int, limit: int) -> Probe | None:
+def ran(name: str, size: int, limit: int, *, is_recorded: bool = False) -> Probe | None:
     """What the second step had; None: it failed."""
     memory, places, phase = Allocator(limit), {}, ""
+    memory.recorded = [] if is_recorded else None
     memory.take(WORKSPACE)
     peaks: dict[str, int] = {}
     batch = lost = before = 0
@@ -219,21 +253,25 @@ def ran(name: str, size: int, limit: int) -> Probe | None:
                     lost = memory.lost()
     except Full:
         return None
-    return Probe(size, peaks["forward"], peaks["backward"], peaks["step"], batch, memory.reserved, lost, memory.retries)
+    requests = requests_of_snapshot(memory.snapshot(), size, 0, "2.11.0") if is_recorded else None
+    return Probe(
+        size, peaks["forward"], peaks["backward"], peaks["step"], batch, memory.reserved, lost, memory.retries,
+        requests=requests,
+    )  # fmt: skip
 
 
 class Simulated:
     """In place of the prober."""
 
-    def __init__(self, name: str, limit: int) -> None:
-        self.name, self.limit, self.failures = name, limit, 0
+    def __init__(self, name: str, limit: int, is_recorded: bool) -> None:
+        self.name, self.limit, self.failures, self.is_recorded = name, limit, 0, is_recorded
         with torch.device("meta"):
             self.gradient_bytes = sum(p.numel() * 4 for p in measured.MODELS[name][0]().parameters())
         copies = 2 if measured.MODELS[name][3] is measured.momentum else 3
         self.persistent_bytes = copies * self.gradient_bytes + WORKSPACE
 
     def probe(self, size: int, make_batch: Any) -> Probe | None:
-        found = ran(self.name, size, self.limit)
+        found = ran(self.name, size, self.limit, is_recorded=self.is_recorded)
         self.failures += found is None
         return found
 
@@ -252,13 +290,16 @@ def main() -> None:
     for name in sys.argv[1:] or SAMPLE_MIB:
         for limit_gib in LIMITS_GIB:
             real = truth(name, limit_gib * GIB)
-            found = search(Simulated(name, limit_gib * GIB), None, limit_gib * GIB, "the limit", None, 2)
-            sizes = ", ".join(f"{probe.size}{'r' * bool(probe.retries)}" for probe in found.probes)
-            print(
-                f"{name:13} {limit_gib:3} GiB  truth {real:5}  found {found.size:5} ({found.size / real - 1:+.1%}),"
-                f" {found.low} to {found.high}; probes {sizes}; {found.failures} failed",
-                flush=True,
-            )
+            for is_recorded in (True, False):
+                prober = Simulated(name, limit_gib * GIB, is_recorded)
+                found = search(prober, None, limit_gib * GIB, "the limit", None, 2)
+                sizes = ", ".join(f"{probe.size}{'r' * bool(probe.retries)}" for probe in found.probes)
+                print(
+                    f"{name:13} {limit_gib:3} GiB  truth {real:5}  {'requests' if is_recorded else 'peaks':8}"
+                    f" {found.size:5} ({found.size / real - 1:+.1%}), {found.low} to {found.high}; probes {sizes};"
+                    f" {found.failures} failed",
+                    flush=True,
+                )
             requests_of.cache_clear()
 
 

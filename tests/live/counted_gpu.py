@@ -33,7 +33,8 @@ class CountedGpu:
     def counts(self, device: int) -> Counts:
         self.asked += 1
         live = self.allocated[device]
-        return Counts(live, live, live + self.waits[device], self.reserved[device])
+        held = live + self.waits[device]
+        return Counts(held, live, held, self.reserved[device])
 
     def pinned(self) -> Pinned:
         return Pinned(self.handed_out, self.kept)

@@ -120,6 +120,7 @@ def run(step: Callable[[int], None]) -> bool:
 
 def cost() -> None:
     """What reading the counters costs in each step, and the driver."""
+    torch.cuda.init()
     gpu = find_gpu(torch)
     assert gpu is not None
     for name, ask in (

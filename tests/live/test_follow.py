@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,43 @@ def test_one_that_grew_to_the_last_step_is_likely(capsys: pytest.CaptureFixture[
     assert "LEAK likely: 3.91 KiB a step" in text
     assert "kept, a list" in text
     assert "it grew until step 9, the last" in text
+
+
+class Circle:
+    """A trainer and its callbacks know one another, as in most training loops."""
+
+    def __init__(self) -> None:
+        self.me = self
+        self.kept: list[torch.Tensor] = []
+
+
+def test_what_a_function_left_in_a_circle_has_the_owner_that_it_had(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also in the recording, where its storages were when its owner was there."""
+    program = Followed()
+    addresses = []
+
+    def train() -> None:
+        trainer = Circle()
+        for step in range(1, 10):
+            trainer.kept.append(torch.zeros(1000))
+            addresses.append(trainer.kept[-1].untyped_storage().data_ptr())
+            program.follower.step_ended(step)
+
+    gc.disable()
+    try:
+        train()
+        text = program.report(capsys)
+        owners = program.follower.owners("cpu")
+    finally:
+        gc.enable()
+    assert "LEAK likely: 3.91 KiB a step" in text
+    assert "Circle.kept, a list" in text
+    assert owners is not None
+    (owner,) = owners["owners"]
+    assert (owner["name"], owner["verdict"]) == ("Circle.kept", "likely")
+    rows = {row[1] for row in owners["storages"]["rows"] if row[3] == 0}
+    assert set(addresses[:6]) <= rows
+    assert owners["time_us"] < time.time_ns() // 1000
 
 
 def test_routes_lead_through_names_only() -> None:

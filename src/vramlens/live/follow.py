@@ -6,14 +6,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 from vramlens.capture.warn import harmless, say
 from vramlens.live.report import LeakReport, LiveLeak
 from vramlens.live.route import Route, size_of
-from vramlens.live.watch import LeakWatch
+from vramlens.live.watch import LeakWatch, OwnedStorage
 
 OWNERS_SCHEMA = "vramlens.owners/1"
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
@@ -24,6 +24,23 @@ _MOST_ROWS = 200_000
 _MOST_OWNERS = 2_000
 _LONGEST_CHAIN = 40
 _LONGEST_TEXT = 200
+_CYCLES = {"cycle", "autograd_cycle"}
+"""What a function leaves that has ended: its variables hold one another until the collector comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """One look.
+
+    Attributes:
+        report: what it found.
+        storages: of what leaks own, where it is.
+        time_us: when.
+    """
+
+    report: LeakReport
+    storages: tuple[OwnedStorage, ...]
+    time_us: int
 
 
 class _Sizes:
@@ -46,7 +63,7 @@ class LeakFollower:
 
     def __init__(self) -> None:
         self._watch: LeakWatch | None = None
-        self._latest: LeakReport | None = None
+        self._latest: _Looked | None = None
         self._next = _FIRST_LOOK
         self._spent = 0.0
         self._began = perf_counter()
@@ -68,7 +85,7 @@ class LeakFollower:
             self._next *= 2
             if self._spent <= _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
                 began = perf_counter()
-                self._keep(self._watch.report())
+                self._keep()
                 self._spent += perf_counter() - began
 
     @harmless("looking for leaks")
@@ -80,20 +97,35 @@ class LeakFollower:
         now = self._watch.report()
         if now.gone is not None:  # the program itself makes no report
             now = replace(now, gone=replace(now.gone, function=""))
-        before = self._latest
-        shown = now
-        if before is not None and before.found and not now.found:
-            shown = replace(before, steps=now.steps, leaks=tuple(self._doubted(leak) for leak in before.leaks))
-            say(f"--leaks: after step {before.steps:,} of {now.steps:,}; what its functions held is gone by now")
-        sys.stderr.write(f"{shown}\n")
+        before = self._earlier(now)
+        if before is not None:
+            say(f"--leaks: after step {before.report.steps:,} of {now.steps:,}; what its functions held is gone by now")
+            now = self._doubted_report(before, now.steps)
+        sys.stderr.write(f"{now}\n")
         sys.stderr.flush()
 
-    def _keep(self, report: LeakReport) -> None:
-        """Keeps the latest report that found something, else this one; what it found is followed from now on."""
-        if report.found or self._latest is None or not self._latest.found:
-            self._latest = report
+    def _keep(self) -> None:
+        """Keeps the latest look that found something, else this one; what it found is followed from now on."""
+        owned = None if self._watch is None else self._watch.owned()
+        if owned is None:
+            return
+        report, storages = owned
+        if report.found or self._latest is None or not self._latest.report.found:
+            kept = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
+            self._latest = _Looked(report, kept, time.time_ns() // 1000)
             routes = [leak.route for leak in report.found if leak.route is not None]
             self._followed = {route: _Sizes(report.steps, size_of(route.find())) for route in routes[:_MOST_FOLLOWED]}
+
+    def _earlier(self, now: LeakReport) -> _Looked | None:
+        """The look that says more than what is there now, when functions have ended and taken their variables along."""
+        before = self._latest
+        if before is None or not before.report.found:
+            return None
+        found, left = ({leak.kind for leak in report.found} for report in (before.report, now))
+        return before if not left or (left <= _CYCLES and not found & _CYCLES) else None
+
+    def _doubted_report(self, before: _Looked, steps: int) -> LeakReport:
+        return replace(before.report, steps=steps, leaks=tuple(self._doubted(leak) for leak in before.report.leaks))
 
     def _doubted(self, leak: LiveLeak) -> LiveLeak:
         """A leak of an earlier look that is gone by now: likely at most, and only if it grew until the last step."""
@@ -116,17 +148,23 @@ class LeakFollower:
         Args:
             kind: of devices that are recorded: cuda, xpu.
         """
-        if self._watch is None:
+        owned = None if self._watch is None else self._watch.owned()
+        if owned is None:
             return None
-        return owners_of(self._watch, kind)
+        report, storages = owned
+        before = self._earlier(report)
+        if before is not None:
+            return _owners(self._doubted_report(before, report.steps), before.storages, before.time_us, kind)
+        return _owners(report, storages, time.time_ns() // 1000, kind)
 
 
 def owners_of(watch: LeakWatch, kind: str) -> dict[str, Any] | None:
     """Who owns each live storage on devices of a kind, and the leaks."""
     owned = watch.owned()
-    if owned is None:
-        return None
-    report, rows = owned
+    return None if owned is None else _owners(*owned, time.time_ns() // 1000, kind)
+
+
+def _owners(report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str) -> dict[str, Any]:
     owners = [_row(leak_owner, facts) for leak_owner, facts in report_owners(report)]
     table: list[Sequence[int]] = []
     for storage, owner, born in rows:
@@ -136,7 +174,7 @@ def owners_of(watch: LeakWatch, kind: str) -> dict[str, Any] | None:
     table.sort(key=lambda row: -row[2])
     return {
         "schema": OWNERS_SCHEMA,
-        "time_us": time.time_ns() // 1000,
+        "time_us": time_us,
         "step": report.steps,
         "watched_from_step": 1,
         "complete": report.complete and len(table) <= _MOST_ROWS,

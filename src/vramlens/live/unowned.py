@@ -64,7 +64,10 @@ def counted_leaks(
     gpu = counters.gpu
     if gpu is None:
         return []
-    found = list(_pinned(counters, sum(leak.bytes_per_step for leak in leaks if leak.device == "cpu")))
+    explained: dict[str, int] = {}
+    for leak in leaks:
+        explained[leak.device] = explained.get(leak.device, 0) + leak.bytes_per_step
+    found = list(_pinned(counters, explained.get("cpu", 0)))
     for device, series in counters.reserved.items():
         found += _waiting(counters.waiting[device], device)
         growth = series.pace()
@@ -72,7 +75,8 @@ def counted_leaks(
         is_alone = growth is not None and (kept is None or 2 * kept.bytes_per_step < growth.bytes_per_step)
         if growth is not None and is_alone and series.grown >= _LEAST_BYTES:
             found.append(_reserved(search, statements, gpu.segments(), device, series, growth))
-        found += _unexplained(counters, search, device, known.get(f"cuda:{device}", 0))
+        name = f"cuda:{device}"
+        found += _unexplained(counters, search, device, known.get(name, 0), explained.get(name, 0))
     for device, series in counters.outside.items():
         found += _outside(counters, device, series)
     return [*found, *_contexts(counters)]
@@ -202,15 +206,23 @@ def _is_graph(value: Any) -> bool:
     )
 
 
-def _unexplained(counters: Counters, search: Search, device: int, known: int) -> Iterator[LiveLeak]:
-    """Allocated memory that grew, of which the search found less than half."""
+def _unexplained(
+    counters: Counters, search: Search, device: int, known: int, explained_per_step: int
+) -> Iterator[LiveLeak]:
+    """Allocated memory that grew, of which the search found less than half.
+
+    What does not grow (cuBLAS's workspaces) is hidden as well: growth that leaks with an owner explain is theirs.
+    """
     series = counters.requested[device]
     pace = series.pace()
     now = None if counters.gpu is None else counters.gpu.counts(device)
     if pace is None or now is None or series.grown < _LEAST_BYTES or not search.complete:
         return
     hidden = now.requested - known
-    if 2 * hidden < series.grown:
+    if 2 * hidden < series.grown or 2 * explained_per_step >= pace.bytes_per_step:
+        return
+    held = counters.allocated[device].pace()  # what is freed and awaits a stream is still counted as asked for
+    if held is None or 2 * held.bytes_per_step < pace.bytes_per_step:
         return
     why = (
         f"PyTorch counts {_size(now.requested)} that tensors asked for, the search found {_size(known)}: the rest is"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from vramlens.recovery.losses import LossFunction
 from vramlens.recovery.meters import Meter, meter_of, not_counted
 from vramlens.recovery.peak_fit import PeakFit, Probe
 from vramlens.recovery.probing import MakeBatch, Prober
+from vramlens.recovery.scaled_requests import ScaledRequests, scaled_requests
 from vramlens.units import counted, format_size, parse_size
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ _JUMP = 0.95
 """Of the limit: up to there a probe may come by the upper bound and with what is lost between blocks."""
 _MARGIN = 0.015
 """Of the limit: rounding to blocks, workspaces that depend on the size, cache that cannot be given back."""
+_REPLAY_MARGIN = 0.005
+"""Of the limit, where the allocator's replay counts all of that: what it cannot know."""
+_VERIFIED = 0.85
+"""Of the answer: a probe so large verifies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,8 @@ class BatchSize:
 
     Attributes:
         size: samples in the largest batch that fits, with a margin of 1.5 % of the limit; 0: not even one.
-        low, high: the largest size lies between these if peaks are affine by phase and fragmentation does not grow
-            faster than the batch; high None: not bounded.
+        low, high: the largest size lies between these if requests (``replayed``), else peaks by phase, are affine, and
+            fragmentation does not grow faster than the batch; high None: not bounded.
         limit_bytes: what this process can allocate; ``limited_by``: what sets that.
         fullest_phase: forward, backward or step: where the peak is at the largest probe.
         predicted_bytes: the peak at ``size``.
@@ -45,6 +50,10 @@ class BatchSize:
         verified_share: the largest probe's peak as a share of the limit.
         probes: what was measured; ``failures``: probes that ran out of memory.
         fit: predicts peaks of other sizes.
+        replayed: whether ``size``, ``low`` and ``high`` come from the probes' requests, served by PyTorch's allocator
+            replayed at other sizes; else from the fit.
+        full_speed: of the sizes up to ``size``, the largest at which every workspace fits: above it cuDNN falls back to
+            slower algorithms, and the allocator empties its cache in each step.
     """
 
     size: int
@@ -60,6 +69,8 @@ class BatchSize:
     probes: tuple[Probe, ...]
     failures: int
     fit: PeakFit | None
+    replayed: bool = False
+    full_speed: int = 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -88,10 +99,14 @@ class BatchSize:
         lines = [
             f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)} of {limit}.",
             f"  the true maximum {range_}; measured up to {self.verified_share:.0%} of the limit"
-            f" in {counted(len(self.probes), 'probe')}{failed}",
+            f" in {counted(len(self.probes), 'probe')}{failed}{', their requests replayed' if self.replayed else ''}",
             f"  model and optimizer {format_size(self.persistent_bytes)}, each sample"
             f" {format_size(self.per_sample_bytes)}; the fullest moment is in the {self.fullest_phase}",
         ]
+        if self.full_speed < self.size:
+            lines.append(
+                f"  above {self.full_speed:,} it is slower: workspaces no longer fit, cuDNN takes other algorithms"
+            )
         lines += [
             f"  {probe.size:>7,} samples  {format_size(probe.peak_bytes):>11}  {probe.phase:<8}  {probe.seconds:.2f} s"
             for probe in self.probes
@@ -167,14 +182,7 @@ def search(
         if probe.peak_bytes <= 0:  # a meter that counts nothing here: any size would seem to fit
             raise not_counted("find_batch_size")
         probes.append(probe)
-        fit = PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
-        if probe.retries and len(probes) > 1:
-            break  # any larger would be a gamble
-        close = probe.peak_bytes >= _CLOSE * limit_bytes and len(probes) > 1
-        goal = _NEARLY * likely_size(fit, limit_bytes) if close else fit.jump(limit_bytes)
-        if len(probes) > 1:  # one small probe does not show yet what is lost between blocks
-            goal = min(goal, sure_size(fit, _JUMP * limit_bytes))
-        wanted = int(min(goal, too_large - 1, largest or math.inf, 1e9))
+        wanted = int(min(_next_size(_fit(prober, probes), limit_bytes), too_large - 1, largest or math.inf, 1e9))
         if wanted <= size:
             break
         size = wanted
@@ -185,33 +193,102 @@ def search(
     return _answer(prober, probes, limit_bytes, limited_by, largest, too_large)
 
 
+def _fit(prober: Prober, probes: list[Probe]) -> PeakFit:
+    return PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
+
+
+def _next_size(fit: PeakFit, limit_bytes: int) -> float:
+    """Samples in the next probe; not more than in the last one where none is needed."""
+    if len(fit.probes) == 1:
+        return fit.jump(limit_bytes)
+    last, replayed = fit.probes[-1], _by_replay(fit, limit_bytes)
+    if replayed is not None:
+        return 0 if last.size >= _VERIFIED * replayed.size else _NEARLY * replayed.size
+    if last.retries:
+        return 0  # any larger would be a gamble
+    close = last.peak_bytes >= _CLOSE * limit_bytes
+    goal = _NEARLY * likely_size(fit, limit_bytes) if close else fit.jump(limit_bytes)
+    return min(goal, sure_size(fit, _JUMP * limit_bytes))  # one small probe does not show what is lost between blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """The largest size, as far as probes tell: the likeliest, and between which the true one lies."""
+
+    size: float
+    low: float
+    high: float
+    peak_bytes: float
+    full_speed: float | None = None
+
+
+def _by_replay(fit: PeakFit, limit_bytes: int) -> _Estimate | None:
+    """From the requests of two probes, served by the replayed allocator; None where none tell them."""
+    scaled = _scaled(fit.probes)
+    if scaled is None:
+        return None
+    margin = max(_REPLAY_MARGIN, _error_of_replay(fit.probes, limit_bytes))
+    low, size, high = (scaled.largest(int(limit_bytes * (1 + share))) for share in (-2 * margin, -margin, margin))
+    full_speed = scaled.largest(int(limit_bytes * (1 - margin)), with_workspaces=True)
+    return _Estimate(size, low, high, scaled.served(size, limit_bytes).allocated_bytes, full_speed)
+
+
+def _scaled(probes: Sequence[Probe]) -> ScaledRequests | None:
+    """The requests by size, from the largest two probes that made the same ones."""
+    for last in range(len(probes) - 1, 0, -1):
+        for first in range(last - 1, -1, -1):
+            smaller, larger = probes[first].requests, probes[last].requests
+            found = None if smaller is None or larger is None else scaled_requests(smaller, larger)
+            if found is not None:
+                return found
+    return None
+
+
+def _error_of_replay(probes: Sequence[Probe], limit_bytes: int) -> float:
+    """How far the other probes were from telling what the last one reserved, as a share of the limit."""
+    scaled, last = _scaled(probes[:-1]), probes[-1]
+    if scaled is None or last.retries:
+        return 0.0
+    return abs(scaled.served(last.size, limit_bytes).reserved_bytes - last.reserved_bytes) / limit_bytes
+
+
+def _by_fit(fit: PeakFit, limit_bytes: int) -> _Estimate:
+    """From the peaks of the last two probes."""
+    size = likely_size(fit, limit_bytes)
+    return _Estimate(size, sure_size(fit, limit_bytes), fit.largest(limit_bytes)[1], fit.low_bytes(size))
+
+
 def _answer(
     prober: Prober, probes: list[Probe], limit_bytes: int, limited_by: str, largest: int | None, too_large: float
 ) -> BatchSize:
-    fit = PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
+    fit = _fit(prober, probes)
     top = fit.probes[-1]
     cap = known = min(largest or math.inf, too_large - 1)
-    if top.retries:  # the allocator had to empty its cache already: workspaces take what the fit does not see
+    replayed = _by_replay(fit, limit_bytes)
+    found = replayed or _by_fit(fit, limit_bytes)
+    if replayed is None and top.retries:  # workspaces take what the fit does not see
         cap = min(cap, top.size)
         limited_by = f"{limited_by}: the allocator had to empty its cache"
-    size = int(min(max(likely_size(fit, limit_bytes), top.size), cap, 1e9))
-    most = min(max(fit.largest(limit_bytes)[1], size), known)
+    size = int(min(max(found.size, top.size), cap, 1e9))
+    most = min(max(found.high, size), known)
     if largest is not None and size == largest:
         limited_by = f"largest={largest}"
     return BatchSize(
         size=size,
-        low=int(min(sure_size(fit, limit_bytes), size)),
+        low=int(min(found.low, size)),
         high=int(most) if math.isfinite(most) else None,
         limit_bytes=limit_bytes,
         limited_by=limited_by,
         fullest_phase=top.phase,
-        predicted_bytes=int(fit.low_bytes(size)),
+        predicted_bytes=int(found.peak_bytes if size == int(found.size) else fit.low_bytes(size)),
         per_sample_bytes=int(fit.per_sample_bytes),
         persistent_bytes=prober.persistent_bytes,
         verified_share=top.peak_bytes / limit_bytes,
         probes=fit.probes,
         failures=prober.failures,
         fit=fit,
+        replayed=replayed is not None,
+        full_speed=size if found.full_speed is None else int(min(found.full_speed, size)),
     )
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vramlens.capture.torch_api import connect
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
+
+    from vramlens.recovery.scaled_requests import StepRequests
 else:
     from vramlens.recovery.late_torch import torch
+
+_MOST_EVENTS = 1_000_000
+"""Of a probe: two steps."""
 
 
 class Meter(Protocol):
@@ -42,6 +49,12 @@ class Meter(Protocol):
     def release(self) -> None:
         """Gives what is cached back."""
 
+    def note_requests(self) -> None:
+        """Has the allocator's requests noted from now on, where they can be replayed."""
+
+    def noted_requests(self, size: int) -> StepRequests | None:
+        """What was asked for since ``note_requests``, by a probe of so many samples; ends the noting."""
+
 
 class CudaMeter:
     """PyTorch's own counters of one GPU."""
@@ -50,6 +63,8 @@ class CudaMeter:
 
     def __init__(self, device: torch.device) -> None:
         self._index = torch.cuda.current_device() if device.index is None else device.index
+        self._allocator = connect()
+        self._is_noting = False
 
     def allocated_bytes(self) -> int:
         return self._stat("allocated_bytes.all.current")
@@ -90,6 +105,24 @@ class CudaMeter:
     def release(self) -> None:
         torch.cuda.empty_cache()
 
+    def note_requests(self) -> None:
+        """By PyTorch's own recording, unless somebody is recording already."""
+        if self._allocator is None or self._allocator.history_is_on():
+            return
+        with contextlib.suppress(RuntimeError):  # an allocator that keeps no history
+            self._allocator.start_history(_MOST_EVENTS)
+            self._is_noting = True
+
+    def noted_requests(self, size: int) -> StepRequests | None:
+        if self._allocator is None or not self._is_noting:
+            return None
+        from vramlens.recovery.scaled_requests import requests_of_snapshot
+
+        found = self._allocator.snapshot()
+        self._allocator.stop_history()
+        self._is_noting = False
+        return requests_of_snapshot(found, size, self._index, torch.__version__)
+
     def _stat(self, name: str) -> int:
         counted: Any = torch.cuda.memory_stats_as_nested_dict(self._index)
         for key in name.split("."):
@@ -125,6 +158,12 @@ class NoMeter:
 
     def release(self) -> None:
         """There is no cache."""
+
+    def note_requests(self) -> None:
+        """There is no allocator to replay."""
+
+    def noted_requests(self, size: int) -> StepRequests | None:
+        return None
 
 
 class CountingMeter:
@@ -183,6 +222,12 @@ class CountingMeter:
 
     def release(self) -> None:
         """There is no cache."""
+
+    def note_requests(self) -> None:
+        """There is no allocator to replay."""
+
+    def noted_requests(self, size: int) -> StepRequests | None:
+        return None
 
     def _count(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:

@@ -13,7 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vramlens.recovery.scaled_requests import StepRequests
 
 _CAUTION = 3.0
 """Activations and their gradients together, in units of what the forward has: for the jump from the first probe."""
@@ -31,6 +35,7 @@ class Probe:
         waste_bytes: free between live blocks at the end of the forward: lost to fragmentation.
         retries: how often the allocator had to empty its cache: more than once or twice is nearly out of memory.
         seconds: how long the probe took.
+        requests: what its steps asked of the allocator; None where that was not noted.
     """
 
     size: int
@@ -42,6 +47,7 @@ class Probe:
     waste_bytes: int = 0
     retries: int = 0
     seconds: float = 0.0
+    requests: StepRequests | None = field(default=None, compare=False, repr=False)
 
     @property
     def phases(self) -> tuple[int, int, int]:
@@ -121,15 +127,21 @@ class PeakFit:
 
         From the first, small probe that bound is far too high, because gradients count as if they grew: there a
         second guess is taken as well, that activations with their gradients have at most three times the forward's
-        bytes, up to 60 % of the limit.
+        bytes, up to 60 % of the limit. Where requests are noted 50 % and 30 % will do: they tell the rest.
         """
-        sure = self.largest(0.85 * limit_bytes)[0]
+        sure, only = self.largest(0.85 * limit_bytes)[0], self.probes[0]
         if len(self.probes) > 1:
             return sure
+        if only.requests is None:
+            return max(sure, self._grown_by_the_forward(0.6 * limit_bytes))
+        near = max(self.largest(0.5 * limit_bytes)[0], self._grown_by_the_forward(0.3 * limit_bytes))
+        return max(near, min(sure, 1.5 * only.size))
+
+    def _grown_by_the_forward(self, limit_bytes: float) -> float:
         only = self.probes[0]
         fixed = self.persistent_bytes + self.gradient_bytes
         each = _CAUTION * max(1.0, (only.forward_bytes - self.persistent_bytes) / only.size)
-        return max(sure, min((0.6 * limit_bytes - fixed) / each, self._until_step_is_full(0.6 * limit_bytes)))
+        return min((limit_bytes - fixed) / each, self._until_step_is_full(limit_bytes))
 
     def guess(self, limit_bytes: float) -> float:
         """The likeliest size at a limit.

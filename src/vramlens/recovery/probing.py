@@ -43,6 +43,7 @@ class Prober:
         """One size, measured; None: it ran out of memory."""
         began = time.perf_counter()
         retries = 0
+        requests = None
         try:
             if not self._warm:
                 if self._optimizer is not None:
@@ -59,8 +60,12 @@ class Prober:
             gc.collect()
             self._meter.release()
             retries = self._meter.figures()[2]
-            self._step(size, make_batch)
-            measured = self._step(size, make_batch)
+            self._meter.note_requests()
+            try:
+                self._step(size, make_batch)
+                measured = self._step(size, make_batch)
+            finally:
+                requests = self._meter.noted_requests(size)
             retries = self._meter.figures()[2] - retries
         except Exception as error:
             if kind_of(error) != OUT_OF_MEMORY:
@@ -74,7 +79,8 @@ class Prober:
             self._meter.release()
             return None
         forward, backward, step, batch, reserved, waste = measured
-        return Probe(size, forward, backward, step, batch, reserved, waste, retries, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return Probe(size, forward, backward, step, batch, reserved, waste, retries, seconds, requests)
 
     def _step(self, size: int, make_batch: Callable[[int], Any]) -> tuple[int, ...]:
         meter = self._meter
