@@ -1,6 +1,6 @@
 """Each remedy and each strategy on three real programs: what it brings, whether the gradient stays, what it refuses.
 
-    python benchmarks/guard_matrix.py FOLDER [PROGRAM ...] [--strategies NAME,NAME,...]
+    python benchmarks/guard_matrix.py FOLDER [PROGRAM ...] [--remedies NAME,...] [--strategies NAME,...]
 
     trainer       a Hugging Face Trainer fine-tunes a GPT-2 (random weights); remedies by guard_trainer
     detector      torchvision's RetinaNet with BatchNorm that learns
@@ -12,8 +12,8 @@ the program's model, loss and optimizer by ``vramlens.strategies`` (a batch a st
 failures and bytes are real; without one the programs are small and run on a simulated device, which caches nothing and
 offloads nothing: those rows say so. Every part runs in a process of its own, with a time limit. guard_matrix.json in
 FOLDER is whole after each part and keeps the rows of earlier calls: where a command may take ten minutes, say one
-program a command; with --strategies only these are run. At the end the whole matrix is printed, and written as
-guard_matrix.txt.
+program a command; with --remedies or --strategies only these are run. At the end the whole matrix is printed, and
+written as guard_matrix.txt.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ STRATEGIES = [
 ]  # fmt: skip
 """On the CPU torch.compile takes minutes a model, and brings nothing to learn about a GPU."""
 PROGRAMS = ("trainer", "detector", "accumulation")
+AT_ONCE = 6
+"""Strategies that one process compares: what is done stays if the time is up."""
 PATIENCE_S = 540 if ON_GPU else 1800
-"""For all strategies of a program: less than the ten minutes that a command may take."""
+"""For so many: less than the ten minutes that a command may take."""
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Of the undisturbed peak: the limit is the first at which the program really fails."""
-DETECTORS = (0.97, *SHARES)
-"""Less of a detector's memory lies in blocks that can be recomputed."""
+DETECTORS = (0.97, *SHARES, 0.37, 0.34, 0.3)
+"""Less of a detector's memory lies in blocks that can be recomputed; and cuDNN takes large workspaces while it can."""
 
 
 # The programs, as strategies() takes them.
@@ -164,7 +166,7 @@ def program_of(name: str) -> Callable[[float | None, tuple[str, ...] | None], tu
 def remedied(name: str, remedy: str) -> dict[str, Any]:
     """A remedy alone on a program under a limit."""
     run = program_of(name)
-    _, truth, peak, _ = run(None, None)
+    _, _, peak, _ = run(None, None)
     shares = DETECTORS if name == "detector" else SHARES
     share = next((one for one in shares if run(one * peak, None)[3]), None)
     if share is None:
@@ -172,6 +174,7 @@ def remedied(name: str, remedy: str) -> dict[str, Any]:
             "outcome": f"nothing to do: it does not fail at {SHARES[-1]:.0%} of its peak",
             "plain_peak_mib": peak / MIB,
         }
+    _, truth, _, _ = run(None, None)  # now: cuDNN keeps to the algorithms that it chose when room was scarce
     watch, seen, ours, text = run(share * peak, (remedy,))
     cap(None)
     row: dict[str, Any] = {"plain_peak_mib": peak / MIB, "limit_mib": share * peak / MIB, "peak_mib": ours / MIB}
@@ -298,6 +301,16 @@ def outcome(row: dict[str, Any]) -> str:
     return ""
 
 
+def beside(found: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """New rows with those of other names that were there; without new ones, those."""
+    rows = before.get("rows", [])
+    if "rows" not in found:
+        return {**found, "rows": rows} if rows else found
+    done = {row["name"] for row in found["rows"]}
+    rows = [row for row in rows if row["name"] not in done] + found["rows"]
+    return {**found, "rows": sorted(rows, key=lambda row: STRATEGIES.index(row["name"]))}
+
+
 def main() -> None:
     words = sys.argv[1:]
     if not words:
@@ -305,11 +318,13 @@ def main() -> None:
     if words[0] == "--one":
         print(json.dumps(programs.or_missing(lambda: part(words[1:]))))
         return
-    wanted = STRATEGIES
-    if "--strategies" in words:
-        index = words.index("--strategies")
-        wanted = words[index + 1].split(",")
-        del words[index : index + 2]
+    chosen = {}
+    for option in ("--remedies", "--strategies"):
+        if option in words:
+            index = words.index(option)
+            chosen[option] = words[index + 1].split(",")
+            del words[index : index + 2]
+    chosen = chosen or {"--remedies": list(REMEDIES), "--strategies": STRATEGIES}
     folder, names = words[0], words[1:] or [*PROGRAMS, "refusals"]
     unknown = [name for name in names if name not in (*PROGRAMS, "refusals")]
     if unknown:
@@ -336,17 +351,15 @@ def main() -> None:
             results[name] = run("refusals")
         else:
             kept = results.setdefault(name, {"remedies": {}})
-            for remedy in () if wanted is not STRATEGIES else REMEDIES:
+            for remedy in chosen.get("--remedies", ()):
                 kept["remedies"][remedy] = run(remedy, name)
                 programs.written(path, results)
-            before = kept.get("strategies", {}).get("rows", [])
-            found = run("strategies", name, ",".join(wanted))
-            if "rows" in found:  # beside those of other names, from an earlier call
-                done = {row["name"] for row in found["rows"]}
-                found["rows"] += [row for row in before if row["name"] not in done]
-            elif before:
-                found["rows"] = before
-            kept["strategies"] = found
+            wanted = chosen.get("--strategies", ())
+            for start in range(0, len(wanted), AT_ONCE):
+                kept["strategies"] = beside(
+                    run("strategies", name, ",".join(wanted[start : start + AT_ONCE])), kept.get("strategies", {})
+                )
+                programs.written(path, results)
         programs.written(path, results)
     page = "\n".join(lines_of(results)) + "\n"
     with whole_file(os.path.join(folder, "guard_matrix.txt")) as text:

@@ -17,6 +17,7 @@ checkpoint = pytest.importorskip("torch.utils.checkpoint").checkpoint
 
 import vramlens  # noqa: E402
 from vramlens.live import LeakError, LeakReport  # noqa: E402
+from vramlens.live.births import Births  # noqa: E402
 from vramlens.live.objects import frame_variables  # noqa: E402
 from vramlens.live.search import Search  # noqa: E402
 from vramlens.live.tensors import loaded  # noqa: E402
@@ -49,6 +50,30 @@ class Trainer:
 def line_of(text: str) -> int:
     with open(__file__) as file:
         return next(number for number, line in enumerate(file, 1) if text in line and "line_of" not in line)
+
+
+def test_what_a_search_makes_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report in mid-run makes as many objects as some steps: looking at them would use up the time for steps."""
+    looked: list[int] = []
+    look = Births._look
+
+    def counted(births: Births, objects: list[Any], step: int) -> None:
+        looked.append(len(objects))
+        look(births, objects, step)
+
+    monkeypatch.setattr(Births, "_look", counted)
+    watch = vramlens.LeakWatch()
+    trainer = Trainer()
+    for number in range(8):
+        trainer.keep_loss(number)
+        watch.step()
+    gc.collect()
+    looked.clear()
+    report = watch.report()
+    gc.collect()
+    watch.step()
+    assert report.found
+    assert sum(looked) < 300
 
 
 def test_kept_loss_is_one_proven_leak_with_its_statement() -> None:

@@ -29,7 +29,7 @@ TRUTH: dict[str, list[tuple[list[int], str]]] = {
     "pp_uneven": [([0], "pipeline_stage")],
     "wrong_device": [(list(range(1, LAST + 1)), "stray_context")],
     "hang": [([LAST], "desync")],
-    "oom_one": [],
+    "oom_one": [([1], "uneven_batch")],
     "raise_one": [],
 }
 FIRST = {"oom_one": 1, "raise_one": 1}

@@ -48,6 +48,13 @@ def test_real_runs(name: str, rank: int, cause: str, line: str | None, with_flig
     assert (None if one.place is None else f"{one.place.file}:{one.place.line}") == line
 
 
+def test_a_rank_that_died_in_its_first_step_is_compared_by_the_size_of_what_it_asked_for() -> None:
+    """Batch 64 beside 8: it made fewer allocations than its peer, which went on, and never came to some lines."""
+    (one,) = compare(real("oom_one")).differences
+    assert (one.ranks, one.cause) == ((1,), "uneven_batch")
+    assert str(one.place) == "train/gpu_jobs.py:28 in forward"
+
+
 def test_a_stray_context_has_the_bytes_of_its_segments() -> None:
     (one,) = compare(real("wrong_device")).differences
     assert one.bytes == 258 * MIB

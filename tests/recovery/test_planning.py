@@ -1,4 +1,4 @@
-"""plan, place, retry, the adaptive loader and restarts."""
+"""plan, retry, the adaptive loader and restarts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from torch import nn
 
 from recovery.training import furthest, mean_loss, net
 from vramlens.errors import UsageError
-from vramlens.recovery import AdaptiveBatchLoader, find_batch_size, inject_oom, place, plan, retry
+from vramlens.recovery import AdaptiveBatchLoader, find_batch_size, inject_oom, plan, retry
 from vramlens.recovery.batch_loader import TokenBudgetSampler
 from vramlens.recovery.batch_parts import CannotSplit
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.peak_fit import LengthCost
-from vramlens.recovery.placing import balanced, measured_blocks
 from vramlens.recovery.planning import Plan
 from vramlens.recovery.restarting import run_with_restarts, without_option
 
@@ -74,60 +73,6 @@ def test_a_plan_needs_a_counter_and_blocks() -> None:
         plan(net(**SIZES), token_batch, mean_loss, budget="1GiB", batch=2)
     with CountingMeter() as meter, pytest.raises(UsageError, match="no blocks"):
         plan(nn.Linear(2, 2), token_batch, mean_loss, budget="1GiB", batch=2, meter=meter)
-
-
-def best_by_trial(weights: list[int], activations: list[int], limits: list[int]) -> float | None:
-    """The least share of the fullest device, over all ways to cut: slow, and the truth."""
-    from itertools import combinations_with_replacement
-
-    best = None
-    for cuts in combinations_with_replacement(range(len(weights) + 1), len(limits) - 1):
-        edges = [0, *cuts, len(weights)]
-        shares = [
-            (sum(weights[a:b]) + max(activations[a:b], default=0)) / limit
-            for a, b, limit in zip(edges, edges[1:], limits, strict=False)
-        ]
-        worst = max(shares)
-        if worst <= 1 and (best is None or worst < best):
-            best = worst
-    return best
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30)), min_size=1, max_size=7),
-    st.lists(st.integers(20, 120), min_size=1, max_size=3),
-)
-@settings(max_examples=150, deadline=None)
-def test_the_fullest_device_is_as_empty_as_can_be(blocks: list[tuple[int, int]], limits: list[int]) -> None:
-    weights, activations = [w for w, _ in blocks], [a for _, a in blocks]
-    truth = best_by_trial(weights, activations, limits)
-    found = balanced(weights, activations, limits)
-    assert (found is None) == (truth is None)
-    if found is not None and truth is not None:
-        assert [a for a, _ in found][1:] == [b for _, b in found][:-1]
-        worst = max(
-            (sum(weights[a:b]) + max(activations[a:b], default=0)) / limit
-            for (a, b), limit in zip(found, limits, strict=True)
-        )
-        assert worst == pytest.approx(truth, abs=1e-6)
-
-
-def test_a_placement_counts_activations_and_runs() -> None:
-    model = net(torch.float32, **SIZES)
-    batch = torch.randint(0, 64, (64, 24))
-    blocks = measured_blocks(model, batch)
-    assert [block.name for block in blocks] == ["tokens", *(f"blocks.{i}" for i in range(5)), "head"]
-    assert sum(b.weight_bytes for b in blocks) == sum(p.numel() * 4 for p in model.parameters())
-    hidden = 64 * 24 * 48 * 4
-    assert blocks[0].activation_bytes == hidden
-    assert blocks[1].activation_bytes > 3 * hidden  # queries, keys and values at the least
-    expected = model(batch)
-    found = place(model, batch, memory={"cpu": "4MB", "cpu:0": "4MB"}, dispatch=False)
-    assert set(found.device_map.values()) == {"cpu", "cpu:0"}
-    assert "activations counted" in str(found)
-    assert torch.equal(found.model(batch), expected)
-    with pytest.raises(UsageError, match="do not fit"):
-        place(model, batch, memory={0: "1MB"}, dispatch=False)
 
 
 def test_retry_gives_what_the_function_gives() -> None:

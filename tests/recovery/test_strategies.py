@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from recovery.training import mean_loss, net
 from vramlens.errors import UsageError
-from vramlens.recovery import strategies
+from vramlens.recovery import strategies, strategy_run
 from vramlens.recovery.chunked_loss import chunked_cross_entropy
+from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.strategy_figure import figure_svg
 from vramlens.recovery.strategy_table import StrategyRow, StrategyTable
 
@@ -50,6 +51,17 @@ def table() -> StrategyTable:
         steps=2,
         budget="1GiB",
     )
+
+
+def test_a_compiled_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's compiled modules have a length that raises, and so no truth value."""
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: compiled(model, backend="eager"))
+    with CountingMeter() as meter:
+        found = strategy_run._run(
+            "compile", torch.device("cpu"), meter, model_fn, make_batch, mean_loss, optimizer_fn, 4, 2
+        )
+    assert found.get("why") is None
 
 
 def test_each_is_measured_or_says_why_not(table: StrategyTable) -> None:

@@ -83,6 +83,10 @@ class Births:
         """Notes what is young in the step that has not ended."""
         self._look_at_new(self.steps + 1)
 
+    def pass_over(self) -> None:
+        """Has the next look begin here: what a search makes is not the program's, and is as much as some steps make."""
+        self._sentinel, self._count = [], gc.get_count()[0]
+
     def born(self, storage: Storage, tensor: Any, saved_by: Any = None) -> int | None:
         """The step in which a storage was born; None where it cannot be told.
 
@@ -174,7 +178,7 @@ class Births:
                     break
         found = objects[first:]
         objects.clear()
-        self._sentinel, self._count = [], gc.get_count()[0]
+        self.pass_over()
         return found
 
     def _mark(self) -> None:

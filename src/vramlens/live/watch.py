@@ -127,7 +127,10 @@ class _Look:
         """The report, and who owns what."""
         # A collection meanwhile would take what the search makes for the program's.
         with undisturbed(), self._torch.torch._C.DisableTorchFunction():
-            return self._report()
+            try:
+                return self._report()
+            finally:
+                self._births.pass_over()
 
     def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         search, births = self._search, self._births

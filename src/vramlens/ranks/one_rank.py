@@ -33,6 +33,9 @@ class OneRank:
         self.least = max(LEAST_SHARE * usual.peak_bytes, LEAST_BYTES)
         self.differs = self.more >= max(self.least, _SPREADS * usual.spread_bytes)
         self.least_sure = max(LEAST_SHARE / 2 * usual.peak_bytes, LEAST_BYTES / 2)
+        peers_died = all(_died(one) for one in usual.ranks)
+        self.died_first = _died(own) and not peers_died
+        self.outlived = peers_died and not _died(own)
 
     def differences(self) -> list[Difference]:
         """Why this rank holds more than is usual; [] where it does not."""
@@ -85,7 +88,10 @@ class OneRank:
             more = line.peak_bytes - (usual.peak_bytes if usual else 0)
             if more <= 0 or (leak is not None and line.place == leak.place):
                 continue
-            excess[cause_of(line, usual, self.position)].append((more, line))
+            cause = self._cause(line, usual)
+            if cause is None:
+                continue
+            excess[cause].append((more, line))
             certain += more if self._is_certain(line, usual, more) else 0
             alone += line.at_peak_bytes if usual is None and line.place is not None else 0
         # The peak of a rank is the sum of many lines' noise; single lines may stand out of their own.
@@ -110,6 +116,18 @@ class OneRank:
         if not self._is_worth_it(cause, excess[cause]):
             return found
         return [*found, self._from_lines(cause, rest, excess[cause])]
+
+    def _cause(self, line: LineUse, usual: LineUse | None) -> str | None:
+        """Why a line holds more; None where it does because one rank died and the other went on.
+
+        Of a rank that ran out of memory what came after is not there: it has fewer allocations, and lines that it never
+        came to. How large an allocation is can be compared all the same.
+        """
+        if self.outlived and (usual is None or line.mean_bytes <= usual.mean_bytes):
+            return None
+        if self.died_first and usual is not None and line.allocations < usual.allocations:
+            return "uneven_batch" if line.mean_bytes > usual.mean_bytes else None
+        return cause_of(line, usual, self.position)
 
     def _is_certain(self, line: LineUse, usual: LineUse | None, more: int) -> bool:
         """Whether a line holds more than chance makes it: chance does nothing to what is built once, or by one rank."""
@@ -228,6 +246,10 @@ class OneRank:
             evidence=(*evidence, about),
             fix=fix or fix_of(cause, place, bytes_),
         )
+
+
+def _died(one: RankSummary) -> bool:
+    return one.failure is not None and one.failure.died
 
 
 def _how(line: LineUse, usual: LineUse | None) -> str:

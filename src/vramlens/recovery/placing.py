@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
+from vramlens.recovery.shape_run import ShapeRun, run_with_shapes, weights_of
 from vramlens.units import format_size, parse_size
 
 if TYPE_CHECKING:
     import torch
 else:
     from vramlens.recovery.late_torch import torch
+
+_WORKSPACE_BYTES = 33 << 20
+"""Of cuBLAS and cuBLASLt on a GPU, as PyTorch asks for them on Hopper; older GPUs take 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,20 @@ class Block:
     Attributes:
         name: as ``named_modules`` names it; of a parameter that belongs to no smaller module, the parameter's.
         weight_bytes: its parameters and buffers, those that it shares with an earlier one not counted.
-        activation_bytes: the most that its forward allocates, and its output.
+        kept_bytes: what it makes that is still needed after the next block began: keys and values, logits.
+        output_bytes: what of that the model returns.
+        activation_bytes: the most that it needs besides at once: its inputs, and what it makes until the next begins.
+        number: the how-manieth it is to run, from 0.
+        beside: the first block that has to be on the same device, for what they share; else its own name.
     """
 
     name: str
     weight_bytes: int
+    kept_bytes: int
+    output_bytes: int
     activation_bytes: int
+    number: int
+    beside: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +49,8 @@ class Placement:
     """Where each block goes; printed it says so in words.
 
     Attributes:
-        device_map: block -> device, as accelerate takes it.
-        used_bytes: by device: its weights and the most that the activations of one of its blocks take.
+        device_map: block -> device, as accelerate takes it, in the order in which they run.
+        used_bytes: by device: its weights, the most that its blocks need besides, and on a GPU cuBLAS's workspace.
     """
 
     model: Any
@@ -50,17 +62,25 @@ class Placement:
     def __str__(self) -> str:
         lines = [f"{len(self.blocks)} blocks on {len(self.used_bytes)} devices, activations counted:"]
         for device, used in self.used_bytes.items():
-            names = [name for name, where in self.device_map.items() if where == device]
-            limit = self.limits_bytes[device]
             lines.append(
-                f"  {device}: {format_size(used)} of {format_size(limit)}  {names[0]} to {names[-1]}"
-                if names
-                else f"  {device}: nothing"
+                f"  {device}: {format_size(used)} of {format_size(self.limits_bytes[device])}  {self._names(device)}"
             )
         return "\n".join([*lines, "next: output = placement.model(batch)"])
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _names(self, device: Any) -> str:
+        """The blocks of a device: those that follow each other by the first and the last."""
+        runs: list[list[str]] = []
+        before = None
+        for name, where in self.device_map.items():
+            if where == device:
+                if before != device:
+                    runs.append([])
+                runs[-1].append(name)
+            before = where
+        return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs) or "nothing"
 
 
 def place(
@@ -69,7 +89,9 @@ def place(
     """The model with its blocks spread over the GPUs, so that the fullest one is as empty as can be.
 
     Weights are counted exactly; activations are those of one forward of ``batch`` without gradients, run with shapes
-    only (on the meta device), so nothing has to fit anywhere first. Blocks stay in the order in which they run.
+    only: nothing has to fit anywhere first, no weight is copied, no GPU is needed to plan. Blocks stay in the order in
+    which they run, but for those that share weights, or whose results meet outside of any block: they go to the device
+    of the first of them.
 
     Args:
         batch: what the model is called with: a tensor, a dict of keyword arguments, or a tuple of arguments.
@@ -77,52 +99,95 @@ def place(
         dispatch: put it there through accelerate's ``dispatch_model``; False: only say where.
 
     Raises:
-        UsageError: no GPU, it does not fit even so, or accelerate is not installed.
+        UsageError: no GPU, it does not fit even so, its forward cannot be run with shapes only, or accelerate is not
+            installed.
     """
     limits = _limits(memory)
-    blocks = measured_blocks(model, batch)
-    shares = balanced([block.weight_bytes for block in blocks], [block.activation_bytes for block in blocks],
-                      list(limits.values()))  # fmt: skip
+    shares = None
+    for deep in (False, True):  # smaller blocks only where it does not fit otherwise
+        if shares is None:
+            blocks = measured_blocks(model, batch, deep=deep)
+            pieces: dict[str, list[Block]] = {}
+            for block in blocks:
+                pieces.setdefault(block.beside, []).append(block)
+            shares = balanced(list(pieces.values()), [size - _workspace(device) for device, size in limits.items()])
     if shares is None:
-        total = sum(block.weight_bytes for block in blocks)
-        room = format_size(sum(limits.values()))
-        raise UsageError(
-            f"place: {format_size(total)} of weights and their activations do not fit {room}"
-            f" on {len(limits)} devices: a smaller batch, fewer bits, or more devices"
-        )
-    device_map: dict[str, Any] = {}
+        raise _no_room(list(pieces.values()), limits)
+    output = sum(block.output_bytes for block in blocks)
+    where: dict[str, Any] = {}
     used: dict[Any, int] = {}
-    for (device, _), (start, stop) in zip(limits.items(), shares, strict=True):
-        device_map.update({block.name: device for block in blocks[start:stop]})
-        mine = blocks[start:stop]
-        used[device] = sum(b.weight_bytes for b in mine) + max((b.activation_bytes for b in mine), default=0)
-    placed = model
+    for device, (start, stop) in zip(limits, shares, strict=True):
+        mine = [block for piece in list(pieces.values())[start:stop] for block in piece]
+        where.update({block.name: device for block in mine})
+        used[device] = needed_bytes(mine, output) + _workspace(device) if mine else 0
+    device_map = {block.name: where[block.name] for block in blocks}
     if dispatch:
-        if find_spec("accelerate") is None:
-            raise UsageError("place: needs accelerate to move inputs between devices: pip install accelerate")
-        placed = importlib.import_module("accelerate").dispatch_model(model, device_map=device_map)
-    return Placement(placed, device_map, tuple(blocks), used, limits)
+        _dispatch(model, device_map)
+    return Placement(model, device_map, tuple(blocks), used, limits)
 
 
-def balanced(weights: Sequence[int], activations: Sequence[int], limits: Sequence[int]) -> list[tuple[int, int]] | None:
-    """The ranges of blocks for each device, in order, whose fullest device is filled to the least share; None: no way.
+def _workspace(device: Any) -> int:
+    return 0 if str(device).startswith("cpu") else _WORKSPACE_BYTES
 
-    A device holds its blocks' weights and the activations of the block that needs most. Found by bisection over the
-    share: for a share it is enough to fill each device as far as it goes.
+
+def needed_bytes(blocks: Sequence[Block], output_bytes: int) -> int:
+    """What a device with these blocks holds at most in a forward, whose whole output has so many bytes.
+
+    What its blocks keep grows as they run; the output comes back to the device of the first, where the inputs are.
     """
+    kept = most = 0
+    for block in sorted(blocks, key=lambda block: block.number):
+        kept += block.kept_bytes
+        most = max(most, kept + block.activation_bytes)
+    if any(block.number == 0 for block in blocks):
+        most = max(most, kept + output_bytes - sum(block.output_bytes for block in blocks))
+    return most + sum(block.weight_bytes for block in blocks)
+
+
+def _no_room(pieces: list[list[Block]], limits: dict[Any, int]) -> UsageError:
+    total = sum(block.weight_bytes for piece in pieces for block in piece)
+    largest = max(pieces, key=lambda piece: needed_bytes(piece, 0))
+    together = f"{len(largest)} blocks that share tensors, {largest[0].name} to {largest[-1].name}, need"
+    return UsageError(
+        f"place: {format_size(total)} of weights and their activations do not fit {format_size(sum(limits.values()))}"
+        f" on {len(limits)} devices ({f'{largest[0].name} needs' if len(largest) == 1 else together}"
+        f" {format_size(needed_bytes(largest, 0))} on one, cuBLAS {format_size(_WORKSPACE_BYTES)} on each GPU):"
+        " a smaller batch, fewer bits, or more devices"
+    )
+
+
+def _dispatch(model: Any, device_map: dict[str, Any]) -> None:
+    """Moves the blocks, and has inputs follow them; what belongs to no module accelerate leaves where it was."""
+    if find_spec("accelerate") is None:
+        raise UsageError("place: needs accelerate to move inputs between devices: pip install accelerate")
+    accelerate = importlib.import_module("accelerate")
+    first = next(iter(device_map.values()))
+    skipped = getattr(model, "_skip_keys_device_placement", None)
+    accelerate.dispatch_model(model, device_map=device_map, main_device=first, skip_keys=skipped, force_hooks=True)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name, device in device_map.items():
+        if name not in modules:
+            importlib.import_module("accelerate.utils").set_module_tensor_to_device(model, name, device)
+
+
+def balanced(pieces: Sequence[Sequence[Block]], limits: Sequence[int]) -> list[tuple[int, int]] | None:
+    """The ranges of pieces for each device, in order, whose fullest device is filled to the least share; None: no way.
+
+    A piece is a block, or blocks that have to be together. Found by bisection over the share: for a share it is enough
+    to fill each device as far as it goes, as a device needs no less with more blocks.
+    """
+    output = sum(block.output_bytes for piece in pieces for block in piece)
 
     def fill(share: float) -> list[tuple[int, int]] | None:
         ranges, start = [], 0
         for limit in limits:
-            stop, weight, most = start, 0, 0
-            while stop < len(weights):
-                wider = max(most, activations[stop])
-                if weight + weights[stop] + wider > limit * share:
-                    break
-                weight, most, stop = weight + weights[stop], wider, stop + 1
+            stop, mine = start, list[Block]()
+            while stop < len(pieces) and needed_bytes([*mine, *pieces[stop]], output) <= limit * share:
+                mine += pieces[stop]
+                stop += 1
             ranges.append((start, stop))
             start = stop
-        return ranges if start == len(weights) else None
+        return ranges if start == len(pieces) else None
 
     if fill(1.0) is None:
         return None
@@ -133,74 +198,71 @@ def balanced(weights: Sequence[int], activations: Sequence[int], limits: Sequenc
     return fill(high)
 
 
-def measured_blocks(model: torch.nn.Module, batch: Any) -> list[Block]:
-    """The model's blocks in the order in which they run, with bytes of weights and activations."""
-    import copy
+def measured_blocks(model: torch.nn.Module, batch: Any, *, deep: bool = False) -> list[Block]:
+    """The model's blocks in the order in which they run, with bytes of weights and activations.
 
-    from vramlens.recovery.meters import CountingMeter
-
-    named = _leaf_blocks(model)
-    seen: set[int] = set()
-    weights: dict[str, int] = {}
-    for name, module in named:
-        size = 0
-        tensors = [module] if isinstance(module, torch.Tensor) else [*module.parameters(), *module.buffers()]
-        for tensor in tensors:
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                size += tensor.numel() * tensor.element_size()
-        weights[name] = size
-    with torch.device("meta"):
-        shapes = copy.deepcopy(model).to("meta")
-    meter = CountingMeter(meta=True)
-    order: list[str] = []
-    peaks: dict[str, int] = {}
-    begun: list[int] = []
-    modules = dict(shapes.named_modules())
-
-    def begins(*_: Any) -> None:
-        meter.restart()
-        begun.append(meter.allocated_bytes())
-
-    def ends(name: str) -> None:
-        peaks[name] = max(peaks.get(name, 0), meter.peak_bytes() - begun.pop())
-        if name not in order:
-            order.append(name)
-
-    for name, module in named:
-        if not isinstance(module, torch.Tensor):
-            modules[name].register_forward_pre_hook(begins)
-            modules[name].register_forward_hook(lambda *_, name=name: ends(name))
-    with torch.no_grad(), meter:
-        _call(shapes, _on_meta(batch))
-    late = [name for name, _ in named if name not in order]
-    order = [name for name, module in named if isinstance(module, torch.Tensor)] + order
-    order += [name for name in late if name not in order]
-    return [Block(name, weights[name], peaks.get(name, 0)) for name in order]
+    Args:
+        deep: cut blocks that hold lists of modules themselves.
+    """
+    run, named = ShapeRun(), dict(_leaf_blocks(model, deep))
+    try:
+        run_with_shapes(model, named, batch, run)
+    except Exception as error:
+        what = (str(error).strip().splitlines() or [""])[0]
+        raise UsageError(
+            f"place: {type(model).__name__} cannot run with shapes only, {run.where()}: {type(error).__name__}: {what}"
+            " (if it runs on this batch, it needs values that it computed, or a kernel of its own: call accelerate's"
+            " dispatch_model with a device_map of your own)"
+        ) from error
+    return _blocks(run, named)
 
 
-def _leaf_blocks(model: torch.nn.Module, prefix: str = "") -> list[tuple[str, Any]]:
-    """Modules that stay whole: the members of lists, and what is no container of others with parameters."""
-    found: list[tuple[str, Any]] = []
-    for name, parameter in [*model.named_parameters(recurse=False), *model.named_buffers(recurse=False)]:
-        found.append((f"{prefix}{name}", parameter))
+def _blocks(run: ShapeRun, named: dict[str, Any]) -> list[Block]:
+    """What a run found; blocks that did not run come last."""
+    order = list(dict.fromkeys([*run.names, *named]))
+    weights, owner = dict.fromkeys(order, 0), dict[int, str]()
+    for name in order:
+        for tensor in weights_of(named[name]):
+            if id(tensor) not in owner:
+                owner[id(tensor)] = name
+                weights[name] += tensor.numel() * tensor.element_size()
+            run.ties.append((owner[id(tensor)], name))
+    kept, output, most = (dict.fromkeys(order, 0) for _ in range(3))
+    for epoch, name in enumerate(run.names or order[:1]):
+        kept[name] += run.kept[epoch]
+        output[name] += run.output[epoch]
+        most[name] = max(most[name], run.inputs[epoch] + run.most[epoch] - run.kept[epoch])
+    beside = _firsts(order, run.ties)
+    return [
+        Block(name, weights[name], kept[name], output[name], most[name], number, beside[name])
+        for number, name in enumerate(order)
+    ]
+
+
+def _firsts(names: list[str], ties: list[tuple[str, str]]) -> dict[str, str]:
+    """For each name the first that it is tied to, directly or through others."""
+    groups = {name: [name] for name in names}
+    for one, other in ties:
+        if groups[one] is not groups[other]:
+            groups[one] += groups[other]
+            groups.update(dict.fromkeys(groups[other], groups[one]))
+    rank = {name: number for number, name in enumerate(names)}
+    return {name: min(groups[name], key=rank.__getitem__) for name in names}
+
+
+def _leaf_blocks(model: Any, deep: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Modules that stay whole: the members of lists, and what holds no list; and parameters of what does not."""
+    lists = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
+    searched = lists if deep else lists[:2]
+    for name, tensor in [*model.named_parameters(recurse=False), *model.named_buffers(recurse=False)]:
+        yield f"{prefix}{name}", tensor
     for name, child in model.named_children():
-        path = f"{prefix}{name}"
-        container = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
-        holds_list = any(isinstance(inner, torch.nn.ModuleList) for inner in child.modules())
-        if container or holds_list:
-            inside = child.named_children() if container else ()
-            if container:
-                for key, block in inside:
-                    if any(isinstance(inner, torch.nn.ModuleList) for inner in block.modules()):
-                        found += _leaf_blocks(block, f"{path}.{key}.")
-                    else:
-                        found.append((f"{path}.{key}", block))
-            else:
-                found += _leaf_blocks(child, f"{path}.")
+        is_member = isinstance(model, lists) and not deep
+        holds_list = any(isinstance(inner, searched) for inner in child.modules())
+        if not is_member and (holds_list or isinstance(child, lists)) and any(True for _ in child.children()):
+            yield from _leaf_blocks(child, deep, f"{prefix}{name}.")
         else:
-            found.append((path, child))
-    return found
+            yield f"{prefix}{name}", child
 
 
 def _limits(memory: dict[Any, int | str] | None) -> dict[Any, int]:
@@ -210,15 +272,3 @@ def _limits(memory: dict[Any, int | str] | None) -> dict[Any, int]:
     if not count:
         raise UsageError("place: there is no GPU here: say memory={0: '22GiB', 1: '22GiB'} to plan for some")
     return {index: int(torch.cuda.mem_get_info(index)[0] * 0.95) for index in range(count)}
-
-
-def _on_meta(value: Any) -> Any:
-    from torch.utils._pytree import tree_map
-
-    return tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf, value)
-
-
-def _call(model: Any, batch: Any) -> Any:
-    if isinstance(batch, dict):
-        return model(**batch)
-    return model(*batch) if isinstance(batch, (list, tuple)) else model(batch)

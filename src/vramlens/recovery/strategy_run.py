@@ -177,7 +177,8 @@ def _backward(training: Training, data: Any, loss_fn: Any) -> Any:
     def around() -> Any:
         return contexts(training.around_forward)
 
-    runner = Runner(training.call or training.model, list(training.model.parameters()), training.scaler, around)
+    model = training.model if training.call is None else training.call  # a compiled one has no truth value
+    runner = Runner(model, list(training.model.parameters()), training.scaler, around)
     call = Call(data, loss_fn)
     if training.parts == 1:
         return runner.whole(call)
