@@ -82,6 +82,7 @@ def test_an_unknown_name_is_no_attribute() -> None:
         ("import vramlens.cli.main", ("numpy", "torch", "vramlens.api")),
         ("import vramlens; vramlens.load", ("rich", "torch")),
         ("import vramlens; vramlens.install", ("numpy", "rich", "torch")),
+        ("import vramlens; vramlens.guard; vramlens.find_batch_size", ("numpy", "rich", "torch")),
         ("import vramlens; vramlens.install(); vramlens.step()", ("numpy", "rich", "torch", "multiprocessing")),
     ],
 )

@@ -122,6 +122,18 @@ def test_the_owner_of_what_no_search_found_may_be_autocast(gpu: CountedGpu) -> N
         assert leak.kind == "other"
 
 
+def test_autocast_of_an_intel_gpu_counts_as_well(gpu: CountedGpu) -> None:
+    was = torch.is_autocast_enabled("xpu")
+    torch.autocast_increment_nesting()  # what entering torch.autocast("xpu") does where there is one
+    torch.set_autocast_enabled("xpu", True)
+    try:
+        (leak,) = seen(gpu, hidden_tensor, known=100 * MIB)
+    finally:
+        torch.set_autocast_enabled("xpu", was)
+        torch.autocast_decrement_nesting()
+    assert leak.kind == "cache"
+
+
 def test_workspaces_that_no_search_finds_are_no_second_owner(gpu: CountedGpu) -> None:
     """cuBLAS's 64 MiB are as hidden as a leak's bytes: what grew has its owner."""
     kept = STEPS * 4 * MIB

@@ -13,11 +13,13 @@ from torch import nn
 
 from recovery.allocated import Allocated
 from recovery.training import mean_loss, net
+from replay_oracle import SlowAllocator
 from vramlens.errors import UsageError
 from vramlens.recovery import AdaptiveBatchLoader, find_batch_size
-from vramlens.recovery.batch_size import BatchSize, likely_size, search, sure_size
+from vramlens.recovery.batch_size import BatchSize, _by_replay, likely_size, search, sure_size
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.peak_fit import PeakFit, Probe, length_cost
+from vramlens.recovery.scaled_requests import requests_of_snapshot
 
 PHASES = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**7)), min_size=1, max_size=5)
 
@@ -270,3 +272,52 @@ def test_with_pytorchs_allocator_the_answer_fits_and_little_is_lost(
     assert found.size >= (0.98 if is_recorded else 0.93) * low - 1
     assert found.low <= low + 1
     assert found.high is None or found.high >= low - 1
+
+
+def contrastive_loss(model: Any, batch: Any) -> torch.Tensor:
+    """Each sample against each other: its memory grows with the square of the batch."""
+    found = model(batch)
+    return torch.log_softmax(found @ found.T, -1).diagonal().neg().mean()
+
+
+@pytest.mark.parametrize("capacity", [60_000_000, 200_000_000])
+def test_where_the_last_probe_fails_the_answer_is_what_was_measured(capacity: int) -> None:
+    with CountingMeter(capacity) as meter:
+        model, optimizer = wide()
+        found = find_batch_size(model, lambda n: torch.randn(n, 64), contrastive_loss, optimizer, meter=meter)
+    assert found.failures == 1
+    assert found.size == found.low == found.probes[-1].size
+    assert found.high is not None
+    assert found.high > found.size
+    assert "failed, against what smaller ones told" in str(found)
+
+
+class Steep:
+    """A device without end; what a sample takes grows with the batch, so that no line through two probes holds."""
+
+    persistent_bytes, gradient_bytes, failures = 0, 0, 0
+
+    def probe(self, size: int, make_batch: Any) -> Probe:
+        del make_batch
+        size_bytes = size**4 << 10
+        memory = SlowAllocator()
+        memory.malloc(size_bytes)
+        requests = requests_of_snapshot(memory.recording(""), size, 0, "2.11.0")
+        return Probe(size, size_bytes, size_bytes, size_bytes, 0, memory.peak_reserved, requests=requests)
+
+
+def test_an_estimate_that_is_far_off_bounds_nothing_from_below() -> None:
+    device: Any = Steep()
+    probes = tuple(device.probe(size, None) for size in (2, 4, 20))
+    limit = probes[-1].reserved_bytes
+    found = _by_replay(PeakFit(0, 0, probes), limit)
+    assert found is not None
+    assert found.low == found.size == 20
+
+
+def test_what_probes_asked_for_is_not_kept() -> None:
+    device = Allocated(4 << 30, 80 << 20, 12, 3 << 20, 20 << 20, is_recorded=True)
+    found = search(device, None, device.limit, "", None, 2)
+    assert found.replayed
+    assert found.fit is not None
+    assert all(probe.requests is None for probe in (*found.probes, *found.fit.probes))

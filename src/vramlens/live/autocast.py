@@ -18,7 +18,7 @@ from vramlens.live.tensors import TorchObjects
 def caching_depth(torch: Any) -> int:
     """How many ``torch.autocast`` blocks this thread is in; 0 also where they, or their cache, are off."""
     with suppress(Exception):
-        if not torch.is_autocast_cache_enabled() or not any(map(torch.is_autocast_enabled, ("cuda", "cpu"))):
+        if not torch.is_autocast_cache_enabled() or not any(map(torch.is_autocast_enabled, ("cuda", "cpu", "xpu"))):
             return 0
         depth = int(torch.autocast_increment_nesting())
         torch.autocast_decrement_nesting()

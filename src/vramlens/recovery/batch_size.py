@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.finding import Finding
@@ -13,11 +13,12 @@ from vramlens.recovery.losses import LossFunction
 from vramlens.recovery.meters import Meter, meter_of, not_counted
 from vramlens.recovery.peak_fit import PeakFit, Probe
 from vramlens.recovery.probing import MakeBatch, Prober
-from vramlens.recovery.scaled_requests import ScaledRequests, scaled_requests
 from vramlens.units import counted, format_size, parse_size
 
 if TYPE_CHECKING:
     import torch
+
+    from vramlens.recovery.scaled_requests import ScaledRequests
 
 _MOST_PROBES = 3
 _CLOSE = 0.7
@@ -39,7 +40,8 @@ class BatchSize:
     """What ``find_batch_size`` found; printed, it says so in words.
 
     Attributes:
-        size: samples in the largest batch that fits, with a margin of 1.5 % of the limit; 0: not even one.
+        size: samples in the largest batch that fits, with a margin of 0.5 % of the limit or more (``replayed``), else
+            of 1.5 %; 0: not even one.
         low, high: the largest size lies between these if requests (``replayed``), else peaks by phase, are affine, and
             fragmentation does not grow faster than the batch; high None: not bounded.
         limit_bytes: what this process can allocate; ``limited_by``: what sets that.
@@ -48,7 +50,7 @@ class BatchSize:
         per_sample_bytes: what one more sample takes.
         persistent_bytes: model and optimizer state.
         verified_share: the largest probe's peak as a share of the limit.
-        probes: what was measured; ``failures``: probes that ran out of memory.
+        probes: what was measured, without the requests; ``failures``: probes that ran out of memory.
         fit: predicts peaks of other sizes.
         replayed: whether ``size``, ``low`` and ``high`` come from the probes' requests, served by PyTorch's allocator
             replayed at other sizes; else from the fit.
@@ -132,9 +134,10 @@ def find_batch_size(
 
     Each probe is two real steps (forward, backward, optimizer), the first of them with state and cache as a program has
     that begins. Sizes are those at which the upper bound of the peak (``peak_fit``) stays below 85 % of the limit; once
-    one comes close, the last probe is at 90 % of the size that then is likely. The answer comes from the line through
-    the last two, less what fragmentation took there. Parameters, optimizer state, buffers, gradients and random
-    numbers are put back.
+    one comes close, the last probe is at 90 % of the size that then is likely. On a GPU the answer comes from what two
+    probes asked of the allocator, which PyTorch records for as long as a probe runs, continued to larger sizes and
+    replayed. Where that tells nothing, or somebody is recording already, it comes from the line through the last two,
+    less what fragmentation took there. Parameters, optimizer state, buffers, gradients and random numbers are put back.
 
     Args:
         make_batch: n -> a batch of n samples of the largest shape that training will see (the longest sequence).
@@ -235,6 +238,8 @@ def _by_replay(fit: PeakFit, limit_bytes: int) -> _Estimate | None:
 
 def _scaled(probes: Sequence[Probe]) -> ScaledRequests | None:
     """The requests by size, from the largest two probes that made the same ones."""
+    from vramlens.recovery.scaled_requests import scaled_requests  # brings NumPy, which guard does without
+
     for last in range(len(probes) - 1, 0, -1):
         for first in range(last - 1, -1, -1):
             smaller, larger = probes[first].requests, probes[last].requests
@@ -269,10 +274,14 @@ def _answer(
     if replayed is None and top.retries:  # workspaces take what the fit does not see
         cap = min(cap, top.size)
         limited_by = f"{limited_by}: the allocator had to empty its cache"
+    if found.size >= too_large:  # a probe failed where it should have fitted: only what was measured is known to fit
+        cap = min(cap, top.size)
+        limited_by = f"{limited_by}: a batch of {int(too_large):,} failed, against what smaller ones told"
     size = int(min(max(found.size, top.size), cap, 1e9))
     most = min(max(found.high, size), known)
     if largest is not None and size == largest:
         limited_by = f"largest={largest}"
+    light = replace(fit, probes=tuple(replace(probe, requests=None) for probe in fit.probes))  # they take megabytes
     return BatchSize(
         size=size,
         low=int(min(found.low, size)),
@@ -284,9 +293,9 @@ def _answer(
         per_sample_bytes=int(fit.per_sample_bytes),
         persistent_bytes=prober.persistent_bytes,
         verified_share=top.peak_bytes / limit_bytes,
-        probes=fit.probes,
+        probes=light.probes,
         failures=prober.failures,
-        fit=fit,
+        fit=light,
         replayed=replayed is not None,
         full_speed=size if found.full_speed is None else int(min(found.full_speed, size)),
     )

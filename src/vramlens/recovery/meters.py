@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vramlens.capture.torch_api import connect
+from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ class Meter(Protocol):
         """Has the allocator's requests noted from now on, where they can be replayed."""
 
     def noted_requests(self, size: int) -> StepRequests | None:
-        """What was asked for since ``note_requests``, by a probe of so many samples; ends the noting."""
+        """What was asked for since ``note_requests``, by a probe of so many samples."""
+
+    def stop_noting(self) -> None:
+        """Ends what ``note_requests`` began."""
 
 
 class CudaMeter:
@@ -109,19 +112,27 @@ class CudaMeter:
         """By PyTorch's own recording, unless somebody is recording already."""
         if self._allocator is None or self._allocator.history_is_on():
             return
-        with contextlib.suppress(RuntimeError):  # an allocator that keeps no history
+        self._is_noting = True  # before it is so: an interrupt in between must not leave it on
+        try:
             self._allocator.start_history(_MOST_EVENTS)
-            self._is_noting = True
+        except RuntimeError:  # an allocator that keeps no history
+            self._is_noting = False
 
+    @harmless("looking at what a probe asked of the allocator")
     def noted_requests(self, size: int) -> StepRequests | None:
         if self._allocator is None or not self._is_noting:
             return None
         from vramlens.recovery.scaled_requests import requests_of_snapshot
 
         found = self._allocator.snapshot()
-        self._allocator.stop_history()
-        self._is_noting = False
+        if any(len(events) >= _MOST_EVENTS for events in found.get("device_traces", ())):
+            return None  # the first ones are gone
         return requests_of_snapshot(found, size, self._index, torch.__version__)
+
+    def stop_noting(self) -> None:
+        if self._allocator is not None and self._is_noting:
+            self._allocator.stop_history()
+            self._is_noting = False
 
     def _stat(self, name: str) -> int:
         counted: Any = torch.cuda.memory_stats_as_nested_dict(self._index)
@@ -164,6 +175,9 @@ class NoMeter:
 
     def noted_requests(self, size: int) -> StepRequests | None:
         return None
+
+    def stop_noting(self) -> None:
+        """Nothing was begun."""
 
 
 class CountingMeter:
@@ -228,6 +242,9 @@ class CountingMeter:
 
     def noted_requests(self, size: int) -> StepRequests | None:
         return None
+
+    def stop_noting(self) -> None:
+        """Nothing was begun."""
 
     def _count(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:

@@ -43,7 +43,6 @@ class Prober:
         """One size, measured; None: it ran out of memory."""
         began = time.perf_counter()
         retries = 0
-        requests = None
         try:
             if not self._warm:
                 if self._optimizer is not None:
@@ -60,12 +59,13 @@ class Prober:
             gc.collect()
             self._meter.release()
             retries = self._meter.figures()[2]
-            self._meter.note_requests()
             try:
+                self._meter.note_requests()
                 self._step(size, make_batch)
                 measured = self._step(size, make_batch)
-            finally:
                 requests = self._meter.noted_requests(size)
+            finally:
+                self._meter.stop_noting()
             retries = self._meter.figures()[2] - retries
         except Exception as error:
             if kind_of(error) != OUT_OF_MEMORY:

@@ -63,6 +63,16 @@ class StepRequests:
     version: Version
 
     @property
+    def dispensable(self) -> NDArray[np.uint8]:
+        """By row, whether PyTorch goes on without it: a convolution's workspace, for all that its stack tells.
+
+        What is freed at once may as well be a tensor (``x += layer(x)``), which a program dies without. The innermost
+        frame says which; in the backward there is none.
+        """
+        by_stack = np.array([not text or "conv" in text.partition("\n")[0] for text in self.stacks], bool)
+        return np.asarray(self.columns["row_scratch"] * by_stack[self.origins], np.uint8)
+
+    @property
     def sizes(self) -> NDArray[np.int64]:
         """Requested bytes by row."""
         return np.asarray(self.columns["row_requested"].view(np.int64))
@@ -73,7 +83,7 @@ class Served:
     """What requests led to.
 
     Attributes:
-        fits: whether they were served; a workspace need not be, cuDNN tries a smaller one.
+        fits: whether they were served; a convolution's workspace need not be, cuDNN tries a smaller one.
         workspaces_fit: whether those were served as well.
         allocated_bytes, reserved_bytes: the peaks.
     """
@@ -156,10 +166,11 @@ class ScaledRequests:
         if int(sizes.max()) > _LARGEST:
             return Served(False, False, 0, 0)
         rows, columns = last.columns["allocation"], dict(last.columns)
-        columns["row_requested"] = sizes
+        columns["row_requested"], columns["row_scratch"] = sizes, last.dispensable
         columns["size"] = np.where(rows < 0, columns["size"], sizes[np.maximum(rows, 0)])
         native = last.settings.native(last.version, reserve=_RESERVED_ADDRESSES)
-        replay, limited = Replay(columns, pools=last.pools, settings=native), native | {"allowed_maximum": limit_bytes}
+        replay = Replay(columns, pools=last.pools, settings=native)
+        limited = native | {"allowed_maximum": max(0, limit_bytes)}  # below zero it would count as none
         runs = [replay.run(limited, addresses=order, completion=0, seed=0) for order in _ORDERS]
         return Served(
             all(run["died_at"] < 0 for run in runs),
