@@ -171,6 +171,8 @@ def search(
         UsageError: bytes are not counted.
     """
     probes: list[Probe] = []
+    fit: PeakFit | None = None
+    replayed: _Estimate | None = None
     too_large = math.inf
     size = start
     for _ in range(_MOST_PROBES):
@@ -185,26 +187,28 @@ def search(
         if probe.peak_bytes <= 0:  # a meter that counts nothing here: any size would seem to fit
             raise not_counted("find_batch_size")
         probes.append(probe)
-        wanted = int(min(_next_size(_fit(prober, probes), limit_bytes), too_large - 1, largest or math.inf, 1e9))
+        fit = _fit(prober, probes)
+        replayed = _by_replay(fit, limit_bytes)
+        wanted = int(min(_next_size(fit, replayed, limit_bytes), too_large - 1, largest or math.inf, 1e9))
         if wanted <= size:
             break
         size = wanted
-    if not probes:
+    if fit is None:
         return BatchSize(
             0, 0, 0, limit_bytes, limited_by, "", 0, 0, prober.persistent_bytes, 0.0, (), prober.failures, None
         )
-    return _answer(prober, probes, limit_bytes, limited_by, largest, too_large)
+    return _answer(prober, fit, replayed, limit_bytes, limited_by, largest, too_large)
 
 
 def _fit(prober: Prober, probes: list[Probe]) -> PeakFit:
     return PeakFit(prober.persistent_bytes, prober.gradient_bytes, tuple(sorted(probes, key=lambda one: one.size)))
 
 
-def _next_size(fit: PeakFit, limit_bytes: int) -> float:
+def _next_size(fit: PeakFit, replayed: _Estimate | None, limit_bytes: int) -> float:
     """Samples in the next probe; not more than in the last one where none is needed."""
     if len(fit.probes) == 1:
         return fit.jump(limit_bytes)
-    last, replayed = fit.probes[-1], _by_replay(fit, limit_bytes)
+    last = fit.probes[-1]
     if replayed is not None:
         return 0 if last.size >= _VERIFIED * replayed.size else _NEARLY * replayed.size
     if last.retries:
@@ -232,8 +236,10 @@ def _by_replay(fit: PeakFit, limit_bytes: int) -> _Estimate | None:
         return None
     margin = max(_REPLAY_MARGIN, _error_of_replay(fit.probes, limit_bytes))
     low, size, high = (scaled.largest(int(limit_bytes * (1 + share))) for share in (-2 * margin, -margin, margin))
-    full_speed = scaled.largest(int(limit_bytes * (1 - margin)), with_workspaces=True)
-    return _Estimate(size, low, high, scaled.served(size, limit_bytes).allocated_bytes, full_speed)
+    room = int(limit_bytes * (1 - margin))
+    told = scaled.served(size, room)
+    full_speed = size if told.workspaces_fit else scaled.largest(room, with_workspaces=True)
+    return _Estimate(size, low, high, told.allocated_bytes, full_speed)
 
 
 def _scaled(probes: Sequence[Probe]) -> ScaledRequests | None:
@@ -264,12 +270,16 @@ def _by_fit(fit: PeakFit, limit_bytes: int) -> _Estimate:
 
 
 def _answer(
-    prober: Prober, probes: list[Probe], limit_bytes: int, limited_by: str, largest: int | None, too_large: float
+    prober: Prober,
+    fit: PeakFit,
+    replayed: _Estimate | None,
+    limit_bytes: int,
+    limited_by: str,
+    largest: int | None,
+    too_large: float,
 ) -> BatchSize:
-    fit = _fit(prober, probes)
     top = fit.probes[-1]
     cap = known = min(largest or math.inf, too_large - 1)
-    replayed = _by_replay(fit, limit_bytes)
     found = replayed or _by_fit(fit, limit_bytes)
     if replayed is None and top.retries:  # workspaces take what the fit does not see
         cap = min(cap, top.size)

@@ -36,6 +36,8 @@ _PACE = 32
 """A larger size is tried beside each that fits, by so small a share."""
 _BEYOND, _MOST_BEYOND = 20, 16
 """Beyond the first size that does not fit: up to a 20th of it, in so many sizes."""
+_ROOMY = 0.85
+"""Of the limit: where no more is reserved, the allocator serves all sizes."""
 _RESERVED_ADDRESSES = 2**42
 _ORDERS = (0, 1, 2)
 """Where the driver may put segments (native/replay_addresses.h): it decides ties among equal free blocks."""
@@ -171,7 +173,11 @@ class ScaledRequests:
         native = last.settings.native(last.version, reserve=_RESERVED_ADDRESSES)
         replay = Replay(columns, pools=last.pools, settings=native)
         limited = native | {"allowed_maximum": max(0, limit_bytes)}  # below zero it would count as none
-        runs = [replay.run(limited, addresses=order, completion=0, seed=0) for order in _ORDERS]
+        runs: list[dict[str, int]] = []
+        for order in _ORDERS:
+            runs.append(replay.run(limited, addresses=order, completion=0, seed=0))
+            if runs[-1]["died_at"] >= 0:
+                break  # the worst is known
         return Served(
             all(run["died_at"] < 0 for run in runs),
             not any(run["failures"] for run in runs),
@@ -193,7 +199,7 @@ class ScaledRequests:
             found = self.served(size, limit_bytes)
             return found.workspaces_fit if with_workspaces else found.fits
 
-        low = self._last.size
+        low = self._with_room(limit_bytes)
         high = low + 1
         while high < _MOST_SAMPLES and fits(high):
             low, high = high, high + max(1, high // _PACE)
@@ -203,6 +209,22 @@ class ScaledRequests:
         furthest = high + max(1, high // _BEYOND)
         beyond = range(furthest, high, -max(1, (furthest - high) // _MOST_BEYOND))
         return next((size for size in beyond if fits(size)), low)
+
+    def _with_room(self, limit_bytes: int) -> int:
+        """A size with room to spare, nearly the largest: far from the limit sizes need not be tried one by one."""
+
+        def is_roomy(size: int) -> bool:
+            found = self.served(size, limit_bytes)
+            return found.workspaces_fit and found.reserved_bytes <= _ROOMY * limit_bytes
+
+        low = self._last.size
+        high = 2 * low
+        while high < _MOST_SAMPLES and is_roomy(high):
+            low, high = high, 2 * high
+        while high - low > max(1, low // _PACE):
+            middle = (low + high) // 2
+            low, high = (middle, high) if is_roomy(middle) else (low, middle)
+        return low
 
 
 def scaled_requests(first: StepRequests, last: StepRequests) -> ScaledRequests | None:
