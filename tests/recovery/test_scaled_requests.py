@@ -182,7 +182,7 @@ LIMIT = 6 * GIB
 
 
 def probed(name: str, size: int) -> StepRequests:
-    with lzma.open(PROBES / f"{name}_{size}.pickle.xz") as file:
+    with lzma.open(PROBES / f"{name}_{size}.probe.xz") as file:
         found = requests_of_snapshot(pickle.load(file), size, 0, "2.11.0")
     assert found is not None
     return found
