@@ -73,7 +73,7 @@ class Allocator:
         return block.address
 
     def note(self, action: str, address: int, size: int) -> None:
-        """As PyTorch's recording has it."""
+        """As PyTorch's recording has it; segments do not matter here."""
         if self.recorded is not None:
             self.recorded.append({"action": action, "addr": address, "size": size, "stream": 0, "frames": []})
 
@@ -86,7 +86,6 @@ class Allocator:
                 raise Full
         block = Block()
         block.address, block.size, block.small, block.before, block.after = self.next, whole, small, None, None
-        self.note("segment_alloc", block.address, whole)
         self.next += whole + GIB
         self.blocks[block.address] = block
         self.reserved += whole
@@ -118,30 +117,8 @@ class Allocator:
         for pool in self.pools:
             for size, address in [one for one in pool if self.whole(one[1])]:
                 pool.remove((size, address))
-                self.note("segment_free", address, size)
                 del self.blocks[address]
                 self.reserved -= size
-
-    def snapshot(self) -> dict[str, Any]:
-        """As ``torch.cuda.memory._snapshot``."""
-        segments = []
-        for first in self.blocks.values():
-            if first.before is not None:
-                continue
-            rows, block = [], first
-            while block is not None:
-                state = "inactive" if block.free else "active_allocated"
-                rows.append({"address": block.address, "size": block.size, "requested_size": block.size,
-                             "state": state, "frames": []})  # fmt: skip
-                block = block.after
-            segments.append({
-                "device": 0, "address": first.address, "total_size": sum(row["size"] for row in rows), "stream": 0,
-                "allocated_size": sum(row["size"] for row in rows if row["state"] != "inactive"), "blocks": rows,
-                "segment_type": "small" if first.small else "large", "segment_pool_id": (0, 0), "frames": [],
-                "active_size": sum(row["size"] for row in rows if row["state"] != "inactive"),
-                "is_expandable": False,
-            })  # fmt: skip
-        return {"segments": segments, "device_traces": [self.recorded], "allocator_settings": {}}
 
     def lost(self) -> int:
         return sum(size for pool in self.pools for size, address in pool if not self.whole(address))
@@ -253,7 +230,8 @@ def ran(name: str, size: int, limit: int, *, is_recorded: bool = False) -> Probe
                     lost = memory.lost()
     except Full:
         return None
-    requests = requests_of_snapshot(memory.snapshot(), size, 0, "2.11.0") if is_recorded else None
+    snapshot = {"segments": [], "device_traces": [memory.recorded]}
+    requests = requests_of_snapshot(snapshot, size, 0, "2.11.0") if is_recorded else None
     return Probe(
         size, peaks["forward"], peaks["backward"], peaks["step"], batch, memory.reserved, lost, memory.retries,
         requests=requests,

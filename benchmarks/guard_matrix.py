@@ -308,7 +308,8 @@ def beside(found: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         return {**found, "rows": rows} if rows else found
     done = {row["name"] for row in found["rows"]}
     rows = [row for row in rows if row["name"] not in done] + found["rows"]
-    return {**found, "rows": sorted(rows, key=lambda row: STRATEGIES.index(row["name"]))}
+    order = {name: place for place, name in enumerate(STRATEGIES)}
+    return {**found, "rows": sorted(rows, key=lambda row: order.get(row["name"], len(order)))}
 
 
 def main() -> None:

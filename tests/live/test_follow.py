@@ -166,7 +166,9 @@ def test_owners_of_all_live_storages() -> None:
     for _ in range(8):
         kept.append(torch.zeros(1000))
         watch.step()
-    found = owners_of(watch, "cpu")
+    owned = watch.owned()
+    assert owned is not None
+    found = owners_of(*owned, 0, "cpu")
     assert found is not None
     assert json.loads(json.dumps(found))["schema"] == OWNERS_SCHEMA
     rows = {row[1]: row for row in found["storages"]["rows"]}

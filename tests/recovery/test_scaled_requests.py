@@ -227,3 +227,23 @@ def test_probes_that_made_other_requests_are_left_out(name: str, sizes: tuple[in
     told = [pair.largest(LIMIT) for pair in pairs if pair is not None]
     assert len(told) == 1
     assert 0.95 * truth <= told[0] <= truth
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "is_one"),
+    [
+        ("/usr/lib/python3/site-packages/torch/nn/modules/conv.py", "_conv_forward", True),
+        ("/home/me/convnext/train.py", "step", False),
+        ("C:\\conv\\train.py", "step", False),
+    ],
+)
+def test_a_folders_name_makes_no_workspace_dispensable(file: str, function: str, is_one: bool) -> None:
+    frames = [
+        {"filename": file, "line": 7, "name": function},
+        {"filename": "/home/me/conv.py", "line": 9, "name": "main"},
+    ]
+    events = [event("alloc", 1 << 30, KIB, frames=frames)]
+    events += [event(action, 1 << 30, KIB) for action in ("free_requested", "free_completed")]
+    found = requests_of_snapshot(snapshot(events, []), 2, 0, "2.11.0")
+    assert found is not None
+    assert found.dispensable.tolist() == [is_one]

@@ -154,17 +154,12 @@ class LeakFollower:
         report, storages = owned
         before = self._earlier(report)
         if before is not None:
-            return _owners(self._doubted_report(before, report.steps), before.storages, before.time_us, kind)
-        return _owners(report, storages, time.time_ns() // 1000, kind)
+            return owners_of(self._doubted_report(before, report.steps), before.storages, before.time_us, kind)
+        return owners_of(report, storages, time.time_ns() // 1000, kind)
 
 
-def owners_of(watch: LeakWatch, kind: str) -> dict[str, Any] | None:
-    """Who owns each live storage on devices of a kind, and the leaks."""
-    owned = watch.owned()
-    return None if owned is None else _owners(*owned, time.time_ns() // 1000, kind)
-
-
-def _owners(report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str) -> dict[str, Any]:
+def owners_of(report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str) -> dict[str, Any]:
+    """Who owns storages on devices of a kind, and the leaks, at a time."""
     owners = [_row(leak_owner, facts) for leak_owner, facts in report_owners(report)]
     table: list[Sequence[int]] = []
     for storage, owner, born in rows:

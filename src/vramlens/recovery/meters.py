@@ -141,7 +141,20 @@ class CudaMeter:
         return int(counted or 0)
 
 
-class NoMeter:
+class _NotesNothing:
+    """A device without an allocator to replay."""
+
+    def note_requests(self) -> None:
+        """There is no allocator to replay."""
+
+    def noted_requests(self, size: int) -> StepRequests | None:
+        return None
+
+    def stop_noting(self) -> None:
+        """Nothing was begun."""
+
+
+class NoMeter(_NotesNothing):
     """The CPU, whose memory is the system's: nothing is counted, nothing limited."""
 
     kind = "none"
@@ -170,17 +183,8 @@ class NoMeter:
     def release(self) -> None:
         """There is no cache."""
 
-    def note_requests(self) -> None:
-        """There is no allocator to replay."""
 
-    def noted_requests(self, size: int) -> StepRequests | None:
-        return None
-
-    def stop_noting(self) -> None:
-        """Nothing was begun."""
-
-
-class CountingMeter:
+class CountingMeter(_NotesNothing):
     """A simulated device: counts the bytes of all storages that operators make on the CPU while it is entered.
 
     Past ``capacity_bytes`` an operator raises ``torch.OutOfMemoryError``: recovery meets real failures without a GPU.
@@ -236,15 +240,6 @@ class CountingMeter:
 
     def release(self) -> None:
         """There is no cache."""
-
-    def note_requests(self) -> None:
-        """There is no allocator to replay."""
-
-    def noted_requests(self, size: int) -> StepRequests | None:
-        return None
-
-    def stop_noting(self) -> None:
-        """Nothing was begun."""
 
     def _count(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:

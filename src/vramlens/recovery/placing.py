@@ -31,7 +31,7 @@ class Block:
         kept_bytes: what it makes that is still needed after the next block began: keys and values, logits.
         output_bytes: what of that the model returns.
         activation_bytes: the most that it needs besides at once: its inputs, and what it makes until the next begins.
-        number: the how-manieth it is to run, from 0.
+        number: its place in the order in which they run, from 0.
         beside: the first block that has to be on the same device, for what they share; else its own name.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import random
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,6 @@ else:
     from vramlens.recovery.late_torch import torch
 
 _LARGE_BYTES = 16 * 1024**2
-_VERSION = operator.attrgetter("_version")
 
 
 class RandomState:
@@ -133,18 +131,11 @@ class Versions:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
-        self._sum = _sum_of_versions(tensors)
+        self._sum = sum(map(_version, tensors))
 
     def changed(self) -> bool:
         """Whether one of them has changed."""
-        return _sum_of_versions(self._tensors) != self._sum
-
-
-def _sum_of_versions(tensors: Sequence[torch.Tensor]) -> int:
-    try:
-        return sum(map(_VERSION, tensors))  # in each step, of all parameters and their state
-    except (AttributeError, RuntimeError):
-        return sum(map(_version, tensors))
+        return sum(map(_version, self._tensors)) != self._sum
 
 
 def _version(tensor: Any) -> int:

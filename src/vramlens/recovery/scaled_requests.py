@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,8 @@ _BEYOND, _MOST_BEYOND = 20, 16
 """Beyond the first size that does not fit: up to a 20th of it, in so many sizes."""
 _ROOMY = 0.85
 """Of the limit: where no more is reserved, the allocator serves all sizes."""
-_RESERVED_ADDRESSES = 2**42
+_CONVOLUTION = re.compile(r"\A.*conv[^/\\\n]*(?:\n|\Z)")
+"""The innermost frame's file, without its folders, or function."""
 _ORDERS = (0, 1, 2)
 """Where the driver may put segments (native/replay_addresses.h): it decides ties among equal free blocks."""
 
@@ -71,7 +73,7 @@ class StepRequests:
         What is freed at once may as well be a tensor (``x += layer(x)``), which a program dies without. The innermost
         frame says which; in the backward there is none.
         """
-        by_stack = np.array([not text or "conv" in text.partition("\n")[0] for text in self.stacks], bool)
+        by_stack = np.array([not text or bool(_CONVOLUTION.search(text)) for text in self.stacks], bool)
         return np.asarray(self.columns["row_scratch"] * by_stack[self.origins], np.uint8)
 
     @property
@@ -152,6 +154,8 @@ class ScaledRequests:
 
     def __init__(self, last: StepRequests, slopes: NDArray[np.float64]) -> None:
         self._last, self._slopes = last, slopes
+        self._columns = {**last.columns, "row_scratch": last.dispensable}
+        self._native = last.settings.native(last.version)
 
     def sizes(self, size: int) -> NDArray[np.uint64]:
         """Requested bytes by row, for a batch so large."""
@@ -164,15 +168,14 @@ class ScaledRequests:
         Args:
             limit_bytes: what the process may reserve.
         """
-        last, sizes = self._last, self.sizes(size)
+        sizes = self.sizes(size)
         if int(sizes.max()) > _LARGEST:
             return Served(False, False, 0, 0)
-        rows, columns = last.columns["allocation"], dict(last.columns)
-        columns["row_requested"], columns["row_scratch"] = sizes, last.dispensable
-        columns["size"] = np.where(rows < 0, columns["size"], sizes[np.maximum(rows, 0)])
-        native = last.settings.native(last.version, reserve=_RESERVED_ADDRESSES)
-        replay = Replay(columns, pools=last.pools, settings=native)
-        limited = native | {"allowed_maximum": max(0, limit_bytes)}  # below zero it would count as none
+        rows = self._columns["allocation"]
+        by_event = np.where(rows < 0, self._columns["size"], sizes[np.maximum(rows, 0)])
+        columns = {**self._columns, "row_requested": sizes, "size": by_event}
+        replay = Replay(columns, pools=self._last.pools, settings=self._native)
+        limited = self._native | {"allowed_maximum": max(0, limit_bytes)}  # below zero it would count as none
         runs: list[dict[str, int]] = []
         for order in _ORDERS:
             runs.append(replay.run(limited, addresses=order, completion=0, seed=0))
@@ -203,9 +206,7 @@ class ScaledRequests:
         high = low + 1
         while high < _MOST_SAMPLES and fits(high):
             low, high = high, high + max(1, high // _PACE)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
+        low, high = _narrowed(low, high, fits)
         furthest = high + max(1, high // _BEYOND)
         beyond = range(furthest, high, -max(1, (furthest - high) // _MOST_BEYOND))
         return next((size for size in beyond if fits(size)), low)
@@ -221,10 +222,17 @@ class ScaledRequests:
         high = 2 * low
         while high < _MOST_SAMPLES and is_roomy(high):
             low, high = high, 2 * high
-        while high - low > max(1, low // _PACE):
-            middle = (low + high) // 2
-            low, high = (middle, high) if is_roomy(middle) else (low, middle)
-        return low
+        return _narrowed(low, high, is_roomy, lambda size: size // _PACE)[0]
+
+
+def _narrowed(
+    low: int, high: int, holds: Callable[[int], bool], apart: Callable[[int], int] = lambda _: 1
+) -> tuple[int, int]:
+    """By bisection, two sizes of which it holds for the lower one only, so far apart at most."""
+    while high - low > max(1, apart(low)):
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high
 
 
 def scaled_requests(first: StepRequests, last: StepRequests) -> ScaledRequests | None:

@@ -24,7 +24,7 @@ class Training:
     """What a strategy changes, before the first step.
 
     Attributes:
-        model: what is trained; ``call``: what the loss function is given (a compiled model, for example).
+        model: what is trained; ``call``: what the loss function is given instead (a compiled model), if anything.
         optimizer_fn: parameters -> an optimizer.
         around_forward: contexts for each forward.
         parts: how many parts a batch is split into; ``weights``: by what they count.

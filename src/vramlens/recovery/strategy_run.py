@@ -54,7 +54,6 @@ def _run(
         for one in parts_of(name):
             one.prepare(training)
         _refuse_conflicts(training)
-        training.call = training.call if training.call is not None else training.model
         if not training.steps_in_backward:
             try:
                 training.optimizer = training.optimizer_fn(list(training.model.parameters()))
