@@ -1,0 +1,34 @@
+"""What the package says of itself is one thing, wherever it stands."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import metadata
+from pathlib import Path
+
+import pytest
+
+import vramlens
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_version_has_one_home() -> None:
+    stated = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert stated is not None
+    assert stated[1] == vramlens.__version__
+    assert "version =" not in (ROOT / "pyproject.toml").read_text().split("[project.optional")[0]
+
+
+def test_the_installed_version_is_that_of_the_module() -> None:
+    assert metadata("vramlens")["Version"] == vramlens.__version__
+
+
+def test_types_are_shipped() -> None:
+    assert any((Path(folder) / "py.typed").is_file() for folder in vramlens.__path__)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_workflows_and_forms_can_be_read(path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))
