@@ -3,8 +3,8 @@ import { pageData, Container } from "./data/container";
 import type { PageHeader } from "./data/header";
 import { Track } from "./data/track";
 import { App } from "./ui/app";
-import { h } from "./ui/dom";
-import { Scene } from "./ui/scene";
+import { h } from "./draw/dom";
+import { Scene } from "./state/scene";
 
 async function start(): Promise<void> {
   const container = await Container.open(await pageData());
@@ -18,5 +18,11 @@ async function start(): Promise<void> {
 }
 
 start().catch((error: unknown) => {
-  document.body.replaceChildren(h("p", { class: "problem", role: "alert" }, error instanceof Error ? error.message : String(error)));
+  document.body.replaceChildren(
+    h(
+      "p",
+      { class: "problem", role: "alert" },
+      error instanceof Error ? error.message : String(error),
+    ),
+  );
 });

@@ -1,6 +1,5 @@
 // The collectives of a rank: its calls in order of time, and which of them did not go well.
 
-import type { Axis, AxisKind } from "../layout/axis";
 import type { Container, Numbers } from "./container";
 import type { CallsHeader } from "./header";
 import { lowerBound, upperBound } from "./search";
@@ -11,6 +10,13 @@ const COLUMNS = [
   "frame_file", "frame_line", "frame_function", "frame_user", "stack_starts",
 ] as const; // prettier-ignore
 const NEVER_FINISHED = ["started", "scheduled", "not returned"];
+
+/** What calls are laid out along: time or events. */
+export interface Along {
+  readonly kind: "time" | "events";
+  readonly end: number;
+  readonly track: { readonly clock: Numbers };
+}
 
 export type CallColumns = Record<(typeof COLUMNS)[number], Numbers>;
 
@@ -28,7 +34,7 @@ export class Calls {
   /** Those that never finished, and how many there are in which the ranks differ. */
   readonly open: number[] = [];
   readonly differing: number;
-  private readonly placed = new Map<AxisKind, Places>();
+  private readonly placed = new Map<Along["kind"], Places>();
 
   constructor(
     readonly header: CallsHeader,
@@ -42,45 +48,64 @@ export class Calls {
   }
 
   static async read(container: Container, header: CallsHeader): Promise<Calls> {
-    const found = await Promise.all(COLUMNS.map((name) => container.column(header[name] as number)));
-    return new Calls(header, Object.fromEntries(COLUMNS.map((name, i) => [name, found[i]])) as CallColumns);
+    const found = await Promise.all(
+      COLUMNS.map((name) => container.column(header[name] as number)),
+    );
+    return new Calls(
+      header,
+      Object.fromEntries(COLUMNS.map((name, i) => [name, found[i]])) as CallColumns,
+    );
   }
 
   state(call: number): string {
-    return this.header.states[this.column.state[call]!] ?? "";
+    return this.header.states[this.column.state[call]] ?? "";
   }
 
   /** The last event before a call. */
   event(track: Track, call: number): number {
-    return Math.min(track.events, upperBound(track.clock, this.column.at[call]!)) - 1;
+    return Math.min(track.events, upperBound(track.clock, this.column.at[call])) - 1;
   }
 
   /** The stack of a call, innermost frame first. */
   stack(track: Track, call: number): Frame[] {
-    const { stack, stack_starts: starts, frame_file: file, frame_line: line, frame_function: name, frame_user: user } = this.column;
-    const number = stack[call]!;
+    const {
+      stack,
+      stack_starts: starts,
+      frame_file: file,
+      frame_line: line,
+      frame_function: name,
+      frame_user: user,
+    } = this.column;
+    const number = stack[call];
     const found: Frame[] = [];
-    for (let at = number ? starts[number - 1]! : 0; at < (number ? starts[number]! : 0); at++) {
-      found.push({ file: track.text(file[at]!), line: line[at]!, function: track.text(name[at]!), user: user[at] === 1 });
+    for (let at = number ? starts[number - 1] : 0; at < (number ? starts[number] : 0); at++) {
+      found.push({
+        file: track.text(file[at]),
+        line: line[at],
+        function: track.text(name[at]),
+        user: user[at] === 1,
+      });
     }
     return found;
   }
 
-  places(axis: Axis): Places {
+  places(axis: Along): Places {
     let found = this.placed.get(axis.kind);
     if (found) return found;
     const { at, took } = this.column;
     const place = (us: number) => (axis.kind === "time" ? us : lowerBound(axis.track.clock, us));
     const from = Float64Array.from(at, place);
-    const to = Float64Array.from(at, (us, i) => Math.min(axis.end, place(us + Math.max(0, took[i]! - 1))));
+    const to = Float64Array.from(at, (us, i) =>
+      Math.min(axis.end, place(us + Math.max(0, took[i] - 1))),
+    );
     const reach = Float64Array.from(to);
-    for (let i = 1; i < reach.length; i++) reach[i] = Math.max(reach[i]!, reach[i - 1]!);
+    for (let i = 1; i < reach.length; i++) reach[i] = Math.max(reach[i], reach[i - 1]);
     this.placed.set(axis.kind, (found = { from, to, reach }));
     return found;
   }
 
   /** The calls that touch a stretch of an axis lie in [first, end); not all of those in it do. */
-  between(axis: Axis, from: number, to: number): [first: number, end: number] {
+  between(axis: Along, from: number, to: number): [first: number, end: number] {
     const places = this.places(axis);
     return [lowerBound(places.reach, from), upperBound(places.from, to)];
   }

@@ -42,7 +42,13 @@ export class Container {
 export function decode(planes: Uint8Array, info: Omit<ColumnInfo, "at" | "size">): Numbers {
   const { n, max } = info;
   const out =
-    max < 1 << 8 ? new Uint8Array(n) : max < 1 << 16 ? new Uint16Array(n) : max < 2 ** 32 ? new Uint32Array(n) : new Float64Array(n);
+    max < 1 << 8
+      ? new Uint8Array(n)
+      : max < 1 << 16
+        ? new Uint16Array(n)
+        : max < 2 ** 32
+          ? new Uint32Array(n)
+          : new Float64Array(n);
   if (!info.delta && info.planes === 1) {
     out.set(planes.subarray(0, n));
     return out;
@@ -53,16 +59,20 @@ export function decode(planes: Uint8Array, info: Omit<ColumnInfo, "at" | "size">
 }
 
 /** Numbers of up to 32 bits: whole-number arithmetic, which is several times as quick. */
-function decodeShort(planes: Uint8Array, { n, planes: count, delta }: Omit<ColumnInfo, "at" | "size">, out: Numbers): void {
+function decodeShort(
+  planes: Uint8Array,
+  { n, planes: count, delta }: Omit<ColumnInfo, "at" | "size">,
+  out: Numbers,
+): void {
   const second = count > 1 ? n : 0;
   const third = count > 2 ? 2 * n : 0;
   const fourth = count > 3 ? 3 * n : 0;
   let before = 0;
   for (let i = 0; i < n; i++) {
-    let value = planes[i]!;
-    if (second) value |= planes[second + i]! << 8;
-    if (third) value |= planes[third + i]! << 16;
-    if (fourth) value |= planes[fourth + i]! << 24;
+    let value = planes[i];
+    if (second) value |= planes[second + i] << 8;
+    if (third) value |= planes[third + i] << 16;
+    if (fourth) value |= planes[fourth + i] << 24;
     if (delta) {
       before += (value >>> 1) ^ -(value & 1);
       out[i] = before;
@@ -72,13 +82,17 @@ function decodeShort(planes: Uint8Array, { n, planes: count, delta }: Omit<Colum
   }
 }
 
-function decodeLong(planes: Uint8Array, { n, planes: count, delta }: Omit<ColumnInfo, "at" | "size">, out: Numbers): void {
+function decodeLong(
+  planes: Uint8Array,
+  { n, planes: count, delta }: Omit<ColumnInfo, "at" | "size">,
+  out: Numbers,
+): void {
   let before = 0;
   for (let i = 0; i < n; i++) {
     let value = 0;
     let weight = 1;
     for (let plane = 0, at = i; plane < count; plane++, at += n) {
-      value += planes[at]! * weight;
+      value += planes[at] * weight;
       weight *= 256;
     }
     if (delta) before += value % 2 ? -(value + 1) / 2 : value / 2;
@@ -100,12 +114,17 @@ export async function pageData(): Promise<Uint8Array<ArrayBuffer>> {
     return fromBase64(text);
   }
   const answer = await fetch(`data${location.search}`, { credentials: "omit" });
-  if (!answer.ok) throw new Error(`the program behind this page answers ${answer.status}: start vramlens view again`);
+  if (!answer.ok)
+    throw new Error(
+      `the program behind this page answers ${answer.status}: start vramlens view again`,
+    );
   return new Uint8Array(await answer.arrayBuffer());
 }
 
 function fromBase64(text: string): Uint8Array<ArrayBuffer> {
-  const native = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
+  const native = (
+    Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }
+  ).fromBase64;
   if (native) return native.call(Uint8Array, text);
   const raw = atob(text);
   const bytes = new Uint8Array(raw.length);

@@ -21,7 +21,7 @@ export class Curve {
   ) {
     const { events, eventRow, eventKind, born } = track;
     let now = 0;
-    for (let row = 0; row < track.n && born[row]! < 0; row++) now += sizes[row]!;
+    for (let row = 0; row < track.n && born[row] < 0; row++) now += sizes[row];
     this.base = now;
     const blocks = Math.ceil(events / BLOCK);
     this.before = new Float64Array(blocks + 1);
@@ -30,11 +30,11 @@ export class Curve {
       this.before[block] = now;
       let most = -Infinity;
       for (const end = Math.min(events, event + BLOCK); event < end; event++) {
-        const row = eventRow[event]!;
+        const row = eventRow[event];
         if (row >= 0) {
-          const kind = eventKind[event]!;
-          if (kind & BORN) now += sizes[row]!;
-          if (kind & ends) now -= sizes[row]!;
+          const kind = eventKind[event];
+          if (kind & BORN) now += sizes[row];
+          if (kind & ends) now -= sizes[row];
         }
         if (now > most) most = now;
       }
@@ -45,7 +45,7 @@ export class Curve {
       const wider = new Float64Array(Math.ceil(level.length / FAN)).fill(-Infinity);
       for (let i = 0; i < level.length; i++) {
         const up = (i / FAN) | 0;
-        if (level[i]! > wider[up]!) wider[up] = level[i]!;
+        if (level[i] > wider[up]) wider[up] = level[i]!;
       }
       level = wider;
     }
@@ -55,7 +55,7 @@ export class Curve {
   at(event: number): number {
     if (event < 0) return this.base;
     const block = (event / BLOCK) | 0;
-    let now = this.before[block]!;
+    let now = this.before[block];
     for (let e = block * BLOCK; e <= event; e++) now += this.change(e);
     return now;
   }
@@ -81,27 +81,31 @@ export class Curve {
     }
     walk(first, firstBlock * BLOCK);
     const block = this.highestBlock(firstBlock, lastBlock);
-    if (this.highest[0]![block]! > most) walk(block * BLOCK, (block + 1) * BLOCK);
+    if (this.highest[0][block] > most) walk(block * BLOCK, (block + 1) * BLOCK);
     walk(lastBlock * BLOCK, to);
     return best;
   }
 
   private highestBlock(from: number, to: number): number {
     let best = from;
-    for (let block = from; block < to; ) {
+    for (let block = from; block < to;) {
       let level = 0;
       let size = 1;
-      while (level + 1 < this.highest.length && block % (size * FAN) === 0 && block + size * FAN <= to) {
+      while (
+        level + 1 < this.highest.length &&
+        block % (size * FAN) === 0 &&
+        block + size * FAN <= to
+      ) {
         level++;
         size *= FAN;
       }
-      if (this.highest[level]![block / size]! > this.highest[0]![best]!) {
+      if (this.highest[level][block / size] > this.highest[0][best]) {
         let inside = block / size;
         for (; level > 0; level--) {
-          const below = this.highest[level - 1]!;
-          const wanted = this.highest[level]![inside]!;
+          const below = this.highest[level - 1];
+          const wanted = this.highest[level][inside];
           inside *= FAN;
-          while (below[inside]! !== wanted) inside++;
+          while (below[inside] !== wanted) inside++;
         }
         best = inside;
       }
@@ -111,10 +115,10 @@ export class Curve {
   }
 
   private change(event: number): number {
-    const row = this.track.eventRow[event]!;
+    const row = this.track.eventRow[event];
     if (row < 0) return 0;
-    const kind = this.track.eventKind[event]!;
-    return (kind & BORN ? this.sizes[row]! : 0) - (kind & this.ends ? this.sizes[row]! : 0);
+    const kind = this.track.eventKind[event];
+    return (kind & BORN ? this.sizes[row] : 0) - (kind & this.ends ? this.sizes[row] : 0);
   }
 }
 
@@ -127,17 +131,23 @@ export class StepCurve {
   ) {}
 
   /** The sum of what is born and dies at some events. */
-  static ofLives(born: ArrayLike<number>, died: ArrayLike<number>, sizes: ArrayLike<number>, base: number, events: number): StepCurve {
+  static ofLives(
+    born: ArrayLike<number>,
+    died: ArrayLike<number>,
+    sizes: ArrayLike<number>,
+    base: number,
+    events: number,
+  ): StepCurve {
     const changes: [number, number][] = [];
     for (let i = 0; i < born.length; i++) {
-      if (born[i]! >= 0) changes.push([born[i]!, sizes[i]!]);
-      if (died[i]! < events) changes.push([died[i]!, -sizes[i]!]);
+      if (born[i] >= 0) changes.push([born[i], sizes[i]]);
+      if (died[i] < events) changes.push([died[i], -sizes[i]]);
     }
     changes.sort((a, b) => a[0] - b[0]);
     const when = [-1];
     const bytes = [base];
     for (const [event, change] of changes) {
-      const now = bytes[bytes.length - 1]! + change;
+      const now = bytes[bytes.length - 1] + change;
       if (event === when[when.length - 1]) bytes[bytes.length - 1] = now;
       else {
         when.push(event);
@@ -148,14 +158,15 @@ export class StepCurve {
   }
 
   at(event: number): number {
-    return this.bytes[upperBound(this.when, event) - 1] ?? this.bytes[0]!;
+    return this.bytes[upperBound(this.when, event) - 1] ?? this.bytes[0];
   }
 
   /** The most bytes during or after any of the events in [from, to). */
   highest(from: number, to: number): number {
     const { when, bytes } = this;
     let most = this.at(from);
-    for (let place = lowerBound(when, from); place < when.length && when[place]! < to; place++) most = Math.max(most, bytes[place]!);
+    for (let place = lowerBound(when, from); place < when.length && when[place] < to; place++)
+      most = Math.max(most, bytes[place]);
     return most;
   }
 }

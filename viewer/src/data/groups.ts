@@ -1,7 +1,15 @@
 // What the picture is coloured and stacked by: every allocation in one of a few groups, and each group's bytes at any event.
 
-import { category as categoryColours, distinct, NONE_COLOUR, OTHER_COLOUR, phase as phaseColours, sequence, type Colour } from "../draw/palette";
-import { shortPlace } from "../draw/format";
+import {
+  category as categoryColours,
+  distinct,
+  NONE_COLOUR,
+  OTHER_COLOUR,
+  phase as phaseColours,
+  sequence,
+  type Colour,
+} from "../base/palette";
+import { shortPlace } from "../base/format";
 import { upperBound } from "./search";
 import { BORN, DIED, type Track } from "./track";
 
@@ -11,10 +19,26 @@ export type GroupingName = (typeof GROUPINGS)[number];
 const MOST = 9;
 const BLOCK = 1024;
 /** From the bottom of the stack to its top: what stays longest lies lowest. */
-const CATEGORY_ORDER = ["parameters", "optimizer_state", "workspace", "gradients", "activations", "temporaries", "other"];
+const CATEGORY_ORDER = [
+  "parameters",
+  "optimizer_state",
+  "workspace",
+  "gradients",
+  "activations",
+  "temporaries",
+  "other",
+];
 const PHASE_ORDER = ["other", "optimizer", "forward", "backward", "evaluation", "unknown"];
 const AGES = [1e3, 1e4, 1e5, 1e6, 1e7];
-const AGE_NAMES = ["under 1 ms", "1 to 10 ms", "10 to 100 ms", "0.1 to 1 s", "1 to 10 s", "over 10 s", "never freed"];
+const AGE_NAMES = [
+  "under 1 ms",
+  "1 to 10 ms",
+  "10 to 100 ms",
+  "0.1 to 1 s",
+  "1 to 10 s",
+  "over 10 s",
+  "never freed",
+];
 
 export interface Group {
   name: string;
@@ -37,19 +61,19 @@ export class Groups {
     const { events, eventRow, eventKind, row, born } = track;
     const count = this.groups.length;
     const now = new Float64Array(count);
-    for (let i = 0; i < track.n && born[i]! < 0; i++) now[this.of[i]!]! += row.bytes[i]!;
+    for (let i = 0; i < track.n && born[i] < 0; i++) now[this.of[i]] += row.bytes[i];
     this.sums = new Float64Array((Math.floor(events / BLOCK) + 1) * count);
     for (let event = 0, place = 0; event < events; event++) {
       if (event % BLOCK === 0) {
         this.sums.set(now, place);
         place += count;
       }
-      const about = eventRow[event]!;
+      const about = eventRow[event];
       if (about < 0) continue;
-      const kind = eventKind[event]!;
-      const group = this.of[about]!;
-      if (kind & BORN) now[group]! += row.bytes[about]!;
-      if (kind & DIED) now[group]! -= row.bytes[about]!;
+      const kind = eventKind[event];
+      const group = this.of[about];
+      if (kind & BORN) now[group] += row.bytes[about];
+      if (kind & DIED) now[group] -= row.bytes[about];
     }
     if (events % BLOCK === 0) this.sums.set(now, Math.floor(events / BLOCK) * count);
   }
@@ -65,12 +89,12 @@ export class Groups {
       first = block * BLOCK;
     }
     for (let e = first; e <= event; e++) {
-      const about = eventRow[e]!;
+      const about = eventRow[e];
       if (about < 0) continue;
-      const kind = eventKind[e]!;
-      const group = this.of[about]!;
-      if (kind & BORN) out[group]! += row.bytes[about]!;
-      if (kind & DIED) out[group]! -= row.bytes[about]!;
+      const kind = eventKind[e];
+      const group = this.of[about];
+      if (kind & BORN) out[group] += row.bytes[about];
+      if (kind & DIED) out[group] -= row.bytes[about];
     }
     return out;
   }
@@ -82,45 +106,73 @@ interface Made {
 }
 
 const MAKERS: Record<GroupingName, (track: Track) => Made> = {
-  category: (track) => fixed(track.row.category, track.header.categories, CATEGORY_ORDER, categoryColours),
+  category: (track) =>
+    fixed(track.row.category, track.header.categories, CATEGORY_ORDER, categoryColours),
   phase: (track) => fixed(track.row.phase, track.header.phases, PHASE_ORDER, phaseColours),
   module: (track) =>
-    largest(track, track.row.module, (id) => (id ? track.text(track.header.modules[id - 1]!) : "outside modules")),
+    largest(track, track.row.module, (id) =>
+      id ? track.text(track.header.modules[id - 1]) : "outside modules",
+    ),
   line: (track) =>
     largest(track, track.row.line, (id) => {
       const place = track.header.lines[id - 1];
-      return place ? shortPlace({ file: track.text(place[0]), line: place[1], function: track.text(place[2]) }) : "no line of yours";
+      return place
+        ? shortPlace({ file: track.text(place[0]), line: place[1], function: track.text(place[2]) })
+        : "no line of yours";
     }),
-  stream: (track) => largest(track, track.row.stream, (id) => `stream ${track.header.rows.streams[id] ?? "?"}`, false),
+  stream: (track) =>
+    largest(
+      track,
+      track.row.stream,
+      (id) => `stream ${track.header.rows.streams[id] ?? "?"}`,
+      false,
+    ),
   step: bySteps,
   age: byAge,
 };
 
-function fixed(ids: ArrayLike<number>, names: string[], order: string[], colours: Record<string, Colour>): Made {
+function fixed(
+  ids: ArrayLike<number>,
+  names: string[],
+  order: string[],
+  colours: Record<string, Colour>,
+): Made {
   const used = names.map(() => false);
-  for (let i = 0; i < ids.length; i++) used[ids[i]!] = true;
-  const all = [...order.filter((name) => names.includes(name)), ...names.filter((name) => !order.includes(name))];
+  for (let i = 0; i < ids.length; i++) used[ids[i]] = true;
+  const all = [
+    ...order.filter((name) => names.includes(name)),
+    ...names.filter((name) => !order.includes(name)),
+  ];
   const known = all.filter((name) => used[names.indexOf(name)]);
   if (!known.length) known.push(all[0] ?? "other");
   const place = names.map((name) => Math.max(0, known.indexOf(name)));
   const of = new Uint8Array(ids.length);
-  for (let i = 0; i < ids.length; i++) of[i] = place[ids[i]!] ?? 0;
+  for (let i = 0; i < ids.length; i++) of[i] = place[ids[i]] ?? 0;
   return {
     of,
-    groups: known.map((name) => ({ name: name.replaceAll("_", " "), colour: colours[name] ?? OTHER_COLOUR })),
+    groups: known.map((name) => ({
+      name: name.replaceAll("_", " "),
+      colour: colours[name] ?? OTHER_COLOUR,
+    })),
   };
 }
 
 /** The kinds that hold most at the peak, and then over the whole run; the rest together, on top. */
-function largest(track: Track, ids: ArrayLike<number>, name: (id: number) => string, none = true): Made {
+function largest(
+  track: Track,
+  ids: ArrayLike<number>,
+  name: (id: number) => string,
+  none = true,
+): Made {
   const atPeak = new Map<number, number>();
   const overall = new Map<number, number>();
   const peak = track.header.counters.requested[2];
   for (let i = 0; i < track.n; i++) {
-    const id = ids[i]!;
-    const bytes = track.row.bytes[i]!;
-    if (track.born[i]! <= peak && track.died[i]! > peak) atPeak.set(id, (atPeak.get(id) ?? 0) + bytes);
-    overall.set(id, (overall.get(id) ?? 0) + bytes * (track.died[i]! - track.born[i]!));
+    const id = ids[i];
+    const bytes = track.row.bytes[i];
+    if (track.born[i] <= peak && track.died[i] > peak)
+      atPeak.set(id, (atPeak.get(id) ?? 0) + bytes);
+    overall.set(id, (overall.get(id) ?? 0) + bytes * (track.died[i] - track.born[i]));
   }
   const ranked = [...overall.keys()].sort(
     (a, b) => (atPeak.get(b) ?? 0) - (atPeak.get(a) ?? 0) || overall.get(b)! - overall.get(a)!,
@@ -129,11 +181,14 @@ function largest(track: Track, ids: ArrayLike<number>, name: (id: number) => str
   const place = new Map(kept.map((id, i) => [id, i]));
   // Id 0 is "none": it gets the colour of no kind.
   let used = 0;
-  const groups = kept.map((id) => ({ name: name(id), colour: id === 0 && none ? NONE_COLOUR : distinct[used++ % distinct.length]! }));
+  const groups = kept.map((id) => ({
+    name: name(id),
+    colour: id === 0 && none ? NONE_COLOUR : distinct[used++ % distinct.length],
+  }));
   const rest = ranked.length - kept.length;
   if (rest) groups.push({ name: `${rest.toLocaleString("en")} others`, colour: OTHER_COLOUR });
   const of = new Uint8Array(track.n);
-  for (let i = 0; i < track.n; i++) of[i] = place.get(ids[i]!) ?? kept.length;
+  for (let i = 0; i < track.n; i++) of[i] = place.get(ids[i]) ?? kept.length;
   return { of, groups };
 }
 
@@ -143,14 +198,19 @@ function bySteps(track: Track): Made {
   const runs = Math.min(steps, MOST - 1);
   const of = new Uint8Array(track.n);
   for (let i = 0; i < track.n; i++) {
-    const step = track.born[i]! < 0 ? -1 : upperBound(track.stepStarts, track.born[i]!) - 1;
+    const step = track.born[i] < 0 ? -1 : upperBound(track.stepStarts, track.born[i]) - 1;
     of[i] = step < 0 ? 0 : 1 + Math.floor((step * runs) / Math.max(1, steps));
   }
-  const groups: Group[] = [{ name: steps ? "before the recording" : "no steps known", colour: OTHER_COLOUR }];
+  const groups: Group[] = [
+    { name: steps ? "before the recording" : "no steps known", colour: OTHER_COLOUR },
+  ];
   for (let run = 0; run < runs; run++) {
     const first = Math.ceil((run * steps) / runs);
     const last = Math.ceil(((run + 1) * steps) / runs) - 1;
-    groups.push({ name: first === last ? `step ${first}` : `steps ${first}–${last}`, colour: sequence(run, runs) });
+    groups.push({
+      name: first === last ? `step ${first}` : `steps ${first}–${last}`,
+      colour: sequence(run, runs),
+    });
   }
   return { of, groups };
 }
@@ -161,13 +221,20 @@ function byAge(track: Track): Made {
   const top = AGE_NAMES.length - 1;
   const timed = track.header.timed;
   for (let i = 0; i < track.n; i++) {
-    const died = track.died[i]!;
+    const died = track.died[i];
     // Without times, a thousandth of the events stands for a millisecond of a second.
     const lived = timed
-      ? track.timeOf(died) - track.timeOf(track.born[i]!)
-      : ((died - track.born[i]!) * 1e7) / Math.max(1, track.events);
+      ? track.timeOf(died) - track.timeOf(track.born[i])
+      : ((died - track.born[i]) * 1e7) / Math.max(1, track.events);
     of[i] = died >= track.events ? 0 : top - upperBound(AGES, lived);
   }
-  const names = timed ? AGE_NAMES : AGE_NAMES.map((name, i) => (i < AGES.length + 1 ? `age ${i + 1} of ${AGES.length + 1}` : name));
-  return { of, groups: names.map((name, i) => ({ name, colour: sequence(i, names.length) })).reverse() };
+  const names = timed
+    ? AGE_NAMES
+    : AGE_NAMES.map((name, i) =>
+        i < AGES.length + 1 ? `age ${i + 1} of ${AGES.length + 1}` : name,
+      );
+  return {
+    of,
+    groups: names.map((name, i) => ({ name, colour: sequence(i, names.length) })).reverse(),
+  };
 }

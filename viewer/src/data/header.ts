@@ -1,10 +1,8 @@
 // The header of a page, as src/vramlens/view/{page,track,verdict}.py write it. Column numbers stand for columns.
 
-export interface Place {
-  file: string;
-  line: number;
-  function: string;
-}
+import type { Place } from "../base/place";
+
+export type { Place };
 
 export interface Mark {
   stacks: number[];
@@ -82,7 +80,14 @@ export interface TrackHeader {
   steps: { source: string | null; starts: number };
   bands: { n: number; begin: number; end: number; name: number; depth: number };
   collectives: CallsHeader | null;
-  frames: { file: number; function: number; line: number; user: number; of_stacks: number; starts: number };
+  frames: {
+    file: number;
+    function: number;
+    line: number;
+    user: number;
+    of_stacks: number;
+    starts: number;
+  };
   lines: [number, number, number][];
   categories: string[];
   certainties: string[];
@@ -105,7 +110,9 @@ export interface TrackHeader {
 }
 
 /** A difference between ranks; `track` is one that shows it. */
-export type RankFinding = Pick<Finding, "verdict" | "title" | "place" | "evidence" | "fix"> & { track: number | null };
+export type RankFinding = Pick<Finding, "verdict" | "title" | "place" | "evidence" | "fix"> & {
+  track: number | null;
+};
 
 /** What differs between the ranks. */
 export interface Comparison {

@@ -44,7 +44,10 @@ export class Track {
     segmentBorn: Numbers,
     readonly stepStarts: Numbers,
     readonly bands: Record<"begin" | "end" | "name" | "depth", Numbers>,
-    readonly frames: Record<"file" | "function" | "line" | "user" | "of_stacks" | "starts", Numbers>,
+    readonly frames: Record<
+      "file" | "function" | "line" | "user" | "of_stacks" | "starts",
+      Numbers
+    >,
     /** Its collectives; null where the recording tells of none. */
     readonly calls: Calls | null,
     readonly whatIf: WhatIfLine[],
@@ -58,17 +61,23 @@ export class Track {
     this.eventRow = new Int32Array(events).fill(-1);
     this.eventKind = new Uint8Array(events);
     for (let i = 0; i < n; i++) {
-      const born = (this.born[i] = row.born[i]! - 1);
-      const freed = (this.freed[i] = born + row.kept[i]!);
-      const died = (this.died[i] = freed + row.pending[i]!);
-      if (this.taken !== row.bytes) this.taken[i] = row.bytes[i]! + row.slack[i]!;
+      const born = (this.born[i] = row.born[i] - 1);
+      const freed = (this.freed[i] = born + row.kept[i]);
+      const died = (this.died[i] = freed + row.pending[i]);
+      if (this.taken !== row.bytes) this.taken[i] = row.bytes[i] + row.slack[i];
       if (born >= 0) this.happens(born, i, BORN);
       if (freed < events) this.happens(freed, i, FREED);
       if (died < events) this.happens(died, i, DIED);
     }
     this.requested = new Curve(this, row.bytes, DIED);
     this.segmentBorn = Int32Array.from(segmentBorn, (born) => born - 1);
-    this.reserved = StepCurve.ofLives(this.segmentBorn, segment.died, segment.bytes, header.counters.reserved[0], events);
+    this.reserved = StepCurve.ofLives(
+      this.segmentBorn,
+      segment.died,
+      segment.bytes,
+      header.counters.reserved[0],
+      events,
+    );
   }
 
   private allocatedCurve: Curve | null = null;
@@ -86,25 +95,31 @@ export class Track {
 
   private happens(event: number, row: number, kind: number): void {
     this.eventRow[event] = row;
-    this.eventKind[event]! |= kind;
+    this.eventKind[event] |= kind;
   }
 
   static async read(container: Container, header: TrackHeader): Promise<Track> {
     const columns = async <Name extends string>(names: readonly Name[], from: object) => {
-      const found = await Promise.all(names.map((name) => container.column((from as Record<Name, number>)[name])));
+      const found = await Promise.all(
+        names.map((name) => container.column((from as Record<Name, number>)[name])),
+      );
       return Object.fromEntries(names.map((name, i) => [name, found[i]])) as Record<Name, Numbers>;
     };
-    const [clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf] = await Promise.all([
-      container.column(header.clock),
-      columns(ROW_COLUMNS, header.rows),
-      columns(["died", "address", "bytes", "expandable", "pool"] as const, header.segments),
-      container.column(header.segments.born as number),
-      container.column(header.steps.starts),
-      columns(["begin", "end", "name", "depth"] as const, header.bands),
-      columns(["file", "function", "line", "user", "of_stacks", "starts"] as const, header.frames),
-      header.collectives && Calls.read(container, header.collectives),
-      Promise.all(header.what_if.map((one) => WhatIfLine.read(container, one))),
-    ]);
+    const [clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf] =
+      await Promise.all([
+        container.column(header.clock),
+        columns(ROW_COLUMNS, header.rows),
+        columns(["died", "address", "bytes", "expandable", "pool"] as const, header.segments),
+        container.column(header.segments.born as number),
+        container.column(header.steps.starts),
+        columns(["begin", "end", "name", "depth"] as const, header.bands),
+        columns(
+          ["file", "function", "line", "user", "of_stacks", "starts"] as const,
+          header.frames,
+        ),
+        header.collectives && Calls.read(container, header.collectives),
+        Promise.all(header.what_if.map((one) => WhatIfLine.read(container, one))),
+      ]);
     return new Track(header, clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf);
   }
 
@@ -113,7 +128,7 @@ export class Track {
     const found: number[] = [];
     const end = upperBound(this.born, event);
     const { died } = this;
-    for (let i = 0; i < end; i++) if (died[i]! > event) found.push(i);
+    for (let i = 0; i < end; i++) if (died[i] > event) found.push(i);
     return found;
   }
 
@@ -121,7 +136,7 @@ export class Track {
   segmentsAlive(event: number): number[] {
     const found: number[] = [];
     for (let i = 0; i < this.header.segments.n; i++) {
-      if (this.segmentBorn[i]! <= event && this.segment.died[i]! > event) found.push(i);
+      if (this.segmentBorn[i] <= event && this.segment.died[i] > event) found.push(i);
     }
     return found;
   }
@@ -134,8 +149,8 @@ export class Track {
   stack(number: number): Frame[] {
     if (number <= 0 || number >= this.frames.starts.length) return [];
     const found: Frame[] = [];
-    for (let at = this.frames.starts[number - 1]!; at < this.frames.starts[number]!; at++) {
-      found.push(this.frame(this.frames.of_stacks[at]!));
+    for (let at = this.frames.starts[number - 1]; at < this.frames.starts[number]; at++) {
+      found.push(this.frame(this.frames.of_stacks[at]));
     }
     return found;
   }
@@ -143,17 +158,19 @@ export class Track {
   frame(number: number): Frame {
     const { file, line, function: name, user } = this.frames;
     return {
-      file: this.text(file[number]!),
-      line: line[number]!,
-      function: this.text(name[number]!),
+      file: this.text(file[number]),
+      line: line[number],
+      function: this.text(name[number]),
       user: user[number] === 1,
     };
   }
 
   /** The user's line of an allocation; null where it has none. */
   line(row: number): Place | null {
-    const place = this.header.lines[this.row.line[row]! - 1];
-    return place ? { file: this.text(place[0]), line: place[1], function: this.text(place[2]) } : null;
+    const place = this.header.lines[this.row.line[row] - 1];
+    return place
+      ? { file: this.text(place[0]), line: place[1], function: this.text(place[2]) }
+      : null;
   }
 
   stepOf(event: number): number {
@@ -168,11 +185,11 @@ export class Track {
   /** The event that the page opens at: the failure that ended the run, else the peak. */
   get answer(): number {
     const failures = this.header.failures;
-    if (this.header.verdict.failed && failures.length) return failures[failures.length - 1]!.event;
+    if (this.header.verdict.failed && failures.length) return failures[failures.length - 1].event;
     return this.header.counters.requested[2];
   }
 
   address(row: number): string {
-    return `0x${(BigInt(this.header.rows.base) + BigInt(this.row.address[row]!)).toString(16)}`;
+    return `0x${(BigInt(this.header.rows.base) + BigInt(this.row.address[row])).toString(16)}`;
   }
 }

@@ -11,8 +11,17 @@ export class WhatIfLine {
   ) {}
 
   static async read(container: Container, header: WhatIf): Promise<WhatIfLine> {
-    const [event, bytes] = await Promise.all([container.column(header.event), container.column(header.bytes)]);
-    return new WhatIfLine(header, new StepCurve(Float64Array.from(event, (one) => one - 1), bytes));
+    const [event, bytes] = await Promise.all([
+      container.column(header.event),
+      container.column(header.bytes),
+    ]);
+    return new WhatIfLine(
+      header,
+      new StepCurve(
+        Float64Array.from(event, (one) => one - 1),
+        bytes,
+      ),
+    );
   }
 
   /** Bytes right after an event, at most those where a step stands for several changes; null once the program is gone. */
@@ -28,9 +37,11 @@ export class WhatIfLine {
   highest(first: ArrayLike<number>, last: ArrayLike<number>): Float64Array {
     const { died } = this.header;
     let columns = first.length;
-    while (columns > 0 && this.isOver(first[columns - 1]!)) columns--;
+    while (columns > 0 && this.isOver(first[columns - 1])) columns--;
     // The column in which it dies is the last: those that begin at that very event show nothing new.
-    while (died !== null && columns > 1 && last[columns - 2]! >= died) columns--;
-    return Float64Array.from({ length: columns }, (_, i) => this.curve.highest(first[i]!, Math.min(last[i]!, died ?? Infinity) + 1));
+    while (died !== null && columns > 1 && last[columns - 2] >= died) columns--;
+    return Float64Array.from({ length: columns }, (_, i) =>
+      this.curve.highest(first[i], Math.min(last[i], died ?? Infinity) + 1),
+    );
   }
 }

@@ -2,7 +2,7 @@
 
 import type { Group, Groups } from "../data/groups";
 import type { Stacked } from "../layout/stacked";
-import { type Colour, mix, pixel, shade, SHADES } from "./palette";
+import { type Colour, mix, pixel, shade, SHADES } from "../base/palette";
 
 export interface Emphasis {
   /** By allocation: whether it is marked; null when nothing is. */
@@ -14,6 +14,7 @@ export class Raster {
   private image: ImageData | null = null;
   private words = new Uint32Array(0);
 
+  // eslint-disable-next-line complexity -- one pass over every pixel: a call for each would be felt
   paint(stacked: Stacked, groups: Groups, emphasis: Emphasis): ImageData {
     const { width, height, low, high } = stacked.window;
     if (!this.image || this.image.width !== width || this.image.height !== height) {
@@ -28,18 +29,18 @@ export class Raster {
     const scale = height / (high - low);
     for (let column = 0; column < width; column++) {
       let below = height + Math.round(low * scale); // in pixels from the top, the lower end of the next piece
-      for (let p = starts[column]!, end = starts[column + 1]!; p < end; p++) {
-        const upper = height - Math.round((top[p]! - low) * scale);
+      for (let p = starts[column], end = starts[column + 1]; p < end; p++) {
+        const upper = height - Math.round((top[p] - low) * scale);
         if (upper >= below) continue;
         if (below <= 0) break;
-        const piece = what[p]!;
+        const piece = what[p];
         let colour: number;
         let border: number;
         if (piece >= 0) {
-          const at = groups.of[piece]! * SHADES + (piece % SHADES);
+          const at = groups.of[piece] * SHADES + (piece % SHADES);
           const shown = marked === null || marked[piece] === 1;
           colour = (shown ? full : faint)[at]!;
-          border = shown ? edge[groups.of[piece]!]! : colour;
+          border = shown ? edge[groups.of[piece]] : colour;
         } else {
           colour = border = (marked === null ? merged : mergedFaint)[-1 - piece]!;
         }

@@ -7,7 +7,14 @@ export interface Surface {
   /** A line through points [x, y, x, y, ...]. */
   line(points: ArrayLike<number>, stroke: string, width: number, dash?: number[]): void;
   area(points: ArrayLike<number>, fill: string, stroke?: string): void;
-  text(text: string, x: number, y: number, fill: string, align?: CanvasTextAlign, bold?: boolean): void;
+  text(
+    text: string,
+    x: number,
+    y: number,
+    fill: string,
+    align?: CanvasTextAlign,
+    bold?: boolean,
+  ): void;
   /** How wide a text will be. */
   measure(text: string, bold?: boolean): number;
   pixels(image: ImageData, x: number, y: number, width: number, height: number): void;
@@ -58,7 +65,14 @@ export class CanvasSurface implements Surface {
     this.context.stroke();
   }
 
-  text(text: string, x: number, y: number, fill: string, align: CanvasTextAlign = "left", bold = false): void {
+  text(
+    text: string,
+    x: number,
+    y: number,
+    fill: string,
+    align: CanvasTextAlign = "left",
+    bold = false,
+  ): void {
     this.context.font = bold ? `600 ${this.font}` : this.font;
     this.context.fillStyle = fill;
     this.context.textAlign = align;
@@ -92,6 +106,6 @@ export class CanvasSurface implements Surface {
 
   private path(points: ArrayLike<number>): void {
     this.context.beginPath();
-    for (let i = 0; i < points.length; i += 2) this.context.lineTo(points[i]!, points[i + 1]!);
+    for (let i = 0; i < points.length; i += 2) this.context.lineTo(points[i], points[i + 1]);
   }
 }

@@ -4,7 +4,9 @@ import type { Surface } from "./surface";
 
 const number = (value: number): string => String(Math.round(value * 100) / 100);
 const escape = (text: string): string =>
-  text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`).replace(/[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, "\ufffd");
+  text
+    .replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`)
+    .replace(/[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]/gu, "\ufffd");
 
 export class SvgSurface implements Surface {
   private readonly parts: string[] = [];
@@ -18,22 +20,38 @@ export class SvgSurface implements Surface {
   ) {}
 
   rect(x: number, y: number, width: number, height: number, fill: string): void {
-    if (width > 0 && height > 0) this.parts.push(`<rect x="${number(x)}" y="${number(y)}" width="${number(width)}" height="${number(height)}" fill="${fill}"/>`);
+    if (width > 0 && height > 0)
+      this.parts.push(
+        `<rect x="${number(x)}" y="${number(y)}" width="${number(width)}" height="${number(height)}" fill="${fill}"/>`,
+      );
   }
 
   line(points: ArrayLike<number>, stroke: string, width: number, dash: number[] = []): void {
     const dashes = dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : "";
-    this.parts.push(`<polyline points="${this.points(points)}" fill="none" stroke="${stroke}" stroke-width="${width}"${dashes}/>`);
+    this.parts.push(
+      `<polyline points="${this.points(points)}" fill="none" stroke="${stroke}" stroke-width="${width}"${dashes}/>`,
+    );
   }
 
   area(points: ArrayLike<number>, fill: string, stroke?: string): void {
-    this.parts.push(`<polygon points="${this.points(points)}" fill="${fill}"${stroke ? ` stroke="${stroke}"` : ""}/>`);
+    this.parts.push(
+      `<polygon points="${this.points(points)}" fill="${fill}"${stroke ? ` stroke="${stroke}"` : ""}/>`,
+    );
   }
 
-  text(text: string, x: number, y: number, fill: string, align: CanvasTextAlign = "left", bold = false): void {
+  text(
+    text: string,
+    x: number,
+    y: number,
+    fill: string,
+    align: CanvasTextAlign = "left",
+    bold = false,
+  ): void {
     const anchor = align === "right" ? "end" : align === "center" ? "middle" : "start";
     const weight = bold ? ' font-weight="600"' : "";
-    this.parts.push(`<text x="${number(x)}" y="${number(y)}" fill="${fill}" text-anchor="${anchor}" dominant-baseline="central"${weight}>${escape(text)}</text>`);
+    this.parts.push(
+      `<text x="${number(x)}" y="${number(y)}" fill="${fill}" text-anchor="${anchor}" dominant-baseline="central"${weight}>${escape(text)}</text>`,
+    );
   }
 
   measure(text: string, bold = false): number {
@@ -47,17 +65,19 @@ export class SvgSurface implements Surface {
     const scaleY = height / image.height;
     const paths = new Map<number, string[]>();
     // Columns that are alike are one: the picture is made of runs along time.
-    for (let first = 0; first < image.width; ) {
+    for (let first = 0; first < image.width;) {
       let next = first + 1;
       while (next < image.width && this.alike(words, image, first, next)) next++;
-      for (let top = 0; top < image.height; ) {
-        const colour = words[top * image.width + first]!;
+      for (let top = 0; top < image.height;) {
+        const colour = words[top * image.width + first];
         let bottom = top + 1;
         while (bottom < image.height && words[bottom * image.width + first] === colour) bottom++;
         if (colour) {
           const path = paths.get(colour) ?? [];
           paths.set(colour, path);
-          path.push(`M${number(x + first * scaleX)} ${number(y + top * scaleY)}h${number((next - first) * scaleX)}v${number((bottom - top) * scaleY)}h${number((first - next) * scaleX)}z`);
+          path.push(
+            `M${number(x + first * scaleX)} ${number(y + top * scaleY)}h${number((next - first) * scaleX)}v${number((bottom - top) * scaleY)}h${number((first - next) * scaleX)}z`,
+          );
         }
         top = bottom;
       }
@@ -71,7 +91,9 @@ export class SvgSurface implements Surface {
 
   clip(x: number, y: number, width: number, height: number, inside: () => void): void {
     const id = `clip${this.clips++}`;
-    this.parts.push(`<clipPath id="${id}"><rect x="${x}" y="${y}" width="${width}" height="${height}"/></clipPath><g clip-path="url(#${id})">`);
+    this.parts.push(
+      `<clipPath id="${id}"><rect x="${x}" y="${y}" width="${width}" height="${height}"/></clipPath><g clip-path="url(#${id})">`,
+    );
     inside();
     this.parts.push("</g>");
   }
@@ -83,12 +105,14 @@ export class SvgSurface implements Surface {
 
   private points(points: ArrayLike<number>): string {
     const found: string[] = [];
-    for (let i = 0; i < points.length; i += 2) found.push(`${number(points[i]!)},${number(points[i + 1]!)}`);
+    for (let i = 0; i < points.length; i += 2)
+      found.push(`${number(points[i])},${number(points[i + 1])}`);
     return found.join(" ");
   }
 
   private alike(words: Uint32Array, image: ImageData, a: number, b: number): boolean {
-    for (let at = 0; at < words.length; at += image.width) if (words[at + a] !== words[at + b]) return false;
+    for (let at = 0; at < words.length; at += image.width)
+      if (words[at + a] !== words[at + b]) return false;
     return true;
   }
 }

@@ -12,7 +12,9 @@ export class Axis {
   ) {}
 
   get end(): number {
-    return this.kind === "time" ? Math.max(1, this.track.timeOf(this.track.events - 1)) * 1.0005 : Math.max(1, this.track.events);
+    return this.kind === "time"
+      ? Math.max(1, this.track.timeOf(this.track.events - 1)) * 1.0005
+      : Math.max(1, this.track.events);
   }
 
   /** The last event that has happened at a place; -1 before the first. */

@@ -24,21 +24,29 @@ const GAP = 5;
 
 /** The segments alive after an event as pieces of lines; a segment longer than a line goes on in the next. */
 export function heapOf(track: Track, event: number, width: number, mostLines: number): Heap {
-  const segments = track.segmentsAlive(event).sort((a, b) => track.segment.address[a]! - track.segment.address[b]!);
-  const total = segments.reduce((sum, i) => sum + track.segment.bytes[i]!, 0);
+  const segments = track
+    .segmentsAlive(event)
+    .sort((a, b) => track.segment.address[a] - track.segment.address[b]);
+  const total = segments.reduce((sum, i) => sum + track.segment.bytes[i], 0);
   let scale = Math.max(1, total / (width * mostLines));
   let placed = place(track, segments, width, scale);
-  for (let tries = 0; placed.lines > mostLines && tries < 40; tries++) placed = place(track, segments, width, (scale *= 1.12));
+  for (let tries = 0; placed.lines > mostLines && tries < 40; tries++)
+    placed = place(track, segments, width, (scale *= 1.12));
   return { ...placed, bytesPerPixel: scale, event };
 }
 
-function place(track: Track, segments: number[], width: number, scale: number): { pieces: Piece[]; lines: number } {
+function place(
+  track: Track,
+  segments: number[],
+  width: number,
+  scale: number,
+): { pieces: Piece[]; lines: number } {
   const pieces: Piece[] = [];
   let x = 0;
   let line = 0;
   for (const segment of segments) {
-    let from = track.segment.address[segment]!;
-    let left = track.segment.bytes[segment]!;
+    let from = track.segment.address[segment];
+    let left = track.segment.bytes[segment];
     if (x > 0 && x + left / scale > width && (left / scale < width * 0.5 || x > width * 0.75)) {
       x = 0;
       line++;
@@ -79,9 +87,14 @@ export interface Hole {
 }
 
 /** The free stretch at an address of a segment, among the blocks alive; null where a block lies there. */
-export function holeAt(track: Track, blocks: Block[], segment: number, address: number): Hole | null {
-  const start = track.segment.address[segment]!;
-  const end = start + track.segment.bytes[segment]!;
+export function holeAt(
+  track: Track,
+  blocks: Block[],
+  segment: number,
+  address: number,
+): Hole | null {
+  const start = track.segment.address[segment];
+  const end = start + track.segment.bytes[segment];
   let from = start;
   let to = end;
   let oldest = -1;
@@ -91,7 +104,7 @@ export function holeAt(track: Track, blocks: Block[], segment: number, address: 
     if (address >= block.from && address < block.from + block.bytes) return null;
     if (block.from + block.bytes <= address) from = Math.max(from, block.from + block.bytes);
     else to = Math.min(to, block.from);
-    if (oldest < 0 || track.born[block.row]! < track.born[oldest]!) oldest = block.row;
+    if (oldest < 0 || track.born[block.row] < track.born[oldest]) oldest = block.row;
     count++;
   }
   return { bytes: to - from, segmentBytes: end - start, blocks: count, oldest };
@@ -101,6 +114,6 @@ export function holeAt(track: Track, blocks: Block[], segment: number, address: 
 export function blocksOf(track: Track, space: Space, event: number): Block[] {
   return track
     .alive(event)
-    .map((row) => ({ row, from: space.address(row), bytes: track.taken[row]! }))
+    .map((row) => ({ row, from: space.address(row), bytes: track.taken[row] }))
     .sort((a, b) => a.from - b.from);
 }

@@ -41,12 +41,12 @@ export class Lifetimes {
   constructor(private readonly track: Track) {
     const { n, born, died } = track;
     const counts = new Int32Array(33);
-    for (let i = 0; i < n; i++) counts[classOf(born[i]!, died[i]!)]!++;
+    for (let i = 0; i < n; i++) counts[classOf(born[i], died[i])]++;
     this.classes = Array.from(counts, (count) => new Int32Array(count));
     counts.fill(0);
     for (let i = 0; i < n; i++) {
-      const kind = classOf(born[i]!, died[i]!);
-      this.classes[kind]![counts[kind]!++] = i;
+      const kind = classOf(born[i], died[i]);
+      this.classes[kind][counts[kind]++] = i;
     }
   }
 
@@ -56,19 +56,19 @@ export class Lifetimes {
     for (let kind = 0; kind < this.classes.length; kind++) {
       const longest = 2 ** (kind + 1);
       if (longest <= shortest) continue;
-      const rows = this.classes[kind]!;
+      const rows = this.classes[kind];
       let low = 0;
       let high = rows.length;
       const earliest = first - longest;
       while (low < high) {
         const middle = (low + high) >> 1;
-        if (born[rows[middle]!]! < earliest) low = middle + 1;
+        if (born[rows[middle]] < earliest) low = middle + 1;
         else high = middle;
       }
       for (; low < rows.length; low++) {
-        const row = rows[low]!;
-        if (born[row]! > last) break;
-        if (died[row]! > first) call(row);
+        const row = rows[low];
+        if (born[row] > last) break;
+        if (died[row] > first) call(row);
       }
     }
   }

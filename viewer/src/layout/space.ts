@@ -15,10 +15,14 @@ export class Space {
 
   constructor(private readonly track: Track) {
     const { header, segment, row } = track;
-    this.shift = header.segments.n ? Number(BigInt(header.rows.base) - BigInt(header.segments.base)) : 0;
+    this.shift = header.segments.n
+      ? Number(BigInt(header.rows.base) - BigInt(header.segments.base))
+      : 0;
     const ranges: [number, number][] = [];
-    for (let i = 0; i < header.segments.n; i++) ranges.push([segment.address[i]!, segment.address[i]! + segment.bytes[i]!]);
-    for (let i = 0; i < track.n; i++) if (!row.segment[i]) ranges.push([this.address(i), this.address(i) + track.taken[i]!]);
+    for (let i = 0; i < header.segments.n; i++)
+      ranges.push([segment.address[i], segment.address[i] + segment.bytes[i]]);
+    for (let i = 0; i < track.n; i++)
+      if (!row.segment[i]) ranges.push([this.address(i), this.address(i) + track.taken[i]]);
     ranges.sort((a, b) => a[0] - b[0]);
     const joined: [number, number][] = [];
     for (const [from, to] of ranges) {
@@ -34,27 +38,27 @@ export class Space {
     let at = 0;
     joined.forEach((_, i) => {
       this.below[i] = at;
-      at += this.sizes[i]! + gap;
+      at += this.sizes[i] + gap;
     });
     this.total = Math.max(1, at - (joined.length ? gap : 0));
   }
 
   /** An allocation's address, in bytes after the lowest segment. */
   address(row: number): number {
-    return this.track.row.address[row]! + this.shift;
+    return this.track.row.address[row] + this.shift;
   }
 
   /** How far up the picture an address is; -1 where nothing was ever reserved. */
   height(address: number): number {
     const range = upperBound(this.starts, address) - 1;
-    if (range < 0 || address > this.starts[range]! + this.sizes[range]!) return -1;
-    return this.below[range]! + address - this.starts[range]!;
+    if (range < 0 || address > this.starts[range] + this.sizes[range]) return -1;
+    return this.below[range] + address - this.starts[range];
   }
 
   /** The address at a height; -1 in a gap. */
   addressAt(height: number): number {
     const range = upperBound(this.below, height) - 1;
-    if (range < 0 || height - this.below[range]! >= this.sizes[range]!) return -1;
-    return this.starts[range]! + height - this.below[range]!;
+    if (range < 0 || height - this.below[range] >= this.sizes[range]) return -1;
+    return this.starts[range] + height - this.below[range];
   }
 }

@@ -35,7 +35,13 @@ export interface Stacked {
 const BUDGET = 60_000;
 const MOST_PIECES = 1_500_000;
 
-export function stack(track: Track, groups: Groups, lifetimes: Lifetimes, axis: Axis, window: Window): Stacked {
+export function stack(
+  track: Track,
+  groups: Groups,
+  lifetimes: Lifetimes,
+  axis: Axis,
+  window: Window,
+): Stacked {
   const { width } = window;
   const moments = momentsOf(axis, window.from, window.to, width);
   const { rows, from, to, cut } = candidates(track, lifetimes, moments, window);
@@ -65,23 +71,24 @@ export function stack(track: Track, groups: Groups, lifetimes: Lifetimes, axis: 
   for (let column = 0; column < width; column++) {
     starts[column] = pieces;
     if (column > 0 && moments.event[column] === moments.event[column - 1] && pieces < MOST_PIECES) {
-      for (let p = starts[column - 1]!, end = pieces; p < end; p++) push(what[p]!, top[p]!);
+      for (let p = starts[column - 1], end = pieces; p < end; p++) push(what[p], top[p]);
       continue;
     }
-    groups.at(moments.event[column]!, sums, known);
+    groups.at(moments.event[column], sums, known);
     known = moments.event[column]!;
     let height = 0;
     for (let group = 0; group < count; group++) {
-      const list = lists[group]!;
-      const here = live[group]!;
-      while (next[group]! < list.length && from[list[next[group]!]!]! <= column) here.push(list[next[group]!++]!);
-      const end = height + sums[group]!;
+      const list = lists[group];
+      const here = live[group];
+      while (next[group] < list.length && from[list[next[group]]] <= column)
+        here.push(list[next[group]++]);
+      const end = height + sums[group];
       let kept = 0;
       for (const place of here) {
-        if (to[place]! <= column) continue;
+        if (to[place] <= column) continue;
         here[kept++] = place;
-        height += track.row.bytes[rows[place]!]!;
-        if (pieces < MOST_PIECES) push(rows[place]!, height);
+        height += track.row.bytes[rows[place]];
+        if (pieces < MOST_PIECES) push(rows[place], height);
       }
       here.length = kept;
       if (end > height) push(-1 - group, end);
@@ -96,33 +103,33 @@ export function stack(track: Track, groups: Groups, lifetimes: Lifetimes, axis: 
 function candidates(track: Track, lifetimes: Lifetimes, moments: Moments, window: Window) {
   const { event, first, last } = moments;
   const width = window.width;
-  const perColumn = (last[width - 1]! - first[0]!) / width;
+  const perColumn = (last[width - 1] - first[0]) / width;
   let least = (window.high - window.low) / window.height;
   const bytes = track.row.bytes;
   let chosen: number[] = [];
   let cut = false;
-  lifetimes.each(event[0]!, event[width - 1]!, perColumn / 2, (row) => {
-    if (bytes[row]! < least) return;
-    const [a, b] = columnsOf(event, track.born[row]!, track.died[row]!);
+  lifetimes.each(event[0], event[width - 1], perColumn / 2, (row) => {
+    if (bytes[row] < least) return;
+    const [a, b] = columnsOf(event, track.born[row], track.died[row]);
     if (b <= a) return;
     chosen.push(row);
     if (chosen.length < BUDGET * 2) return;
     cut = true;
     least *= 2;
-    chosen = chosen.filter((kept) => bytes[kept]! >= least);
+    chosen = chosen.filter((kept) => bytes[kept] >= least);
   });
   const rows = Int32Array.from(chosen).sort();
   const from = new Int32Array(rows.length);
   const to = new Int32Array(rows.length);
   rows.forEach((row, i) => {
-    [from[i], to[i]] = columnsOf(event, track.born[row]!, track.died[row]!);
+    [from[i], to[i]] = columnsOf(event, track.born[row], track.died[row]);
   });
   return { rows, from, to, cut };
 }
 
 function byGroup(groups: Groups, rows: Int32Array): number[][] {
   const lists: number[][] = groups.groups.map(() => []);
-  rows.forEach((row, i) => lists[groups.of[row]!]!.push(i));
+  rows.forEach((row, i) => lists[groups.of[row]].push(i));
   return lists;
 }
 
@@ -139,33 +146,48 @@ export interface Hit {
 }
 
 /** What is under a point of the picture; null above the stack. */
-export function hit(track: Track, groups: Groups, stacked: Stacked, column: number, bytes: number): Hit | null {
+export function hit(
+  track: Track,
+  groups: Groups,
+  stacked: Stacked,
+  column: number,
+  bytes: number,
+): Hit | null {
   const { starts, what, top, moments } = stacked;
   if (column < 0 || column >= stacked.window.width || bytes < 0) return null;
-  let low = starts[column]!;
-  const end = starts[column + 1]!;
+  let low = starts[column];
+  const end = starts[column + 1];
   const first = low;
   let high = end;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (top[middle]! <= bytes) low = middle + 1;
+    if (top[middle] <= bytes) low = middle + 1;
     else high = middle;
   }
   if (low >= end) return null;
-  const from = low > first ? top[low - 1]! : 0;
-  const event = moments.event[column]!;
-  const piece = what[low]!;
-  if (piece >= 0) return { event, column, row: piece, group: groups.of[piece]!, merged: false, from, to: top[low]! };
+  const from = low > first ? top[low - 1] : 0;
+  const event = moments.event[column];
+  const piece = what[low];
+  if (piece >= 0)
+    return {
+      event,
+      column,
+      row: piece,
+      group: groups.of[piece],
+      merged: false,
+      from,
+      to: top[low],
+    };
   // Among what is merged, the one whose turn it is: they lie in order of birth, too.
   const group = -1 - piece;
   const drawn = new Set<number>();
-  for (let p = first; p < low; p++) if (what[p]! >= 0) drawn.add(what[p]!);
+  for (let p = first; p < low; p++) if (what[p] >= 0) drawn.add(what[p]);
   let at = from;
   for (const row of track.alive(event)) {
     if (groups.of[row] !== group || drawn.has(row)) continue;
-    const next = at + track.row.bytes[row]!;
+    const next = at + track.row.bytes[row];
     if (bytes < next) return { event, column, row, group, merged: true, from: at, to: next };
     at = next;
   }
-  return { event, column, row: -1, group, merged: true, from, to: top[low]! };
+  return { event, column, row: -1, group, merged: true, from, to: top[low] };
 }

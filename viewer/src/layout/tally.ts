@@ -1,7 +1,7 @@
 // Who holds it: bytes added up by line, module, category, phase or stack, and as a tree of frames.
 
 import type { Track } from "../data/track";
-import { longPlace, shortPlace } from "../draw/format";
+import { longPlace, shortPlace } from "../base/format";
 
 export const TABLES = ["line", "module", "category", "phase", "stack"] as const;
 export type TableKind = (typeof TABLES)[number];
@@ -15,20 +15,25 @@ export interface Weighed {
 }
 
 export function weighAt(track: Track, event: number): Weighed {
-  return { rows: track.alive(event), weight: (row) => track.row.bytes[row]!, unit: "bytes" };
+  return { rows: track.alive(event), weight: (row) => track.row.bytes[row], unit: "bytes" };
 }
 
 /** Every allocation that lives in [from, to], times how long of it. */
 export function weighLifetimes(track: Track, from: number, to: number): Weighed {
   const rows: number[] = [];
-  for (let row = 0; row < track.n && track.born[row]! <= to; row++) if (track.died[row]! > from) rows.push(row);
+  for (let row = 0; row < track.n && track.born[row] <= to; row++)
+    if (track.died[row] > from) rows.push(row);
   const timed = track.header.timed;
   const length = (row: number): number => {
-    const born = Math.max(track.born[row]!, from);
-    const died = Math.min(track.died[row]!, to);
+    const born = Math.max(track.born[row], from);
+    const died = Math.min(track.died[row], to);
     return timed ? (track.timeOf(died) - track.timeOf(born)) / 1e6 : died - born;
   };
-  return { rows, weight: (row) => track.row.bytes[row]! * length(row), unit: timed ? "byte-seconds" : "byte-events" };
+  return {
+    rows,
+    weight: (row) => track.row.bytes[row] * length(row),
+    unit: timed ? "byte-seconds" : "byte-events",
+  };
 }
 
 export interface Entry {
@@ -46,16 +51,26 @@ export function tally(track: Track, weighed: Weighed, kind: TableKind): Entry[] 
   const ids = track.row[kind];
   const found = new Map<number, Entry & { most: number }>();
   for (let i = 0; i < weighed.rows.length; i++) {
-    const row = weighed.rows[i]!;
-    const key = ids[row]!;
+    const row = weighed.rows[i];
+    const key = ids[row];
     const weight = weighed.weight(row);
     let entry = found.get(key);
-    if (!entry) found.set(key, (entry = { key, name: "", long: "", weight: 0, count: 0, example: row, most: -1 }));
+    if (!entry)
+      found.set(
+        key,
+        (entry = { key, name: "", long: "", weight: 0, count: 0, example: row, most: -1 }),
+      );
     entry.weight += weight;
     entry.count++;
     if (weight > entry.most) [entry.most, entry.example] = [weight, row];
   }
-  return [...found.values()].map(({ most: _, ...entry }) => ({ ...entry, ...named(track, kind, entry.key) }));
+  return [...found.values()].map(({ key, weight, count, example }) => ({
+    key,
+    weight,
+    count,
+    example,
+    ...named(track, kind, key),
+  }));
 }
 
 function named(track: Track, kind: TableKind, key: number): { name: string; long: string } {
@@ -68,7 +83,7 @@ function named(track: Track, kind: TableKind, key: number): { name: string; long
       return { name: shortPlace(at), long: `${longPlace(at)} in ${at.function}` };
     }
     case "module":
-      return same(key ? track.text(track.header.modules[key - 1]!) : "outside modules");
+      return same(key ? track.text(track.header.modules[key - 1]) : "outside modules");
     case "category":
       return same((track.header.categories[key] ?? "").replaceAll("_", " "));
     case "phase":
@@ -76,7 +91,9 @@ function named(track: Track, kind: TableKind, key: number): { name: string; long
     case "stack": {
       const frames = track.stack(key);
       const first = frames.find((frame) => frame.user) ?? frames[0];
-      return first ? { name: shortPlace(first), long: frames.map(shortPlace).join(" < ") } : same("no stack");
+      return first
+        ? { name: shortPlace(first), long: frames.map(shortPlace).join(" < ") }
+        : same("no stack");
     }
   }
 }
@@ -96,14 +113,34 @@ export function moduleTree(entries: Entry[]): Branch[] {
   interface Node extends Branch {
     inside: Map<string, Node>;
   }
-  const root: Node = { path: "", depth: -1, weight: 0, count: 0, example: -1, leaf: false, inside: new Map() };
+  const root: Node = {
+    path: "",
+    depth: -1,
+    weight: 0,
+    count: 0,
+    example: -1,
+    leaf: false,
+    inside: new Map(),
+  };
   for (const entry of entries) {
     let node = root;
     const parts = entry.key ? entry.name.split(".") : [entry.name];
     parts.forEach((part, depth) => {
       let next = node.inside.get(part);
       const path = node.path ? `${node.path}.${part}` : part;
-      if (!next) node.inside.set(part, (next = { path, depth, weight: 0, count: 0, example: entry.example, leaf: true, inside: new Map() }));
+      if (!next)
+        node.inside.set(
+          part,
+          (next = {
+            path,
+            depth,
+            weight: 0,
+            count: 0,
+            example: entry.example,
+            leaf: true,
+            inside: new Map(),
+          }),
+        );
       node.leaf = false;
       next.weight += entry.weight;
       next.count += entry.count;
@@ -140,23 +177,49 @@ const DEEPEST = 400;
 export function flameOf(track: Track, weighed: Weighed, total: string, all = true): Flame {
   const sums = new Map<number, [number, number]>();
   for (let i = 0; i < weighed.rows.length; i++) {
-    const row = weighed.rows[i]!;
-    const stack = track.row.stack[row]!;
+    const row = weighed.rows[i];
+    const stack = track.row.stack[row];
     const { starts } = track.frames;
     // Without a stack of its own, or with an empty one, an allocation belongs to the line that it was lent.
-    const key = (stack && starts[stack]! > starts[stack - 1]! ? stack : 0) || -1 - track.row.line[row]!;
+    const key =
+      (stack && starts[stack] > starts[stack - 1] ? stack : 0) || -1 - track.row.line[row];
     const sum = sums.get(key);
     if (sum) sum[0] += weighed.weight(row);
     else sums.set(key, [weighed.weight(row), row]);
   }
-  const root: Flame = { name: total, long: total, user: true, weight: 0, depth: 0, parent: null, inside: [], example: -1 };
+  const root: Flame = {
+    name: total,
+    long: total,
+    user: true,
+    weight: 0,
+    depth: 0,
+    parent: null,
+    inside: [],
+    example: -1,
+  };
   const known = new Map<Flame, Map<string, Flame>>();
-  const into = (node: Flame, name: string, long: string, user: boolean, weight: number, example: number): Flame => {
+  const into = (
+    node: Flame,
+    name: string,
+    long: string,
+    user: boolean,
+    weight: number,
+    example: number,
+  ): Flame => {
     let names = known.get(node);
-    if (!names) known.set(node, (names = new Map()));
+    if (!names) known.set(node, (names = new Map<string, Flame>()));
     let next = names.get(long);
     if (!next) {
-      next = { name, long, user, weight: 0, depth: node.depth + 1, parent: node, inside: [], example };
+      next = {
+        name,
+        long,
+        user,
+        weight: 0,
+        depth: node.depth + 1,
+        parent: node,
+        inside: [],
+        example,
+      };
       names.set(long, next);
       node.inside.push(next);
     }
@@ -171,13 +234,21 @@ export function flameOf(track: Track, weighed: Weighed, total: string, all = tru
       const shown = (all ? stack : stack.filter((one, i) => one.user || i === 0)).reverse();
       if (shown.length > DEEPEST) shown.splice(DEEPEST / 2, shown.length - DEEPEST);
       for (const frame of shown) {
-        node = into(node, shortPlace(frame), `${longPlace(frame)} in ${frame.function}`, frame.user, weight, example);
+        node = into(
+          node,
+          shortPlace(frame),
+          `${longPlace(frame)} in ${frame.function}`,
+          frame.user,
+          weight,
+          example,
+        );
       }
       continue;
     }
     const lost = into(root, "no stack (PyTorch's own threads)", "no stack", false, weight, example);
     const line = named(track, "line", -1 - key);
-    if (key < -1) into(lost, `likely for ${line.name}`, `likely for ${line.long}`, true, weight, example);
+    if (key < -1)
+      into(lost, `likely for ${line.name}`, `likely for ${line.long}`, true, weight, example);
   }
   const sort = (node: Flame): void => {
     node.inside.sort((a, b) => b.weight - a.weight);
@@ -193,7 +264,11 @@ function joinChains(root: Flame): void {
   for (const first of root.inside) {
     const names = [first.name];
     let last = first;
-    while (last.inside.length === 1 && last.inside[0]!.weight === last.weight && last.inside[0]!.inside.length) {
+    while (
+      last.inside.length === 1 &&
+      last.inside[0].weight === last.weight &&
+      last.inside[0].inside.length
+    ) {
       last = last.inside[0]!;
       names.push(last.name);
     }

@@ -2,25 +2,31 @@
 
 import type { Comparison, PageHeader } from "../data/header";
 import { lowerBound } from "../data/search";
-import { count, counted, shortPlace, size } from "../draw/format";
+import { count, counted, shortPlace, size } from "../base/format";
 import { makePanes } from "../views/panes";
-import { callDetails, callLine } from "./call_words";
+import { callDetails, callLine } from "../views/call_words";
 import { allocationDetails, momentDetails } from "./details";
-import { eachFrame, fill, h } from "./dom";
+import { eachFrame, fill, h } from "../draw/dom";
 import { helpDialog } from "./help";
-import { setWindow } from "./input";
+import { setWindow } from "../views/input";
 import { bind } from "./keys";
-import { type Marked, markedByFinding, markedBySearch } from "./marks";
-import { trackName } from "./names";
-import type { Host, Pane } from "./pane";
+import { type Marked, markedByFinding, markedBySearch } from "../state/marks";
+import { trackName } from "../state/names";
+import type { Host, Pane } from "../state/pane";
 import { saveButtons } from "./save";
-import type { Scene } from "./scene";
-import { fromHash, type State, Store, type Tab, toHash } from "./store";
-import { type Theme, themeOf } from "./theme";
+import type { Scene } from "../state/scene";
+import { fromHash, type State, Store, type Tab, toHash } from "../state/store";
+import { type Theme, themeOf } from "../state/theme";
 import { Toolbar } from "./toolbar";
 import { comparisonPanel, verdictPanel } from "./verdict";
 
-const NAMES: Record<Tab, string> = { memory: "Memory", addresses: "Addresses", who: "Who", compare: "Compare", ranks: "Ranks" };
+const NAMES: Record<Tab, string> = {
+  memory: "Memory",
+  addresses: "Addresses",
+  who: "Who",
+  compare: "Compare",
+  ranks: "Ranks",
+};
 
 export class App implements Host {
   readonly store: Store;
@@ -28,9 +34,17 @@ export class App implements Host {
   private readonly toolbar: Toolbar;
   private readonly aside = h("aside", { "aria-label": "The verdict" });
   private readonly stage = h("main", {});
-  private readonly drawer = h("section", { class: "drawer", "aria-label": "What is under the pointer" });
+  private readonly drawer = h("section", {
+    class: "drawer",
+    "aria-label": "What is under the pointer",
+  });
   private readonly heard = h("p", { class: "heard", role: "status" });
-  private readonly search = h("input", { type: "search", placeholder: "search  /", "aria-label": "Search files, functions, modules, names", spellcheck: false });
+  private readonly search = h("input", {
+    type: "search",
+    placeholder: "search  /",
+    "aria-label": "Search files, functions, modules, names",
+    spellcheck: false,
+  });
   private readonly found = h("span", { class: "found soft", role: "status" });
   private readonly tabs = h("nav", { "aria-label": "Views" });
   private readonly told = h("span", { class: "soft told" });
@@ -48,36 +62,85 @@ export class App implements Host {
     this.panes = makePanes(this);
     this.toolbar = new Toolbar(this);
     this.remark();
-    const track = h(
+    const track: HTMLSelectElement = h(
       "select",
-      { "aria-label": "Recording and device", hidden: scenes.length < 2, onchange: () => this.turnTo(Number(track.value)) },
-      ...scenes.map((scene, i) => h("option", { value: String(i), selected: i === this.store.state.track }, trackName(scene, scenes))),
+      {
+        "aria-label": "Recording and device",
+        hidden: scenes.length < 2,
+        onchange: () => this.turnTo(Number(track.value)),
+      },
+      ...scenes.map((scene, i) =>
+        h(
+          "option",
+          { value: String(i), selected: i === this.store.state.track },
+          trackName(scene, scenes),
+        ),
+      ),
     );
     document.title = `${header.title}: vramlens`;
     document.body.append(
-      h("header", {}, h("b", { class: "brand" }, "vramlens"), h("h1", {}, header.title), track, this.told, this.tabs, this.search, this.found, saveButtons(this, () => this.pane), h("button", { title: "light, dark (L)", "aria-label": "Light or dark", onclick: () => this.turnTheme() }, "◐"), h("button", { title: "keys (?)", "aria-label": "Keys and mouse", onclick: () => this.help.showModal() }, "?")),
-      h("div", { class: "body" }, this.aside, h("div", { class: "right" }, this.toolbar.element, this.stage, this.drawer)),
+      h(
+        "header",
+        {},
+        h("b", { class: "brand" }, "vramlens"),
+        h("h1", {}, header.title),
+        track,
+        this.told,
+        this.tabs,
+        this.search,
+        this.found,
+        saveButtons(this, () => this.pane),
+        h(
+          "button",
+          {
+            title: "light, dark (L)",
+            "aria-label": "Light or dark",
+            onclick: () => this.turnTheme(),
+          },
+          "◐",
+        ),
+        h(
+          "button",
+          {
+            title: "keys (?)",
+            "aria-label": "Keys and mouse",
+            onclick: () => this.help.showModal(),
+          },
+          "?",
+        ),
+      ),
+      h(
+        "div",
+        { class: "body" },
+        this.aside,
+        h("div", { class: "right" }, this.toolbar.element, this.stage, this.drawer),
+      ),
       this.heard,
       this.help,
     );
     this.search.value = this.store.state.search;
-    this.search.addEventListener("input", () => this.store.set({ search: this.search.value, finding: -1 }));
+    this.search.addEventListener("input", () =>
+      this.store.set({ search: this.search.value, finding: -1 }),
+    );
     this.search.addEventListener("keydown", (event) => event.key === "Enter" && this.search.blur());
     const draw = eachFrame(() => this.draw());
-    this.store.subscribe((state, before) => {
-      if (state.track !== before.track || state.finding !== before.finding || state.search !== before.search) this.remark();
-      if (state.track !== before.track) track.value = String(state.track);
-      if (state.track !== before.track || state.finding !== before.finding || state.tab !== before.tab) this.drawVerdict();
-      if (state.selected !== before.selected || state.cursor !== before.cursor || state.track !== before.track || state.call !== before.call) this.inspect(null);
-      this.drawer.hidden = state.tab === "ranks" || (state.tab === "compare" && state.selected < 0);
-      draw();
+    this.store.watch(["track", "finding", "search"], () => this.remark());
+    this.store.watch(["track"], (state) => (track.value = String(state.track)));
+    this.store.watch(["track", "finding", "tab"], () => this.drawVerdict());
+    this.store.watch(["selected", "cursor", "track", "call"], () => this.inspect(null));
+    this.store.watch(["tab", "selected"], ({ tab, selected }) => {
+      this.drawer.hidden = tab === "ranks" || (tab === "compare" && selected < 0);
     });
+    this.store.subscribe(draw);
     this.keys();
     window.addEventListener("resize", draw);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.follow(draw));
     window.addEventListener("hashchange", () => {
       this.written = location.hash;
-      if (location.hash !== `#${toHash(this.store.state)}`) this.store.set(within(this.scenes, { ...this.store.state, ...UNSET, ...fromHash(location.hash) }));
+      if (location.hash !== `#${toHash(this.store.state)}`)
+        this.store.set(
+          within(this.scenes, { ...this.store.state, ...UNSET, ...fromHash(location.hash) }),
+        );
     });
     this.store.subscribe(() => this.address());
     this.drawVerdict();
@@ -88,7 +151,7 @@ export class App implements Host {
   }
 
   scene(): Scene {
-    return this.scenes[this.store.state.track]!;
+    return this.scenes[this.store.state.track];
   }
 
   theme(): Theme {
@@ -131,25 +194,45 @@ export class App implements Host {
     const { state } = this.store;
     const shown = this.pane;
     if (this.stage.firstChild !== shown.element) fill(this.stage, shown.element);
-    if (this.tabs.dataset.shown !== state.tab) fill(
-      this.tabs,
-      ...(Object.keys(this.panes) as Tab[]).map((tab) => h("button", { "aria-current": state.tab === tab ? "page" : undefined, onclick: () => this.store.set({ tab }) }, NAMES[tab])),
-    );
+    if (this.tabs.dataset.shown !== state.tab)
+      fill(
+        this.tabs,
+        ...(Object.keys(this.panes) as Tab[]).map((tab) =>
+          h(
+            "button",
+            {
+              "aria-current": state.tab === tab ? "page" : undefined,
+              onclick: () => this.store.set({ tab }),
+            },
+            NAMES[tab],
+          ),
+        ),
+      );
     this.tabs.dataset.shown = state.tab;
     this.toolbar.draw();
     shown.draw();
-    this.found.textContent = this.marks ? `${counted(this.marks.count, "allocation")} marked, ${size(this.marks.bytesAt(state.cursor))} at the cursor` : "";
+    this.found.textContent = this.marks
+      ? `${counted(this.marks.count, "allocation")} marked, ${size(this.marks.bytesAt(state.cursor))} at the cursor`
+      : "";
   }
 
   private drawVerdict(): void {
     const { gpu, torch, events, rows } = this.scene().track.header;
-    const told = [gpu, torch && `torch ${torch}`, `${count(events)} events, ${counted(rows.n, "allocation")}`];
+    const told = [
+      gpu,
+      torch && `torch ${torch}`,
+      `${count(events)} events, ${counted(rows.n, "allocation")}`,
+    ];
     this.told.textContent = this.told.title = told.filter(Boolean).join(" · ");
     const { comparison } = this.header;
     const among = this.store.state.tab === "ranks" || this.store.state.tab === "compare";
     const shown = trackName(this.scene(), this.scenes);
     const own = verdictPanel(this.scene(), this.store, (finding) => this.showFinding(finding));
-    fill(this.aside, comparison && among && comparisonPanel(comparison, shown, (track) => this.turnTo(track)), own);
+    fill(
+      this.aside,
+      comparison && among && comparisonPanel(comparison, shown, (track) => this.turnTo(track)),
+      own,
+    );
   }
 
   /** Moves to a finding's moment and marks what it is about. */
@@ -169,7 +252,10 @@ export class App implements Host {
     const length = to - from;
     const inside = place >= from && place <= to;
     const start = Math.max(0, Math.min(place - length * 0.6, axis.end - length));
-    this.store.set({ cursor: event, ...(inside ? {} : { window: [start, start + length] as [number, number] }) });
+    this.store.set({
+      cursor: event,
+      ...(inside ? {} : { window: [start, start + length] as [number, number] }),
+    });
   }
 
   /** The collective after the one that is chosen, or after the cursor; the picture follows. */
@@ -193,20 +279,31 @@ export class App implements Host {
     const scene = this.scene();
     const axis = scene.axis(this.store.state.axis);
     const { from, to } = scene.track.calls!.places(axis);
-    const room = Math.max((to[call]! - from[call]!) * 2, 20 * axis.shortest);
-    setWindow(this, this.store, from[call]! - room, to[call]! + room);
+    const room = Math.max((to[call] - from[call]) * 2, 20 * axis.shortest);
+    setWindow(this, this.store, from[call] - room, to[call] + room);
   }
 
   private remark(): void {
     const { state } = this.store;
     const { track } = this.scene();
     const finding = track.header.verdict.findings[state.finding];
-    this.marks = finding ? markedByFinding(track, finding) : state.search.trim() ? markedBySearch(track, state.search.trim()) : null;
+    this.marks = finding
+      ? markedByFinding(track, finding)
+      : state.search.trim()
+        ? markedBySearch(track, state.search.trim())
+        : null;
   }
 
   private turnTo(track: number): void {
-    const scene = this.scenes[track]!;
-    this.store.set({ track, cursor: scene.track.answer, selected: -1, finding: -1, bytes: null, window: scene.opening(this.store.state.axis) });
+    const scene = this.scenes[track];
+    this.store.set({
+      track,
+      cursor: scene.track.answer,
+      selected: -1,
+      finding: -1,
+      bytes: null,
+      window: scene.opening(this.store.state.axis),
+    });
   }
 
   private turnTheme(): void {
@@ -224,13 +321,22 @@ export class App implements Host {
     const choose = (by: number): void => {
       const { track } = this.scene();
       const groups = this.scene().groups(this.store.state.by);
-      const alive = track.alive(this.store.state.cursor).sort((a, b) => groups.of[a]! - groups.of[b]! || a - b);
+      const alive = track
+        .alive(this.store.state.cursor)
+        .sort((a, b) => groups.of[a] - groups.of[b] || a - b);
       if (!alive.length) return;
       const place = alive.indexOf(this.store.state.selected);
-      const next = place < 0 ? (by > 0 ? 0 : alive.length - 1) : Math.min(alive.length - 1, Math.max(0, place + by));
-      this.store.set({ selected: alive[next]! });
-      const line = track.line(alive[next]!);
-      this.say(`${size(track.row.bytes[alive[next]!]!)}, ${line ? shortPlace(line) : "no line of yours"}, ${count(next + 1)} of ${count(alive.length)}`);
+      const next =
+        place < 0
+          ? by > 0
+            ? 0
+            : alive.length - 1
+          : Math.min(alive.length - 1, Math.max(0, place + by));
+      this.store.set({ selected: alive[next] });
+      const line = track.line(alive[next]);
+      this.say(
+        `${size(track.row.bytes[alive[next]])}, ${line ? shortPlace(line) : "no line of yours"}, ${count(next + 1)} of ${count(alive.length)}`,
+      );
     };
     bind({
       store: this.store,
@@ -238,9 +344,15 @@ export class App implements Host {
       bytes: () => this.panes.memory?.bytes?.() ?? null,
       tabs: Object.keys(this.panes) as Tab[],
       goTo: (event) => this.goTo(event),
-      step: (by) => this.goTo(Math.max(-1, Math.min(this.scene().track.events - 1, this.store.state.cursor + by))),
+      step: (by) =>
+        this.goTo(
+          Math.max(-1, Math.min(this.scene().track.events - 1, this.store.state.cursor + by)),
+        ),
       choose,
-      showChosen: () => (this.store.state.call >= 0 ? this.showCall(this.store.state.call) : this.panes.memory?.show?.(this.store.state.selected)),
+      showChosen: () =>
+        this.store.state.call >= 0
+          ? this.showCall(this.store.state.call)
+          : this.panes.memory?.show?.(this.store.state.selected),
       finding: (by) => {
         const all = this.scene().track.header.verdict.findings.length;
         if (all) this.showFinding((this.store.state.finding + by + all) % all);
@@ -274,13 +386,21 @@ export class App implements Host {
 }
 
 /** What an address that does not name it means. */
-const UNSET: Partial<State> = { window: null, bytes: null, selected: -1, call: -1, finding: -1, search: "", track: 0 };
+const UNSET: Partial<State> = {
+  window: null,
+  bytes: null,
+  selected: -1,
+  call: -1,
+  finding: -1,
+  search: "",
+  track: 0,
+};
 
 function opening(scenes: Scene[], comparison: Comparison | null): State {
   const asked = fromHash(location.hash);
   const different = location.hash ? 0 : (comparison?.findings[0]?.track ?? 0);
   const track = Math.min(Math.max(0, asked.track ?? different), scenes.length - 1);
-  const scene = scenes[track]!;
+  const scene = scenes[track];
   const axis = scene.axis(asked.axis ?? "time").kind;
   return within(scenes, {
     tab: scenes.length > 2 || comparison ? "ranks" : scenes.length === 2 ? "compare" : "memory",
@@ -305,7 +425,7 @@ function opening(scenes: Scene[], comparison: Comparison | null): State {
 /** The state with nothing in it that these recordings do not have: an address may be about others, or made up. */
 function within(scenes: Scene[], state: State): State {
   const track = Math.min(Math.max(0, state.track), scenes.length - 1);
-  const { events, n, header } = scenes[track]!.track;
+  const { events, n, header } = scenes[track].track;
   const several = state.tab === "compare" || state.tab === "ranks";
   return {
     ...state,
@@ -313,7 +433,7 @@ function within(scenes: Scene[], state: State): State {
     tab: several && scenes.length < 2 ? "memory" : state.tab,
     cursor: Math.min(state.cursor, events - 1),
     selected: state.selected < n ? state.selected : -1,
-    call: state.call < (scenes[track]!.track.calls?.n ?? 0) ? state.call : -1,
+    call: state.call < (scenes[track].track.calls?.n ?? 0) ? state.call : -1,
     finding: state.finding < header.verdict.findings.length ? state.finding : -1,
   };
 }

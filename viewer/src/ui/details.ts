@@ -1,46 +1,69 @@
 // One allocation in words: what it is, who asked for it (the user's line first), the code there, the whole stack.
 
-import type { Frame, Track } from "../data/track";
-import { count, counted, longPlace, share, size, time } from "../draw/format";
+import type { Track } from "../data/track";
+import { count, counted, longPlace, share, size, time } from "../base/format";
 import { tally, weighAt } from "../layout/tally";
-import { h } from "./dom";
-import { eventWords } from "./event_words";
+import { h } from "../draw/dom";
+import { eventWords } from "../views/event_words";
+import { stackList } from "../views/stack_list";
 
 export function allocationDetails(track: Track, row: number, note: string): HTMLElement[] {
   const { row: columns, header } = track;
   const line = track.line(row);
-  const certainty = header.certainties[columns.certainty[row]!] ?? "";
-  const category = (header.categories[columns.category[row]!] ?? "").replaceAll("_", " ");
-  const phase = header.phases[columns.phase[row]!] ?? "";
-  const name = columns.name[row] ? track.text(header.rows.names[columns.name[row]! - 1]!) : "";
-  const module = columns.module[row] ? track.text(header.modules[columns.module[row]! - 1]!) : "";
-  const stack = track.stack(columns.stack[row]!);
-  const slack = track.taken[row]! - columns.bytes[row]!;
+  const certainty = header.certainties[columns.certainty[row]] ?? "";
+  const category = (header.categories[columns.category[row]] ?? "").replaceAll("_", " ");
+  const phase = header.phases[columns.phase[row]] ?? "";
+  const name = columns.name[row] ? track.text(header.rows.names[columns.name[row] - 1]) : "";
+  const module = columns.module[row] ? track.text(header.modules[columns.module[row] - 1]) : "";
+  const stack = track.stack(columns.stack[row]);
+  const slack = track.taken[row] - columns.bytes[row];
   const facts: [string, string][] = [
-    ["born", moment(track, track.born[row]!, "before the recording")],
-    ["freed", moment(track, track.freed[row]!, "never, in this recording")],
+    ["born", moment(track, track.born[row], "before the recording")],
+    ["freed", moment(track, track.freed[row], "never, in this recording")],
     ["lived", lived(track, row)],
     ["for", `${category} (${certainty}), ${phase}`],
     ["module", module],
-    ["address", `${track.address(row)}, stream ${header.rows.streams[columns.stream[row]!] ?? "?"}`],
-    ["pool", pool(track, columns.pool[row]!)],
+    ["address", `${track.address(row)}, stream ${header.rows.streams[columns.stream[row]] ?? "?"}`],
+    ["pool", pool(track, columns.pool[row])],
     ["rounding", slack ? `${size(slack)} more were taken` : ""],
   ];
   return [
     h(
       "div",
       { class: "facts" },
-      h("div", { class: "size" }, size(columns.bytes[row]!)),
+      h("div", { class: "size" }, size(columns.bytes[row])),
       name && h("div", { class: "name" }, name),
       note && h("div", { class: "soft" }, note),
-      h("table", {}, h("tbody", {}, ...facts.filter(([, value]) => value).map(([what, value]) => h("tr", {}, h("th", {}, what), h("td", {}, value))))),
+      h(
+        "table",
+        {},
+        h(
+          "tbody",
+          {},
+          ...facts
+            .filter(([, value]) => value)
+            .map(([what, value]) => h("tr", {}, h("th", {}, what), h("td", {}, value))),
+        ),
+      ),
     ),
     h(
       "div",
       { class: "stack" },
       line
-        ? h("div", { class: "user-line" }, h("b", {}, longPlace(line)), ` in ${line.function}`, columns.inferred[row] ? h("span", { class: "soft" }, " likely: the forward line whose backward was running") : null)
-        : h("div", { class: "user-line soft" }, "No line of yours: PyTorch recorded no Python stack for it."),
+        ? h(
+            "div",
+            { class: "user-line" },
+            h("b", {}, longPlace(line)),
+            ` in ${line.function}`,
+            columns.inferred[row]
+              ? h("span", { class: "soft" }, " likely: the forward line whose backward was running")
+              : null,
+          )
+        : h(
+            "div",
+            { class: "user-line soft" },
+            "No line of yours: PyTorch recorded no Python stack for it.",
+          ),
       stackList(stack),
     ),
     code(track, line ? `${line.file}:${line.line}` : "", line?.line ?? 0),
@@ -60,12 +83,36 @@ export function momentDetails(track: Track, event: number): HTMLElement[] {
       "div",
       { class: "facts" },
       h("div", { class: "size" }, failure ? `${size(failure.bytes)} wanted` : size(total)),
-      h("div", {}, failure ? `with ${size(total)} requested and alive` : "requested and alive at the cursor"),
+      h(
+        "div",
+        {},
+        failure ? `with ${size(total)} requested and alive` : "requested and alive at the cursor",
+      ),
       h("div", { class: "soft" }, eventWords(track, event)),
       step >= 0 && h("div", { class: "soft" }, `step ${count(step)}`),
-      h("p", { class: "soft" }, "Point at an allocation to see who asked for it; click to keep it here. ", h("kbd", {}, "?"), " shows all keys."),
+      h(
+        "p",
+        { class: "soft" },
+        "Point at an allocation to see who asked for it; click to keep it here. ",
+        h("kbd", {}, "?"),
+        " shows all keys.",
+      ),
     ),
-    failure ? h("div", { class: "stack" }, asked ? h("div", { class: "user-line" }, h("b", {}, longPlace(asked)), ` in ${asked.function}`) : null, stackList(stack)) : null,
+    failure
+      ? h(
+          "div",
+          { class: "stack" },
+          asked
+            ? h(
+                "div",
+                { class: "user-line" },
+                h("b", {}, longPlace(asked)),
+                ` in ${asked.function}`,
+              )
+            : null,
+          stackList(stack),
+        )
+      : null,
     h(
       "div",
       { class: "holders" },
@@ -79,11 +126,18 @@ export function momentDetails(track: Track, event: number): HTMLElement[] {
           ...lines.slice(0, 7).map((line) => {
             const bar = h("i", { class: "amount" });
             bar.style.width = `${total ? (100 * line.weight) / total : 0}%`;
-            return h("tr", {}, h("td", { class: "number" }, size(line.weight)), h("td", { class: "number soft" }, share(line.weight, total)), h("td", { class: "held", title: line.long }, bar, h("span", {}, line.name)));
+            return h(
+              "tr",
+              {},
+              h("td", { class: "number" }, size(line.weight)),
+              h("td", { class: "number soft" }, share(line.weight, total)),
+              h("td", { class: "held", title: line.long }, bar, h("span", {}, line.name)),
+            );
           }),
         ),
       ),
-      lines.length > 7 && h("div", { class: "soft" }, `${counted(lines.length - 7, "more line")}: see Who`),
+      lines.length > 7 &&
+        h("div", { class: "soft" }, `${counted(lines.length - 7, "more line")}: see Who`),
     ),
   ].filter((part): part is HTMLDivElement => part !== null);
 }
@@ -95,17 +149,17 @@ function code(track: Track, key: string, line: number): HTMLElement | null {
     "div",
     { class: "code" },
     h("div", { class: "soft" }, "The file as it was when this page was written"),
-    h("pre", {}, ...found.lines.map((text, i) => h("span", { class: found.first + i === line ? "here" : "" }, `${String(found.first + i).padStart(5)}  ${text}\n`))),
-  );
-}
-
-export function stackList(stack: Frame[]): HTMLElement | null {
-  if (!stack.length) return null;
-  return h(
-    "ol",
-    { class: "frames" },
-    ...stack.slice(0, 200).map((frame) => h("li", { class: frame.user ? "user" : "" }, h("span", { class: "function" }, frame.function), " ", h("span", { class: "place" }, longPlace(frame)))),
-    stack.length > 200 && h("li", {}, `… ${counted(stack.length - 200, "more frame")}`),
+    h(
+      "pre",
+      {},
+      ...found.lines.map((text, i) =>
+        h(
+          "span",
+          { class: found.first + i === line ? "here" : "" },
+          `${String(found.first + i).padStart(5)}  ${text}\n`,
+        ),
+      ),
+    ),
   );
 }
 
@@ -117,11 +171,11 @@ function moment(track: Track, event: number, otherwise: string): string {
 }
 
 function lived(track: Track, row: number): string {
-  const died = track.died[row]!;
-  const events = counted(Math.min(died, track.events) - Math.max(track.born[row]!, 0), "event");
+  const died = track.died[row];
+  const events = counted(Math.min(died, track.events) - Math.max(track.born[row], 0), "event");
   if (!track.header.timed) return events;
-  const us = track.timeOf(died) - track.timeOf(track.born[row]!);
-  return `${died >= track.events || track.born[row]! < 0 ? "at least " : ""}${time(us)}, ${events}`;
+  const us = track.timeOf(died) - track.timeOf(track.born[row]);
+  return `${died >= track.events || track.born[row] < 0 ? "at least " : ""}${time(us)}, ${events}`;
 }
 
 function pool(track: Track, number: number): string {

@@ -1,6 +1,6 @@
 // The keys, in one place: the help shows what is bound here.
 
-import { h } from "./dom";
+import { h } from "../draw/dom";
 
 const KEYS: [string, string][] = [
   ["W S, wheel", "zoom in and out in time"],
@@ -30,8 +30,20 @@ export function helpDialog(): HTMLDialogElement {
     "dialog",
     { class: "help", "aria-label": "Keys and mouse" },
     h("h2", {}, "Keys and mouse"),
-    h("table", {}, h("tbody", {}, ...KEYS.map(([keys, what]) => h("tr", {}, h("th", {}, keys), h("td", {}, what))))),
-    h("p", { class: "soft" }, "The address holds what is shown: copy it to share the place. Nothing leaves this page."),
+    h(
+      "table",
+      {},
+      h(
+        "tbody",
+        {},
+        ...KEYS.map(([keys, what]) => h("tr", {}, h("th", {}, keys), h("td", {}, what))),
+      ),
+    ),
+    h(
+      "p",
+      { class: "soft" },
+      "The address holds what is shown: copy it to share the place. Nothing leaves this page.",
+    ),
     h("form", { method: "dialog" }, h("button", { autofocus: true }, "Close")),
   );
   dialog.addEventListener("click", (event) => {

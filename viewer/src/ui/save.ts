@@ -2,15 +2,19 @@
 
 import { CanvasSurface } from "../draw/surface";
 import { SvgSurface } from "../draw/svg";
-import { css } from "../draw/palette";
-import { h } from "./dom";
-import type { Host, Pane } from "./pane";
+import { css } from "../base/palette";
+import { h } from "../draw/dom";
+import type { Host, Pane } from "../state/pane";
 
 export function saveButtons(host: Host, pane: () => Pane): HTMLElement {
   return h(
     "span",
     { class: "save" },
-    h("button", { title: "the picture as a PNG file", onclick: () => void png(host, pane()) }, "PNG"),
+    h(
+      "button",
+      { title: "the picture as a PNG file", onclick: () => void png(host, pane()) },
+      "PNG",
+    ),
     h("button", { title: "the picture as an SVG file", onclick: () => svg(host, pane()) }, "SVG"),
   );
 }
@@ -40,6 +44,9 @@ function svg(host: Host, pane: Pane): void {
 
 function save(blob: Blob, ending: string): void {
   const address = URL.createObjectURL(blob);
-  h("a", { href: address, download: `${document.title.replace(/[^\w.-]+/g, "-")}.${ending}` }).click();
+  h("a", {
+    href: address,
+    download: `${document.title.replace(/[^\w.-]+/g, "-")}.${ending}`,
+  }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }

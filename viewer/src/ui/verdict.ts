@@ -1,12 +1,16 @@
 // The verdict: the answer in words, and the findings. A click on one moves the picture and marks what it is about.
 
 import type { Comparison, Finding, RankFinding } from "../data/header";
-import { longPlace, size } from "../draw/format";
-import { h } from "./dom";
-import type { Scene } from "./scene";
-import type { Store } from "./store";
+import { longPlace, size } from "../base/format";
+import { h } from "../draw/dom";
+import type { Scene } from "../state/scene";
+import type { Store } from "../state/store";
 
-export function verdictPanel(scene: Scene, store: Store, choose: (finding: number) => void): HTMLElement {
+export function verdictPanel(
+  scene: Scene,
+  store: Store,
+  choose: (finding: number) => void,
+): HTMLElement {
   const { verdict, complete } = scene.track.header;
   const chosen = store.state.finding;
   const useful = verdict.findings.map((finding, i) => [finding, i] as const);
@@ -19,10 +23,25 @@ export function verdictPanel(scene: Scene, store: Store, choose: (finding: numbe
     ...verdict.sentences.map((text) => h("p", {}, text)),
     verdict.figures.length > 0 && figures(verdict.figures),
     acts.length > 0 && h("h3", {}, "What to do"),
-    acts.length > 0 && h("ol", { class: "findings" }, ...acts.map(([finding, i]) => item(finding, i, chosen, choose))),
+    acts.length > 0 &&
+      h(
+        "ol",
+        { class: "findings" },
+        ...acts.map(([finding, i]) => item(finding, i, chosen, choose)),
+      ),
     rest.length > 0 && h("h3", {}, acts.length ? "Also seen" : "Seen"),
-    rest.length > 0 && h("ul", { class: "findings" }, ...rest.map(([finding, i]) => item(finding, i, chosen, choose))),
-    verdict.ledger.length > 0 && h("h3", {}, `All of the GPU's memory${verdict.ledger_when ? `, ${verdict.ledger_when}` : ""}`),
+    rest.length > 0 &&
+      h(
+        "ul",
+        { class: "findings" },
+        ...rest.map(([finding, i]) => item(finding, i, chosen, choose)),
+      ),
+    verdict.ledger.length > 0 &&
+      h(
+        "h3",
+        {},
+        `All of the GPU's memory${verdict.ledger_when ? `, ${verdict.ledger_when}` : ""}`,
+      ),
     verdict.ledger.length > 0 && figures(verdict.ledger),
     (verdict.unknown.length > 0 || !complete) && h("h3", {}, "Not known"),
     ...verdict.unknown.map((text) => h("p", { class: "soft" }, text)),
@@ -32,22 +51,41 @@ export function verdictPanel(scene: Scene, store: Store, choose: (finding: numbe
 }
 
 /** What differs between the ranks; a click on a difference turns to the rank. */
-export function comparisonPanel({ headline, findings }: Comparison, shown: string, turnTo: (track: number) => void): HTMLElement {
+export function comparisonPanel(
+  { headline, findings }: Comparison,
+  shown: string,
+  turnTo: (track: number) => void,
+): HTMLElement {
   return h(
     "div",
     { class: "verdict" },
     h("h2", { class: "headline" }, headline),
-    findings.length > 0 && h("ol", { class: "findings" }, ...findings.map((finding) => difference(finding, turnTo))),
+    findings.length > 0 &&
+      h("ol", { class: "findings" }, ...findings.map((finding) => difference(finding, turnTo))),
     h("h3", {}, `${shown} by itself`),
   );
 }
 
 function difference(finding: RankFinding, turnTo: (track: number) => void): HTMLElement {
   const { track } = finding;
-  return h("li", {}, h("button", { class: "finding", "data-finding": "rank", onclick: () => track !== null && turnTo(track) }, ...claims(finding), ...finding.evidence.map((text) => h("span", { class: "evidence" }, text))));
+  return h(
+    "li",
+    {},
+    h(
+      "button",
+      { class: "finding", "data-finding": "rank", onclick: () => track !== null && turnTo(track) },
+      ...claims(finding),
+      ...finding.evidence.map((text) => h("span", { class: "evidence" }, text)),
+    ),
+  );
 }
 
-function claims({ verdict, title, fix, place }: RankFinding | Finding): (HTMLElement | false | null | "")[] {
+function claims({
+  verdict,
+  title,
+  fix,
+  place,
+}: RankFinding | Finding): (HTMLElement | false | null | "")[] {
   return [
     h("span", { class: `grade ${verdict.replaceAll(" ", "-")}` }, verdict),
     h("span", { class: "claim" }, title),
@@ -57,17 +95,35 @@ function claims({ verdict, title, fix, place }: RankFinding | Finding): (HTMLEle
 }
 
 function figures(rows: [number, string][]): HTMLElement {
-  return h("table", { class: "figures" }, h("tbody", {}, ...rows.map(([bytes, words]) => h("tr", {}, h("td", {}, size(bytes)), h("td", {}, words)))));
+  return h(
+    "table",
+    { class: "figures" },
+    h(
+      "tbody",
+      {},
+      ...rows.map(([bytes, words]) => h("tr", {}, h("td", {}, size(bytes)), h("td", {}, words))),
+    ),
+  );
 }
 
-function item(finding: Finding, number: number, chosen: number, choose: (finding: number) => void): HTMLElement {
+function item(
+  finding: Finding,
+  number: number,
+  chosen: number,
+  choose: (finding: number) => void,
+): HTMLElement {
   const open = number === chosen;
   return h(
     "li",
     {},
     h(
       "button",
-      { class: "finding", "aria-expanded": String(open), "data-finding": finding.id, onclick: () => choose(open ? -1 : number) },
+      {
+        class: "finding",
+        "aria-expanded": String(open),
+        "data-finding": finding.id,
+        onclick: () => choose(open ? -1 : number),
+      },
       ...claims(finding),
       ...(open ? finding.evidence.map((text) => h("span", { class: "evidence" }, text)) : []),
     ),

@@ -1,21 +1,31 @@
 // The address view: addresses over time, and below it the heap at the cursor, event by event.
 
-import { count, counted, shortSize, size } from "../draw/format";
+import { count, counted, shortSize, size } from "../base/format";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import { blocksOf, holeAt } from "../layout/heap";
 import { Space } from "../layout/space";
-import { h, sharp } from "../ui/dom";
-import { eventWords } from "../ui/event_words";
-import { listen, setWindow, type Target } from "../ui/input";
-import type { Host, Pane } from "../ui/pane";
+import { h, sharp } from "../draw/dom";
+import { eventWords } from "./event_words";
+import { listen, setWindow, type Target } from "./input";
+import type { Host, Pane } from "../state/pane";
 import { type AddressMap, addressMap } from "./address_map";
 import { drawMarkers, drawTimeAxis, type Plot, plotOf } from "./frame";
 import { type Found, HeapBlocks, holeWords } from "./heap_blocks";
 
 export class AddressesPane implements Pane, Target {
   readonly element: HTMLElement;
-  readonly canvas = h("canvas", { class: "picture", tabIndex: 0, role: "img", "aria-label": "Addresses over time: what is in use, and the holes between" });
-  private readonly heapCanvas = h("canvas", { class: "heap", tabIndex: 0, role: "img", "aria-label": "The heap at the cursor, block by block" });
+  readonly canvas = h("canvas", {
+    class: "picture",
+    tabIndex: 0,
+    role: "img",
+    "aria-label": "Addresses over time: what is in use, and the holes between",
+  });
+  private readonly heapCanvas = h("canvas", {
+    class: "heap",
+    tabIndex: 0,
+    role: "img",
+    "aria-label": "The heap at the cursor, block by block",
+  });
   private readonly words = h("p", { class: "merged" });
   private readonly step = h("p", { class: "event", role: "status" });
   private readonly heap = new HeapBlocks();
@@ -32,12 +42,38 @@ export class AddressesPane implements Pane, Target {
       { class: "pane addresses" },
       h("div", { class: "canvas" }, this.canvas),
       this.words,
-      h("div", { class: "stepper" }, h("button", { title: "the event before (←)", "aria-label": "The event before", onclick: () => this.move(-1) }, "‹"), h("button", { title: "the event after (→)", "aria-label": "The event after", onclick: () => this.move(1) }, "›"), this.step),
+      h(
+        "div",
+        { class: "stepper" },
+        h(
+          "button",
+          {
+            title: "the event before (←)",
+            "aria-label": "The event before",
+            onclick: () => this.move(-1),
+          },
+          "‹",
+        ),
+        h(
+          "button",
+          {
+            title: "the event after (→)",
+            "aria-label": "The event after",
+            onclick: () => this.move(1),
+          },
+          "›",
+        ),
+        this.step,
+      ),
       h("div", { class: "blocks" }, this.heapCanvas),
     );
     listen(this, host.store);
-    this.heapCanvas.addEventListener("pointermove", (event) => this.overHeap(event.offsetX, event.offsetY, false));
-    this.heapCanvas.addEventListener("click", (event) => this.overHeap(event.offsetX, event.offsetY, true));
+    this.heapCanvas.addEventListener("pointermove", (event) =>
+      this.overHeap(event.offsetX, event.offsetY, false),
+    );
+    this.heapCanvas.addEventListener("click", (event) =>
+      this.overHeap(event.offsetX, event.offsetY, true),
+    );
     this.heapCanvas.addEventListener("pointerleave", () => host.inspect(null));
   }
 
@@ -46,8 +82,21 @@ export class AddressesPane implements Pane, Target {
     const box = sharp(this.canvas);
     this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, theme.font));
     const below = sharp(this.heapCanvas);
-    const surface = new CanvasSurface(this.heapCanvas, below.width, below.height, below.ratio, theme.font);
-    this.heap.draw(surface, this.host.scene(), this.host.store.state, this.space(), theme, this.host.marked()?.flags ?? null);
+    const surface = new CanvasSurface(
+      this.heapCanvas,
+      below.width,
+      below.height,
+      below.ratio,
+      theme.font,
+    );
+    this.heap.draw(
+      surface,
+      this.host.scene(),
+      this.host.store.state,
+      this.space(),
+      theme,
+      this.host.marked()?.flags ?? null,
+    );
     this.sayWhatIsShown();
   }
 
@@ -59,8 +108,30 @@ export class AddressesPane implements Pane, Target {
     const plot = plotOf(scene, state, surface.width, surface.height, false);
     const range = this.bytes();
     const marked = host.marked()?.flags ?? null;
-    const key = [state.track, state.by, scene.axis(state.axis).kind, plot.from, plot.to, plot.width, plot.height, range, theme.dark, state.finding, state.search].join();
-    if (key !== this.drawnAs || !this.map) this.map = addressMap(scene, state, this.space(), scene.groups(state.by), plot, range, marked, theme.paper);
+    const key = [
+      state.track,
+      state.by,
+      scene.axis(state.axis).kind,
+      plot.from,
+      plot.to,
+      plot.width,
+      plot.height,
+      range,
+      theme.dark,
+      state.finding,
+      state.search,
+    ].join();
+    if (key !== this.drawnAs || !this.map)
+      this.map = addressMap(
+        scene,
+        state,
+        this.space(),
+        scene.groups(state.by),
+        plot,
+        range,
+        marked,
+        theme.paper,
+      );
     this.drawnAs = key;
     this.shown = plot;
     surface.pixels(this.map.image, plot.left, plot.top, plot.width, plot.height);
@@ -100,7 +171,7 @@ export class AddressesPane implements Pane, Target {
     const column = Math.min(plot.width - 1, Math.max(0, Math.floor(x - plot.left)));
     const found = this.at(x, y);
     const row = found && !found.words ? found.row : -1;
-    this.host.store.set({ cursor: this.map.moments.event[column]!, selected: row });
+    this.host.store.set({ cursor: this.map.moments.event[column], selected: row });
     if (twice) this.show(row);
   }
 
@@ -108,44 +179,69 @@ export class AddressesPane implements Pane, Target {
     if (row < 0) return;
     const { track } = this.scene();
     const axis = this.scene().axis(this.host.store.state.axis);
-    const from = axis.place(track.born[row]!);
-    const to = Math.min(axis.end, axis.place(track.died[row]!));
+    const from = axis.place(track.born[row]);
+    const to = Math.min(axis.end, axis.place(track.died[row]));
     const room = Math.max((to - from) * 0.4, axis.shortest);
     setWindow(this, this.host.store, from - room, to + room);
   }
 
   key(event: KeyboardEvent): boolean {
     const factor = { e: 0.7, q: 1 / 0.7 }[event.key.toLowerCase()];
-    if (factor) this.zoomSpace(factor);
+    if (factor) this.zoomSpace(factor, 0.5);
     else if (event.key === "0") this.range = null;
     else return false;
-    if (factor) this.draw();
     return factor !== undefined;
   }
 
-  private zoomSpace(factor: number): void {
+  zoomSpace(factor: number, share: number): void {
     const [low, high] = this.bytes();
     const { total } = this.space();
     const length = Math.min(total, Math.max(4096, (high - low) * factor));
-    const start = Math.max(0, Math.min((low + high - length) / 2, total - length));
+    const pivot = low + Math.min(1, Math.max(0, share)) * (high - low);
+    this.look(pivot - ((pivot - low) / (high - low)) * length, length);
+  }
+
+  dragSpace(share: number, [low, high]: [number, number]): void {
+    this.look(low + share * (high - low), high - low);
+  }
+
+  private look(from: number, length: number): void {
+    const { total } = this.space();
+    const start = Math.max(0, Math.min(from, total - length));
     this.range = length >= total ? null : [start, start + length];
+    this.draw();
   }
 
   /** The allocation under a point, or the hole and what keeps its segment. */
   at(x: number, y: number): Found | null {
     const plot = this.shown;
-    if (!plot || !this.map || x < plot.left || x >= plot.left + plot.width || y < plot.top || y >= plot.top + plot.height) return null;
-    const event = this.map.moments.event[Math.floor(x - plot.left)]!;
+    if (
+      !plot ||
+      !this.map ||
+      x < plot.left ||
+      x >= plot.left + plot.width ||
+      y < plot.top ||
+      y >= plot.top + plot.height
+    )
+      return null;
+    const event = this.map.moments.event[Math.floor(x - plot.left)];
     const [low, high] = this.bytes();
     const space = this.space();
-    const address = space.addressAt(low + ((plot.top + plot.height - y) / plot.height) * (high - low));
+    const address = space.addressAt(
+      low + ((plot.top + plot.height - y) / plot.height) * (high - low),
+    );
     if (address < 0) return null;
     const { track } = this.scene();
     const blocks = blocksOf(track, space, event);
     const block = blocks.find((one) => one.from <= address && address < one.from + one.bytes);
     if (block) return { row: block.row, words: "" };
     const { segment } = track;
-    const around = track.segmentsAlive(event).find((one) => segment.address[one]! <= address && address < segment.address[one]! + segment.bytes[one]!);
+    const around = track
+      .segmentsAlive(event)
+      .find(
+        (one) =>
+          segment.address[one] <= address && address < segment.address[one] + segment.bytes[one],
+      );
     const hole = around === undefined ? null : holeAt(track, blocks, around, address);
     return hole ? { row: hole.oldest, words: holeWords(hole) } : null;
   }
@@ -174,10 +270,11 @@ export class AddressesPane implements Pane, Target {
     const theme = this.host.theme();
     let last = Infinity;
     space.below.forEach((below, i) => {
-      const y = plot.top + plot.height - ((below + space.sizes[i]! / 2 - low) / (high - low)) * plot.height;
+      const y =
+        plot.top + plot.height - ((below + space.sizes[i] / 2 - low) / (high - low)) * plot.height;
       if (y < plot.top || y > plot.top + plot.height || last - y < 15) return;
       last = y;
-      surface.text(shortSize(space.sizes[i]!), plot.left - 8, y, theme.soft, "right");
+      surface.text(shortSize(space.sizes[i]), plot.left - 8, y, theme.soft, "right");
     });
   }
 
@@ -186,7 +283,9 @@ export class AddressesPane implements Pane, Target {
     const { track } = this.scene();
     const { state } = this.host.store;
     if (!map) return;
-    const small = map.small ? `; ${count(map.small)} are under a pixel and drawn as one${map.every > 1 ? `, one of ${map.every} drawn` : ""}` : "";
+    const small = map.small
+      ? `; ${count(map.small)} are under a pixel and drawn as one${map.every > 1 ? `, one of ${map.every} drawn` : ""}`
+      : "";
     this.words.textContent = `Faintest grey: reserved and free. ${counted(map.drawn, "block")} of ${count(track.n)} drawn${small}. Zoom in for the rest.`;
     const active = track.active.at(state.cursor);
     const reserved = track.reserved.at(state.cursor);

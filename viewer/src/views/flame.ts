@@ -1,9 +1,9 @@
 // The flame graph: the outermost frame on top, as wide as what was asked for through it.
 
-import { css, mix, type Colour } from "../draw/palette";
+import { css, mix, type Colour } from "../base/palette";
 import type { Surface } from "../draw/surface";
 import type { Flame } from "../layout/tally";
-import type { Theme } from "../ui/theme";
+import type { Theme } from "../state/theme";
 import { fit } from "./frame";
 
 export const LINE = 19;
@@ -19,7 +19,15 @@ const OWN: Colour = [239, 177, 74];
 const LIBRARY: Colour = [164, 178, 194];
 
 /** Draws what is inside a frame, and says where each frame is. Frames under half a pixel are left to the zoom. */
-export function drawFlame(surface: Surface, root: Flame, focus: Flame, theme: Theme, wanted: RegExp | null, value: (weight: number) => string, chosen: Flame | null = null): { shown: Shown[]; hidden: number } {
+export function drawFlame(
+  surface: Surface,
+  root: Flame,
+  focus: Flame,
+  theme: Theme,
+  wanted: RegExp | null,
+  value: (weight: number) => string,
+  chosen: Flame | null = null,
+): { shown: Shown[]; hidden: number } {
   const shown: Shown[] = [];
   let hidden = 0;
   const path: Flame[] = [];
@@ -27,7 +35,11 @@ export function drawFlame(surface: Surface, root: Flame, focus: Flame, theme: Th
   const bar = (flame: Flame, x: number, y: number, width: number, above: boolean): void => {
     const base = flame.user ? OWN : LIBRARY;
     const miss = wanted && !wanted.test(flame.long);
-    const colour = miss ? mix(base, theme.paper, 0.75) : above ? mix(base, theme.paper, 0.5) : mix(base, theme.paper, theme.dark ? 0.22 : 0.08);
+    const colour = miss
+      ? mix(base, theme.paper, 0.75)
+      : above
+        ? mix(base, theme.paper, 0.5)
+        : mix(base, theme.paper, theme.dark ? 0.22 : 0.08);
     surface.rect(x, y, Math.max(0.5, width - 1), LINE - 1, css(colour));
     const room = width - 10;
     if (room > 20) {
@@ -36,7 +48,8 @@ export function drawFlame(surface: Surface, root: Flame, focus: Flame, theme: Th
       const name = fit(surface, flame.name, room);
       surface.text(name, x + 5, y + LINE / 2, ink);
       const used = surface.measure(name);
-      if (room - used > surface.measure(bytes) + 14) surface.text(bytes, x + width - 7, y + LINE / 2, ink, "right");
+      if (room - used > surface.measure(bytes) + 14)
+        surface.text(bytes, x + width - 7, y + LINE / 2, ink, "right");
     }
     shown.push({ flame, x, y, width });
   };
@@ -73,7 +86,10 @@ export function neighbour(flame: Flame, key: string): Flame | null {
 }
 
 export function frameAt(shown: Shown[], x: number, y: number): Flame | null {
-  return shown.find((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + LINE)?.flame ?? null;
+  return (
+    shown.find((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + LINE)
+      ?.flame ?? null
+  );
 }
 
 export function heightOf(flame: Flame): number {

@@ -1,14 +1,22 @@
 // One moment's heap as blocks, and what is under a point of it.
 
 import { upperBound } from "../data/search";
-import { size } from "../draw/format";
-import { css, freeColour, mix, shade } from "../draw/palette";
+import { size } from "../base/format";
+import { css, freeColour, mix, shade } from "../base/palette";
 import type { Surface } from "../draw/surface";
-import { type Block, blocksOf, type Heap, heapOf, type Hole, holeAt, type Piece } from "../layout/heap";
+import {
+  type Block,
+  blocksOf,
+  type Heap,
+  heapOf,
+  type Hole,
+  holeAt,
+  type Piece,
+} from "../layout/heap";
 import type { Space } from "../layout/space";
-import type { Scene } from "../ui/scene";
-import type { State } from "../ui/store";
-import type { Theme } from "../ui/theme";
+import type { Scene } from "../state/scene";
+import type { State } from "../state/store";
+import type { Theme } from "../state/theme";
 
 const LEFT = 74;
 const RIGHT = 14;
@@ -26,7 +34,14 @@ export class HeapBlocks {
   private starts: number[] = [];
   private key = "";
 
-  draw(surface: Surface, scene: Scene, state: State, space: Space, theme: Theme, marked: Uint8Array | null): void {
+  draw(
+    surface: Surface,
+    scene: Scene,
+    state: State,
+    space: Space,
+    theme: Theme,
+    marked: Uint8Array | null,
+  ): void {
     const { track } = scene;
     const width = Math.max(20, surface.width - LEFT - RIGHT);
     const lines = Math.max(1, Math.floor((surface.height - TOP - 2) / LINE));
@@ -46,8 +61,12 @@ export class HeapBlocks {
       surface.rect(LEFT + piece.x, y, piece.width, LINE - 3, free);
       const end = piece.from + piece.bytes;
       let painted = -1;
-      for (let i = Math.max(0, upperBound(this.starts, piece.from) - 1); i < this.blocks.length; i++) {
-        const block = this.blocks[i]!;
+      for (
+        let i = Math.max(0, upperBound(this.starts, piece.from) - 1);
+        i < this.blocks.length;
+        i++
+      ) {
+        const block = this.blocks[i];
         if (block.from >= end) break;
         const from = Math.max(block.from, piece.from);
         const to = Math.min(block.from + block.bytes, end);
@@ -56,23 +75,37 @@ export class HeapBlocks {
         const wide = (to - from) / heap.bytesPerPixel;
         if (x + wide < painted + 0.5) continue;
         painted = x + wide;
-        const group = groups.groups[groups.of[block.row]!]!;
+        const group = groups.groups[groups.of[block.row]];
         const colour = shade(group.colour, block.row);
-        const pending = track.freed[block.row]! <= state.cursor;
+        const pending = track.freed[block.row] <= state.cursor;
         const dim = marked && !marked[block.row];
         const gap = wide > 3 ? 0.6 : 0;
-        surface.rect(x, y, Math.max(0.5, wide - gap), LINE - 3, css(dim ? mix(colour, theme.paper, 0.75) : colour, pending ? 0.45 : 1));
-        if (block.row === state.selected) surface.line([x, y, x + wide, y, x + wide, y + LINE - 3, x, y + LINE - 3, x, y], theme.ink, 1.5);
+        surface.rect(
+          x,
+          y,
+          Math.max(0.5, wide - gap),
+          LINE - 3,
+          css(dim ? mix(colour, theme.paper, 0.75) : colour, pending ? 0.45 : 1),
+        );
+        if (block.row === state.selected)
+          surface.line(
+            [x, y, x + wide, y, x + wide, y + LINE - 3, x, y + LINE - 3, x, y],
+            theme.ink,
+            1.5,
+          );
       }
     }
-    if (!heap.pieces.length) surface.text("nothing is reserved here", LEFT, TOP + LINE / 2, theme.soft);
+    if (!heap.pieces.length)
+      surface.text("nothing is reserved here", LEFT, TOP + LINE / 2, theme.soft);
   }
 
   at(scene: Scene, x: number, y: number): Found | null {
     const { heap } = this;
     if (!heap) return null;
     const line = Math.floor((y - TOP) / LINE);
-    const piece = heap.pieces.find((one) => one.line === line && x - LEFT >= one.x && x - LEFT < one.x + one.width);
+    const piece = heap.pieces.find(
+      (one) => one.line === line && x - LEFT >= one.x && x - LEFT < one.x + one.width,
+    );
     if (!piece) return null;
     return this.under(scene, piece, piece.from + (x - LEFT - piece.x) * heap.bytesPerPixel);
   }

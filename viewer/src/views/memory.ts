@@ -1,14 +1,22 @@
 // Memory over time: the stack of allocations, the allocator's lines over it, and what is under the pointer.
 
 import type { WhatIfLine } from "../data/what_if";
-import { size } from "../draw/format";
+import { size } from "../base/format";
 import { Raster } from "../draw/raster";
 import type { Surface } from "../draw/surface";
 import { type Hit, hit, stack, type Stacked } from "../layout/stacked";
-import type { Scene } from "../ui/scene";
-import type { State } from "../ui/store";
-import type { Theme } from "../ui/theme";
-import { drawByteAxis, drawMarkers, drawStrips, drawTimeAxis, type Plot, plotOf, xOf } from "./frame";
+import type { Scene } from "../state/scene";
+import type { State } from "../state/store";
+import type { Theme } from "../state/theme";
+import {
+  drawByteAxis,
+  drawMarkers,
+  drawStrips,
+  drawTimeAxis,
+  type Plot,
+  plotOf,
+  xOf,
+} from "./frame";
 import { drawDeath, endLabel, Labels, type Line, whatIfLines } from "./what_if_lines";
 
 /** Where the line of a replayed setting ends within the picture. */
@@ -30,21 +38,53 @@ export class Memory {
   layout(scene: Scene, state: State, width: number, height: number): Stacked {
     const plot = plotOf(scene, state, width, height);
     const [low, high] = state.bytes ?? [0, scene.ceiling(state)];
-    const key = [state.track, state.by, scene.axis(state.axis).kind, plot.from, plot.to, low, high, plot.width, plot.height].join();
+    const key = [
+      state.track,
+      state.by,
+      scene.axis(state.axis).kind,
+      plot.from,
+      plot.to,
+      low,
+      high,
+      plot.width,
+      plot.height,
+    ].join();
     this.plot = plot;
     if (this.stacked && key === this.key) return this.stacked;
     this.key = key;
-    const window = { from: plot.from, to: plot.to, low, high, width: plot.width, height: plot.height };
-    this.stacked = stack(scene.track, scene.groups(state.by), scene.lifetimes, scene.axis(state.axis), window);
+    const window = {
+      from: plot.from,
+      to: plot.to,
+      low,
+      high,
+      width: plot.width,
+      height: plot.height,
+    };
+    this.stacked = stack(
+      scene.track,
+      scene.groups(state.by),
+      scene.lifetimes,
+      scene.axis(state.axis),
+      window,
+    );
     return this.stacked;
   }
 
-  draw(surface: Surface, scene: Scene, state: State, theme: Theme, marked: Uint8Array | null): void {
+  draw(
+    surface: Surface,
+    scene: Scene,
+    state: State,
+    theme: Theme,
+    marked: Uint8Array | null,
+  ): void {
     const stacked = this.layout(scene, state, surface.width, surface.height);
     const plot = this.plot!;
     const { low, high } = stacked.window;
     drawByteAxis(surface, plot, low, high, theme);
-    const image = this.raster.paint(stacked, scene.groups(state.by), { marked, paper: theme.paper });
+    const image = this.raster.paint(stacked, scene.groups(state.by), {
+      marked,
+      paper: theme.paper,
+    });
     surface.pixels(image, plot.left, plot.top, plot.width, plot.height);
     const whatIf = whatIfLines(scene.track, stacked.moments, theme);
     const ends = this.ends(scene, state, whatIf);
@@ -53,7 +93,14 @@ export class Memory {
       drawLines(surface, plot, stacked, [...this.lines(scene, state, theme), ...whatIf], theme);
       const labels = new Labels(surface, plot, theme);
       drawLevels(surface, plot, scene, low, high, theme, labels);
-      for (const end of ends) labels.put(endLabel(end.line, end.dies), end.x - (end.dies ? 8 : 4), end.y, end.colour, "right");
+      for (const end of ends)
+        labels.put(
+          endLabel(end.line, end.dies),
+          end.x - (end.dies ? 8 : 4),
+          end.y,
+          end.colour,
+          "right",
+        );
     });
     drawTimeAxis(surface, plot, scene, state, theme);
     drawStrips(surface, plot, scene, state, theme);
@@ -66,11 +113,17 @@ export class Memory {
     const { event, first, last } = this.stacked!.moments;
     const found: Line[] = [];
     const highest = (curve: typeof track.allocated) =>
-      Float64Array.from(event, (_, i) => curve.at(last[i]! > first[i]! ? curve.peak(first[i]!, last[i]! + 1) : first[i]!));
-    if (state.lines.allocated) found.push({ colour: theme.accent, dash: [2, 2], bytes: highest(track.allocated) });
-    if (state.lines.active) found.push({ colour: theme.accent, dash: [], bytes: highest(track.active) });
+      Float64Array.from(event, (_, i) =>
+        curve.at(last[i] > first[i] ? curve.peak(first[i], last[i] + 1) : first[i]),
+      );
+    if (state.lines.allocated)
+      found.push({ colour: theme.accent, dash: [2, 2], bytes: highest(track.allocated) });
+    if (state.lines.active)
+      found.push({ colour: theme.accent, dash: [], bytes: highest(track.active) });
     if (state.lines.reserved) {
-      const reserved = Float64Array.from(event, (_, i) => track.reserved.highest(first[i]!, last[i]! + 1));
+      const reserved = Float64Array.from(event, (_, i) =>
+        track.reserved.highest(first[i], last[i] + 1),
+      );
       found.push({ colour: theme.ink, dash: [], bytes: reserved });
     }
     return found;
@@ -83,19 +136,36 @@ export class Memory {
     const plot = this.plot!;
     const axis = scene.axis(state.axis);
     const found = lines.map(({ bytes, colour }, i) => {
-      const line = track.whatIf[i]!;
+      const line = track.whatIf[i];
       const { died } = line.header;
       const right = plot.left + plot.width;
-      const x = died === null ? Infinity : xOf(plot, axis.place(died) + (axis.kind === "events" ? 0.5 : 0));
+      const x =
+        died === null ? Infinity : xOf(plot, axis.place(died) + (axis.kind === "events" ? 0.5 : 0));
       const dies = x <= right;
-      return { line, colour, dies, x: dies ? x : right, y: yOf(plot, stacked, bytes[bytes.length - 1] ?? -1) };
+      return {
+        line,
+        colour,
+        dies,
+        x: dies ? x : right,
+        y: yOf(plot, stacked, bytes[bytes.length - 1] ?? -1),
+      };
     });
-    return found.filter(({ y }) => y >= plot.top && y <= plot.top + plot.height).sort((a, b) => a.y - b.y);
+    return found
+      .filter(({ y }) => y >= plot.top && y <= plot.top + plot.height)
+      .sort((a, b) => a.y - b.y);
   }
 
   hit(scene: Scene, state: State, x: number, y: number): Hit | null {
     const { stacked, plot } = this;
-    if (!stacked || !plot || x < plot.left || x >= plot.left + plot.width || y < plot.top || y >= plot.top + plot.height) return null;
+    if (
+      !stacked ||
+      !plot ||
+      x < plot.left ||
+      x >= plot.left + plot.width ||
+      y < plot.top ||
+      y >= plot.top + plot.height
+    )
+      return null;
     const { low, high } = stacked.window;
     const bytes = low + ((plot.top + plot.height - y) / plot.height) * (high - low);
     return hit(scene.track, scene.groups(state.by), stacked, Math.floor(x - plot.left), bytes);
@@ -108,30 +178,46 @@ function yOf(plot: Plot, stacked: Stacked, bytes: number): number {
 }
 
 /** All lines, over a pale edge of each: what lies under a dashed line shows through it. */
-function drawLines(surface: Surface, plot: Plot, stacked: Stacked, lines: Line[], theme: Theme): void {
+function drawLines(
+  surface: Surface,
+  plot: Plot,
+  stacked: Stacked,
+  lines: Line[],
+  theme: Theme,
+): void {
   const all = lines.map((line) => pointsOf(plot, stacked, line.bytes));
-  for (const points of all) surface.line(points, theme.dark ? "rgb(0 0 0 / 0.55)" : "rgb(255 255 255 / 0.75)", 3.5);
-  all.forEach((points, i) => surface.line(points, lines[i]!.colour, 1.5, lines[i]!.dash));
+  for (const points of all)
+    surface.line(points, theme.dark ? "rgb(0 0 0 / 0.55)" : "rgb(255 255 255 / 0.75)", 3.5);
+  all.forEach((points, i) => surface.line(points, lines[i].colour, 1.5, lines[i].dash));
 }
 
 function pointsOf(plot: Plot, stacked: Stacked, bytes: ArrayLike<number>): number[] {
   const points: number[] = [];
   for (let i = 0; i < bytes.length; i++) {
-    const y = yOf(plot, stacked, bytes[i]!);
+    const y = yOf(plot, stacked, bytes[i]);
     if (i && bytes[i] === bytes[i - 1] && i + 1 < bytes.length) continue;
-    if (i) points.push(plot.left + i, points[points.length - 1]!);
+    if (i) points.push(plot.left + i, points[points.length - 1]);
     points.push(plot.left + i, y);
   }
-  if (bytes.length) points.push(plot.left + bytes.length, points[points.length - 1]!);
+  if (bytes.length) points.push(plot.left + bytes.length, points[points.length - 1]);
   return points;
 }
 
 /** Levels over the whole width: the limit, or the device's memory. */
-function drawLevels(surface: Surface, plot: Plot, scene: Scene, low: number, high: number, theme: Theme, labels: Labels): void {
+function drawLevels(
+  surface: Surface,
+  plot: Plot,
+  scene: Scene,
+  low: number,
+  high: number,
+  theme: Theme,
+  labels: Labels,
+): void {
   const { limit_bytes: limit, total_bytes: total } = scene.track.header;
   const level = (bytes: number, label: string, colour: string, dash: number[]) => {
     if (bytes < low || bytes > high) return;
-    const y = Math.round(plot.top + plot.height - ((bytes - low) / (high - low)) * plot.height) + 0.5;
+    const y =
+      Math.round(plot.top + plot.height - ((bytes - low) / (high - low)) * plot.height) + 0.5;
     surface.line([plot.left, y, plot.left + plot.width, y], colour, 1.25, dash);
     labels.put(label, plot.left + 6, y, colour, "left");
   };
@@ -145,10 +231,24 @@ function outline(surface: Surface, plot: Plot, stacked: Stacked, row: number, th
     const upper: number[] = [];
     const lower: number[] = [];
     for (const [column, from, to] of shape) {
-      upper.push(plot.left + column, yOf(plot, stacked, to), plot.left + column + 1, yOf(plot, stacked, to));
-      lower.unshift(plot.left + column + 1, yOf(plot, stacked, from), plot.left + column, yOf(plot, stacked, from));
+      upper.push(
+        plot.left + column,
+        yOf(plot, stacked, to),
+        plot.left + column + 1,
+        yOf(plot, stacked, to),
+      );
+      lower.unshift(
+        plot.left + column + 1,
+        yOf(plot, stacked, from),
+        plot.left + column,
+        yOf(plot, stacked, from),
+      );
     }
-    surface.area([...upper, ...lower], theme.dark ? "rgb(255 255 255 / 0.25)" : "rgb(255 255 255 / 0.35)", theme.ink);
+    surface.area(
+      [...upper, ...lower],
+      theme.dark ? "rgb(255 255 255 / 0.25)" : "rgb(255 255 255 / 0.35)",
+      theme.ink,
+    );
   }
 }
 
@@ -158,10 +258,10 @@ export function shapesOf(stacked: Stacked, row: number): [number, number, number
   const shapes: [number, number, number][][] = [];
   let last = -2;
   for (let column = 0; column < stacked.window.width; column++) {
-    for (let p = starts[column]!, end = starts[column + 1]!; p < end; p++) {
+    for (let p = starts[column], end = starts[column + 1]; p < end; p++) {
       if (what[p] !== row) continue;
       if (last !== column - 1) shapes.push([]);
-      shapes[shapes.length - 1]!.push([column, p > starts[column]! ? top[p - 1]! : 0, top[p]!]);
+      shapes[shapes.length - 1].push([column, p > starts[column] ? top[p - 1] : 0, top[p]]);
       last = column;
       break;
     }

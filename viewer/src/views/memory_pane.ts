@@ -1,13 +1,13 @@
 // The memory view: the overview strip, the picture, and what the pointer does in them.
 
-import { count, counted, size } from "../draw/format";
-import { css } from "../draw/palette";
+import { count, counted, size } from "../base/format";
+import { css } from "../base/palette";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import type { Hit } from "../layout/stacked";
-import { h, sharp } from "../ui/dom";
-import { listen, setWindow, type Target } from "../ui/input";
-import { callLine, callsWords } from "../ui/call_words";
-import type { Host, Pane } from "../ui/pane";
+import { h, sharp } from "../draw/dom";
+import { listen, setWindow, type Target } from "./input";
+import { callLine, callsWords } from "./call_words";
+import type { Host, Pane } from "../state/pane";
 import { callUnder } from "./frame";
 import { Memory } from "./memory";
 import { Overview } from "./overview";
@@ -15,7 +15,12 @@ import { ReservedTable, whatIfWords } from "./what_if_lines";
 
 export class MemoryPane implements Pane, Target {
   readonly element: HTMLElement;
-  readonly canvas = h("canvas", { class: "picture", tabIndex: 0, role: "img", "aria-label": "Memory over time, as a stack of allocations" });
+  readonly canvas = h("canvas", {
+    class: "picture",
+    tabIndex: 0,
+    role: "img",
+    "aria-label": "Memory over time, as a stack of allocations",
+  });
   private readonly tip = h("div", { class: "tip", hidden: true });
   private readonly strip = h("canvas", { class: "overview", "aria-hidden": "true" });
   private readonly merged = h("p", { class: "merged", "aria-live": "off" });
@@ -45,12 +50,18 @@ export class MemoryPane implements Pane, Target {
     const state = host.store.state;
     const scene = host.scene();
     const strip = sharp(this.strip);
-    this.overview.draw(new CanvasSurface(this.strip, strip.width, strip.height, strip.ratio, theme.font), scene, state, theme);
+    this.overview.draw(
+      new CanvasSurface(this.strip, strip.width, strip.height, strip.ratio, theme.font),
+      scene,
+      state,
+      theme,
+    );
     const box = sharp(this.canvas);
     this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, theme.font));
     this.sayMerged();
     this.calls.hidden = !scene.track.calls;
-    if (scene.track.calls) this.calls.textContent = this.calls.title = callsWords(scene.track.calls);
+    if (scene.track.calls)
+      this.calls.textContent = this.calls.title = callsWords(scene.track.calls);
     this.sayWhatIf();
     const plot = this.memory.plot!;
     const [low, high] = this.bytes()!;
@@ -59,7 +70,13 @@ export class MemoryPane implements Pane, Target {
 
   picture(surface: Surface): void {
     const { host } = this;
-    this.memory.draw(surface, host.scene(), host.store.state, host.theme(), host.marked()?.flags ?? null);
+    this.memory.draw(
+      surface,
+      host.scene(),
+      host.store.state,
+      host.theme(),
+      host.marked()?.flags ?? null,
+    );
   }
 
   extent(): { width: number; height: number } {
@@ -89,19 +106,28 @@ export class MemoryPane implements Pane, Target {
     const reserved = this.reservedAt(x, y);
     if (!found && !reserved) return this.leave();
     if (!found) {
-      this.tip.replaceChildren(reserved!, h("div", { class: "soft" }, `after event ${count(this.eventAt(x))}`));
+      this.tip.replaceChildren(
+        reserved!,
+        h("div", { class: "soft" }, `after event ${count(this.eventAt(x))}`),
+      );
       this.placeTip(x, y);
       return host.inspect(null);
     }
     const { track } = scene;
-    const group = scene.groups(host.store.state.by).groups[found.group]!;
+    const group = scene.groups(host.store.state.by).groups[found.group];
     const total = track.requested.at(found.event);
-    const name = found.row >= 0 ? size(track.row.bytes[found.row]!) : size(found.to - found.from);
+    const name = found.row >= 0 ? size(track.row.bytes[found.row]) : size(found.to - found.from);
     const line = found.row >= 0 ? track.line(found.row) : null;
     this.tip.replaceChildren(
       h("div", {}, swatch(css(group.colour)), h("b", {}, name), ` ${group.name}`),
-      line ? h("div", {}, `${line.file.split(/[/\\]/).pop()}:${line.line} in ${line.function}`) : "",
-      h("div", { class: "soft" }, `of ${size(total)} requested at event ${count(found.event)}${found.merged ? "; drawn merged" : ""}`),
+      line
+        ? h("div", {}, `${line.file.split(/[/\\]/).pop()}:${line.line} in ${line.function}`)
+        : "",
+      h(
+        "div",
+        { class: "soft" },
+        `of ${size(total)} requested at event ${count(found.event)}${found.merged ? "; drawn merged" : ""}`,
+      ),
       reserved ?? "",
     );
     this.placeTip(x, y);
@@ -111,12 +137,20 @@ export class MemoryPane implements Pane, Target {
   /** What is reserved there, as recorded and under each setting; null outside of the picture, and where none is replayed. */
   private reservedAt(x: number, y: number): HTMLElement | null {
     const { plot } = this.memory;
-    if (!this.reserved || !plot || x < plot.left || x >= plot.left + plot.width || y < plot.top || y >= plot.top + plot.height) return null;
+    if (
+      !this.reserved ||
+      !plot ||
+      x < plot.left ||
+      x >= plot.left + plot.width ||
+      y < plot.top ||
+      y >= plot.top + plot.height
+    )
+      return null;
     return this.reserved.at(this.eventAt(x));
   }
 
   private eventAt(x: number): number {
-    return this.memory.stacked!.moments.event[Math.floor(x - this.memory.plot!.left)]!;
+    return this.memory.stacked!.moments.event[Math.floor(x - this.memory.plot!.left)];
   }
 
   private callAt(x: number, y: number): number {
@@ -127,8 +161,11 @@ export class MemoryPane implements Pane, Target {
   private hoverCall(call: number, x: number, y: number): void {
     const { track } = this.host.scene();
     const calls = track.calls!;
-    const problem = calls.column.problem[call]!;
-    this.tip.replaceChildren(h("div", {}, callLine(track, calls, call)), problem ? h("div", { class: "wrong" }, track.text(problem - 1)) : "");
+    const problem = calls.column.problem[call];
+    this.tip.replaceChildren(
+      h("div", {}, callLine(track, calls, call)),
+      problem ? h("div", { class: "wrong" }, track.text(problem - 1)) : "",
+    );
     this.placeTip(x, y);
     this.host.inspectCall(call);
   }
@@ -137,7 +174,10 @@ export class MemoryPane implements Pane, Target {
   private placeTip(x: number, y: number): void {
     const { style } = this.tip;
     // As they were last set: to ask the page for them would lay it out once more.
-    const [wide, high] = [parseFloat(this.canvas.style.width), parseFloat(this.canvas.style.height)];
+    const [wide, high] = [
+      parseFloat(this.canvas.style.width),
+      parseFloat(this.canvas.style.height),
+    ];
     const [left, upper] = [x <= wide * 0.62, y <= high * 0.6];
     this.tip.hidden = false;
     style.left = left ? `${x + 14}px` : "auto";
@@ -159,8 +199,11 @@ export class MemoryPane implements Pane, Target {
     if (!plot) return;
     const axis = scene.axis(host.store.state.axis);
     const call = this.callAt(x, y);
-    if (call >= 0) return host.store.set({ call, cursor: scene.track.calls!.event(scene.track, call) });
-    const event = found?.event ?? axis.event(plot.from + ((x - plot.left) / plot.width) * (plot.to - plot.from));
+    if (call >= 0)
+      return host.store.set({ call, cursor: scene.track.calls!.event(scene.track, call) });
+    const event =
+      found?.event ??
+      axis.event(plot.from + ((x - plot.left) / plot.width) * (plot.to - plot.from));
     host.store.set({ cursor: event, selected: found?.row ?? -1, call: -1 });
     if (twice && found && found.row >= 0) this.show(found.row);
   }
@@ -169,8 +212,8 @@ export class MemoryPane implements Pane, Target {
   show(row: number): void {
     const scene = this.host.scene();
     const axis = scene.axis(this.host.store.state.axis);
-    const from = axis.place(scene.track.born[row]!);
-    const to = Math.min(axis.end, axis.place(scene.track.died[row]!));
+    const from = axis.place(scene.track.born[row]);
+    const to = Math.min(axis.end, axis.place(scene.track.died[row]));
     const room = Math.max((to - from) * 0.4, axis.shortest);
     setWindow(this, this.host.store, from - room, to + room);
   }
@@ -179,14 +222,21 @@ export class MemoryPane implements Pane, Target {
     const { stacked } = this.memory;
     if (!stacked) return;
     const { track } = this.host.scene();
-    const first = Math.max(0, stacked.moments.first[0]!);
-    const events = stacked.moments.last[stacked.window.width - 1]! - first + 1;
+    const first = Math.max(0, stacked.moments.first[0]);
+    const events = stacked.moments.last[stacked.window.width - 1] - first + 1;
     const perColumn = events / stacked.window.width;
     const drawn = `${count(stacked.drawn)} of ${counted(track.n, "allocation")} drawn one by one`;
-    const merged = stacked.cut ? "the smaller are merged" : "what is under a pixel is merged on top of its colour";
-    const columns = perColumn > 1.01 ? `; each column is the highest of ${perColumn < 10 ? perColumn.toFixed(1) : count(Math.round(perColumn))} events` : "";
+    const merged = stacked.cut
+      ? "the smaller are merged"
+      : "what is under a pixel is merged on top of its colour";
+    const columns =
+      perColumn > 1.01
+        ? `; each column is the highest of ${perColumn < 10 ? perColumn.toFixed(1) : count(Math.round(perColumn))} events`
+        : "";
     const all = stacked.drawn === track.n && !columns;
-    this.merged.textContent = all ? `${drawn}.` : `${drawn}; ${merged}${columns}. Zoom in for the rest.`;
+    this.merged.textContent = all
+      ? `${drawn}.`
+      : `${drawn}; ${merged}${columns}. Zoom in for the rest.`;
     this.merged.title = this.merged.textContent;
   }
 
@@ -205,7 +255,8 @@ export class MemoryPane implements Pane, Target {
   private listenToStrip(): void {
     let grip: { kind: "move" | "from" | "to"; offset: number } | null = null;
     const { store } = this.host;
-    const place = (event: PointerEvent) => this.overview.place(this.scene(), store.state, this.strip.clientWidth, event.offsetX);
+    const place = (event: PointerEvent) =>
+      this.overview.place(this.scene(), store.state, this.strip.clientWidth, event.offsetX);
     this.strip.addEventListener("pointerdown", (event) => {
       const [a, b] = this.overview.handles(this.scene(), store.state, this.strip.clientWidth);
       const [from, to] = this.scene().window(store.state);
@@ -214,7 +265,8 @@ export class MemoryPane implements Pane, Target {
       if (Math.abs(event.offsetX - a) < 6) grip = { kind: "from", offset: 0 };
       else if (Math.abs(event.offsetX - b) < 6) grip = { kind: "to", offset: 0 };
       else {
-        if (at < from || at > to) setWindow(this, store, at - (to - from) / 2, at + (to - from) / 2);
+        if (at < from || at > to)
+          setWindow(this, store, at - (to - from) / 2, at + (to - from) / 2);
         grip = { kind: "move", offset: at - this.scene().window(store.state)[0] };
       }
     });
@@ -225,7 +277,10 @@ export class MemoryPane implements Pane, Target {
       if (grip.kind === "from") setWindow(this, store, Math.min(at, to - 4), to);
       else if (grip.kind === "to") setWindow(this, store, from, Math.max(at, from + 4));
       else {
-        const start = Math.max(0, Math.min(at - grip.offset, this.scene().axis(store.state.axis).end - (to - from)));
+        const start = Math.max(
+          0,
+          Math.min(at - grip.offset, this.scene().axis(store.state.axis).end - (to - from)),
+        );
         setWindow(this, store, start, start + (to - from));
       }
     });
@@ -242,4 +297,3 @@ export function swatch(colour: string): HTMLElement {
 function note(found: Hit): string {
   return found.merged ? "Too small or too short here to be drawn by itself." : "";
 }
-

@@ -1,7 +1,7 @@
 // Which views a page has: those that its recordings have something for.
 
-import type { Host, Pane } from "../ui/pane";
-import type { Tab } from "../ui/store";
+import type { Host, Pane } from "../state/pane";
+import type { Tab } from "../state/store";
 import { AddressesPane } from "./addresses_pane";
 import { ComparePane } from "./compare_pane";
 import { MemoryPane } from "./memory_pane";

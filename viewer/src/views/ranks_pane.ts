@@ -1,18 +1,22 @@
 // Many ranks: one strip each, on one scale, sorted by rank, by peak, or by how far a peak is from the usual one.
 
-import { counted, size } from "../draw/format";
+import { counted, size } from "../base/format";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import { type Highest, highestOf } from "../layout/highest";
-import { fill, h, sharp } from "../ui/dom";
-import { trackName } from "../ui/names";
-import { startOf } from "../ui/scene";
-import type { Host, Pane } from "../ui/pane";
-import { callLine } from "../ui/call_words";
-import type { Scene } from "../ui/scene";
+import { fill, h, sharp } from "../draw/dom";
+import { trackName } from "../state/names";
+import { startOf } from "../state/scene";
+import type { Host, Pane } from "../state/pane";
+import { callLine } from "./call_words";
+import type { Scene } from "../state/scene";
 import { type Band, callAt, drawCalls } from "./calls_band";
 import { signed } from "./compare_pane";
 
-const ORDERS = { rank: "in order", peak: "by peak", difference: "by difference from the usual" } as const;
+const ORDERS = {
+  rank: "in order",
+  peak: "by peak",
+  difference: "by difference from the usual",
+} as const;
 type Order = keyof typeof ORDERS;
 const LEFT = 240;
 const LINE = 46;
@@ -21,8 +25,16 @@ const RIGHT = 14;
 
 export class RanksPane implements Pane {
   readonly element: HTMLElement;
-  private readonly canvas = h("canvas", { tabIndex: 0, role: "img", "aria-label": "Memory over time, one strip a rank" });
-  private readonly scroll = h("div", { class: "canvas flames" }, h("div", { class: "inner" }, this.canvas));
+  private readonly canvas = h("canvas", {
+    tabIndex: 0,
+    role: "img",
+    "aria-label": "Memory over time, one strip a rank",
+  });
+  private readonly scroll = h(
+    "div",
+    { class: "canvas flames" },
+    h("div", { class: "inner" }, this.canvas),
+  );
   private readonly bar = h("div", { class: "bar" });
   private readonly words = h("p", { class: "answer", role: "status" });
   private order: Order = "peak";
@@ -37,8 +49,11 @@ export class RanksPane implements Pane {
     this.canvas.addEventListener("pointermove", (event) => {
       const track = this.tracks()[Math.floor(event.offsetY / LINE)];
       const call = track === undefined ? -1 : this.callAt(track, event.offsetX, event.offsetY);
-      const scene = host.scenes[track ?? 0]!.track;
-      this.canvas.title = call < 0 ? "" : [callLine(scene, scene.calls!, call), wrong(scene, call)].filter(Boolean).join("\n");
+      const scene = host.scenes[track ?? 0].track;
+      this.canvas.title =
+        call < 0
+          ? ""
+          : [callLine(scene, scene.calls!, call), wrong(scene, call)].filter(Boolean).join("\n");
     });
     this.canvas.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
@@ -53,29 +68,66 @@ export class RanksPane implements Pane {
     if (!by) return false;
     const tracks = this.tracks();
     const { store, scenes } = this.host;
-    const next = tracks[Math.min(tracks.length - 1, Math.max(0, tracks.indexOf(store.state.track) + by))]!;
-    const scene = scenes[next]!;
-    store.set({ track: next, cursor: scene.track.answer, selected: -1, finding: -1, bytes: null, window: scene.opening(store.state.axis) });
-    this.host.say(`${trackName(scene, scenes)}, peak ${size(peak(scene))}${scene.track.header.verdict.failed ? ", failed" : ""}`);
+    const next =
+      tracks[Math.min(tracks.length - 1, Math.max(0, tracks.indexOf(store.state.track) + by))];
+    const scene = scenes[next];
+    store.set({
+      track: next,
+      cursor: scene.track.answer,
+      selected: -1,
+      finding: -1,
+      bytes: null,
+      window: scene.opening(store.state.axis),
+    });
+    this.host.say(
+      `${trackName(scene, scenes)}, peak ${size(peak(scene))}${scene.track.header.verdict.failed ? ", failed" : ""}`,
+    );
     return true;
   }
 
   draw(): void {
     fill(
       this.bar,
-      h("span", { class: "switch", role: "group", "aria-label": "order" }, ...(Object.keys(ORDERS) as Order[]).filter((order) => order !== "difference" || this.hasUsual()).map((order) => h("button", { "aria-pressed": String(order === this.order), onclick: () => { this.order = order; this.draw(); } }, ORDERS[order]))),
-      h("span", { class: "soft" }, `filled: requested, line: reserved${this.host.scenes.some((scene) => scene.track.calls?.n) ? ", below: collectives" : ""}; click a strip to open it`),
+      h(
+        "span",
+        { class: "switch", role: "group", "aria-label": "order" },
+        ...(Object.keys(ORDERS) as Order[])
+          .filter((order) => order !== "difference" || this.hasUsual())
+          .map((order) =>
+            h(
+              "button",
+              {
+                "aria-pressed": String(order === this.order),
+                onclick: () => {
+                  this.order = order;
+                  this.draw();
+                },
+              },
+              ORDERS[order],
+            ),
+          ),
+      ),
+      h(
+        "span",
+        { class: "soft" },
+        `filled: requested, line: reserved${this.host.scenes.some((scene) => scene.track.calls?.n) ? ", below: collectives" : ""}; click a strip to open it`,
+      ),
     );
     const usual = this.usual();
     const ordered = [...this.host.scenes].sort((a, b) => peak(b) - peak(a));
-    const first = ordered[0]!;
-    const last = ordered[ordered.length - 1]!;
+    const first = ordered[0];
+    const last = ordered[ordered.length - 1];
     const told = this.hasUsual() ? `; the usual peak is ${size(usual)}` : "";
-    this.words.textContent = peak(first) === peak(last) ? `All ${ordered.length} peak at ${size(usual)}.` : `${trackName(first, this.host.scenes)} peaks highest, at ${size(peak(first))}; ${trackName(last, this.host.scenes)} lowest, at ${size(peak(last))}${told}.`;
+    this.words.textContent =
+      peak(first) === peak(last)
+        ? `All ${ordered.length} peak at ${size(usual)}.`
+        : `${trackName(first, this.host.scenes)} peaks highest, at ${size(peak(first))}; ${trackName(last, this.host.scenes)} lowest, at ${size(peak(last))}${told}.`;
     this.words.textContent += this.unfinished();
     (this.canvas.parentElement as HTMLElement).style.height = `${this.host.scenes.length * LINE}px`;
     const box = sharp(this.canvas);
-    this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font));
+    this.picture(
+      new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font),
+    );
   }
 
   extent(): { width: number; height: number } {
@@ -88,36 +140,62 @@ export class RanksPane implements Pane {
     const { state } = host.store;
     const axes = host.scenes.map((scene) => scene.axis(state.axis));
     const starts = host.scenes.map((scene) => startOf(scene, state.axis));
-    const end = Math.max(...axes.map((axis, i) => axis.end - starts[i]!));
+    const end = Math.max(...axes.map((axis, i) => axis.end - starts[i]));
     const width = Math.max(20, Math.floor(surface.width - LEFT - RIGHT));
-    const most = Math.max(1, ...host.scenes.map(({ track }) => Math.max(track.header.counters.requested[1], track.header.counters.reserved[1])));
+    const most = Math.max(
+      1,
+      ...host.scenes.map(({ track }) =>
+        Math.max(track.header.counters.requested[1], track.header.counters.reserved[1]),
+      ),
+    );
     const usual = this.usual();
     this.tracks().forEach((track, place) => {
-      const scene = host.scenes[track]!;
+      const scene = host.scenes[track];
       const top = place * LINE;
-      const key = `${track},${axes[track]!.kind},${width}`;
+      const key = `${track},${axes[track].kind},${width}`;
       let found = this.measured.get(key);
-      if (!found) this.measured.set(key, (found = highestOf(axes[track]!, width, starts[track], starts[track]! + end)));
+      if (!found)
+        this.measured.set(
+          key,
+          (found = highestOf(axes[track], width, starts[track], starts[track] + end)),
+        );
       const bottom = top + LINE - 8;
       const y = (bytes: number) => bottom - (bytes / most) * (LINE - 14);
-      const stretch = Math.max(1, Math.min(width, Math.ceil(((axes[track]!.end - starts[track]!) / end) * width)));
+      const stretch = Math.max(
+        1,
+        Math.min(width, Math.ceil(((axes[track].end - starts[track]) / end) * width)),
+      );
       const points = [LEFT, bottom];
       const line: number[] = [];
       for (let i = 0; i < stretch; i++) {
-        points.push(LEFT + i, y(found.requested[i]!), LEFT + i + 1, y(found.requested[i]!));
-        line.push(LEFT + i, y(found.reserved[i]!));
+        points.push(LEFT + i, y(found.requested[i]), LEFT + i + 1, y(found.requested[i]));
+        line.push(LEFT + i, y(found.reserved[i]));
       }
       points.push(LEFT + stretch, bottom);
-      if (track === state.track) surface.rect(0, top, surface.width, LINE - 2, theme.dark ? "#1d2a3d" : "#eaf1fb");
+      if (track === state.track)
+        surface.rect(0, top, surface.width, LINE - 2, theme.dark ? "#1d2a3d" : "#eaf1fb");
       surface.area(points, theme.dark ? "#4d76a8" : "#8fb0da");
       surface.line(line, theme.ink, 1);
       const band = this.band(scene, place, surface.width);
-      if (band) drawCalls(surface, band, scene.track.calls!, axes[track]!, theme, -1);
-      for (const failure of scene.track.header.failures) surface.rect(LEFT + ((axes[track]!.place(failure.event) - starts[track]!) / end) * width - 1, top + 2, 2, LINE - 8, theme.alarm);
+      if (band) drawCalls(surface, band, scene.track.calls!, axes[track], theme, -1);
+      for (const failure of scene.track.header.failures)
+        surface.rect(
+          LEFT + ((axes[track].place(failure.event) - starts[track]) / end) * width - 1,
+          top + 2,
+          2,
+          LINE - 8,
+          theme.alarm,
+        );
       const difference = this.hasUsual() ? peak(scene) - usual : 0;
       surface.text(trackName(scene, host.scenes), 16, top + 15, theme.ink, "left", true);
-      surface.text(`${size(peak(scene))}${difference ? `  ${signed(difference)}` : ""}`, 16, top + 31, theme.soft);
-      if (scene.track.header.verdict.failed) surface.text("failed", LEFT - 16, top + 15, theme.alarm, "right", true);
+      surface.text(
+        `${size(peak(scene))}${difference ? `  ${signed(difference)}` : ""}`,
+        16,
+        top + 31,
+        theme.soft,
+      );
+      if (scene.track.header.verdict.failed)
+        surface.text("failed", LEFT - 16, top + 15, theme.alarm, "right", true);
     });
   }
 
@@ -125,17 +203,26 @@ export class RanksPane implements Pane {
   private band(scene: Scene, place: number, whole: number): Band | null {
     if (!scene.track.calls?.n) return null;
     const { state } = this.host.store;
-    const axes = this.host.scenes.map((each) => [each.axis(state.axis).end, startOf(each, state.axis)] as const);
+    const axes = this.host.scenes.map(
+      (each) => [each.axis(state.axis).end, startOf(each, state.axis)] as const,
+    );
     const longest = Math.max(...axes.map(([end, start]) => end - start));
     const from = startOf(scene, state.axis);
     const to = scene.axis(state.axis).end;
     const width = Math.max(20, Math.floor(whole - LEFT - RIGHT));
-    return { left: LEFT, width: Math.max(1, ((to - from) / longest) * width), top: place * LINE + LINE - 8, height: BAND, from, to };
+    return {
+      left: LEFT,
+      width: Math.max(1, ((to - from) / longest) * width),
+      top: place * LINE + LINE - 8,
+      height: BAND,
+      from,
+      to,
+    };
   }
 
   private callAt(track: number, x: number, y: number): number {
     const place = Math.floor(y / LINE);
-    const scene = this.host.scenes[track]!;
+    const scene = this.host.scenes[track];
     const band = this.band(scene, place, this.canvas.clientWidth);
     if (!band || y < band.top - 2 || x < band.left - 4 || x > band.left + band.width + 4) return -1;
     return callAt(band, scene.track.calls!, scene.axis(this.host.store.state.axis), x);
@@ -148,7 +235,9 @@ export class RanksPane implements Pane {
       .map((scene) => [trackName(scene, scenes), scene.track.calls?.open.length ?? 0] as const)
       .filter(([, open]) => open > 0);
     if (!found.length) return "";
-    const named = found.slice(0, 4).map(([name, open]) => `${counted(open, "collective")} of ${name}`);
+    const named = found
+      .slice(0, 4)
+      .map(([name, open]) => `${counted(open, "collective")} of ${name}`);
     return ` ${named.join(", ")}${found.length > 4 ? ` and of ${found.length - 4} more` : ""} never finished.`;
   }
 
@@ -156,8 +245,12 @@ export class RanksPane implements Pane {
     const { scenes } = this.host;
     const usual = this.usual();
     const all = scenes.map((_, i) => i);
-    if (this.order === "rank") return all.sort((a, b) => (scenes[a]!.track.header.rank ?? a) - (scenes[b]!.track.header.rank ?? b) || a - b);
-    const value = (track: number) => (this.order === "peak" ? peak(scenes[track]!) : Math.abs(peak(scenes[track]!) - usual));
+    if (this.order === "rank")
+      return all.sort(
+        (a, b) => (scenes[a].track.header.rank ?? a) - (scenes[b].track.header.rank ?? b) || a - b,
+      );
+    const value = (track: number) =>
+      this.order === "peak" ? peak(scenes[track]) : Math.abs(peak(scenes[track]) - usual);
     return all.sort((a, b) => value(b) - value(a) || a - b);
   }
 
@@ -169,20 +262,31 @@ export class RanksPane implements Pane {
   /** The median of the peaks. */
   private usual(): number {
     const peaks = this.host.scenes.map(peak).sort((a, b) => a - b);
-    return peaks[peaks.length >> 1]!;
+    return peaks[peaks.length >> 1];
   }
 
   private open(track: number, call = -1): void {
-    const scene = this.host.scenes[track]!;
+    const scene = this.host.scenes[track];
     const { calls, answer } = scene.track;
     const cursor = call >= 0 && calls ? calls.event(scene.track, call) : answer;
-    this.host.store.set({ track, tab: "memory", cursor, selected: -1, call, finding: -1, bytes: null, window: scene.opening(this.host.store.state.axis) });
+    this.host.store.set({
+      track,
+      tab: "memory",
+      cursor,
+      selected: -1,
+      call,
+      finding: -1,
+      bytes: null,
+      window: scene.opening(this.host.store.state.axis),
+    });
   }
 }
 
 function wrong(track: Scene["track"], call: number): string {
-  const problem = track.calls!.column.problem[call]!;
+  const problem = track.calls!.column.problem[call];
   return problem ? track.text(problem - 1) : "";
 }
 
-const peak = (scene: { track: { header: { counters: { requested: [number, number, number] } } } }): number => scene.track.header.counters.requested[1];
+const peak = (scene: {
+  track: { header: { counters: { requested: [number, number, number] } } };
+}): number => scene.track.header.counters.requested[1];

@@ -2,11 +2,11 @@
 
 import type { Track } from "../data/track";
 import type { WhatIfLine } from "../data/what_if";
-import { count, size } from "../draw/format";
+import { count, size } from "../base/format";
 import type { Surface } from "../draw/surface";
 import type { Moments } from "../layout/moments";
-import { h } from "../ui/dom";
-import type { Theme } from "../ui/theme";
+import { h } from "../draw/dom";
+import type { Theme } from "../state/theme";
 import { fit, type Plot } from "./frame";
 
 export interface Line {
@@ -17,11 +17,17 @@ export interface Line {
 }
 
 /** Dashed, so that what lies under it shows where they are alike: the recorded line, or another setting's. */
-const DASHES = [[9, 4], [5, 3], [13, 5], [3, 3], [7, 7]];
+const DASHES = [
+  [9, 4],
+  [5, 3],
+  [13, 5],
+  [3, 3],
+  [7, 7],
+];
 
 /** Each in a colour and with dashes of its own; colours begin again after the last. */
 export function look(theme: Theme, number: number): { colour: string; dash: number[] } {
-  return { colour: theme.lines[number % theme.lines.length]!, dash: DASHES[number % DASHES.length]! };
+  return { colour: theme.lines[number % theme.lines.length], dash: DASHES[number % DASHES.length] };
 }
 
 export function whatIfLines(track: Track, { first, last }: Moments, theme: Theme): Line[] {
@@ -50,8 +56,14 @@ export class Labels {
     const { surface, plot, theme } = this;
     const shown = fit(surface, text, plot.width - 20, true);
     const wide = surface.measure(shown, true) + 8;
-    const left = Math.min(Math.max(plot.left + 4, align === "left" ? x : x - wide), plot.left + plot.width - wide - 4);
-    const free = (at: number) => !this.taken.some((one) => one.left < left + wide && one.right > left && Math.abs(one.y - at) < 15);
+    const left = Math.min(
+      Math.max(plot.left + 4, align === "left" ? x : x - wide),
+      plot.left + plot.width - wide - 4,
+    );
+    const free = (at: number) =>
+      !this.taken.some(
+        (one) => one.left < left + wide && one.right > left && Math.abs(one.y - at) < 15,
+      );
     let at = y - 10;
     for (let step = 0; step < 40; step++) {
       const tried = y + (step % 2 ? 10 + ((step - 1) / 2) * 15 : -10 - (step / 2) * 15);
@@ -60,14 +72,23 @@ export class Labels {
       break;
     }
     this.taken.push({ left, right: left + wide, y: at });
-    surface.rect(left, at - 7, wide, 14, theme.dark ? "rgb(22 26 32 / 0.75)" : "rgb(255 255 255 / 0.75)");
+    surface.rect(
+      left,
+      at - 7,
+      wide,
+      14,
+      theme.dark ? "rgb(22 26 32 / 0.75)" : "rgb(255 255 255 / 0.75)",
+    );
     surface.text(shown, left + 4, at, colour, "left", true);
   }
 }
 
 /** A cross where the program would have died. */
 export function drawDeath(surface: Surface, x: number, y: number, theme: Theme): void {
-  for (const [colour, width] of [[theme.dark ? "#000" : "#fff", 5], [theme.alarm, 2.5]] as const) {
+  for (const [colour, width] of [
+    [theme.dark ? "#000" : "#fff", 5],
+    [theme.alarm, 2.5],
+  ] as const) {
     surface.line([x - 5, y - 5, x + 5, y + 5], colour, width);
     surface.line([x - 5, y + 5, x + 5, y - 5], colour, width);
   }
@@ -88,13 +109,17 @@ export class ReservedTable {
       return h("div", {}, lineSwatch(colour), bytes, ` ${words}`);
     };
     const recorded = row(theme.ink, "reserved, as recorded");
-    const others = track.whatIf.map((line, i) => row(look(theme, i).colour, `with ${line.header.conf}`));
+    const others = track.whatIf.map((line, i) =>
+      row(look(theme, i).colour, `with ${line.header.conf}`),
+    );
     this.element = h("div", { class: "reserved" }, recorded, ...others);
   }
 
   at(event: number): HTMLElement {
-    this.cells[0]!.textContent = size(this.track.reserved.at(event));
-    this.track.whatIf.forEach((line, i) => (this.cells[i + 1]!.textContent = bytesWords(line, event)));
+    this.cells[0].textContent = size(this.track.reserved.at(event));
+    this.track.whatIf.forEach(
+      (line, i) => (this.cells[i + 1].textContent = bytesWords(line, event)),
+    );
     return this.element;
   }
 }
@@ -102,13 +127,18 @@ export class ReservedTable {
 /** What is reserved after an event, as far as the program comes. */
 export function bytesWords(line: WhatIfLine, event: number): string {
   const bytes = line.at(event);
-  return bytes === null ? "out of memory" : `${line.header.changes > 1 ? "at most " : ""}${size(bytes)}`;
+  return bytes === null
+    ? "out of memory"
+    : `${line.header.changes > 1 ? "at most " : ""}${size(bytes)}`;
 }
 
 /** What each setting comes to, below the picture. */
 export function whatIfWords(track: Track, theme: Theme): HTMLElement[] {
   return track.whatIf.map(({ header }, i) => {
-    const merged = header.changes > 1 ? ` Each step of its line is the highest of ${count(header.changes)} changes.` : "";
+    const merged =
+      header.changes > 1
+        ? ` Each step of its line is the highest of ${count(header.changes)} changes.`
+        : "";
     return h("p", {}, lineSwatch(look(theme, i).colour), `${header.words}${merged}`);
   });
 }

@@ -1,16 +1,30 @@
 // Who: a flame graph of bytes, and the same bytes as a table, by line, module, category, phase or stack.
 
-import { count, counted, share, size } from "../draw/format";
+import { count, counted, share, size } from "../base/format";
 import { CanvasSurface, type Surface } from "../draw/surface";
-import { flameOf, type Flame, moduleTree, TABLES, type TableKind, tally, type Weighed, weighAt, weighLifetimes } from "../layout/tally";
-import { fill, h, sharp } from "../ui/dom";
-import { pattern } from "../ui/marks";
-import type { Host, Pane } from "../ui/pane";
-import { MOMENTS, type Moment } from "../ui/store";
-import { Table } from "../ui/table";
+import {
+  flameOf,
+  type Flame,
+  moduleTree,
+  TABLES,
+  type TableKind,
+  tally,
+  type Weighed,
+  weighAt,
+  weighLifetimes,
+} from "../layout/tally";
+import { fill, h, sharp } from "../draw/dom";
+import { pattern } from "../state/marks";
+import type { Host, Pane } from "../state/pane";
+import { MOMENTS, type Moment } from "../state/store";
+import { Table } from "./table";
 import { drawFlame, frameAt, heightOf, LINE, neighbour, type Shown } from "./flame";
 
-const OF: Record<Moment, string> = { cursor: "at the cursor", peak: "at the peak", lifetime: "bytes × lifetime, in the window" };
+const OF: Record<Moment, string> = {
+  cursor: "at the cursor",
+  peak: "at the peak",
+  lifetime: "bytes × lifetime, in the window",
+};
 
 interface Line {
   name: string;
@@ -24,10 +38,26 @@ interface Line {
 
 export class WhoPane implements Pane {
   readonly element: HTMLElement;
-  private readonly canvas = h("canvas", { class: "flame", tabIndex: 0, role: "application", "aria-roledescription": "flame graph", "aria-label": "Bytes by stack, the outermost frame on top: arrow keys go from frame to frame, Enter zooms in, Escape out" });
-  private readonly scroll = h("div", { class: "canvas flames" }, h("div", { class: "inner" }, this.canvas));
+  private readonly canvas = h("canvas", {
+    class: "flame",
+    tabIndex: 0,
+    role: "application",
+    "aria-roledescription": "flame graph",
+    "aria-label":
+      "Bytes by stack, the outermost frame on top: arrow keys go from frame to frame, Enter zooms in, Escape out",
+  });
+  private readonly scroll = h(
+    "div",
+    { class: "canvas flames" },
+    h("div", { class: "inner" }, this.canvas),
+  );
   private readonly bar = h("div", { class: "bar" });
-  private readonly filter = h("input", { type: "search", placeholder: "filter (regular expression)", "aria-label": "Filter the table", spellcheck: false });
+  private readonly filter = h("input", {
+    type: "search",
+    placeholder: "filter (regular expression)",
+    "aria-label": "Filter the table",
+    spellcheck: false,
+  });
   private readonly words = h("p", { class: "merged" });
   private readonly table: Table<Line>;
   private measured = "";
@@ -45,15 +75,37 @@ export class WhoPane implements Pane {
   constructor(private readonly host: Host) {
     this.table = new Table<Line>(
       [
-        { name: "bytes", class: "number", cell: (line) => this.amount(line.weight), value: (line) => line.weight },
-        { name: "share", class: "number", cell: (line) => share(line.weight, this.total), value: (line) => line.weight },
-        { name: "allocations", class: "number", cell: (line) => count(line.count), value: (line) => line.count },
+        {
+          name: "bytes",
+          class: "number",
+          cell: (line) => this.amount(line.weight),
+          value: (line) => line.weight,
+        },
+        {
+          name: "share",
+          class: "number",
+          cell: (line) => share(line.weight, this.total),
+          value: (line) => line.weight,
+        },
+        {
+          name: "allocations",
+          class: "number",
+          cell: (line) => count(line.count),
+          value: (line) => line.count,
+        },
         { name: "who", class: "who", cell: (line) => this.name(line), value: (line) => line.long },
       ],
       (line) => host.inspect(line ? line.example : null),
       (line) => host.store.set({ selected: line.example, search: "", finding: -1 }),
     );
-    this.element = h("section", { class: "pane who" }, this.bar, this.scroll, this.words, h("div", { class: "rows" }, this.table.element));
+    this.element = h(
+      "section",
+      { class: "pane who" },
+      this.bar,
+      this.scroll,
+      this.words,
+      h("div", { class: "rows" }, this.table.element),
+    );
     this.filter.addEventListener("input", () => this.drawTable());
     this.canvas.addEventListener("pointermove", (event) => this.over(event));
     this.canvas.addEventListener("pointerleave", () => host.inspect(null));
@@ -77,13 +129,28 @@ export class WhoPane implements Pane {
     const scene = host.scene();
     const [from, to] = scene.window(state);
     const axis = scene.axis(state.axis);
-    const key = [state.track, state.of, state.of === "cursor" ? state.cursor : "", state.of === "lifetime" ? [from, to, axis.kind] : "", this.all].join();
+    const key = [
+      state.track,
+      state.of,
+      state.of === "cursor" ? state.cursor : "",
+      state.of === "lifetime" ? [from, to, axis.kind] : "",
+      this.all,
+    ].join();
     if (key !== this.measured) {
       this.measured = key;
       this.tableKey = "";
       const { track } = scene;
-      if (state.of === "lifetime") this.weighed = weighLifetimes(track, axis.event(from), Math.min(track.events, axis.event(to) + 1));
-      else this.weighed = weighAt(track, state.of === "peak" ? track.header.counters.requested[2] : state.cursor);
+      if (state.of === "lifetime")
+        this.weighed = weighLifetimes(
+          track,
+          axis.event(from),
+          Math.min(track.events, axis.event(to) + 1),
+        );
+      else
+        this.weighed = weighAt(
+          track,
+          state.of === "peak" ? track.header.counters.requested[2] : state.cursor,
+        );
       this.chosen = null;
       this.root = this.focus = flameOf(track, this.weighed, OF[state.of], this.all);
       this.total = this.root.weight;
@@ -97,7 +164,15 @@ export class WhoPane implements Pane {
     if (!this.root || !this.focus) return;
     const { state } = this.host.store;
     const wanted = state.search.trim() ? pattern(state.search.trim()) : null;
-    const { shown, hidden } = drawFlame(surface, this.root, this.focus, this.host.theme(), wanted, (weight) => this.amount(weight), this.chosen);
+    const { shown, hidden } = drawFlame(
+      surface,
+      this.root,
+      this.focus,
+      this.host.theme(),
+      wanted,
+      (weight) => this.amount(weight),
+      this.chosen,
+    );
     this.shown = shown;
     const unit = this.weighed!.unit === "bytes" ? "" : ` (${this.weighed!.unit})`;
     this.words.textContent = `${this.amount(this.total)}${unit} ${OF[state.of]}; amber is your code${hidden ? `; ${counted(hidden, "frame")} under half a pixel: click one to zoom in` : "; click a frame to zoom in"}.`;
@@ -139,17 +214,26 @@ export class WhoPane implements Pane {
     if (place) {
       const { scrollTop, clientHeight } = this.scroll;
       if (place.y < scrollTop) this.scroll.scrollTop = place.y;
-      else if (place.y + LINE > scrollTop + clientHeight) this.scroll.scrollTop = place.y + LINE - clientHeight;
+      else if (place.y + LINE > scrollTop + clientHeight)
+        this.scroll.scrollTop = place.y + LINE - clientHeight;
     }
     const siblings = flame.parent?.inside ?? [flame];
-    const where = siblings.length > 1 ? `, ${count(siblings.indexOf(flame) + 1)} of ${count(siblings.length)} beside each other` : "";
+    const where =
+      siblings.length > 1
+        ? `, ${count(siblings.indexOf(flame) + 1)} of ${count(siblings.length)} beside each other`
+        : "";
     const zoomed = flame === this.focus && flame !== this.root ? ", zoomed in" : "";
-    this.host.say(`${flame.name}, ${this.amount(flame.weight)}, ${share(flame.weight, this.total)}${flame.user && flame !== this.root ? ", your code" : ""}, level ${flame.depth}${where}, ${flame.inside.length ? `${count(flame.inside.length)} inside` : "nothing inside"}${zoomed}`);
+    this.host.say(
+      `${flame.name}, ${this.amount(flame.weight)}, ${share(flame.weight, this.total)}${flame.user && flame !== this.root ? ", your code" : ""}, level ${flame.depth}${where}, ${flame.inside.length ? `${count(flame.inside.length)} inside` : "nothing inside"}${zoomed}`,
+    );
     this.inspectFlame(flame);
   }
 
   private inspectFlame(flame: Flame | null): void {
-    this.host.inspect(flame && flame.example >= 0 ? flame.example : null, flame && flame.inside.length ? "The largest of what this frame asked for." : "");
+    this.host.inspect(
+      flame && flame.example >= 0 ? flame.example : null,
+      flame && flame.inside.length ? "The largest of what this frame asked for." : "",
+    );
   }
 
   private drawFlame(): void {
@@ -157,7 +241,9 @@ export class WhoPane implements Pane {
     const inner = this.canvas.parentElement!;
     inner.style.height = `${Math.max(heightOf(this.root), this.scroll.clientHeight - 1)}px`;
     const box = sharp(this.canvas);
-    this.picture(new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font));
+    this.picture(
+      new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font),
+    );
   }
 
   private drawTable(): void {
@@ -171,7 +257,12 @@ export class WhoPane implements Pane {
       .sort((a, b) => b.weight - a.weight)
       .map((entry) => ({ ...entry, depth: 0, filter: entry.long }));
     if (kind === "module" && !wanted) {
-      lines = moduleTree(entries).map((branch) => ({ ...branch, name: branch.path.split(".").pop()!, long: branch.path, filter: branch.path }));
+      lines = moduleTree(entries).map((branch) => ({
+        ...branch,
+        name: branch.path.split(".").pop()!,
+        long: branch.path,
+        filter: branch.path,
+      }));
     }
     this.table.show(wanted ? lines.filter((line) => wanted.test(line.filter)) : lines);
   }
@@ -181,9 +272,48 @@ export class WhoPane implements Pane {
     const focused = document.activeElement === this.filter;
     fill(
       this.bar,
-      h("span", { class: "switch", role: "group", "aria-label": "bytes of which moment" }, ...MOMENTS.map((of) => h("button", { "aria-pressed": String(of === store.state.of), onclick: () => store.set({ of }) }, OF[of]))),
-      h("span", { class: "switch", role: "group", "aria-label": "frames" }, ...[false, true].map((all) => h("button", { "aria-pressed": String(all === this.all), onclick: () => { this.all = all; this.draw(); } }, all ? "all frames" : "your code"))),
-      h("span", { class: "switch", role: "group", "aria-label": "table by" }, ...TABLES.map((table) => h("button", { "aria-pressed": String(table === store.state.table), onclick: () => store.set({ table }) }, table))),
+      h(
+        "span",
+        { class: "switch", role: "group", "aria-label": "bytes of which moment" },
+        ...MOMENTS.map((of) =>
+          h(
+            "button",
+            { "aria-pressed": String(of === store.state.of), onclick: () => store.set({ of }) },
+            OF[of],
+          ),
+        ),
+      ),
+      h(
+        "span",
+        { class: "switch", role: "group", "aria-label": "frames" },
+        ...[false, true].map((all) =>
+          h(
+            "button",
+            {
+              "aria-pressed": String(all === this.all),
+              onclick: () => {
+                this.all = all;
+                this.draw();
+              },
+            },
+            all ? "all frames" : "your code",
+          ),
+        ),
+      ),
+      h(
+        "span",
+        { class: "switch", role: "group", "aria-label": "table by" },
+        ...TABLES.map((table) =>
+          h(
+            "button",
+            {
+              "aria-pressed": String(table === store.state.table),
+              onclick: () => store.set({ table }),
+            },
+            table,
+          ),
+        ),
+      ),
       this.filter,
     );
     if (focused) this.filter.focus();
@@ -201,7 +331,9 @@ export class WhoPane implements Pane {
 
   private over(event: PointerEvent): void {
     const found = frameAt(this.shown, event.offsetX, event.offsetY);
-    this.canvas.title = found ? `${found.long}\n${this.amount(found.weight)}, ${share(found.weight, this.total)}` : "";
+    this.canvas.title = found
+      ? `${found.long}\n${this.amount(found.weight)}, ${share(found.weight, this.total)}`
+      : "";
     this.inspectFlame(found);
   }
 }

@@ -41,11 +41,11 @@ export function sequence(place: number, count: number): Colour {
   const stops = ["#30306b", "#2d5f8b", "#25898c", "#4bb17b", "#a6cf5f", "#f3e26a"].map(hex);
   const at = (count > 1 ? place / (count - 1) : 0) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(at));
-  return mix(stops[low]!, stops[low + 1]!, at - low);
+  return mix(stops[low], stops[low + 1], at - low);
 }
 
 export function mix(a: Colour, b: Colour, share: number): Colour {
-  return [0, 1, 2].map((i) => Math.round(a[i]! + (b[i]! - a[i]!) * share)) as unknown as Colour;
+  return [0, 1, 2].map((i) => Math.round(a[i] + (b[i] - a[i]) * share)) as unknown as Colour;
 }
 
 /** Reserved and free memory. */
@@ -55,18 +55,19 @@ export const freeColour = (paper: Colour): Colour => mix(paper, [128, 140, 156],
 export function pale(colour: Colour, paper: Colour): Colour {
   const found = mix(colour, paper, 0.4);
   const free = freeColour(paper);
-  return Math.hypot(...found.map((part, i) => part - free[i]!)) < 40 ? colour : found;
+  return Math.hypot(...found.map((part, i) => part - free[i])) < 40 ? colour : found;
 }
 
 export const css = (colour: Colour, alpha = 1): string =>
   alpha === 1 ? `rgb(${colour.join(" ")})` : `rgb(${colour.join(" ")} / ${alpha})`;
 
 /** As a pixel of an ImageData seen as 32-bit numbers (little-endian, as every browser's machine is). */
-export const pixel = (colour: Colour): number => ((255 << 24) | (colour[2] << 16) | (colour[1] << 8) | colour[0]) >>> 0;
+export const pixel = (colour: Colour): number =>
+  ((255 << 24) | (colour[2] << 16) | (colour[1] << 8) | colour[0]) >>> 0;
 
 /** A colour's shades: neighbours of one group differ a little, so that one can see where one ends. */
 export const SHADES = 5;
 export function shade(colour: Colour, number: number): Colour {
-  const lift = [0, 0.16, -0.1, 0.09, -0.17][number % SHADES]!;
+  const lift = [0, 0.16, -0.1, 0.09, -0.17][number % SHADES];
   return lift >= 0 ? mix(colour, [255, 255, 255], lift) : mix(colour, [0, 0, 0], -lift);
 }

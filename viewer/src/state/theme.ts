@@ -1,6 +1,6 @@
 // Light and dark: what the canvases need to know of the style sheet's colours.
 
-import type { Colour } from "../draw/palette";
+import type { Colour } from "../base/palette";
 
 export interface Theme {
   dark: boolean;

@@ -41,7 +41,8 @@ export class Scene {
   ceiling(state: State): number {
     const { counters, limit_bytes: limit, what_if: whatIf } = this.track.header;
     let most = counters.requested[1];
-    for (const line of ["allocated", "active", "reserved"] as const) if (state.lines[line]) most = Math.max(most, counters[line][1]);
+    for (const line of ["allocated", "active", "reserved"] as const)
+      if (state.lines[line]) most = Math.max(most, counters[line][1]);
     for (const line of whatIf) most = Math.max(most, line.reserved);
     if (limit && limit < most * 1.35) most = Math.max(most, limit);
     return Math.max(1, most) * 1.05;
@@ -58,13 +59,16 @@ export class Scene {
     if (!steps.length) return null;
     const answer = Math.max(0, track.answer);
     const step = Math.max(0, track.stepOf(answer));
-    const end = (at: number) => (at < steps.length ? axis.place(steps[at]!) : axis.end);
+    const end = (at: number) => (at < steps.length ? axis.place(steps[at]) : axis.end);
     const first = Math.max(0, Math.min(step - 4, steps.length - 7));
-    let from = axis.place(steps[first]!);
+    let from = axis.place(steps[first]);
     let to = end(first + 7);
-    const lengths = Array.from({ length: Math.min(7, steps.length - first) }, (_, i) => end(first + i + 1) - axis.place(steps[first + i]!));
+    const lengths = Array.from(
+      { length: Math.min(7, steps.length - first) },
+      (_, i) => end(first + i + 1) - axis.place(steps[first + i]),
+    );
     lengths.sort((a, b) => a - b);
-    const usual = lengths[(lengths.length - 1) >> 1]!;
+    const usual = lengths[(lengths.length - 1) >> 1];
     if (axis.kind === "time" && usual > 0) {
       const at = axis.place(answer);
       from = Math.max(from, at - 6 * usual);

@@ -1,7 +1,7 @@
 // A table that sorts by a click on a column's head and shows as many rows as are asked for.
 
-import { count } from "../draw/format";
-import { fill, h } from "./dom";
+import { count } from "../base/format";
+import { fill, h } from "../draw/dom";
 
 export interface Column<Row> {
   name: string;
@@ -34,7 +34,9 @@ export class Table<Row> {
 
   private draw(): void {
     const value = this.columns[this.sorted]?.value;
-    const rows = value ? [...this.rows].sort((a, b) => compare(value(a), value(b)) * (this.turned ? -1 : 1)) : this.rows;
+    const rows = value
+      ? [...this.rows].sort((a, b) => compare(value(a), value(b)) * (this.turned ? -1 : 1))
+      : this.rows;
     fill(
       this.element,
       h(
@@ -47,13 +49,34 @@ export class Table<Row> {
             "tr",
             {},
             ...this.columns.map((column, i) =>
-              h("th", { class: column.class, scope: "col", "aria-sort": i === this.sorted ? (this.turned ? "ascending" : "descending") : undefined }, column.value ? h("button", { onclick: () => this.sort(i) }, column.name, i === this.sorted ? (this.turned ? " ▴" : " ▾") : "") : column.name),
+              h(
+                "th",
+                {
+                  class: column.class,
+                  scope: "col",
+                  "aria-sort":
+                    i === this.sorted ? (this.turned ? "ascending" : "descending") : undefined,
+                },
+                column.value
+                  ? h(
+                      "button",
+                      { onclick: () => this.sort(i) },
+                      column.name,
+                      i === this.sorted ? (this.turned ? " ▴" : " ▾") : "",
+                    )
+                  : column.name,
+              ),
             ),
           ),
         ),
         h("tbody", {}, ...rows.slice(0, this.most).map((row) => this.line(row))),
       ),
-      rows.length > this.most && h("button", { class: "more", onclick: () => this.showMore() }, `${count(rows.length - this.most)} more`),
+      rows.length > this.most &&
+        h(
+          "button",
+          { class: "more", onclick: () => this.showMore() },
+          `${count(rows.length - this.most)} more`,
+        ),
     );
   }
 
@@ -89,5 +112,7 @@ export class Table<Row> {
 }
 
 function compare(a: number | string, b: number | string): number {
-  return typeof a === "number" && typeof b === "number" ? b - a : String(a).localeCompare(String(b), "en");
+  return typeof a === "number" && typeof b === "number"
+    ? b - a
+    : String(a).localeCompare(String(b), "en");
 }

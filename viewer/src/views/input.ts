@@ -1,8 +1,8 @@
 // Mouse, wheel and keys over a picture of time: pan, zoom, hover, choose.
 
-import type { Plot } from "../views/frame";
-import { clamp, type Scene } from "./scene";
-import type { State, Store } from "./store";
+import type { Plot } from "./frame";
+import { clamp, type Scene } from "../state/scene";
+import type { State, Store } from "../state/store";
 
 export interface Target {
   canvas: HTMLCanvasElement;
@@ -10,6 +10,10 @@ export interface Target {
   plot(): Plot | null;
   /** The bytes shown, from and to; null where the picture cannot be zoomed that way. */
   bytes(): [number, number] | null;
+  /** Zooms bytes of its own, which other pictures do not share, around a share of the height. */
+  zoomSpace?(factor: number, share: number): void;
+  /** Moves those bytes by a share of the height, since a drag began. */
+  dragSpace?(share: number, from: [number, number]): void;
   hover(x: number, y: number): void;
   leave(): void;
   click(x: number, y: number, twice: boolean): void;
@@ -17,7 +21,14 @@ export interface Target {
 
 export function listen(target: Target, store: Store): void {
   const { canvas } = target;
-  let drag: { x: number; y: number; window: [number, number]; bytes: [number, number] | null; moved: boolean; select: boolean } | null = null;
+  let drag: {
+    x: number;
+    y: number;
+    window: [number, number];
+    bytes: [number, number] | null;
+    moved: boolean;
+    select: boolean;
+  } | null = null;
 
   const place = (event: MouseEvent): [number, number] => {
     const box = canvas.getBoundingClientRect();
@@ -34,8 +45,10 @@ export function listen(target: Target, store: Store): void {
       if (Math.abs(event.deltaX) > Math.abs(event.deltaY) && !event.shiftKey) {
         pan(target, store, (event.deltaX * unit) / plot.width);
       } else if (event.shiftKey || event.altKey) {
-        const turned = (event.deltaY || event.deltaX) * unit;
-        zoomBytes(target, store, Math.exp(turned * 0.0022), (plot.top + plot.height - y) / plot.height);
+        const factor = Math.exp((event.deltaY || event.deltaX) * unit * 0.0022);
+        const share = (plot.top + plot.height - y) / plot.height;
+        if (target.zoomSpace) target.zoomSpace(factor, share);
+        else zoomBytes(target, store, factor, share);
       } else {
         zoom(target, store, Math.exp(event.deltaY * unit * 0.0022), (x - plot.left) / plot.width);
       }
@@ -48,7 +61,14 @@ export function listen(target: Target, store: Store): void {
     const [x, y] = place(event);
     canvas.setPointerCapture(event.pointerId);
     canvas.focus({ preventScroll: true });
-    drag = { x, y, window: target.scene().window(store.state), bytes: store.state.bytes, moved: false, select: event.shiftKey };
+    drag = {
+      x,
+      y,
+      window: target.scene().window(store.state),
+      bytes: target.dragSpace ? target.bytes() : store.state.bytes,
+      moved: false,
+      select: event.shiftKey,
+    };
   });
   canvas.addEventListener("pointermove", (event) => {
     const [x, y] = place(event);
@@ -59,7 +79,9 @@ export function listen(target: Target, store: Store): void {
     if (drag.select) return;
     const [from, to] = drag.window;
     move(target, store, from - ((x - drag.x) / plot.width) * (to - from), to - from);
-    if (drag.bytes) {
+    if (drag.bytes && target.dragSpace) {
+      target.dragSpace((y - drag.y) / plot.height, drag.bytes);
+    } else if (drag.bytes) {
       const [low, high] = drag.bytes;
       const by = Math.max(-low, ((y - drag.y) / plot.height) * (high - low));
       store.set({ bytes: [low + by, high + by] });
@@ -82,7 +104,12 @@ export function listen(target: Target, store: Store): void {
   canvas.addEventListener("pointerleave", () => target.leave());
 }
 
-export function zoom(target: Pick<Target, "scene">, store: Store, factor: number, share = 0.5): void {
+export function zoom(
+  target: Pick<Target, "scene">,
+  store: Store,
+  factor: number,
+  share = 0.5,
+): void {
   const [from, to] = target.scene().window(store.state);
   const { end, shortest } = target.scene().axis(store.state.axis);
   const length = Math.min(end, Math.max(Math.min(shortest, end), (to - from) * factor));
@@ -102,13 +129,23 @@ function move(target: Pick<Target, "scene">, store: Store, from: number, length:
   setWindow(target, store, start, start + length);
 }
 
-export function setWindow(target: Pick<Target, "scene">, store: Store, from: number, to: number): void {
+export function setWindow(
+  target: Pick<Target, "scene">,
+  store: Store,
+  from: number,
+  to: number,
+): void {
   const axis = target.scene().axis(store.state.axis);
   const window = clamp(from, to, axis.end, axis.shortest);
   store.set({ window: window[1] - window[0] >= axis.end ? null : window });
 }
 
-export function zoomBytes(target: Pick<Target, "scene" | "bytes">, store: Store, factor: number, share = 0.5): void {
+export function zoomBytes(
+  target: Pick<Target, "scene" | "bytes">,
+  store: Store,
+  factor: number,
+  share = 0.5,
+): void {
   const shown = target.bytes();
   if (!shown) return;
   const [low, high] = shown;
@@ -117,10 +154,17 @@ export function zoomBytes(target: Pick<Target, "scene" | "bytes">, store: Store,
   const pivot = low + Math.min(1, Math.max(0, share)) * (high - low);
   const start = Math.max(0, pivot - ((pivot - low) / (high - low)) * length);
   const whole = factor > 1 && start === 0 && length >= most;
-  store.set({ bytes: whole && store.state.bytes === null ? null : wholeOr(start, length, target, store) });
+  store.set({
+    bytes: whole && store.state.bytes === null ? null : wholeOr(start, length, target, store),
+  });
 }
 
-function wholeOr(start: number, length: number, target: Pick<Target, "scene">, store: Store): State["bytes"] {
+function wholeOr(
+  start: number,
+  length: number,
+  target: Pick<Target, "scene">,
+  store: Store,
+): State["bytes"] {
   if (length >= target.scene().ceiling(store.state)) return null;
   return [start, start + length];
 }

@@ -1,6 +1,6 @@
 // How numbers and places are written: as the rest of vramlens writes them.
 
-import type { Place } from "../data/header";
+import type { Place } from "./place";
 
 const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
 
@@ -22,19 +22,28 @@ export function shortSize(bytes: number): string {
 
 export const count = (number: number): string => number.toLocaleString("en");
 
-export const counted = (number: number, noun: string): string => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+export const counted = (number: number, noun: string): string =>
+  `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 /** A time in microseconds: `812 µs`, `1.24 ms`, `3.05 s`, `2 min 5 s`. */
 export function time(us: number, step = 0): string {
-  const [unit, name] = Math.abs(us) >= 1e6 || step >= 1e6 ? [1e6, "s"] : Math.abs(us) >= 1e3 || step >= 1e3 ? [1e3, "ms"] : [1, "µs"];
+  const [unit, name] =
+    Math.abs(us) >= 1e6 || step >= 1e6
+      ? [1e6, "s"]
+      : Math.abs(us) >= 1e3 || step >= 1e3
+        ? [1e3, "ms"]
+        : [1, "µs"];
   if (us === 0) return "0";
   const seconds = Math.round(us / 1e6);
   if (!step && us >= 12e7) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
-  const digits = step ? Math.max(0, -Math.floor(Math.log10(step / (unit as number)) + 1e-9)) : digitsOf(us / (unit as number));
-  return `${(us / (unit as number)).toFixed(Math.min(6, digits))} ${name}`;
+  const digits = step
+    ? Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9))
+    : digitsOf(us / unit);
+  return `${(us / unit).toFixed(Math.min(6, digits))} ${name}`;
 }
 
-const digitsOf = (value: number): number => (Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99.95 ? 1 : 0);
+const digitsOf = (value: number): number =>
+  Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99.95 ? 1 : 0;
 
 export function share(part: number, whole: number): string {
   if (whole <= 0) return "";

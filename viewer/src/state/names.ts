@@ -6,7 +6,9 @@ export function trackName(scene: Scene, scenes: Scene[]): string {
   const { header } = scene.track;
   const alike = scenes.filter((other) => other.track.header.source === header.source);
   const device = alike.length > 1 ? `, device ${header.device}` : "";
-  const ranks = scenes.filter((other) => other.track.header.rank === header.rank && !alike.includes(other));
+  const ranks = scenes.filter(
+    (other) => other.track.header.rank === header.rank && !alike.includes(other),
+  );
   const ranked = header.rank !== null && scenes.length > 1 && !ranks.length;
   return `${ranked ? `rank ${header.rank}` : sameNames(scenes) ? header.source : header.name}${device}`;
 }

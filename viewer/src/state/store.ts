@@ -44,6 +44,13 @@ export class Store {
     for (const listener of this.listeners) listener(this.state, before);
   }
 
+  /** Calls `listener` with the state whenever one of these parts of it has changed. */
+  watch(parts: readonly (keyof State)[], listener: (state: State) => void): void {
+    this.subscribe((state, before) => {
+      if (parts.some((part) => state[part] !== before[part])) listener(state);
+    });
+  }
+
   subscribe(listener: (state: State, before: State) => void): void {
     this.listeners.push(listener);
   }
@@ -78,11 +85,20 @@ export function fromHash(hash: string): Partial<State> {
   const number = (name: string): number | undefined => {
     const text = parts.get(name);
     const value = Number(text);
-    return text !== null && text !== "" && Number.isSafeInteger(value) && value >= -1 ? value : undefined;
+    return text !== null && text !== "" && Number.isSafeInteger(value) && value >= -1
+      ? value
+      : undefined;
   };
   const range = (name: string): [number, number] | undefined => {
     const [a, b, ...more] = (parts.get(name) ?? "").split("_").map(Number);
-    return a !== undefined && b !== undefined && !more.length && a >= 0 && b > a && Number.isFinite(b) ? [a, b] : undefined;
+    return a !== undefined &&
+      b !== undefined &&
+      !more.length &&
+      a >= 0 &&
+      b > a &&
+      Number.isFinite(b)
+      ? [a, b]
+      : undefined;
   };
   const put = <Name extends keyof State>(name: Name, value: State[Name] | undefined): void => {
     if (value !== undefined) found[name] = value;

@@ -1,7 +1,8 @@
 // Elements from code. Text is always text: nothing here or anywhere in the viewer reads markup.
 
 type Child = Node | string | null | false | undefined;
-type Properties = Record<string, unknown>;
+type Property = string | number | boolean | ((event: never) => unknown);
+type Properties = Record<string, Property | null | undefined>;
 
 export function h<Tag extends keyof HTMLElementTagNameMap>(
   tag: Tag,
@@ -10,14 +11,18 @@ export function h<Tag extends keyof HTMLElementTagNameMap>(
 ): HTMLElementTagNameMap[Tag] {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value as EventListener);
-    else if (name === "class") element.className = String(value);
-    else if (name in element && !name.includes("-") && name !== "role" && name !== "list") (element as unknown as Properties)[name] = value;
-    else element.setAttribute(name, value === true ? "" : String(value));
+    if (value !== undefined && value !== null && value !== false) put(element, name, value);
   }
   for (const child of children) if (child) element.append(child);
   return element;
+}
+
+function put(element: HTMLElement, name: string, value: Property): void {
+  if (typeof value === "function") element.addEventListener(name.slice(2), value as EventListener);
+  else if (name === "class") element.className = String(value);
+  else if (name in element && !name.includes("-") && name !== "role" && name !== "list")
+    (element as unknown as Properties)[name] = value;
+  else element.setAttribute(name, value === true ? "" : String(value));
 }
 
 export function fill(element: Element, ...children: Child[]): void {
