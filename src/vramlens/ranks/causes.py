@@ -35,6 +35,8 @@ FIXES = {
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
     "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this rank's recording",
     "other_process": "end the other process on this GPU, or keep it off with CUDA_VISIBLE_DEVICES",
+    "overlap": "free these tensors before the next ones are made, as on the other ranks: compare the two with vramlens "
+    "diff",
     "rank_only": "do it on the CPU, or free it before the next step; or give the work to a rank with room",
     "unknown": "record this rank from its start (vramlens run) to see the line",
 }
@@ -57,6 +59,7 @@ WORDS = {
     "nccl": "has more memory in NCCL's communicators",
     "allocator": "has more memory reserved but unused: its allocator took another course",
     "other_process": "shares its GPU with another process",
+    "overlap": "holds at one moment what its peers hold one after the other",
     "rank_only": "does what no other rank does",
     "unknown": "holds memory that the recording does not explain",
 }

@@ -14,10 +14,12 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.ranks.causes import FIXES, STAY, WORDS, Position, fix_of
 from vramlens.ranks.cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
 from vramlens.ranks.collectives import CollectiveProblem, all_groups, collective_problems
+from vramlens.ranks.common_factor import with_common_factors
 from vramlens.ranks.difference import LEAST_BYTES, STAGE_SHARE, Difference
 from vramlens.ranks.failures import FailureOrder, failure_order
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.one_rank import OneRank
+from vramlens.ranks.shared import shared_leaks
 from vramlens.ranks.summary import RankSummary, Stray
 from vramlens.ranks.usual import Usual, lower_median
 from vramlens.trace.flight import FlightRecord
@@ -39,6 +41,7 @@ class Comparison:
         missing: numbers of the ranks of which there is nothing.
         cohorts: who was compared with whom.
         differences: worst first; none where nothing is worth acting on.
+        shared: leaks that more than half of the ranks have alike, the largest first.
         collectives: the first collective of each group that went wrong.
         failures: who failed, in order.
         flights: the flight records, by rank.
@@ -50,6 +53,7 @@ class Comparison:
     missing: tuple[int, ...]
     cohorts: Cohorts
     differences: tuple[Difference, ...]
+    shared: tuple[Finding, ...]
     collectives: tuple[CollectiveProblem, ...]
     failures: FailureOrder
     flights: Mapping[int, FlightRecord]
@@ -58,11 +62,12 @@ class Comparison:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The differences as findings."""
-        return tuple(
+        """The differences as findings, then what all share."""
+        differences = tuple(
             Finding(one.cause, one.verdict, one.title, one.bytes, one.place, one.evidence, one.fix)
             for one in self.differences
         )
+        return differences + self.shared
 
 
 def compare(
@@ -119,7 +124,8 @@ def compare(
         ranks=ordered,
         missing=tuple(missing),
         cohorts=found_cohorts,
-        differences=_merged(differences),
+        differences=with_common_factors(_merged(differences), ordered),
+        shared=shared_leaks(ordered),
         collectives=problems,
         failures=failures,
         flights=flights,

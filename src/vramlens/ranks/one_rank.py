@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vramlens.analyses.finding import Place
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
@@ -115,7 +115,47 @@ class OneRank:
         cause = self._main_cause(left, excess)
         if not self._is_worth_it(cause, excess[cause]):
             return found
-        return [*found, self._from_lines(cause, rest, excess[cause])]
+        return [*found, *self._bounded(cause, rest, excess)]
+
+    def _bounded(self, cause: str, bytes_: int, excess: Mapping[str, list[tuple[int, LineUse]]]) -> list[Difference]:
+        """The main cause with no more bytes than its lines hold more at the peak; what they do not hold overlaps."""
+        # More layers or a larger batch show on many lines, each with what looks like a cause of its own.
+        shown_on = excess if cause in _BY_STEP else (cause,)
+        lines = [line for other in shown_on if other not in _SURE for _, line in excess[other]]
+        alone = [line for line in lines if self.usual.line(line) is None and line.place is not None]
+        apart = self._more_at_peak(alone) if cause != "rank_only" else 0
+        explained = min(bytes_, self._more_at_peak(lines))
+        differences = []
+        if cause in _BY_STEP and min(apart, explained) >= self.least and apart < explained:
+            only_here = [(more, line) for more, line in excess["rank_only"] if line in alone]
+            if only_here:
+                differences.append(self._from_lines("rank_only", apart, only_here))
+                bytes_, explained = bytes_ - apart, explained - apart
+        if explained >= self.least or 2 * explained >= bytes_:
+            differences.insert(0, self._from_lines(cause, explained, excess[cause]))
+            bytes_ -= explained
+        if bytes_ >= max(self.least, 0.3 * self.more):
+            differences += self._overlap(bytes_)
+        return differences
+
+    def _more_at_peak(self, lines: Iterable[LineUse]) -> int:
+        """What some lines hold at this rank's peak beyond what they hold at a typical rank's."""
+        return sum(max(0, self._line_more_at_peak(line)) for line in lines)
+
+    def _line_more_at_peak(self, line: LineUse) -> int:
+        return line.at_peak_bytes - self.usual.line_at_peak_bytes(line)
+
+    def _overlap(self, bytes_: int) -> list[Difference]:
+        """Memory that its peers hold as well, but never at one moment."""
+        ranked = sorted(self.own.lines, key=self._line_more_at_peak, reverse=True)
+        evidence = [
+            f"+{format_size(more)} at {line.place or 'no recorded line'} at the peak; at most"
+            f" {format_size(line.peak_bytes)} at once on this rank, {format_size(self.usual.line_bytes(line))} usual"
+            for line in ranked[:3]
+            if (more := self._line_more_at_peak(line)) > 0
+        ]
+        place = next((line.place for line in ranked[:1] if 2 * self._line_more_at_peak(line) >= bytes_), None)
+        return [self._difference("overlap", "likely", bytes_, place, evidence, None)]
 
     def _cause(self, line: LineUse, usual: LineUse | None) -> str | None:
         """Why a line holds more; None where it does because one rank died and the other went on.
@@ -168,7 +208,7 @@ class OneRank:
         )
 
     def _from_lines(self, cause: str, bytes_: int, lines: list[tuple[int, LineUse]]) -> Difference:
-        ranked = sorted(lines, key=lambda pair: -pair[0])
+        ranked = sorted(lines, key=lambda pair: (self._line_more_at_peak(pair[1]), pair[0]), reverse=True)
         place = next((line.place for _, line in ranked if line.place is not None), None)
         evidence = [
             f"+{format_size(more)} at {line.place or 'no recorded line'} ({_how(line, self.usual.line(line))})"

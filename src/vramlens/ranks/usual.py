@@ -30,9 +30,12 @@ class Usual:
             for line in one.lines:
                 by_line[line.place, line.hints].append(line)
         self._lines, self._spreads = {}, {}
+        self._at_peak: dict[tuple[Place | None, Hint], int] = {}
         for key, found in by_line.items():
             # Ranks without the line come first: they hold nothing of it.
             place = (len(ranks) - 1) // 2 - (len(ranks) - len(found))
+            absent = [0] * (len(ranks) - len(found))
+            self._at_peak[key] = lower_median(absent + [each.at_peak_bytes for each in found])
             if place >= 0:
                 usual = sorted(found, key=lambda each: each.peak_bytes)[place]
                 self._lines[key] = usual
@@ -47,6 +50,10 @@ class Usual:
         """What the same line holds at most on a typical rank."""
         usual = self.line(own)
         return 0 if usual is None else usual.peak_bytes
+
+    def line_at_peak_bytes(self, own: LineUse) -> int:
+        """What the same line holds at the peak of a typical rank."""
+        return self._at_peak.get((own.place, own.hints), 0)
 
     def line_spread(self, own: LineUse) -> int:
         """How far the same line is from the usual on a typical rank, in bytes; 0 where most have none."""

@@ -15,6 +15,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vramlens.analyses.finding import Finding
     from vramlens.ranks import Comparison, Difference, RankSummary
     from vramlens.ranks.failures import FailedRank
     from vramlens.trace.flight import FlightRecord
@@ -36,6 +37,8 @@ def render_comparison(found: Comparison, console: Console) -> None:
     lines = [Text(line, style=_TITLE) for line in layout.wrap(headline(found))]
     for number, one in enumerate(found.differences[:_MOST_DIFFERENCES]):
         lines += _difference(one, layout, told=number == 0)
+    for leak in found.shared[: _MOST_DIFFERENCES if found.differences else 1]:
+        lines += _shared(leak, layout, told=not found.differences and not found.failures.failed)
     if len(found.differences) > _MOST_DIFFERENCES:
         lines.append(Text(f"  {len(found.differences) - _MOST_DIFFERENCES} more: --json lists all"))
     utf8 = console.encoding.startswith("utf")
@@ -71,6 +74,10 @@ def headline(found: Comparison) -> str:
         where = f" at {place_name(first.place)}" if first.place else ""
         rest = "; no rank holds more than its peers" if found.ranks else ""
         return f"Rank {first.rank} {failed_words(first, 'first')}{where}{rest}{missing}."
+    if found.shared and not found.by_device:
+        leak = found.shared[0]
+        where = f" at {place_name(leak.place)}" if leak.place else ""
+        return f"{visible(leak.title)}{where}{missing}."
     if not found.ranks and len(found.flights) == 1:
         return _one_flight(*next(iter(found.flights.items())))
     if count < 2:
@@ -109,6 +116,19 @@ def _difference(one: Difference, layout: Layout, *, told: bool) -> list[Text]:
     for each in (f"{one.verdict}: {one.cause.replace('_', ' ')}", *one.evidence):
         lines += [Text(line) for line in layout.wrap(visible(each), first="  ")]
     return lines + [Text(line, style=_TITLE) for line in layout.wrap(visible(one.fix), first="  Fix: ")]
+
+
+def _shared(leak: Finding, layout: Layout, *, told: bool) -> list[Text]:
+    """A leak of most ranks; ``told``: the headline has said what it is."""
+    lines: list[Text] = []
+    if not told:
+        place = f" at {place_name(leak.place)}" if leak.place is not None else ""
+        lines = [Text(), *(Text(line, style=_TITLE) for line in layout.wrap(f"{visible(leak.title)}{place}."))]
+    for text in (f"{leak.verdict}: leak on most ranks", *leak.evidence):
+        lines += [Text(line) for line in layout.wrap(visible(text), first="  ")]
+    if leak.fix is not None:
+        lines += [Text(line, style=_TITLE) for line in layout.wrap(visible(leak.fix), first="  Fix: ")]
+    return lines
 
 
 def failed_words(one: FailedRank, when: str = "") -> str:
@@ -213,7 +233,9 @@ def _next(found: Comparison, layout: Layout) -> list[Text]:
         return list(next_lines("record the ranks' memory, too", command, layout))
     name = quoted(source.source)
     device = f" --device {source.device}" if found.by_device else ""
-    if found.differences and found.differences[0].cause == "leak" and source.rank in found.differences[0].ranks:
+    is_shared_leak = bool(found.shared) and not found.differences and not found.failures.failed
+    is_own_leak = bool(found.differences) and found.differences[0].cause == "leak"
+    if is_shared_leak or (is_own_leak and source.rank in found.differences[0].ranks):
         why, command = f"what keeps the memory of rank {source.rank}", f"vramlens leaks {name}{device}"
     else:
         why, command = f"where the memory of rank {source.rank} is", f"vramlens explain {name}{device}"

@@ -1,0 +1,47 @@
+"""The common factor of the ranks that differ: all ranks of one host, or of one process group."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from vramlens.ranks.difference import Difference
+from vramlens.ranks.summary import RankSummary
+
+
+def with_common_factors(differences: Iterable[Difference], ranks: Sequence[RankSummary]) -> tuple[Difference, ...]:
+    """The differences, each that touches exactly the ranks of one host or group saying so in its evidence."""
+    names = _names_of_sets(ranks)
+    return tuple(_with_factor(difference, names.get(frozenset(difference.ranks))) for difference in differences)
+
+
+def _with_factor(difference: Difference, name: str | None) -> Difference:
+    if name is None:
+        return difference
+    return replace(
+        difference,
+        evidence=(f"these are all ranks of {name}, and no other rank has it", *difference.evidence),
+    )
+
+
+def _names_of_sets(ranks: Sequence[RankSummary]) -> dict[frozenset[int], str]:
+    """What sets of two ranks and more, but not all, are called; a host's name before a group's."""
+    present = {rank.rank for rank in ranks}
+    names: dict[frozenset[int], str] = {}
+    for description, spans in {group for rank in ranks for group in rank.groups}:
+        members = present & _ranks_in(spans, len(present))
+        names[frozenset(members)] = f"group {description}"
+    by_host: dict[str, set[int]] = defaultdict(set)
+    for rank in ranks:
+        if rank.host is not None:
+            by_host[rank.host].add(rank.rank)
+    names |= {frozenset(members): f"host {name}" for name, members in by_host.items()}
+    return {members: name for members, name in names.items() if 1 < len(members) < len(present)}
+
+
+def _ranks_in(spans: Sequence[tuple[int, int, int]], most: int) -> set[int]:
+    """The ranks of a group; none of a group of far more than there are: a file can name a million."""
+    if sum(count for _, count, _ in spans) > most:
+        return set()
+    return {rank for first, count, step in spans for rank in range(first, first + count * step, step or 1)}

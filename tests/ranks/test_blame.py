@@ -1,0 +1,106 @@
+"""Blame: a line that is named holds the bytes, and what ranks share is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planted_ranks import base_of, usual
+from vramlens.analyses.finding import Place
+from vramlens.ranks import RankSummary, compare
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.summary import Growth, LineUse
+from vramlens.units import MIB
+
+BASE = base_of("ranks/leak_rank1/leak_rank1.rank0.pickle.xz")
+TINY = Place("train/multi.py", 80, "log")
+
+
+def job(world: int = 4) -> list[RankSummary]:
+    alike = usual(BASE, "leak")
+    return [replace(alike[rank % len(alike)], rank=rank, world_size=world) for rank in range(world)]
+
+
+def tiny_line(bytes_: int = 512) -> LineUse:
+    return LineUse(TINY, Hint(0), "other", "forward", bytes_, bytes_, 1, bytes_, 1, 1, False)
+
+
+def overlapping(rank: RankSummary) -> tuple[RankSummary, int]:
+    """A rank whose peak is higher because one line's bytes coincide with it, and by how much; with a tiny line, too."""
+    largest = max(rank.lines, key=lambda line: line.peak_bytes - line.at_peak_bytes)
+    more = largest.peak_bytes - largest.at_peak_bytes
+    lines = [replace(line, at_peak_bytes=line.at_peak_bytes + more) if line is largest else line for line in rank.lines]
+    changed = replace(
+        rank,
+        peak_requested_bytes=rank.peak_requested_bytes + more,
+        peak_allocated_bytes=rank.peak_allocated_bytes + more,
+        lines=(*lines, tiny_line()),
+    )
+    return changed, more
+
+
+@pytest.mark.parametrize("world", [2, 4, 16])
+def test_a_tiny_line_is_not_blamed_for_what_only_falls_together(world: int) -> None:
+    ranks = job(world)
+    ranks[1], more = overlapping(ranks[1])
+    assert more > 8 * MIB
+    for difference in compare(ranks).differences:
+        assert difference.cause in ("overlap", "unknown")
+        assert difference.place != TINY
+        assert difference.verdict != "proven"
+
+
+@pytest.mark.parametrize("world", [2, 4, 16])
+def test_a_line_that_no_peer_has_and_that_holds_the_bytes_is_blamed(world: int) -> None:
+    ranks = job(world)
+    more = ranks[1].peak_requested_bytes // 2
+    line = tiny_line(more)
+    ranks[1] = replace(
+        ranks[1], peak_requested_bytes=ranks[1].peak_requested_bytes + more, lines=(*ranks[1].lines, line)
+    )
+    differences = compare(ranks).differences
+    assert [(one.cause, one.place) for one in differences] == [("rank_only", TINY)]
+    assert differences[0].bytes <= line.at_peak_bytes + 0.05 * more
+
+
+def growth(bytes_per_step: int) -> Growth:
+    return Growth("proven", TINY, bytes_per_step, bytes_per_step * 20, 20, "drop it")
+
+
+def test_a_leak_that_all_ranks_share_is_told() -> None:
+    ranks = [replace(rank, leaks=(growth(24 * MIB),)) for rank in job(4)]
+    comparison = compare(ranks)
+    assert comparison.differences == ()
+    assert [(finding.id, finding.place, finding.bytes) for finding in comparison.findings] == [
+        ("leak", TINY, 480 * MIB)
+    ]
+
+
+def test_growth_of_few_bytes_is_nothing_to_act_on() -> None:
+    ranks = [replace(rank, leaks=(growth(76),)) for rank in job(4)]
+    assert compare(ranks).findings == ()
+
+
+def test_ranks_of_one_host_are_told_as_that_host() -> None:
+    ranks = [replace(rank, host=f"node{rank.rank // 4}") for rank in job(16)]
+    ranks = [
+        replace(rank, leaks=(growth(24 * MIB),), peak_requested_bytes=rank.peak_requested_bytes + 480 * MIB)
+        if rank.host == "node1"
+        else rank
+        for rank in ranks
+    ]
+    (leak,) = [one for one in compare(ranks).differences if one.cause == "leak"]
+    assert leak.ranks == (4, 5, 6, 7)
+    assert "host node1" in leak.evidence[0]
+
+
+@pytest.mark.parametrize("world", [2, 4, 16])
+def test_what_falls_together_is_a_cause_of_its_own(world: int) -> None:
+    """All ranks are equal, but for a line that is at its highest when the peak comes, and 512 bytes elsewhere."""
+    same = job(1)[0]
+    ranks = [replace(same, rank=rank, world_size=world) for rank in range(world)]
+    ranks[1], more = overlapping(ranks[1])
+    (difference,) = compare(ranks).differences
+    assert (difference.ranks, difference.cause, difference.bytes) == ((1,), "overlap", more)
+    assert difference.place not in (None, TINY)
