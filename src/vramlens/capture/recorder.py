@@ -159,7 +159,7 @@ class Recorder:
         """Writes a recording of now.
 
         Args:
-            trigger: what it is written for: oom, error, sigterm, exit, signal, steps, every or api.
+            trigger: what it is written for: oom, error, sigterm, sighup, exit, signal, steps, every or api.
             path: the file; by default the process's own.
             failure: the request that failed, for meta.json.
             since_us: events before this moment (microseconds since the epoch) are left out.
@@ -207,7 +207,7 @@ class Recorder:
         if self.facts is None:
             self.facts = DeviceFacts(gpu)
         with no_collection():
-            self.facts.look_at_the_end(in_trouble=trigger in ("oom", "error", "sigterm", "signal"))
+            self.facts.look_at_the_end(in_trouble=trigger in ("oom", "error", "sigterm", "sighup", "signal"))
             names = self._names(gpu.kind)  # before there are millions of objects more
             owners = None if self.owners is None else self.owners(gpu.kind)
             snapshot = gpu.snapshot()

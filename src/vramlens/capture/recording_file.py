@@ -6,12 +6,12 @@ import contextlib
 import gc
 import json
 import pickle
-import queue
-import threading
 import zipfile
+from _queue import SimpleQueue  # Python's own, also where gevent has put another into ``queue``
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
+from vramlens.capture.own_thread import OwnThread
 from vramlens.whole_file import whole_file
 
 SCHEMA = "vramlens.recording/1"
@@ -57,11 +57,14 @@ class _Writer:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._chunks: queue.Queue[bytes | None] = queue.Queue(_WAITING_CHUNKS)
+        self._chunks: SimpleQueue[bytes | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(_WAITING_CHUNKS):
+            self._room.put(None)
         self._error: BaseException | None = None
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
-        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="vramlens", daemon=True)
+        self._thread: OwnThread | None = OwnThread(self._run)
         try:
             self._thread.start()
         except RuntimeError:  # the interpreter is shutting down: no new threads
@@ -90,6 +93,7 @@ class _Writer:
         if self._thread is None:
             self._file.write(data)
         else:
+            self._room.get()
             self._chunks.put(data)
 
     def _run(self) -> None:
@@ -99,6 +103,7 @@ class _Writer:
                     self._file.write(chunk)
                 except BaseException as error:  # handed to the caller's next write
                     self._error = error
+            self._room.put(None)
 
 
 @contextlib.contextmanager
