@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.fake_gpu import FakeGpu
-from vramlens.capture import recording_file
+from vramlens.capture import own_thread, recording_file
 from vramlens.capture.device_facts import _used_bytes
 from vramlens.capture.ledger import Ledger, LedgerRow
 from vramlens.capture.limits import EVENT_BYTES, default_max_events
@@ -47,10 +47,10 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
 
 
 def test_without_new_threads_it_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_self: object) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(own_thread, "_start_new_thread", refuse)
     write_recording(str(tmp_path / "run.vram"), SNAPSHOT, {}, None)
     with zipfile.ZipFile(tmp_path / "run.vram") as archive:
         assert pickle.loads(archive.read("snapshot.pickle")) == SNAPSHOT
@@ -112,13 +112,60 @@ def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
+def write_for(trigger: str, path: Path | str, ending: str | None = None) -> str:
+    write_recording(str(path), {}, {"meta": {"trigger": trigger, "ending": ending}}, None)
+    return str(path)
+
+
 def test_failures_are_never_replaced_but_the_eighth(tmp_path: Path) -> None:
-    places = Places(str(tmp_path / "run.vram"), "train.py")
-    seen = []
+    places = Places(str(tmp_path / "run.vram"), None)
+    names = []
     for _ in range(10):
-        seen.append(os.path.basename(places.next()))
-        places.wrote_failure()
-    assert seen == ["run.vram", *(f"run-{n}.vram" for n in range(2, 9)), "run-8.vram", "run-8.vram"]
+        names.append(os.path.basename(places.next()))
+        places.wrote_failure(write_for("oom", places.next()))
+    assert names == ["run.vram", *(f"run-{number}.vram" for number in range(2, 9)), "run-8.vram", "run-8.vram"]
+
+
+@pytest.mark.parametrize("trigger", ["oom", "error", "sigterm", "sighup"])
+def test_a_later_run_does_not_replace_a_failure(tmp_path: Path, trigger: str) -> None:
+    """Two runs with one ``-o``; torchrun's restart of the same rank."""
+    first = write_for(trigger, Places(str(tmp_path / "run.vram"), None).next())
+    restarted = Places(str(tmp_path / "run.vram"), None)
+    assert restarted.next() == str(tmp_path / "run-2.vram")
+    assert not restarted.may_replace(first)
+
+
+@pytest.mark.parametrize(("trigger", "ending"), [("exit", None), ("every", None), ("error", "KeyboardInterrupt, at a")])
+def test_a_later_run_replaces_what_is_no_failure(tmp_path: Path, trigger: str, ending: str | None) -> None:
+    path = write_for(trigger, tmp_path / "run.vram", ending)
+    assert Places(path, None).next() == path
+    Path(path).write_bytes(b"something else")
+    assert Places(path, None).next() == path
+
+
+def test_failures_of_two_processes_at_once_are_both_kept(tmp_path: Path) -> None:
+    recorders = []
+    for _ in range(2):
+        recorder = Recorder(Places(str(tmp_path / "run.vram"), None))
+        gpu: Any = FakeGpu()
+        recorder.gpu = gpu
+        gpu.use()
+        recorders.append(recorder)
+    one, other = recorders
+    taken = one.gpu.snapshot
+    one.gpu.snapshot = lambda: (other.write("oom", failure={}), taken())[1]  # type: ignore[union-attr, method-assign]
+    assert one.write("oom", failure={})["path"] == str(tmp_path / "run-2.vram")
+    assert sorted(os.listdir(tmp_path)) == ["run-2.vram", "run.vram"]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "run.vram")
+    recorder = Recorder(Places(str(tmp_path / "run.vram"), None))
+    gpu: Any = FakeGpu()
+    recorder.gpu = gpu
+    gpu.use()
+    assert recorder.write("exit")["error"].endswith("is no regular file")
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_places_do_not_follow_the_program_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,8 +181,11 @@ class Recorder:
         try:
             if self.gpu is None or not self.gpu.is_initialized():
                 return {"error": "the program has not used a GPU yet"}
-            target = os.path.abspath(path) if path else self.places.next()
-            return self._write(self.gpu, trigger, target, failure, since_us, quiet, keep_previous, ending)
+            target = os.path.abspath(path or self.places.next())
+            if os.path.exists(target) and not os.path.isfile(target):  # to open a pipe is to wait for who reads it
+                raise OSError(0, f"{target} is no regular file")
+            place = _Placed(self.places, target)
+            return self._write(self.gpu, trigger, place, failure, since_us, quiet, keep_previous, ending)
         except Exception as error:
             reason = str((isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}")
             if trigger != "api":  # whoever called is told
@@ -196,7 +199,7 @@ class Recorder:
         self,
         gpu: Allocator,
         trigger: str,
-        path: str,
+        place: _Placed,
         failure: Mapping[str, Any] | None,
         since_us: int,
         quiet: bool,
@@ -216,9 +219,9 @@ class Recorder:
             meta = {**self._meta(gpu, snapshot, trigger, failure), "ending": ending}
             if self._redacted:
                 redact(snapshot, meta)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            if keep_previous and os.path.exists(path):
-                _keep(path, self.places.previous())
+            os.makedirs(os.path.dirname(place.path), exist_ok=True)
+            if keep_previous and os.path.exists(place.path):
+                _keep(place.path, self.places.previous())
             meta["dump_seconds"] = round(time.perf_counter() - began, 3)
             parts = {
                 "meta": meta,
@@ -231,12 +234,13 @@ class Recorder:
             if self._redacted:
                 parts |= {name: redacted_part(parts[name]) for name in ("names", "owners") if name in parts}
             start = None if self._start_state is None else zlib.decompress(self._start_state)
-            write_recording(path, snapshot, parts, start)
+            write_recording(place.path, snapshot, parts, start, put=place.put)
+            path = place.path
             events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
             snapshot.clear()  # before the collector is on again: its first look would be at all of this
         seconds = time.perf_counter() - began
         if failure is not None:
-            self.places.wrote_failure()
+            self.places.wrote_failure(path)
         if not quiet:
             wrapped = any(meta["wrapped"].values())
             say(
@@ -298,6 +302,35 @@ class Recorder:
             "started_us": self._started_us,
             "written_us": time.time_ns() // 1000,
         }
+
+
+class _Placed:
+    """A recording's way to its place, beside what another process has put there meanwhile.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, places: Places, path: str) -> None:
+        self._places, self.path = places, path
+        self._is_named = path != places.next()  # by whoever asked for it
+
+    def put(self, partial: str, target: str) -> None:
+        """Gives the written file its place; a failure's recording keeps its own."""
+        while True:
+            try:
+                os.link(partial, target)  # unlike a rename it replaces nothing
+            except FileExistsError:
+                if self._is_named or self._places.may_replace(target):
+                    os.replace(partial, target)
+                    return
+                target = self.path = self._places.next()
+            except OSError:  # no links here
+                os.replace(partial, target)
+                return
+            else:
+                os.unlink(partial)
+                return
 
 
 def _is_full(events: int, room: int) -> bool | None:

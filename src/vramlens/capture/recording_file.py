@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import pickle
 import zipfile
 from _queue import SimpleQueue  # Python's own, also where gevent has put another into ``queue``
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from vramlens.capture.own_thread import OwnThread
@@ -20,18 +21,26 @@ _CHUNK_BYTES = 1 << 22  # the two threads change places rarely: each time they m
 _WAITING_CHUNKS = 4
 
 
-def write_recording(path: str, snapshot: Mapping[str, Any], parts: Mapping[str, Any], start: bytes | None) -> None:
+def write_recording(
+    path: str,
+    snapshot: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    start: bytes | None,
+    *,
+    put: Callable[[str, str], None] = os.replace,
+) -> None:
     """Writes one recording.
 
     Args:
         snapshot: what ``torch.cuda.memory._snapshot`` gave.
         parts: further members by name without ".json", each JSON-able: meta, names, ledger, samples, owners.
         start: the pickled state from when recording began.
+        put: gives the written file its place.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_FASTEST) as archive:
+    with whole_file(path, put=put) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_FASTEST) as archive:
         for name, content in parts.items():
             archive.writestr(f"{name}.json", json.dumps(content, default=str))
         if start is not None:
