@@ -248,7 +248,9 @@ def test_descriptors_that_the_program_closes_are_its_own(tmp_path: Path) -> None
         f"{READY}{{0}}\n"
     )
     head = "import socket\n"
-    ended = [Program(tmp_path / str(number), head + text.format(last)) for number, last in enumerate((IN_C, "sys.exit(5)"))]
+    ended = [
+        Program(tmp_path / str(number), head + text.format(last)) for number, last in enumerate((IN_C, "sys.exit(5)"))
+    ]
     ended[0].terminate()
     ended[1].terminate(times=0)
     for program, status in zip(ended, (-signal.SIGTERM, 5), strict=True):

@@ -25,11 +25,12 @@ from vramlens.capture.ledger import Ledger, LedgerRow
 from vramlens.capture.limits import EVENT_BYTES, default_max_events
 from vramlens.capture.oom import Failure
 from vramlens.capture.places import Places
-from vramlens.capture.recorder import Recorder, _undisturbed
+from vramlens.capture.recorder import Recorder
 from vramlens.capture.recording_file import no_collection, write_recording
 from vramlens.capture.redact import redact, redacted_part, redacted_path
 from vramlens.capture.samples import Samples
 from vramlens.capture.session import Plan, Session
+from vramlens.capture.undisturbed import no_other_thread
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30
@@ -353,7 +354,7 @@ def test_a_block_that_runs_out_of_memory_leaves_one_recording_on_each_rank(
 
 def test_two_threads_that_look_at_all_objects_leave_the_switch_interval_as_it_was() -> None:
     before = sys.getswitchinterval()
-    one, other = _undisturbed(), _undisturbed()
+    one, other = no_other_thread(), no_other_thread()
     with one:
         other.__enter__()
     other.__exit__(None, None, None)

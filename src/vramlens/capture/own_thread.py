@@ -26,7 +26,8 @@ def _unpatched(name: str) -> Any:
 
 
 _start_new_thread = _unpatched("start_new_thread")
-_allocate_lock = _unpatched("allocate_lock")
+allocate_lock: Callable[[], Any] = _unpatched("allocate_lock")
+"""A lock between threads of the system."""
 _get_ident = _unpatched("get_ident")
 
 
@@ -40,7 +41,7 @@ class OwnThread:
             work: what the thread does; an error in it ends the thread, and nothing else.
         """
         self._work = work
-        self._is_running = _allocate_lock()
+        self._is_running = allocate_lock()
         self._ident = 0
 
     def start(self) -> None:
@@ -58,7 +59,7 @@ class OwnThread:
 
     def join(self, seconds: float = -1) -> bool:
         """Waits for its end, by default without a bound. Whether it has ended."""
-        ended = bool(self._is_running.acquire(timeout=seconds))
+        ended: bool = self._is_running.acquire(timeout=seconds)
         if ended:
             self._is_running.release()
         return ended
@@ -80,7 +81,7 @@ class OwnEvent:
     """Something that happens once, to wait for: ``threading.Event`` without what gevent replaces in it."""
 
     def __init__(self) -> None:
-        self._has_not_come = _allocate_lock()
+        self._has_not_come = allocate_lock()
         self._has_not_come.acquire()
         self.is_set = False
 

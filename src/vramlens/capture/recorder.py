@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -27,11 +27,11 @@ from vramlens.capture.redact import redact, redacted_part
 from vramlens.capture.samples import Samples
 from vramlens.capture.steps import StepCounter
 from vramlens.capture.torch_api import Allocator
+from vramlens.capture.undisturbed import no_other_thread
 from vramlens.capture.warn import harmless, say, say_once
 from vramlens.units import counted, format_size
 
 _WAIT_FOR_ANOTHER_DUMP_S = 60.0
-_LONG_S = 60.0
 _STEP_OF_NAMES = 2  # by then optimizers have their state
 _SETTINGS = (
     "PYTORCH_ALLOC_CONF",
@@ -253,7 +253,7 @@ class Recorder:
     def _names(self, kind: str) -> list[dict[str, Any]]:
         from vramlens.capture.names import named_tensors
 
-        with _undisturbed():
+        with no_other_thread():
             return [asdict(tensor) for tensor in named_tensors(device_type=kind, root_names=self._paths.root_names)]
 
     def _meta(
@@ -346,21 +346,6 @@ def _keep(path: str, previous: str) -> None:
         os.replace(link, previous)
     except OSError:  # no links here
         os.replace(path, previous)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keeps the interpreter's lock: while all objects are looked at, all are alive, and a tensor that another thread
-    gives up meanwhile would not be freed."""
-    before = sys.getswitchinterval()
-    if before == _LONG_S:  # another thread is in here, too, and restores what the program had
-        yield
-        return
-    sys.setswitchinterval(_LONG_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _rings(gpu: Allocator) -> int:

@@ -40,7 +40,10 @@ def write_recording(
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    with whole_file(path, put=put) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_FASTEST) as archive:
+    with (
+        whole_file(path, put=put) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_FASTEST) as archive,
+    ):
         for name, content in parts.items():
             archive.writestr(f"{name}.json", json.dumps(content, default=str))
         if start is not None:
