@@ -67,7 +67,7 @@ class OwnThread:
     @property
     def is_current(self) -> bool:
         """Whether it is the one that asks."""
-        return self._ident == _get_ident()
+        return bool(self._ident == _get_ident())
 
     def _run(self) -> None:
         try:

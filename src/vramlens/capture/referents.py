@@ -40,7 +40,7 @@ _BASE: Any = type.__dict__["__base__"]
 _MODULE_NAMESPACE: Any = _DICT.__get__(types.ModuleType)["__dict__"]
 _DESCRIPTORS: tuple[type, ...] = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
-_CONTAINERS: tuple[Any, ...] = (*_SEQUENCES, dict)
+_CONTAINER_IDS = frozenset(map(id, (*_SEQUENCES, dict)))
 
 
 class _Symbol(ctypes.Structure):
@@ -142,12 +142,8 @@ def shown_by(value: Any) -> list[Any]:
 
 def lengths_of(values: list[Any]) -> int:
     """How many things the built-in containers among some objects hold, together: what their answer will take."""
-    total = 0
-    kinds = list(map(type, values))
-    for container in _CONTAINERS:
-        if container in kinds:
-            total += sum(map(len, compress(values, [kind is container for kind in kinds])))
-    return total
+    ids = map(id, map(type, values))
+    return sum(map(len, compress(values, map(_CONTAINER_IDS.__contains__, ids))))
 
 
 def without_giants(values: list[Any], most: int) -> list[Any]:
@@ -206,9 +202,10 @@ def _is_below(kind: type, base: type) -> bool:
 
 def _slot_getter() -> Callable[[type], int | None]:
     getter = ctypes.pythonapi.PyType_GetSlot
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_int)
+    # By its address: ctypes asks an object that it is given for its ``__class__``, which a metaclass may define.
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     get_slot = prototype(ctypes.cast(getter, ctypes.c_void_p).value or 0)
-    return lambda kind: get_slot(kind, _TRAVERSE)
+    return lambda kind: get_slot(id(kind), _TRAVERSE)
 
 
 _files: dict[int, str] = {}
