@@ -26,13 +26,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import vramlens
+
 HERE = Path(__file__).parent
-SOURCE = HERE.parent.parent / "src"
 _LIMIT_S = 60.0
 _FACTOR, _MORE_CPU_S = 3.0, 6.0
 """CPU seconds that a program may take under vramlens: so many times its own, and so many more."""
 _MORE_BYTES = 400 << 20
 _OWN_LINE = re.compile(r"^vramlens: ")
+_OWN_FRAME = re.compile(r'\s*File "(?:[^"]*/vramlens/[^"]*|<frozen runpy>)"')
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _PREFIX = {
     "install": "import vramlens; vramlens.install('out')",
     "record": "import contextlib, vramlens; _block = contextlib.ExitStack(); "
@@ -124,9 +127,13 @@ class Harness:
         facts = "import sys, importlib.util as u; print('%d.%d' % sys.version_info[:2])\n"
         facts += "for n in sys.argv[1:]: print(n, u.find_spec(n) is not None)"
         asked = {name for program in read_programs() for name in program.needs} | {"numpy", "rich", "psutil", "pytest"}
-        done = subprocess.run([python, "-c", facts, *asked], capture_output=True, text=True, check=True)
+        asked.add("vramlens")
+        bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run([python, "-c", facts, *asked], env=bare, capture_output=True, text=True, check=True)
         self.version, *rows = done.stdout.splitlines()
         self.modules = {row.split()[0] for row in rows if row.endswith("True")}
+        # Where it is not installed, that of the Python that runs this.
+        self._path = "" if "vramlens" in self.modules else str(Path(vramlens.__path__[0]).parent)
 
     @property
     def can_run(self) -> bool:
@@ -165,7 +172,7 @@ class Harness:
         shutil.copy(HERE / "state.py", folder / "state.py")
         (folder / "test_it.py").write_text(_TEST)
         try:
-            return _measured(self._command(program, mode, is_plain=is_plain), folder, program)
+            return _measured(self._command(program, mode, is_plain=is_plain), folder, program, self._path)
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
 
@@ -192,9 +199,9 @@ def _text(program: Program, mode: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measured(command: list[str], folder: Path, program: Program) -> Outcome:
+def _measured(command: list[str], folder: Path, program: Program, path: str) -> Outcome:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("VRAMLENS", "PYTEST"))}
-    environment |= {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    environment |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     with open(folder.parent / "out.txt", "wb+") as out, open(folder.parent / "err.txt", "wb+") as errors:
         process = subprocess.Popen(
@@ -235,7 +242,7 @@ def _faults(program: Program, plain: Outcome, outcome: Outcome, mode: str) -> It
     if "open" not in program.options:
         is_pytest = mode == "pytest"
         yield from _difference("standard output", _kept(plain.stdout, is_pytest), _kept(outcome.stdout, is_pytest))
-        if mode in ("leaks", "guard"):  # their reports have many lines
+        if mode in ("leaks", "guard", "profile"):  # they print reports, and PyTorch's profiler lines of its own
             missing = [line for line in _kept(plain.stderr, is_pytest) if line not in outcome.stderr.splitlines()]
             if missing:
                 yield f"standard error lacks {missing[0]!r}"
@@ -249,11 +256,24 @@ def _faults(program: Program, plain: Outcome, outcome: Outcome, mode: str) -> It
 
 def _kept(text: str, is_pytest: bool) -> list[str]:
     """Lines that are the program's: not vramlens's own, and not pytest's timing."""
-    lines = [line for line in text.splitlines() if not _OWN_LINE.match(line)]
+    lines = [_ADDRESS.sub("0x", line) for line in text.splitlines() if not _OWN_LINE.match(line)]
+    lines = list(_without_our_frames(lines))
     if is_pytest:
         lines = [re.sub(r" in [0-9.]+s", "", line) for line in lines]
         lines = [line for line in lines if "vramlens" not in line and line]
     return lines
+
+
+def _without_our_frames(lines: list[str]) -> Iterator[str]:
+    """A traceback's lines without the frames of what runs the program: vramlens, or Python's own runpy."""
+    is_in_ours = False
+    for line in lines:
+        if line.lstrip().startswith('File "'):
+            is_in_ours = bool(_OWN_FRAME.match(line))
+        elif not line.startswith("    "):
+            is_in_ours = False
+        if not is_in_ours:
+            yield line
 
 
 def _difference(where: str, plain: list[str], now: list[str]) -> Iterator[str]:
@@ -271,7 +291,9 @@ def _last(text: str) -> str:
     return text.strip().rpartition("\n")[2][:200]
 
 
-def compare_all(harnesses: Sequence[Harness], programs: Sequence[Program], modes: Sequence[str], jobs: int) -> list[Result]:
+def compare_all(
+    harnesses: Sequence[Harness], programs: Sequence[Program], modes: Sequence[str], jobs: int
+) -> list[Result]:
     """All programs in all modes on all Pythons, some at a time; progress on standard error."""
     from concurrent.futures import ThreadPoolExecutor
 

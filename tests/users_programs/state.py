@@ -34,6 +34,12 @@ def _descriptors():
     return sorted(kinds)
 
 
+def _tracer():
+    """What traces the program; while --leaks watches a step line by line, that is vramlens."""
+    tracer = sys.gettrace()
+    return None if type(tracer).__module__.startswith("vramlens.") else tracer
+
+
 def tell(file=None):
     """Prints it."""
     handlers = [signal.getsignal(number) for number in sorted(set(signal.valid_signals()) - {signal.SIGUSR2})]
@@ -43,7 +49,7 @@ def tell(file=None):
         "descriptors": _descriptors(),
         "handlers": [handler if type(handler) is int else getattr(handler, "name", "own") for handler in handlers],
         "collector": (gc.isenabled(), gc.get_threshold(), gc.get_debug(), len(gc.garbage), gc.get_freeze_count()),
-        "interpreter": (sys.getswitchinterval(), sys.getrecursionlimit(), sys.gettrace(), sys.getprofile()),
+        "interpreter": (sys.getswitchinterval(), sys.getrecursionlimit(), _tracer(), sys.getprofile()),
         "hooks": (sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__),
         "names": (sys.argv, os.path.basename(sys.path[0]), sys.flags.dev_mode, sys.dont_write_bytecode),
         "main": sorted(name for name in sys.modules["__main__"].__dict__ if name.startswith("__")),

@@ -253,6 +253,8 @@ class Session:
         left_over = warn_if_not_destroyed()
         if left_over is not None:
             say(left_over)
+        if self._is_idle_child():  # a loader's worker, a manager, a resource tracker: nobody asked about those
+            return
         if self._leaks is not None and not self._done:
             self._leaks.tell()
         if not self.plan.at_exit or self._done:
@@ -269,6 +271,12 @@ class Session:
                 self.recorder.write("exit")
             else:
                 self.recorder.write("error", ending=ending_of_exception(error))
+
+    def _is_idle_child(self) -> bool:
+        """Whether this is a spawned child in which nothing happened that could be told."""
+        gpu = self.recorder.gpu
+        uses_gpu = gpu is not None and gpu.is_initialized()
+        return self.plan.is_child and not uses_gpu and not self.recorder.steps.count
 
     def _died_of_a_failure(self) -> bool:
         """Whether the program ends with an out-of-memory error, which has its recording already."""
