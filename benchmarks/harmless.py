@@ -5,8 +5,8 @@
 Each program runs plain, then under ``run``, ``run --leaks``, ``run --profile``, ``install``, ``record``, the guard and
 the pytest plugin, where each makes sense. Compared are both outputs (but for vramlens's own lines), the exit code,
 random numbers, open descriptors, threads, signal handlers and settings at the end, CPU time and peak memory.
-``--programs few`` are those of the test suite. The Pythons need NumPy, rich and psutil; PyTorch, gevent and others where
-a program needs them. Exit code 1 where something differs.
+``--programs few`` are those of the test suite. The Pythons need NumPy, rich and psutil; PyTorch, gevent and others
+where a program needs them. Exit code 1 where something differs.
 """
 
 from __future__ import annotations
