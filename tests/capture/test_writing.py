@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.fake_gpu import FakeGpu
+from capture.programs import PLUG_IN, meta_of, run_program
 from vramlens.capture import own_thread, recording_file
 from vramlens.capture.device_facts import _used_bytes
 from vramlens.capture.ledger import Ledger, LedgerRow
@@ -157,6 +158,19 @@ def test_failures_of_two_processes_at_once_are_both_kept(tmp_path: Path) -> None
     one.gpu.snapshot = lambda: (other.write("oom", failure={}), taken())[1]  # type: ignore[union-attr, method-assign]
     assert one.write("oom", failure={})["path"] == str(tmp_path / "run-2.vram")
     assert sorted(os.listdir(tmp_path)) == ["run-2.vram", "run.vram"]
+
+
+def test_writing_starts_no_child(tmp_path: Path) -> None:
+    """The program may wait for any child of its own, and handle SIGCHLD."""
+    write = (
+        "import sys\n"
+        "sys.addaudithook(lambda event, _: print(event) if event in ('os.fork', 'subprocess.Popen', 'os.system') else None)\n"
+        "gpu.use(); import vramlens; vramlens.snapshot('now.vram')\n"
+    )
+    done = run_program(tmp_path, PLUG_IN + "import torch\n" + write, "-o", "run.vram")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "now.vram").exists()
+    assert "Linux-" in str(meta_of(tmp_path / "now.vram")["platform"]) or sys.platform != "linux"
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ _FACTOR, _MORE_CPU_S = 3.0, 6.0
 """CPU seconds that a program may take under vramlens: so many times its own, and so many more."""
 _MORE_BYTES = 400 << 20
 _OWN_LINE = re.compile(r"^vramlens: ")
-_OWN_FRAME = re.compile(r'\s*File "(?:[^"]*/vramlens/[^"]*|<frozen runpy>)"')
+_OWN_FRAME = re.compile(r'\s*File "(?:[^"]*/vramlens/[^"]*|<frozen runpy>|[^"]*/runpy\.py)"')
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 _PREFIX = {
     "install": "import vramlens; vramlens.install('out')",

@@ -273,7 +273,7 @@ class Recorder:
             **gpu.versions(),
             "driver": facts.driver_version if facts is not None else None,
             "python": platform.python_version(),
-            "platform": platform.platform(),
+            "platform": _platform(),
             "command": self._command or [*sys.orig_argv],
             "folder": _present_folder(),
             "host": socket.gethostname(),
@@ -359,6 +359,14 @@ def _leave_out(snapshot: dict[str, Any], since_us: int) -> None:
         [event for event in trace if event.get("time_us", since_us) >= since_us]
         for trace in snapshot.get("device_traces", ())
     ]
+
+
+def _platform() -> str:
+    """What ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that the program might wait for."""
+    if not hasattr(os, "uname"):
+        return platform.platform()
+    system = os.uname()
+    return "-".join((system.sysname, system.release, system.machine, "with", "".join(platform.libc_ver()))).rstrip("-")
 
 
 def _present_folder() -> str | None:
