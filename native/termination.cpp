@@ -1,14 +1,16 @@
-// SIGTERM without the interpreter: says that it came, and ends the process if nobody does so in time.
+// SIGTERM and SIGHUP without the interpreter: says that one came, and ends the process if nobody does so in time.
 //
-// A handler written in Python never runs while the main thread waits in C++, as in a collective. This one writes a byte
-// to a pipe, which a thread of Python's reads, and starts a timer. The timer's own signal is SIGTERM again: it ends the
-// process also where C code keeps the interpreter's lock, so that no such thread can run.
+// A handler written in Python never runs while the main thread waits in C++, as in a collective. This one wakes a thread
+// of Python's that waits at a semaphore, and starts a timer. The timer's own signal is the one that came: it ends the
+// process also where C code keeps the interpreter's lock, so that no such thread can run. There is no descriptor in it:
+// programs close those that are not theirs, and use their numbers again.
 
 #include "vramlens.h"
 
 #ifdef __linux__
 
 #include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,16 +19,21 @@
 
 namespace {
 
-int pipe_end = -1;
+struct Watched {
+    int signal;
+    timer_t timer;
+};
+
+Watched signals[] = {{SIGTERM, {}}, {SIGHUP, {}}};
+sem_t wakes;
 pid_t watched = 0;
-timer_t timer;
 itimerspec limit = {};
 timespec deadline = {};
-std::atomic<bool> has_come{false};
+std::atomic<int> came{0};  // the first signal that came
 
-void die() {
-    signal(SIGTERM, SIG_DFL);
-    kill(getpid(), SIGTERM);  // blocked inside of the handler: delivered when it returns
+void die(int number) {
+    signal(number, SIG_DFL);
+    kill(getpid(), number);  // blocked inside of the handler: delivered when it returns
 }
 
 bool is_over() {
@@ -35,66 +42,98 @@ bool is_over() {
     return now.tv_sec != deadline.tv_sec ? now.tv_sec > deadline.tv_sec : now.tv_nsec >= deadline.tv_nsec;
 }
 
+void start_timer(int number) {
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += limit.it_value.tv_sec;
+    deadline.tv_nsec += limit.it_value.tv_nsec;
+    if (deadline.tv_nsec >= 1'000'000'000) {
+        deadline.tv_sec += 1;
+        deadline.tv_nsec -= 1'000'000'000;
+    }
+    for (const Watched& entry : signals) {
+        if (entry.signal == number) timer_settime(entry.timer, 0, &limit, nullptr);
+    }
+}
+
 // Only what POSIX calls async-signal-safe.
-void on_sigterm(int) {
+void on_signal(int number) {
     const int saved = errno;
+    int none = 0;
     if (getpid() != watched) {
-        die();  // a forked child: the pipe and the thread are its parent's
-    } else if (!has_come.exchange(true)) {
-        clock_gettime(CLOCK_MONOTONIC, &deadline);
-        deadline.tv_sec += limit.it_value.tv_sec;
-        deadline.tv_nsec += limit.it_value.tv_nsec;
-        if (deadline.tv_nsec >= 1'000'000'000) {
-            deadline.tv_sec += 1;
-            deadline.tv_nsec -= 1'000'000'000;
-        }
-        timer_settime(timer, 0, &limit, nullptr);
-        if (write(pipe_end, "", 1) != 1) die();
+        die(number);  // a forked child: the semaphore and the thread are its parent's
+    } else if (came.compare_exchange_strong(none, number)) {
+        start_timer(number);
+        if (sem_post(&wakes) != 0) die(number);
     } else if (is_over()) {
-        die();
+        die(number);
     }  // else a second one while the recording is being written
     errno = saved;
 }
 
-bool is_ours(const struct sigaction& action) {
-    return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == on_sigterm;
+bool has_default(int number) {
+    struct sigaction action = {};
+    if (sigaction(number, nullptr, &action) != 0) return false;
+    return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
+}
+
+bool is_ours(int number) {
+    struct sigaction action = {};
+    if (sigaction(number, nullptr, &action) != 0) return false;
+    return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == on_signal;
+}
+
+bool watch(Watched& entry) {
+    if (!has_default(entry.signal)) return false;
+    struct sigevent event = {};
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = entry.signal;
+    if (timer_create(CLOCK_MONOTONIC, &event, &entry.timer) != 0) return false;
+    struct sigaction action = {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    return sigaction(entry.signal, &action, nullptr) == 0;
 }
 
 }  // namespace
 
-int32_t vl_termination_watch(int32_t descriptor, int64_t limit_ms) {
-    struct sigaction action = {};
-    if (watched == getpid() || sigaction(SIGTERM, nullptr, &action) != 0) return 0;
-    if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL) return 0;
-    struct sigevent event = {};
-    event.sigev_notify = SIGEV_SIGNAL;
-    event.sigev_signo = SIGTERM;
-    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return 0;
+int32_t vl_termination_watch(int64_t limit_ms) {
+    if (watched == getpid() || sem_init(&wakes, 0, 0) != 0) return 0;
     limit.it_value.tv_sec = static_cast<time_t>(limit_ms / 1000);
     limit.it_value.tv_nsec = static_cast<long>(limit_ms % 1000) * 1'000'000;
-    pipe_end = descriptor;
     watched = getpid();
-    has_come = false;
-    action = {};
-    action.sa_handler = on_sigterm;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
-    sigemptyset(&action.sa_mask);
-    return sigaction(SIGTERM, &action, nullptr) == 0;
+    came = 0;
+    bool any = false;
+    for (Watched& entry : signals) {
+        if (watch(entry)) any = true;
+    }
+    if (!any) watched = 0;
+    return any;
+}
+
+int32_t vl_termination_wait(void) {
+    do {
+        while (sem_wait(&wakes) != 0 && errno == EINTR) {
+        }
+    } while (came == 0);
+    return came;
 }
 
 int32_t vl_termination_leave(void) {
-    if (watched == getpid() && has_come) return 1;  // a second one must not end what the first one began
-    struct sigaction action = {};
-    if (sigaction(SIGTERM, nullptr, &action) == 0 && is_ours(action)) signal(SIGTERM, SIG_DFL);
-    return watched == getpid() && has_come;
+    if (watched == getpid() && came != 0) return came;  // a second one must not end what the first one began
+    for (const Watched& entry : signals) {
+        if (is_ours(entry.signal)) signal(entry.signal, SIG_DFL);
+    }
+    return watched == getpid() ? came.load() : 0;
 }
 
-void vl_termination_die(void) { die(); }
+void vl_termination_die(int32_t number) { die(number); }
 
 #else
 
-int32_t vl_termination_watch(int32_t, int64_t) { return 0; }
+int32_t vl_termination_watch(int64_t) { return 0; }
+int32_t vl_termination_wait(void) { return 0; }
 int32_t vl_termination_leave(void) { return 0; }
-void vl_termination_die(void) {}
+void vl_termination_die(int32_t) {}
 
 #endif

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define VL_INTERFACE 4 /* raised whenever this file changes; the loader refuses another number */
+#define VL_INTERFACE 5 /* raised whenever this file changes; the loader refuses another number */
 
 VL_EXPORT int32_t vl_interface(void);
 
@@ -179,18 +179,21 @@ VL_EXPORT vl_curve* vl_curve_make(const vl_replay*, const vl_what_if*, vl_outcom
 VL_EXPORT int32_t vl_curve_column(vl_curve*, const char* name, vl_column* out);
 VL_EXPORT void vl_curve_free(vl_curve*);
 
-/* ---- SIGTERM (Linux) ----------------------------------------------------------------------------------- */
+/* ---- SIGTERM and SIGHUP (Linux) ------------------------------------------------------------------------ */
 
-/* From now on SIGTERM writes a byte to `descriptor` instead of ending the process, and ends it `limit_ms` later, whatever
- * the process does. Returns whether it does: not where SIGTERM is handled or ignored, and elsewhere than on Linux.
- * A handler that the program sets takes its place; in a forked child SIGTERM does what it does by default. */
-VL_EXPORT int32_t vl_termination_watch(int32_t descriptor, int64_t limit_ms);
+/* From now on SIGTERM and SIGHUP wake vl_termination_wait instead of ending the process, and end it `limit_ms` later,
+ * whatever the process does. Returns whether either does: not where it is handled or ignored, and on Linux only.
+ * A handler that the program sets takes its place; in a forked child they do what they do by default. */
+VL_EXPORT int32_t vl_termination_watch(int64_t limit_ms);
 
-/* Gives SIGTERM back, unless it has come already or the program has set a handler. Returns whether it has come. */
+/* Waits until one has come, and returns its number. For one thread. */
+VL_EXPORT int32_t vl_termination_wait(void);
+
+/* Gives both back, unless one has come already or the program has set a handler. Returns which has come, or 0. */
 VL_EXPORT int32_t vl_termination_leave(void);
 
-/* Ends the process by SIGTERM. */
-VL_EXPORT void vl_termination_die(void);
+/* Ends the process by this signal. */
+VL_EXPORT void vl_termination_die(int32_t number);
 
 #ifdef __cplusplus
 }

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.places import Places
 from vramlens.capture.recorder import Recorder
 from vramlens.capture.recording_file import no_collection
 from vramlens.capture.session import Plan, Session, begin_session, current_session
 from vramlens.capture.spawned import follow_children, plan_for_child
-from vramlens.capture.steps import by_hand
+from vramlens.capture.steps import NO_STEP, by_hand
 from vramlens.capture.warn import harmless, say
 from vramlens.errors import UsageError
 from vramlens.units import format_size
@@ -24,6 +24,7 @@ from vramlens.units import format_size
 if TYPE_CHECKING:
     from vramlens.capture.memory_now import MemoryNow
     from vramlens.capture.process_group import DistributedState
+    from vramlens.live.follow import LeakFollower
 
 _LINES = 5  # that hold most, of each device, in ``memory``
 _EVENTS_TO_REPLAY = 4_000_000  # while an exception waits: a fifth of a second
@@ -52,17 +53,49 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
     """Begins the watch of this process by a plan; one that is there already stays."""
     if plan.program is None:
         plan = replace(plan, program=getattr(sys.modules["__main__"], "__file__", None) or "python")
-    leaks = None
-    if plan.leaks:
-        from vramlens.live.follow import LeakFollower
-
-        leaks = LeakFollower()
+    leaks = _LeaksOfSteps() if plan.leaks else None
     session = begin_session(plan, verdict=verdict_of, command=None if command is None else list(command), leaks=leaks)
     if not plan.blocks_only:
         from vramlens.monitor.publisher import publish_inside
 
         publish_inside(session.recorder.steps)  # for ``vramlens top``
     return session
+
+
+class _LeaksOfSteps:
+    """What looks for leaks, made with the first step.
+
+    It brings NumPy: imported before the program's own first line, that would fix the number of NumPy's threads and the
+    filters of warnings before the program says what it wants.
+    """
+
+    def __init__(self) -> None:
+        self._follower: LeakFollower | None = None
+
+    def step_ended(self, count: int) -> None:
+        """After each step."""
+        if self._follower is None:
+            self._follower = _leak_follower()
+        if self._follower is not None:
+            self._follower.step_ended(count)
+
+    def tell(self) -> None:
+        """Prints what was found so far."""
+        if self._follower is None:
+            say(f"--leaks: {NO_STEP}")
+        else:
+            self._follower.tell()
+
+    def owners(self, kind: str) -> dict[str, Any] | None:
+        """Who owns each live storage on devices of a kind, for a recording."""
+        return None if self._follower is None else self._follower.owners(kind)
+
+
+@harmless("watching for leaks")
+def _leak_follower() -> LeakFollower:
+    from vramlens.live.follow import LeakFollower
+
+    return LeakFollower()
 
 
 def begin_in_child() -> None:

@@ -6,16 +6,19 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def whole_file(path: str) -> Iterator[BinaryIO]:
+def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> Iterator[BinaryIO]:
     """A file to write to, which takes its place in one step when the block ends without an error.
 
     Until then, and after an error, whatever was there before stays. A link is written through; the permissions of a
     file that is replaced are kept.
+
+    Args:
+        put: gives the written file (the first path) its place (the second).
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -34,7 +37,7 @@ def whole_file(path: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, target)
+        put(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(partial)

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -29,10 +28,6 @@ def control() -> Iterator[Control]:
     made = Control(lambda trigger, path: {"path": path or trigger}, lambda: None)
     yield made
     made.stop()
-    ends = [key.fileobj for key in made._selector.get_map().values()]
-    for end in (*ends, made._wake_end):
-        cast(Any, end).close()
-    made._selector.close()
 
 
 def test_a_program_without_a_runtime_folder_is_found_by_a_shell_that_has_one(

@@ -51,15 +51,15 @@ class Program:
         self._ends = threading.Thread(target=self._end)
         self.pid, self._out, self._began = self._process.pid, folder / "out", 0.0
 
-    def terminate(self, *, times: int = 1) -> Program:
-        """Sends SIGTERM, when what the program does after it has said that it is ready has begun."""
+    def terminate(self, *, times: int = 1, by: signal.Signals = signal.SIGTERM) -> Program:
+        """Sends SIGTERM, or another signal, when what the program does after it has said that it is ready has begun."""
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         assert said == "ready\n", (said, self._process.communicate()[1])
         time.sleep(0.3)
         self._began = time.monotonic()
         for _ in range(times):
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, by)
             time.sleep(0.3 if times > 1 else 0)
         self._ends.start()
         return self
@@ -214,3 +214,45 @@ def test_a_spawned_rank_that_its_parent_ends_leaves_a_recording(tmp_path: Path) 
     )
     assert Program(tmp_path, text).terminate(times=0).end()[:2] == (0, ["run-rank00001.vram"])
     assert meta_of(tmp_path / "out/run-rank00001.vram")["trigger"] == "sigterm"
+
+
+def test_a_terminal_that_closes_leaves_a_recording(tmp_path: Path) -> None:
+    handles_sigterm = "signal.signal(signal.SIGTERM, lambda *_: None)\n"  # as servers do: SIGHUP is another matter
+    ignores = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nthreading.Timer(0.6, os._exit, (8,)).start()\n"  # nohup
+    texts = ["", handles_sigterm, ignores]
+    programs = [Program(tmp_path / str(number), f"{text}gpu.use()\n{READY}{IN_C}") for number, text in enumerate(texts)]
+    for program in programs:
+        program.terminate(by=signal.SIGHUP)
+    statuses = [program.end()[:2] for program in programs]
+    assert statuses == [(-signal.SIGHUP, ["run.vram"])] * 2 + [(8, [])]
+    meta = meta_of(tmp_path / "0/out/run.vram")
+    assert (meta["trigger"], str(meta["ending"]).partition(",")[0]) == ("sighup", "SIGHUP")
+
+
+def test_descriptors_that_the_program_closes_are_its_own(tmp_path: Path) -> None:
+    """Daemons close all that they do not know; the numbers are soon other files."""
+    text = (
+        "gpu.use()\ntime.sleep(0.2)\nos.closerange(3, 256)\n"
+        "files = [os.open(f'own{{number}}', os.O_RDWR | os.O_CREAT) for number in range(8)]\n"
+        "pairs = [socket.socketpair() for _ in range(4)]\n"
+        "for one, other in pairs: one.send(b'word')\n"
+        "listener = socket.socket(socket.AF_UNIX); listener.bind('own.sock'); listener.listen(1)\n"
+        "caller = socket.socket(socket.AF_UNIX); caller.connect('own.sock')\n"
+        "os.kill(os.getpid(), signal.SIGUSR2)\n"
+        "while not os.path.exists('out/run.vram'): time.sleep(0.05)\n"
+        "time.sleep(1.2)\n"  # longer than the thread's round
+        "assert [other.recv(99) for one, other in pairs] == [b'word'] * 4\n"
+        "assert listener.accept() and all(os.fstat(file).st_size == 0 for file in files)\n"
+        "assert all(one.send(b'x') for one, other in pairs)\n"
+        "os.unlink('out/run.vram')\n"
+        f"{READY}{{0}}\n"
+    )
+    head = "import socket\n"
+    ended = [
+        Program(tmp_path / str(number), head + text.format(last)) for number, last in enumerate((IN_C, "sys.exit(5)"))
+    ]
+    ended[0].terminate()
+    ended[1].terminate(times=0)
+    for program, status in zip(ended, (-signal.SIGTERM, 5), strict=True):
+        assert program.end()[:2] == (status, ["run.vram"])
+    assert [program.end()[2].count("\n") for program in ended] == [2, 2]

@@ -19,17 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.fake_gpu import FakeGpu
-from vramlens.capture import recording_file
+from capture.programs import PLUG_IN, meta_of, run_program
+from vramlens.capture import own_thread, recording_file
 from vramlens.capture.device_facts import _used_bytes
 from vramlens.capture.ledger import Ledger, LedgerRow
 from vramlens.capture.limits import EVENT_BYTES, default_max_events
 from vramlens.capture.oom import Failure
 from vramlens.capture.places import Places
-from vramlens.capture.recorder import Recorder, _undisturbed
+from vramlens.capture.recorder import Recorder
 from vramlens.capture.recording_file import no_collection, write_recording
 from vramlens.capture.redact import redact, redacted_part, redacted_path
 from vramlens.capture.samples import Samples
 from vramlens.capture.session import Plan, Session
+from vramlens.capture.undisturbed import no_other_thread
 from vramlens.whole_file import whole_file
 
 GIB = 1 << 30
@@ -47,10 +49,10 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
 
 
 def test_without_new_threads_it_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_self: object) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(own_thread, "_start_new_thread", refuse)
     write_recording(str(tmp_path / "run.vram"), SNAPSHOT, {}, None)
     with zipfile.ZipFile(tmp_path / "run.vram") as archive:
         assert pickle.loads(archive.read("snapshot.pickle")) == SNAPSHOT
@@ -112,13 +114,73 @@ def test_an_error_inside_leaves_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
 
 
+def write_for(trigger: str, path: Path | str, ending: str | None = None) -> str:
+    write_recording(str(path), {}, {"meta": {"trigger": trigger, "ending": ending}}, None)
+    return str(path)
+
+
 def test_failures_are_never_replaced_but_the_eighth(tmp_path: Path) -> None:
-    places = Places(str(tmp_path / "run.vram"), "train.py")
-    seen = []
+    places = Places(str(tmp_path / "run.vram"), None)
+    names = []
     for _ in range(10):
-        seen.append(os.path.basename(places.next()))
-        places.wrote_failure()
-    assert seen == ["run.vram", *(f"run-{n}.vram" for n in range(2, 9)), "run-8.vram", "run-8.vram"]
+        names.append(os.path.basename(places.next()))
+        places.wrote_failure(write_for("oom", places.next()))
+    assert names == ["run.vram", *(f"run-{number}.vram" for number in range(2, 9)), "run-8.vram", "run-8.vram"]
+
+
+@pytest.mark.parametrize("trigger", ["oom", "error", "sigterm", "sighup"])
+def test_a_later_run_does_not_replace_a_failure(tmp_path: Path, trigger: str) -> None:
+    """Two runs with one ``-o``; torchrun's restart of the same rank."""
+    first = write_for(trigger, Places(str(tmp_path / "run.vram"), None).next())
+    restarted = Places(str(tmp_path / "run.vram"), None)
+    assert restarted.next() == str(tmp_path / "run-2.vram")
+    assert not restarted.may_replace(first)
+
+
+@pytest.mark.parametrize(("trigger", "ending"), [("exit", None), ("every", None), ("error", "KeyboardInterrupt, at a")])
+def test_a_later_run_replaces_what_is_no_failure(tmp_path: Path, trigger: str, ending: str | None) -> None:
+    path = write_for(trigger, tmp_path / "run.vram", ending)
+    assert Places(path, None).next() == path
+    Path(path).write_bytes(b"something else")
+    assert Places(path, None).next() == path
+
+
+def test_failures_of_two_processes_at_once_are_both_kept(tmp_path: Path) -> None:
+    recorders = []
+    for _ in range(2):
+        recorder = Recorder(Places(str(tmp_path / "run.vram"), None))
+        gpu: Any = FakeGpu()
+        recorder.gpu = gpu
+        gpu.use()
+        recorders.append(recorder)
+    one, other = recorders
+    taken = one.gpu.snapshot
+    one.gpu.snapshot = lambda: (other.write("oom", failure={}), taken())[1]  # type: ignore[union-attr, method-assign]
+    assert one.write("oom", failure={})["path"] == str(tmp_path / "run-2.vram")
+    assert sorted(os.listdir(tmp_path)) == ["run-2.vram", "run.vram"]
+
+
+def test_writing_starts_no_child(tmp_path: Path) -> None:
+    """The program may wait for any child of its own, and handle SIGCHLD."""
+    write = (
+        "import sys\n"
+        "sys.addaudithook(lambda event, _: print(event) if event in ('os.fork', 'subprocess.Popen', 'os.system') else None)\n"
+        "gpu.use(); import vramlens; vramlens.snapshot('now.vram')\n"
+    )
+    done = run_program(tmp_path, PLUG_IN + "import torch\n" + write, "-o", "run.vram")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "now.vram").exists()
+    assert "Linux-" in str(meta_of(tmp_path / "now.vram")["platform"]) or sys.platform != "linux"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "run.vram")
+    recorder = Recorder(Places(str(tmp_path / "run.vram"), None))
+    gpu: Any = FakeGpu()
+    recorder.gpu = gpu
+    gpu.use()
+    assert recorder.write("exit")["error"].endswith("is no regular file")
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_places_do_not_follow_the_program_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +368,7 @@ def test_a_block_that_runs_out_of_memory_leaves_one_recording_on_each_rank(
 
 def test_two_threads_that_look_at_all_objects_leave_the_switch_interval_as_it_was() -> None:
     before = sys.getswitchinterval()
-    one, other = _undisturbed(), _undisturbed()
+    one, other = no_other_thread(), no_other_thread()
     with one:
         other.__enter__()
     other.__exit__(None, None, None)

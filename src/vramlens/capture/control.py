@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
+from vramlens.capture.own_socket import OwnSocket
+from vramlens.capture.own_thread import OwnThread
 from vramlens.capture.user_folder import all_folders, is_trusted, prepared_folder
 from vramlens.capture.warn import harmless
 from vramlens.errors import InputError
@@ -25,6 +28,9 @@ _ASKS_WITHIN_S = 5.0
 _ENDS_WITHIN_S = 2.0
 _TICK_S = 1.0
 _LONGEST_LINE = 1 << 16
+# Python's own, also where gevent puts others in their place later.
+_poll: Any = getattr(select, "poll", None)
+_sleep = time.sleep
 
 
 def ask(pid: int, request: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +54,9 @@ def ask(pid: int, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _connected(pid: int) -> socket.socket:
-    for folder in filter(is_trusted, all_folders()):
+    # Of one that has ended, a child that it forked may have the socket still, and nobody answers there.
+    folders = all_folders() if _is_alive(pid) else ()
+    for folder in filter(is_trusted, folders):
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         client.settimeout(_ANSWER_WITHIN_S)
         try:
@@ -60,6 +68,16 @@ def _connected(pid: int) -> socket.socket:
         f"process {pid} does not run under vramlens here, or has not used a GPU yet: start it with "
         "'vramlens run', or call vramlens.install() in it"
     )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def _socket_path(folder: str, pid: int) -> str:
@@ -78,12 +96,11 @@ class Control:
         """
         self._dump, self._tick = dump, tick
         self._pid = os.getpid()
-        self._selector = selectors.DefaultSelector()
-        self._listener: socket.socket | None = None
+        self._listener: OwnSocket | None = None
         self._path = ""
-        self._wake_end: socket.socket | None = None
-        self._thread: threading.Thread | None = None
-        self._is_over = False
+        self._wake_ends: tuple[OwnSocket, OwnSocket] | None = None
+        self._thread: OwnThread | None = None
+        self._is_wanted = self._is_over = False
 
     @harmless("preparing SIGUSR2")
     def handle_signal(self) -> None:
@@ -96,11 +113,10 @@ class Control:
 
     def start(self) -> None:
         """Begins to listen: the thread starts."""
-        self._wake_end, waiting_end = socket.socketpair()
-        waiting_end.setblocking(False)
-        self._selector.register(waiting_end, selectors.EVENT_READ)
+        ours, threads = socket.socketpair()
+        self._wake_ends = OwnSocket(ours), OwnSocket(threads)
         self._listen()
-        self._thread = threading.Thread(target=self._run, name="vramlens", daemon=True)
+        self._thread = OwnThread(self._run)
         self._thread.start()
 
     def stop(self) -> None:
@@ -109,12 +125,19 @@ class Control:
             return
         self._is_over = True
         self._wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and not self._thread.is_current:
             self._thread.join(_ENDS_WITHIN_S)
         if self._listener is not None:
-            self._listener.close()
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
+        self.close()
+
+    def close(self) -> None:
+        """Closes what is open; a forked child does, or whoever asks its parent would wait for the child."""
+        for end in (self._listener, *(self._wake_ends or ())):
+            if end is not None:
+                end.close()
+        self._listener = self._wake_ends = None
 
     def _signalled(self, _number: int, _frame: Any) -> None:
         # The program may be anywhere, inside of its own locks too: the thread does the work.
@@ -123,12 +146,12 @@ class Control:
         if self._thread is None:
             os.write(2, b"vramlens: no recording: the program has not used a GPU yet\n")
         else:
+            self._is_wanted = True
             self._wake()
 
     def _wake(self) -> None:
-        if self._wake_end is not None:
-            with contextlib.suppress(OSError):
-                self._wake_end.send(b"x")
+        if self._wake_ends is not None:
+            self._wake_ends[0].send(b"x")
 
     @harmless("listening for 'vramlens dump'")
     def _listen(self) -> None:
@@ -140,25 +163,37 @@ class Control:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(self._path)
         listener.listen(4)
-        listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
-        self._listener = listener
+        self._listener = OwnSocket(listener)
 
     def _run(self) -> None:
         while not self._is_over:
-            for key, _ in self._selector.select(_TICK_S):
-                if key.fileobj is self._listener:
-                    self._answer()
-                elif _drained(cast(socket.socket, key.fileobj)) and not self._is_over:
-                    self._dump("signal", None)
+            self._wait()
+            if self._wake_ends is not None:
+                self._wake_ends[1].drain()
+            if self._is_wanted and not self._is_over:
+                self._is_wanted = False
+                self._dump("signal", None)
+            self._answer()
             if not self._is_over:
                 self._tick()
 
+    def _wait(self) -> None:
+        """Until somebody asks, or a second is over."""
+        ends = [self._listener, None if self._wake_ends is None else self._wake_ends[1]]
+        descriptors = [end.descriptor for end in ends if end is not None and end.descriptor is not None]
+        if _poll is None or not descriptors:  # the program has closed them: signals are seen once a second
+            _sleep(_TICK_S)
+            return
+        waiting = _poll()
+        for descriptor in descriptors:
+            waiting.register(descriptor, select.POLLIN)
+        waiting.poll(_TICK_S * 1000)
+
     @harmless("answering 'vramlens dump'")
     def _answer(self) -> None:
-        if self._listener is None:
+        connection = self._next_caller()
+        if connection is None:
             return
-        connection, _ = self._listener.accept()
         with connection:
             connection.settimeout(_ASKS_WITHIN_S)
             with connection.makefile("rb") as lines:
@@ -166,9 +201,9 @@ class Control:
             answer = self._dump("signal", path if isinstance(path, str) else None)
             connection.sendall(json.dumps(answer).encode() + b"\n")
 
-
-def _drained(end: socket.socket) -> bool:
-    """Takes all that waits at an end that does not block; whether there was anything."""
-    with contextlib.suppress(OSError):
-        return bool(end.recv(4096))
-    return False
+    def _next_caller(self) -> socket.socket | None:
+        try:
+            return None if self._listener is None else self._listener.accept()
+        except OSError:  # who calls waits, and so do we: the descriptor stays readable
+            _sleep(_TICK_S)
+            return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import asdict
 from typing import Any
 
 from vramlens.capture.driver import driver
 from vramlens.capture.ledger import Ledger, ledger
 from vramlens.capture.memory_now import host_memory
+from vramlens.capture.own_thread import OwnThread
 from vramlens.capture.torch_api import Allocator
 from vramlens.capture.warn import harmless
 
@@ -68,7 +68,7 @@ class DeviceFacts:
             self._keep("end", [ledger(device, ask_nccl=not in_trouble) for device in self.in_use()])
 
         # A driver that is starting, or a GPU that hangs, may answer late or never: the recording does not wait for it.
-        thread = threading.Thread(target=look, name="vramlens", daemon=True)
+        thread = OwnThread(look)
         try:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down: no new threads

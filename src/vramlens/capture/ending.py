@@ -1,4 +1,4 @@
-"""How a program ends, in one line: the exception that nobody caught, or where SIGTERM found it."""
+"""How a program ends, in one line: the exception that nobody caught, or where the signal that ended it found it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def ending_of_exception(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text}{_at(stack)}"
 
 
-def ending_of_stack(where: FrameType | None) -> str:
-    """Where SIGTERM found the main thread, as ``SIGTERM, at train.py:31 in step``."""
-    return "SIGTERM" + _at(traceback.walk_stack(where) if where is not None else ())
+def ending_of_signal(name: str, where: FrameType | None) -> str:
+    """Where a signal found the main thread, as ``SIGTERM, at train.py:31 in step``."""
+    return name + _at(traceback.walk_stack(where) if where is not None else ())
 
 
 def _at(stack: Iterable[tuple[FrameType, int]]) -> str:

@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.undisturbed import no_other_thread
 
 # Programs that make modules every step must not pay for a look through the heap every step: one percent of the time.
 _FREE_SECONDS = 1.0
@@ -55,6 +56,10 @@ class ModulePaths:
         return self._paths[id(module)]
 
     def _scan(self) -> None:
+        with no_other_thread():
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
         base = loaded_torch().nn.Module
         is_module: dict[type, bool] = {}
         modules = []

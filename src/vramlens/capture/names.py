@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from vramlens.capture.referents import Referents, everything_alive, referrers_of
 from vramlens.capture.sharded_names import (
     CONTAINERS,
     NAMESPACE,
@@ -39,7 +40,6 @@ from vramlens.capture.sharded_names import (
     claim_wrappers,
     class_name,
     elements_of,
-    everything_alive,
     items_of,
     key_text,
     named_items,
@@ -226,9 +226,7 @@ class _Names:
                 if self._heap.kind(parameter) == "tensor":
                     subject = self._known.setdefault(id(parameter), f"{path}.{name}")
                     shard = dict(self._heap.attributes(parameter)).get("ds_tensor")
-                    if (
-                        self._heap.kind(shard) == "tensor"
-                    ):  # DeepSpeed ZeRO-3: the parameter itself is the gathered whole
+                    if self._heap.kind(shard) == "tensor":  # DeepSpeed ZeRO-3: the parameter is the gathered whole
                         self._claim(shard, subject, "parameter")
                         subject += " (all-gathered)"
                     self._claim(parameter, subject, "parameter")
@@ -338,6 +336,7 @@ class _Holders:
     def __init__(self, heap: Heap, paths: dict[int, str], tensors: list[Any]) -> None:
         self._heap, self._paths = heap, paths
         self._edges: dict[int, list[tuple[Any, str]]] = {}
+        self._referents = Referents()
         children, until = tensors, monotonic() + _SEARCH_SECONDS
         for _ in range(_LEVELS):
             wanted = {id(child) for child in children} - self._edges.keys()
@@ -345,7 +344,7 @@ class _Holders:
                 break
             self._edges.update((child, []) for child in wanted)
             children = []
-            for holder in heap.referrers(wanted):
+            for holder in referrers_of(heap.objects, wanted, until):
                 for label, child in self._labels(holder):
                     if id(child) in wanted and len(self._edges[id(child)]) < _MOST_HOLDERS:
                         self._edges[id(child)].append((holder, label))
@@ -359,7 +358,7 @@ class _Holders:
         cls = type(holder)
         if cls in _INSIDES or issubclass(cls, type):
             how = "" if cls in _INSIDES else NAMESPACE  # a class shows its dict only by proxy
-            return [(how, value) for value in gc.get_referents(holder) if not how or type(value) is dict]
+            return [(how, value) for value in self._referents.of_one(holder) if not how or type(value) is dict]
         if cls is types.FunctionType:
             return [(".__closure__", holder.__closure__), (".__defaults__", holder.__defaults__)]
         return [(NAMESPACE, self._heap.namespace(holder)), *self._heap.edges(holder)]
@@ -389,7 +388,7 @@ class _Holders:
         if cls is types.FunctionType:
             return str(owner.__qualname__)
         if cls in _ENDS:
-            names = [value.co_name for value in gc.get_referents(owner) if type(value) is types.CodeType]
+            names = [value.co_name for value in self._referents.of_one(owner) if type(value) is types.CodeType]
             return f"local of {names[0] if names else 'function'}()"
         if not issubclass(cls, CONTAINERS) and cls is not types.CellType and self._heap.kind(owner) != "tensor":
             # One of many is known by its place; else its class says more than who has it.

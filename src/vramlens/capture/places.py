@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import zipfile
 
 _MOST_FAILURES = 8
+_LONGEST_META = 1 << 24
+_FAILED = ("oom", "error", "sigterm", "sighup")
 
 
 def rank_of_process() -> int | None:
@@ -59,7 +63,7 @@ class Places:
         self._is_child = is_child
         # A child inherits its parent's environment, and with it a rank that need not be its own.
         self._inherited = _rank_in_environment() if is_child else None
-        self._failures = 0
+        self._failures: list[str] = []  # the recordings of failures that this process has written
 
     @property
     def folder(self) -> str:
@@ -77,12 +81,27 @@ class Places:
         return f"{self._output.removesuffix('.vram')}{ranked}{mine if shared else ''}.vram"
 
     def next(self) -> str:
-        """The file for the recording to be written now: the main one unless a failure's is there."""
-        return self._numbered(self._failures)
+        """The file for the recording to be written now: the main one, or one beside the recordings of failures.
 
-    def wrote_failure(self) -> None:
-        """Notes that the last file tells of a failure: later ones go beside it (the eighth is replaced)."""
-        self._failures = min(self._failures + 1, _MOST_FAILURES - 1)
+        Those may be of an earlier run with the same output, or of the same rank before its launcher restarted it. Of
+        its own failures a process keeps eight; the eighth is replaced.
+        """
+        if len(self._failures) >= _MOST_FAILURES:
+            return self._failures[-1]
+        number = 0
+        while tells_of_failure(path := self._numbered(number)):
+            number += 1
+        return path
+
+    def wrote_failure(self, path: str) -> None:
+        """Notes that a file tells of a failure of this process."""
+        if path not in self._failures:
+            self._failures.append(path)
+
+    def may_replace(self, path: str) -> bool:
+        """Whether a file may be replaced: all but the recordings of failures, of which only this process's eighth."""
+        is_last = len(self._failures) >= _MOST_FAILURES and path == self._failures[-1]
+        return is_last or not tells_of_failure(path)
 
     def previous(self) -> str:
         """Where the recording before the newest is kept by ``--every``."""
@@ -91,3 +110,15 @@ class Places:
     def _numbered(self, number: int) -> str:
         path = self.main()
         return path if not number else path.removesuffix(".vram") + f"-{number + 1}.vram"
+
+
+def tells_of_failure(path: str) -> bool:
+    """Whether a file is the recording of a failure: out of memory, an exception, a signal that ended the program."""
+    if not os.path.isfile(path):  # a pipe would keep us
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("meta.json") as member:
+            meta = json.loads(member.read(_LONGEST_META))
+        return meta["trigger"] in _FAILED and not str(meta.get("ending")).startswith("KeyboardInterrupt")
+    except Exception:  # no recording, or a damaged one
+        return False

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -27,11 +27,11 @@ from vramlens.capture.redact import redact, redacted_part
 from vramlens.capture.samples import Samples
 from vramlens.capture.steps import StepCounter
 from vramlens.capture.torch_api import Allocator
+from vramlens.capture.undisturbed import no_other_thread
 from vramlens.capture.warn import harmless, say, say_once
 from vramlens.units import counted, format_size
 
 _WAIT_FOR_ANOTHER_DUMP_S = 60.0
-_LONG_S = 60.0
 _STEP_OF_NAMES = 2  # by then optimizers have their state
 _SETTINGS = (
     "PYTORCH_ALLOC_CONF",
@@ -159,7 +159,7 @@ class Recorder:
         """Writes a recording of now.
 
         Args:
-            trigger: what it is written for: oom, error, sigterm, exit, signal, steps, every or api.
+            trigger: what it is written for: oom, error, sigterm, sighup, exit, signal, steps, every or api.
             path: the file; by default the process's own.
             failure: the request that failed, for meta.json.
             since_us: events before this moment (microseconds since the epoch) are left out.
@@ -181,8 +181,11 @@ class Recorder:
         try:
             if self.gpu is None or not self.gpu.is_initialized():
                 return {"error": "the program has not used a GPU yet"}
-            target = os.path.abspath(path) if path else self.places.next()
-            return self._write(self.gpu, trigger, target, failure, since_us, quiet, keep_previous, ending)
+            target = os.path.abspath(path or self.places.next())
+            if os.path.exists(target) and not os.path.isfile(target):  # to open a pipe is to wait for who reads it
+                raise OSError(0, f"{target} is no regular file")
+            place = _Placed(self.places, target)
+            return self._write(self.gpu, trigger, place, failure, since_us, quiet, keep_previous, ending)
         except Exception as error:
             reason = str((isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}")
             if trigger != "api":  # whoever called is told
@@ -196,7 +199,7 @@ class Recorder:
         self,
         gpu: Allocator,
         trigger: str,
-        path: str,
+        place: _Placed,
         failure: Mapping[str, Any] | None,
         since_us: int,
         quiet: bool,
@@ -207,7 +210,7 @@ class Recorder:
         if self.facts is None:
             self.facts = DeviceFacts(gpu)
         with no_collection():
-            self.facts.look_at_the_end(in_trouble=trigger in ("oom", "error", "sigterm", "signal"))
+            self.facts.look_at_the_end(in_trouble=trigger in ("oom", "error", "sigterm", "sighup", "signal"))
             names = self._names(gpu.kind)  # before there are millions of objects more
             owners = None if self.owners is None else self.owners(gpu.kind)
             snapshot = gpu.snapshot()
@@ -216,9 +219,9 @@ class Recorder:
             meta = {**self._meta(gpu, snapshot, trigger, failure), "ending": ending}
             if self._redacted:
                 redact(snapshot, meta)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            if keep_previous and os.path.exists(path):
-                _keep(path, self.places.previous())
+            os.makedirs(os.path.dirname(place.path), exist_ok=True)
+            if keep_previous and os.path.exists(place.path):
+                _keep(place.path, self.places.previous())
             meta["dump_seconds"] = round(time.perf_counter() - began, 3)
             parts = {
                 "meta": meta,
@@ -231,12 +234,13 @@ class Recorder:
             if self._redacted:
                 parts |= {name: redacted_part(parts[name]) for name in ("names", "owners") if name in parts}
             start = None if self._start_state is None else zlib.decompress(self._start_state)
-            write_recording(path, snapshot, parts, start)
+            write_recording(place.path, snapshot, parts, start, put=place.put)
+            path = place.path
             events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
             snapshot.clear()  # before the collector is on again: its first look would be at all of this
         seconds = time.perf_counter() - began
         if failure is not None:
-            self.places.wrote_failure()
+            self.places.wrote_failure(path)
         if not quiet:
             wrapped = any(meta["wrapped"].values())
             say(
@@ -249,7 +253,7 @@ class Recorder:
     def _names(self, kind: str) -> list[dict[str, Any]]:
         from vramlens.capture.names import named_tensors
 
-        with _undisturbed():
+        with no_other_thread():
             return [asdict(tensor) for tensor in named_tensors(device_type=kind, root_names=self._paths.root_names)]
 
     def _meta(
@@ -269,7 +273,7 @@ class Recorder:
             **gpu.versions(),
             "driver": facts.driver_version if facts is not None else None,
             "python": platform.python_version(),
-            "platform": platform.platform(),
+            "platform": _platform(),
             "command": self._command or [*sys.orig_argv],
             "folder": _present_folder(),
             "host": socket.gethostname(),
@@ -300,6 +304,35 @@ class Recorder:
         }
 
 
+class _Placed:
+    """A recording's way to its place, beside what another process has put there meanwhile.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, places: Places, path: str) -> None:
+        self._places, self.path = places, path
+        self._is_named = path != places.next()  # by whoever asked for it
+
+    def put(self, partial: str, target: str) -> None:
+        """Gives the written file its place; a failure's recording keeps its own."""
+        while True:
+            try:
+                os.link(partial, target)  # unlike a rename it replaces nothing
+            except FileExistsError:
+                if self._is_named or self._places.may_replace(target):
+                    os.replace(partial, target)
+                    return
+                target = self.path = self._places.next()
+            except OSError:  # no links here
+                os.replace(partial, target)
+                return
+            else:
+                os.unlink(partial)
+                return
+
+
 def _is_full(events: int, room: int) -> bool | None:
     """Whether a ring of this room has wrapped; None where its room is not known: the program made it."""
     return events >= room if room else None
@@ -315,21 +348,6 @@ def _keep(path: str, previous: str) -> None:
         os.replace(path, previous)
 
 
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Keeps the interpreter's lock: while all objects are looked at, all are alive, and a tensor that another thread
-    gives up meanwhile would not be freed."""
-    before = sys.getswitchinterval()
-    if before == _LONG_S:  # another thread is in here, too, and restores what the program had
-        yield
-        return
-    sys.setswitchinterval(_LONG_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
 def _rings(gpu: Allocator) -> int:
     """How many devices' rings this process may fill: under a launcher each process has its own device."""
     return 1 if rank_of_process() is not None else gpu.device_count()
@@ -341,6 +359,14 @@ def _leave_out(snapshot: dict[str, Any], since_us: int) -> None:
         [event for event in trace if event.get("time_us", since_us) >= since_us]
         for trace in snapshot.get("device_traces", ())
     ]
+
+
+def _platform() -> str:
+    """What ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that the program might wait for."""
+    if not hasattr(os, "uname"):
+        return platform.platform()
+    system = os.uname()
+    return "-".join((system.sysname, system.release, system.machine, "with", "".join(platform.libc_ver()))).rstrip("-")
 
 
 def _present_folder() -> str | None:

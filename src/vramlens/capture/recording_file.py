@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import pickle
-import queue
-import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from _queue import SimpleQueue  # Python's own, also where gevent has put another into ``queue``
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+from vramlens.capture.own_thread import OwnThread
 from vramlens.whole_file import whole_file
 
 SCHEMA = "vramlens.recording/1"
@@ -20,18 +21,29 @@ _CHUNK_BYTES = 1 << 22  # the two threads change places rarely: each time they m
 _WAITING_CHUNKS = 4
 
 
-def write_recording(path: str, snapshot: Mapping[str, Any], parts: Mapping[str, Any], start: bytes | None) -> None:
+def write_recording(
+    path: str,
+    snapshot: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    start: bytes | None,
+    *,
+    put: Callable[[str, str], None] = os.replace,
+) -> None:
     """Writes one recording.
 
     Args:
         snapshot: what ``torch.cuda.memory._snapshot`` gave.
         parts: further members by name without ".json", each JSON-able: meta, names, ledger, samples, owners.
         start: the pickled state from when recording began.
+        put: gives the written file its place.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_FASTEST) as archive:
+    with (
+        whole_file(path, put=put) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_FASTEST) as archive,
+    ):
         for name, content in parts.items():
             archive.writestr(f"{name}.json", json.dumps(content, default=str))
         if start is not None:
@@ -57,11 +69,14 @@ class _Writer:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._chunks: queue.Queue[bytes | None] = queue.Queue(_WAITING_CHUNKS)
+        self._chunks: SimpleQueue[bytes | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(_WAITING_CHUNKS):
+            self._room.put(None)
         self._error: BaseException | None = None
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
-        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="vramlens", daemon=True)
+        self._thread: OwnThread | None = OwnThread(self._run)
         try:
             self._thread.start()
         except RuntimeError:  # the interpreter is shutting down: no new threads
@@ -90,6 +105,7 @@ class _Writer:
         if self._thread is None:
             self._file.write(data)
         else:
+            self._room.get()
             self._chunks.put(data)
 
     def _run(self) -> None:
@@ -99,6 +115,7 @@ class _Writer:
                     self._file.write(chunk)
                 except BaseException as error:  # handed to the caller's next write
                     self._error = error
+            self._room.put(None)
 
 
 @contextlib.contextmanager

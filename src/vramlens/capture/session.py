@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from vramlens.capture.control import Control
-from vramlens.capture.ending import ending_of_exception, ending_of_stack, uncaught
+from vramlens.capture.ending import ending_of_exception, ending_of_signal, uncaught
 from vramlens.capture.on_import import when_imported
 from vramlens.capture.oom import RECORDED, Failure, OutOfMemoryWatch, Verdict
 from vramlens.capture.places import Places, absolute
@@ -34,7 +34,7 @@ class Plan:
         program: what the program is called: its file or module.
         first_step, last_step: record from the beginning of one to the end of the step before the other; None without.
         every: write after each so many steps; 0 is never.
-        at_exit: whether a recording is written when the program ends, by itself or by SIGTERM.
+        at_exit: whether a recording is written when the program ends, by itself, by SIGTERM or by SIGHUP.
         max_events: how many events each device's ring holds; None lets the host's memory decide.
         redacted: whether paths and arguments are left out.
         profile: whether those steps are traced by PyTorch's profiler instead.
@@ -186,9 +186,9 @@ class Session:
         if self.plan.at_exit and self._trace is None:
             self._termination.arm()
 
-    def _terminated(self, where: FrameType | None) -> None:
+    def _terminated(self, name: str, where: FrameType | None) -> None:
         if not self._died_of_a_failure():
-            self.recorder.write("sigterm", ending=ending_of_stack(where))
+            self.recorder.write(name.lower(), ending=ending_of_signal(name, where))
 
     def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
         if self._leaks is not None:
@@ -253,6 +253,8 @@ class Session:
         left_over = warn_if_not_destroyed()
         if left_over is not None:
             say(left_over)
+        if self._is_idle_child():  # a loader's worker, a manager, a resource tracker: nobody asked about those
+            return
         if self._leaks is not None and not self._done:
             self._leaks.tell()
         if not self.plan.at_exit or self._done:
@@ -270,6 +272,12 @@ class Session:
             else:
                 self.recorder.write("error", ending=ending_of_exception(error))
 
+    def _is_idle_child(self) -> bool:
+        """Whether this is a spawned child in which nothing happened that could be told."""
+        gpu = self.recorder.gpu
+        uses_gpu = gpu is not None and gpu.is_initialized()
+        return self.plan.is_child and not uses_gpu and not self.recorder.steps.count
+
     def _died_of_a_failure(self) -> bool:
         """Whether the program ends with an out-of-memory error, which has its recording already."""
         last = uncaught()
@@ -281,6 +289,7 @@ class Session:
         self._failures.enabled = False
         self.recorder.recording = False
         self._termination.disarm()
+        self._control.close()
 
 
 def _why_nothing(is_visible: bool, *, leaks: bool) -> str:

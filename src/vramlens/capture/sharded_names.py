@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import compress, takewhile
-from time import monotonic
 from typing import Any, NamedTuple
 
 # Attributes of a class as C keeps them: a metaclass may define properties of these names, which would run.
@@ -21,8 +20,6 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 _SEQUENCES = (list, tuple, deque, set, frozenset)
 CONTAINERS = (dict, *_SEQUENCES)
 NAMESPACE = ".__dict__"
-_CHUNK = 512
-_FROZEN_SECONDS = 1.5
 _MOST_ITEMS = 300_000
 _LONGEST_KEY = 80
 _FSDP2_PARTS = {
@@ -220,19 +217,6 @@ class Heap:
         except Exception:
             return None
 
-    def referrers(self, wanted: set[int]) -> Iterator[Any]:
-        """Objects that refer to one of the wanted ids: one sweep, whatever their number.
-
-        ``gc.get_referrers`` compares each reference with each target: 1.0 s for 500 targets among two million objects,
-        where this takes 0.3 s.
-        """
-        for start in range(0, len(self.objects), _CHUNK):
-            chunk = self.objects[start : start + _CHUNK]
-            if not wanted.isdisjoint(map(id, gc.get_referents(*chunk))):
-                for candidate in chunk:
-                    if not wanted.isdisjoint(map(id, gc.get_referents(candidate))):
-                        yield candidate
-
 
 def attribute_text(label: str) -> str:
     """``.key`` for ``['key']``: what a dict of attributes holds."""
@@ -290,25 +274,6 @@ def _layout(cls: type) -> tuple[Any, list[tuple[str, Any]]]:
             elif getter is None and name == "__dict__" and type(member) in _DESCRIPTORS:
                 getter = member
     return getter, slots
-
-
-def everything_alive() -> list[Any]:
-    """All objects that the collector knows, also those that ``gc.freeze`` hides (vLLM), as far as they are reached."""
-    objects = gc.get_objects()
-    if not gc.get_freeze_count():
-        return objects
-    until = monotonic() + _FROZEN_SECONDS
-    seen = set(map(id, objects))
-    objects += [module for module in list(sys.modules.values()) if id(module) not in seen and gc.is_tracked(module)]
-    seen.update(map(id, objects))
-    start = 0
-    while start < len(objects) and monotonic() < until:
-        for found in gc.get_referents(*objects[start : start + _CHUNK]):
-            if id(found) not in seen and gc.is_tracked(found):
-                seen.add(id(found))
-                objects.append(found)
-        start += _CHUNK
-    return objects
 
 
 Claim = Callable[..., None]

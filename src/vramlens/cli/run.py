@@ -85,6 +85,8 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         raise UsageError("run: a profiler trace cannot be redacted: leave --profile or --redact out")
     if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
         raise UsageError(f"run: -o {arguments.output}: --profile writes a file a rank: name a folder")
+    if arguments.output and os.path.exists(arguments.output) and not _holds_recordings(arguments.output):
+        raise UsageError(f"run: -o {arguments.output}: is neither a file nor a folder: a recording needs either")
     _note_late_options(arguments)
     if arguments.restart_on_oom:
         from vramlens.recovery.restarting import supervised
@@ -128,6 +130,10 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         return 0
 
     return program
+
+
+def _holds_recordings(output: str) -> bool:
+    return os.path.isfile(output) or os.path.isdir(output)
 
 
 def _without_python(arguments: argparse.Namespace) -> str:

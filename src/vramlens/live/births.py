@@ -18,6 +18,7 @@ from itertools import compress
 from time import perf_counter, thread_time
 from typing import Any
 
+from vramlens.capture.undisturbed import no_other_thread
 from vramlens.live.tensors import Storage, TorchObjects
 
 _FREE_SECONDS = 0.06  # for short programs
@@ -56,7 +57,8 @@ class Births:
         self._sentinel: list[Any] | None = None
         self._count = 0
         began = thread_time()
-        self._look(gc.get_objects(), BEFORE)
+        with no_other_thread():
+            self._look(gc.get_objects(), BEFORE)
         self._whole_seconds = thread_time() - began  # that is what looking at everything takes
         self._sum_seconds, self._next_sum = 0.0, _FIRST_SUM
         _follow_collections(self)
@@ -161,7 +163,8 @@ class Births:
         collecting = gc.isenabled()
         gc.disable()  # a collection in the middle would mix the generations
         try:
-            self._look(self._made_since(), step)
+            with no_other_thread():
+                self._look(self._made_since(), step)
         finally:
             if collecting:
                 gc.enable()

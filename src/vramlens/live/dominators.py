@@ -6,16 +6,19 @@ backwards from the tensors; the tree is that of Cooper, Harvey and Kennedy, "A S
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
+from vramlens.capture.undisturbed import undisturbed
 from vramlens.live.objects import is_kind
-from vramlens.live.search import Search, undisturbed
+from vramlens.live.search import Search
 
 _ENOUGH = 0.8  # of what an object retains is in one child: the child is the owner worth naming
 _ROOT = -1
+_SECONDS = 10.0
+_LOOK_AT_THE_CLOCK = 1024  # objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,13 @@ class Retained:
 def retained_by(search: Search, top: int) -> list[Retained]:
     """The objects that retain the most, none of them inside of another."""
     with undisturbed(), search.torch.torch._C.DisableTorchFunction():
-        above = _edges(search)
-    order = sorted(above)
-    dominator = _dominators(order, above, search)
+        end = monotonic() + _SECONDS
+        above = _edges(search, end)
+    order = sorted(above or ())
+    dominator = None if above is None else _dominators(order, above, search, end)
+    if dominator is None or above is None:
+        search.skipped.append("who holds the most: the heap is too large to work that out in time")
+        return []
     sizes = dict.fromkeys(order, 0)
     counts = dict.fromkeys(order, 0)
     examples: dict[int, int] = {}
@@ -73,14 +80,16 @@ def retained_by(search: Search, top: int) -> list[Retained]:
     return sorted(found, key=lambda one: -one.bytes)[:top]
 
 
-def _edges(search: Search) -> dict[int, list[int]]:
-    """For every object on a way to a tensor, what holds it; positions, by position."""
+def _edges(search: Search, end: float) -> dict[int, list[int]] | None:
+    """For every object on a way to a tensor, what holds it; positions, by position. None where time ran out."""
     order, torch = search.order, search.torch
     place = {id(value): position for position, value in enumerate(order)}
     leads: dict[int, list[int]] = {position: [] for position in search.storages.values()}
     holders: dict[int, list[int]] = {}
     for position, value in enumerate(order):
-        held = {id(referent) for referent in gc.get_referents(value)}
+        if position % _LOOK_AT_THE_CLOCK == 0 and monotonic() > end:
+            return None
+        held = {id(referent) for referent in search.referents.of_one(value)}
         if torch.is_tensor(value):
             held.update(id(child) for _, child in torch.held_by_tensor(value))
             node = torch.grad_fn(value)
@@ -108,7 +117,8 @@ def _edges(search: Search) -> dict[int, list[int]]:
     return leads
 
 
-def _dominators(order: list[int], above: dict[int, list[int]], search: Search) -> dict[int, int]:
+def _dominators(order: list[int], above: dict[int, list[int]], search: Search, end: float) -> dict[int, int] | None:
+    """By position, what every way from a root passes through last. None where time ran out."""
     rank = {position: number for number, position in enumerate(order)}
     dominator: dict[int, int] = {}
     for position in order:
@@ -116,6 +126,8 @@ def _dominators(order: list[int], above: dict[int, list[int]], search: Search) -
             dominator[position] = _ROOT
     changed = True
     while changed:
+        if monotonic() > end:
+            return None
         changed = False
         for position in order:
             if position in search.roots or not above[position]:

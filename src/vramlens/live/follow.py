@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from vramlens.capture.steps import NO_STEP
 from vramlens.capture.warn import harmless, say
 from vramlens.live.report import LeakReport, LiveLeak
 from vramlens.live.route import Route, size_of
@@ -92,7 +93,7 @@ class LeakFollower:
     def tell(self) -> None:
         """Prints the report on standard error: of now, or of the last look where all is gone by now."""
         if self._watch is None:
-            say("--leaks: no step has ended (an optimizer's, or vramlens.step()): there is nothing to compare")
+            say(f"--leaks: {NO_STEP}")
             return
         now = self._watch.report()
         if now.gone is not None:  # the program itself makes no report

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
+from vramlens.capture.undisturbed import undisturbed
 from vramlens.errors import UsageError
 from vramlens.live.chain import Chain, chain_of, root_text
 from vramlens.live.classify import statement_source
@@ -19,7 +20,7 @@ from vramlens.live.objects import class_name, is_users
 from vramlens.live.owner import owner_of
 from vramlens.live.report import Owner
 from vramlens.live.roots import all_roots
-from vramlens.live.search import Search, undisturbed
+from vramlens.live.search import Search
 from vramlens.live.tensors import Storage, loaded
 from vramlens.live.text import place_text
 from vramlens.schema import SCHEMA
@@ -194,6 +195,7 @@ def _chains(search: Search, storage: Storage) -> list[Chain]:
 def _holders_of(search: Search, tensors: Mapping[int, int]) -> list[tuple[int, int, str]]:
     """Objects that hold one of some tensors in Python's own references: their position, the tensor's, no label."""
     order = search.order
+    # This, unlike ``gc.get_referents``, hands out nothing but objects that the collector knows: those that are alive.
     referrers = gc.get_referrers(*(order[place] for place in tensors.values()))
     ids = {id(one) for one in referrers if one is not order}
     del referrers
@@ -201,7 +203,7 @@ def _holders_of(search: Search, tensors: Mapping[int, int]) -> list[tuple[int, i
     return [
         (place, tensors[id(referent)], "")
         for place in places
-        for referent in gc.get_referents(order[place])
+        for referent in search.referents.of_one(order[place])
         if id(referent) in tensors
     ]
 

@@ -16,9 +16,10 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
+from vramlens.capture.undisturbed import undisturbed
 from vramlens.live.births import BEFORE, Births
 from vramlens.live.objects import class_dict, class_order, is_own_file
-from vramlens.live.search import Search, undisturbed
+from vramlens.live.search import Search
 
 _CHUNK = 1024
 _DEEPEST_VIEW = 8  # arrays that are views of arrays
@@ -58,7 +59,10 @@ def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
     del every
     held: set[int] = set()
     for low in range(0, len(unreached), _CHUNK):
-        held.update(map(id, gc.get_referents(*unreached[low : low + _CHUNK])))
+        if search.is_over:
+            search.skipped.append("iterators of running loops: there was no time to look for them")
+            return
+        held.update(map(id, search.referents.of(unreached[low : low + _CHUNK])))
     iterates: dict[int, bool] = {}
     for value in unreached:
         kind = type(value)
@@ -85,9 +89,12 @@ def _look_behind_arrays(search: Search, array: type) -> None:
     low = 0
     while low < len(search.order):
         high = min(low + _CHUNK, len(search.order))
-        if any(type(value) is array for value in gc.get_referents(*search.order[low:high])):
+        if search.is_over:
+            search.skipped.append("tensors behind NumPy arrays: there was no time to look for all of them")
+            return
+        if any(type(value) is array for value in search.referents.of(search.order[low:high])):
             for place in range(low, high):
-                for value in gc.get_referents(search.order[place]):
+                for value in search.referents.of_one(search.order[place]):
                     if type(value) is array and id(value) not in search.seen:
                         tensor = _tensor_behind(search, value, array, base)
                         if tensor is not None:

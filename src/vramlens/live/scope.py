@@ -9,10 +9,11 @@ from contextlib import ContextDecorator, closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.capture.undisturbed import undisturbed
 from vramlens.errors import VramlensError
 from vramlens.live.objects import is_kind
 from vramlens.live.report import LeakReport
-from vramlens.live.search import Search, undisturbed
+from vramlens.live.search import Search
 from vramlens.live.tensors import Storage, loaded
 from vramlens.live.watch import LeakWatch
 from vramlens.schema import SCHEMA

@@ -8,26 +8,30 @@ it has seen, and nothing after it has ended.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 import types
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import compress
 from time import monotonic
 from typing import Any
 
+from vramlens.capture.referents import Referents, without_giants
+from vramlens.capture.undisturbed import undisturbed
 from vramlens.live.objects import class_module, is_users
 from vramlens.live.roots import Root, all_roots, module_objects
 from vramlens.live.tensors import Storage, TorchObjects
-from vramlens.units import counted
+from vramlens.units import GIB, counted
 
 SECONDS = 10.0
 _CHUNK = 1024
-_LONG_S = 60.0
+_MOST_BYTES = GIB
+_BYTES_AN_OBJECT = 112  # its places in ``order`` and ``seen``, and its id
+_BYTES_A_REFERENCE = 16
 _DEPTH_CHECK = 64
+_GIANTS = "what some very large containers hold: there was no memory to look into them"
 
 
 class Search:
@@ -43,12 +47,7 @@ class Search:
         seconds: how long it took.
     """
 
-    def __init__(
-        self,
-        torch: TorchObjects,
-        *,
-        seconds: float = SECONDS,
-    ) -> None:
+    def __init__(self, torch: TorchObjects, *, seconds: float = SECONDS) -> None:
         """Prepares.
 
         Args:
@@ -64,6 +63,7 @@ class Search:
         self.skipped: list[str] = []
         self.seconds = 0.0
         self.graph_from: list[tuple[int, int]] = []  # ranges of positions reached through autograd
+        self.referents = Referents()
         self._deadline = monotonic() + seconds
         self._parents: list[tuple[int, int]] = []  # of each chunk: where its parents are
         self._starts: list[int] = []  # of each chunk: where its children begin
@@ -94,14 +94,14 @@ class Search:
                 graphs = len(self.order)
                 self._explore_graphs()
                 self.graph_from.append((graphs, len(self.order)))
-                if monotonic() > self._deadline:
+                if self.is_over:
                     break
         self.seconds = monotonic() - began
         return self
 
     def go_on(self, found: list[tuple[str, Any]]) -> None:
         """Searches on: from what is held in a way that nobody can see, by name, and behind what was taken in."""
-        if monotonic() > self._deadline:
+        if self.is_over:
             return
         first, self._tier = len(self.order), 0
         self._seed([(value, Root("hidden", name, value, 0)) for name, value in found])
@@ -119,6 +119,11 @@ class Search:
                 return
             self._expand_tensor(new[0])
             parent = new[0]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has used up its time or its memory."""
+        return monotonic() > self._deadline or self._room_bytes < 0
 
     @property
     def complete(self) -> bool:
@@ -165,7 +170,7 @@ class Search:
                     want(low)
                     continue
                 for parent in range(low, high):
-                    for referent in gc.get_referents(self.order[parent]):
+                    for referent in self.referents.of_one(self.order[parent]):
                         child = wanted.pop(id(referent), None)
                         if child is not None:
                             found[child] = (parent, "")
@@ -227,13 +232,13 @@ class Search:
         seeds = len(order) if low in self.roots else low
         while low < len(order):
             high = min(low + _CHUNK, len(order))
-            if monotonic() > self._deadline:
+            if self.is_over:
                 self._give_up(low)
                 return
             try:
-                referents = gc.get_referents(*order[low:high])
+                referents = self.referents.of(self._not_too_large(order[low:high]))
             except MemoryError:
-                self.skipped.append("what some very large containers hold: there was no memory to look into them")
+                self.skipped.append(_GIANTS)
                 low = high
                 continue
             held = list(filter(tracked, referents))
@@ -293,7 +298,7 @@ class Search:
         if nodes:  # held by something else than the tensor that they made: it waits there
             for place in range(low, high):
                 if not self.torch.is_tensor(self.order[place]) and any(
-                    self.torch.is_node(value) for value in gc.get_referents(self.order[place])
+                    self.torch.is_node(value) for value in self.referents.of_one(self.order[place])
                 ):
                     self._waiting_graphs.append(place)
         return [value for value in new if id(value) not in out]
@@ -339,31 +344,46 @@ class Search:
                     nodes.append(place)
                     continue
                 else:
-                    held = (("", value) for value in gc.get_referents(holder) if self.torch.is_node(value))
+                    held = (("", value) for value in self.referents.of_one(holder) if self.torch.is_node(value))
                 nodes += self._adopt(place, held)
             others = len(self.order)
             done = 0
             while done < len(nodes):
                 place = nodes[done]
                 done += 1
-                if done % _DEPTH_CHECK == 0 and monotonic() > self._deadline:
+                if done % _DEPTH_CHECK == 0 and self.is_over:
                     self._give_up(place)
                     return
                 for child in self._adopt(place, self.torch.held_by_node(self.order[place])):
                     if self.torch.is_node(self.order[child]):
                         nodes.append(child)
             for place in nodes:  # a Function written in Python keeps attributes; any node may have Python hooks
-                referents = [value for value in gc.get_referents(self.order[place]) if not self.torch.is_node(value)]
+                referents = [
+                    value for value in self.referents.of_one(self.order[place]) if not self.torch.is_node(value)
+                ]
                 self._adopt(place, (("", value) for value in referents))
             for place in range(others, len(self.order)):
                 if self.torch.is_tensor(self.order[place]):
                     self._expand_tensor(place)
             self._explore(others)
 
+    @property
+    def _room_bytes(self) -> int:
+        """What the search may still take for itself."""
+        return _MOST_BYTES - len(self.order) * _BYTES_AN_OBJECT
+
+    def _not_too_large(self, values: list[Any]) -> list[Any]:
+        """These objects without containers so large that what they hold would not fit in the search's memory."""
+        fitting = without_giants(values, self._room_bytes // _BYTES_A_REFERENCE)
+        if len(fitting) < len(values):
+            self.skipped.append(_GIANTS)
+        return fitting
+
     def _give_up(self, position: int) -> None:
         self._waiting_graphs.clear()
+        limit = "memory" if self._room_bytes < 0 else "time"
         self.skipped.append(
-            f"the search ended at its time limit after {counted(position, 'object')}; what lies further was not seen"
+            f"the search ended at its {limit} limit after {counted(position, 'object')}; what lies further was not seen"
         )
 
 
@@ -373,17 +393,3 @@ def _is_users_class(cls: type, module: Any) -> bool:
     if type(file) is str:
         return is_users(file)
     return class_module(cls) in ("__main__", "") or module is None
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """No collection and, as far as that can be had, no other thread: what is looked at stays what it is."""
-    before, collecting = sys.getswitchinterval(), gc.isenabled()
-    gc.disable()
-    sys.setswitchinterval(_LONG_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-        if collecting:
-            gc.enable()

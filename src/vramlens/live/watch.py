@@ -11,6 +11,7 @@ from statistics import median
 from types import CodeType
 from typing import Any
 
+from vramlens.capture.undisturbed import undisturbed
 from vramlens.live.births import BEFORE, Births
 from vramlens.live.chain import Chain, chain_of
 from vramlens.live.classify import class_of, fix_of, statement_source
@@ -28,7 +29,7 @@ from vramlens.live.owner import owner_of
 from vramlens.live.report import LeakReport, LiveLeak
 from vramlens.live.route import route_of
 from vramlens.live.scores import example_of
-from vramlens.live.search import Search, undisturbed
+from vramlens.live.search import Search
 from vramlens.live.standing import first_of_run, holder_of, index_of, is_result, is_shell
 from vramlens.live.tensors import Storage, TorchObjects, device_of, loaded
 from vramlens.live.unowned import counted_leaks

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 import sys
-import threading
 import time
 from typing import Any
 
@@ -15,6 +14,7 @@ from vramlens.capture.driver import Gpu, driver
 from vramlens.capture.held import PyTorch
 from vramlens.capture.memory_now import host_memory
 from vramlens.capture.on_import import when_imported
+from vramlens.capture.own_thread import OwnEvent, OwnThread
 from vramlens.capture.places import rank_of_process
 from vramlens.capture.steps import StepCounter
 from vramlens.capture.user_folder import prepared_folder
@@ -50,8 +50,8 @@ class Publisher:
         self._uuids: dict[int, str | None] = {}
         self._recent: dict[int, RecentPeak] = {}
         self._round = 0
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._over = OwnEvent()
+        self._thread: OwnThread | None = None
         if steps is not None:
             steps.on_step(self.step_ended)
 
@@ -68,7 +68,7 @@ class Publisher:
         if self._thread is not None or self._started is None or self.pid != os.getpid():
             return
         self._path = self._path or inside_path(self.pid, self._started, prepared_folder())
-        self._thread = threading.Thread(target=self._run, name="vramlens-top", daemon=True)
+        self._thread = OwnThread(self._run)
         self._thread.start()
         atexit.register(self.stop)
 
@@ -78,7 +78,7 @@ class Publisher:
         if self.pid != os.getpid():
             return  # nothing of the thread's is touched: it may have held a lock when the program forked
         self._over.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and not self._thread.is_current:
             self._thread.join(1.0)
         for path in (self._path, partial_path(self._path)) if self._path else ():
             with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ class Publisher:
                 self._nccl[index] = size
 
     def _run(self) -> None:
-        while not self._over.is_set():
+        while not self._over.is_set:
             self.write()
             self._over.wait(self._interval_s)
 
@@ -135,7 +135,7 @@ class Publisher:
             self._program,
             tuple(devices),
         )
-        if not self._over.is_set():
+        if not self._over.is_set:
             write_inside(self._path, inside)
 
     def _device(self, cuda: Any, index: int) -> InsideDevice:

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import stat
 import sys
 import zipfile
 import zlib
@@ -149,6 +150,8 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     head = file.peek(8)
     if not head:
         raise InputError(f"{name}: is empty")
+    if _is_device(file):
+        raise InputError(f"{name}: is a device, which has no end; name a file")
     members: Members | None = None
     if head.startswith(b"PK\x03\x04"):
         inner, members = _open_recording(name, file, size or 0)
@@ -169,6 +172,15 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
         raise InputError(f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing"))
     kind, stream = _kind_of(stream)
     return Source(name, kind, stream, size, file, bounded, members)
+
+
+def _is_device(file: BinaryIO) -> bool:
+    """Whether this is /dev/zero, a disk or the like; a terminal, at which a person ends the text, is none."""
+    try:
+        mode = os.fstat(file.fileno()).st_mode
+    except (OSError, AttributeError):  # standard input that a program has put another in the place of
+        return False
+    return stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not file.isatty())
 
 
 def _open_recording(name: str, file: io.BufferedReader, size_bytes: int) -> tuple[BinaryIO, Members]:

@@ -16,6 +16,7 @@ _TRIGGERS = {
     "oom": "when memory ran out",
     "error": "when the program failed",
     "sigterm": "when SIGTERM ended the program",
+    "sighup": "when SIGHUP ended the program",
     "signal": "on a signal",
     "exit": "when the program ended",
     "steps": "after the steps that were asked for",

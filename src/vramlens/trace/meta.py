@@ -78,8 +78,8 @@ class Meta:
     Attributes:
         vramlens, torch, cuda, driver, python, platform: versions.
         command: the program and its arguments.
-        trigger: why it was written: oom, error, sigterm, exit, signal, steps, every or api.
-        ending: how the program ended, in one line: the exception that nobody caught, or where SIGTERM found it.
+        trigger: why it was written: oom, error, sigterm, sighup, exit, signal, steps, every or api.
+        ending: how the program ended, in one line: the exception that nobody caught, or where a signal found it.
         pid, host, rank, local_rank, world_size: which process of which job.
         groups: the process groups that it was in, beside the default one.
         device_name: of the current GPU.
