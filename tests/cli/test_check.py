@@ -50,10 +50,20 @@ def test_update_names_what_git_can_show(folder, capsys):
     assert capsys.readouterr().out.endswith(f"\n  vramlens check {GPT} --budget vram.toml\n")  # outside a work tree
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     assert main(["check", GPT, "--update"]) == 0
-    assert capsys.readouterr().out.endswith("\n  git add vram.toml\n")
-    subprocess.run(["git", "-C", str(folder), "add", "vram.toml"], check=True)
+    assert capsys.readouterr().out.endswith("\n  git add vram.toml && git diff --cached vram.toml\n")
+
+
+def test_update_runs_nothing_of_the_checkout(folder):
+    """Git runs what a checkout's settings name, whoever wrote them."""
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    trap = folder / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {folder / 'was-run'}\n")
+    trap.chmod(0o755)
+    for setting in ("core.fsmonitor", "diff.external", "core.pager", "core.hooksPath"):
+        subprocess.run(["git", "-C", str(folder), "config", setting, str(trap)], check=True)
     assert main(["check", GPT, "--update"]) == 0
-    assert capsys.readouterr().out.endswith("\n  git diff vram.toml\n")
+    assert main(["check", GPT, "--update"]) == 0
+    assert not (folder / "was-run").exists()
 
 
 def test_the_room_below_the_nearest_limit_is_told(folder, capsys):

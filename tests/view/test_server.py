@@ -324,12 +324,15 @@ def test_connections_are_bounded(monkeypatch):
 
 def test_one_who_sends_byte_by_byte_is_cut_off(monkeypatch):
     monkeypatch.setattr(module, "_HEAD_WITHIN_S", 0.2)
+    began = time.monotonic()
     with LocalPage(b"some data", "a title") as page:
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        with socket.create_connection(page.server_address, timeout=5) as slow, pytest.raises(ConnectionError):
-            for _ in range(1000):
-                slow.sendall(b"G")
-                time.sleep(0.02)
+        with socket.create_connection(page.server_address, timeout=5) as slow:
+            with contextlib.suppress(ConnectionError):
+                for _ in range(1000):
+                    slow.sendall(b"G")
+                    time.sleep(0.02)
+            assert time.monotonic() - began < 15
         page.shutdown()
         thread.join()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import subprocess
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 HELP = "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
 _BUDGET = "vram.toml"
-_GIT_PATIENCE_S = 5
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -108,34 +106,22 @@ def _update(arguments: argparse.Namespace) -> int:
 
 
 def _review(budget: str, recording: str) -> str:
-    """How to have the budget reviewed: what git shows depends on whether it knows the file."""
+    """How to have the budget reviewed, in a checkout; else what to do with it."""
     quoted = shlex.quote(budget)
-    known = _git_knows(budget)
-    if known is None:
+    if not _is_in_checkout(budget):
         return f"Next, hold runs against it:\n  vramlens check {shlex.quote(recording)} --budget {quoted}\n"
-    why, command = ("have the change reviewed", "diff") if known else ("have it kept and reviewed", "add")
-    return f"Next, {why}:\n  git {command} {quoted}\n"
+    return f"Next, have it kept and reviewed:\n  git add {quoted} && git diff --cached {quoted}\n"
 
 
-def _git_knows(path: str) -> bool | None:
-    """Whether git tracks a file; None outside a work tree, or without git."""
-    folder, name = os.path.split(os.path.abspath(path))
-    try:
-        inside = _git(folder, "rev-parse", "--is-inside-work-tree")
-        if inside.returncode or inside.stdout.strip() != b"true":
-            return None
-        return _git(folder, "ls-files", "--error-unmatch", "--", name).returncode == 0
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: str, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        ["git", "--literal-pathspecs", "-C", folder, *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_GIT_PATIENCE_S,
-    )
+def _is_in_checkout(path: str) -> bool:
+    """Whether a folder above has a ``.git``. Git itself is not asked: a checkout's settings may have it run commands."""
+    folder = os.path.dirname(os.path.realpath(path))
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return False
+        folder = parent
+    return True
 
 
 def _drawn(check: Check, arguments: argparse.Namespace) -> str:
