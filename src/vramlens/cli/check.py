@@ -114,7 +114,10 @@ def _review(budget: str, recording: str) -> str:
 
 
 def _is_in_checkout(path: str) -> bool:
-    """Whether a folder above has a ``.git``. Git itself is not asked: a checkout's settings may have it run commands."""
+    """Whether a folder above has a ``.git``.
+
+    Git itself is not asked: the settings of a checkout may have it run commands.
+    """
     folder = os.path.dirname(os.path.realpath(path))
     while not os.path.lexists(os.path.join(folder, ".git")):
         parent = os.path.dirname(folder)
