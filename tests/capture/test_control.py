@@ -130,9 +130,12 @@ ODD_ANSWERS = [
 @pytest.mark.parametrize("line", ODD_ANSWERS, ids=lambda line: repr(line[:12]))
 def test_an_answer_that_is_none_is_one_clear_line(scratch: Path, monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(scratch))
-    with program_that_answers(lambda connection: connection.sendall(line)):
-        with pytest.raises(InputError, match="did not answer|no answer that makes sense") as refused:
-            ask(os.getpid(), {})
+    words = r"did not answer|no answer that makes sense"
+    with (
+        program_that_answers(lambda connection: connection.sendall(line)),
+        pytest.raises(InputError, match=words) as refused,
+    ):
+        ask(os.getpid(), {})
     assert len(str(refused.value)) < 100
 
 

@@ -14,7 +14,8 @@ from vramlens.analyses.budget import Check, Result
 from vramlens.analyses.budget_file import SIZE, Limit
 from vramlens.analyses.finding import Finding, Place
 from vramlens.cli.main import main
-from vramlens.report.github import MOST_ERRORS, check_to_github, command
+from vramlens.foreign_text import workflow_command
+from vramlens.report.github import MOST_ERRORS, check_to_github
 
 GPT = str(DATA / "recordings" / "gpt.pickle.xz")
 LEAK = str(DATA / "recordings" / "leak_outputs.pickle.xz")
@@ -172,9 +173,9 @@ def test_github_points_at_the_budget_where_the_line_is_not_in_the_repository(fol
 
 
 def test_a_workflow_command_escapes_as_github_reads_it():
-    made = command("error", "50 % of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
-    assert made == "::error file=a%2Cb%3Ac%25.py,line=3::50 %25 of%0D%0Aall: a,b"
-    assert len(command("error", "x" * 100_000)) < 4100
+    made = workflow_command("error", "50 % of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
+    assert made == r"::error file=a%2Cb%3Ac%25.py,line=3::50 %25 of\r%0Aall: a,b"
+    assert len(workflow_command("error", "x" * 100_000)) < 4100
 
 
 def test_more_broken_limits_than_github_shows_are_counted(folder):

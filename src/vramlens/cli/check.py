@@ -11,6 +11,7 @@ from vramlens.cli.arguments import add_device, add_output
 from vramlens.cli.input import read_run
 from vramlens.cli.output import OutputError, as_json, as_text, goes_to_file, write_answer, write_file
 from vramlens.errors import InputError, UsageError
+from vramlens.foreign_text import one_line
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget import Check
@@ -94,23 +95,24 @@ def _update(arguments: argparse.Namespace) -> int:
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
     done = update(read_run(arguments.file, arguments.device), budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
-    text = f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}.\n"
+    lines = [f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}."]
     for scope, before, now in done.changes:
-        text += f"  {scope}: {now}\n" if before is None else f"  {scope}: {before} before, {now} now\n"
+        lines.append(f"  {scope}: {now}" if before is None else f"  {scope}: {before} before, {now} now")
     for scope, why in done.untold:
         stays = "left out" if budget is None else "as it was"
-        text += f"  {scope}: {stays}, since it cannot be told: {why}\n"
-    text += _review(arguments.budget, arguments.file)
+        lines.append(f"  {scope}: {stays}, since it cannot be told: {why}")
+    lines += _review(arguments.budget, arguments.file)
+    text = "".join(f"{one_line(line)}\n" for line in lines)
     write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
 
 
-def _review(budget: str, recording: str) -> str:
+def _review(budget: str, recording: str) -> tuple[str, str]:
     """How to have the budget reviewed, in a checkout; else what to do with it."""
     quoted = shlex.quote(budget)
     if not _is_in_checkout(budget):
-        return f"Next, hold runs against it:\n  vramlens check {shlex.quote(recording)} --budget {quoted}\n"
-    return f"Next, have it kept and reviewed:\n  git add {quoted} && git diff --cached {quoted}\n"
+        return "Next, hold runs against it:", f"  vramlens check {shlex.quote(recording)} --budget {quoted}"
+    return "Next, have it kept and reviewed:", f"  git add {quoted} && git diff --cached {quoted}"
 
 
 def _is_in_checkout(path: str) -> bool:

@@ -20,7 +20,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Asks the program and prints the file's path."""
     from vramlens.capture.dump_request import ask
-    from vramlens.report.wording import visible
+    from vramlens.foreign_text import visible
 
     path = None if arguments.output is None else os.path.abspath(arguments.output)
     answer = ask(arguments.pid, {"path": path})
