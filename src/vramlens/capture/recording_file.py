@@ -9,7 +9,7 @@ import pickle
 import queue
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from vramlens.whole_file import whole_file
@@ -20,13 +20,20 @@ _CHUNK_BYTES = 1 << 22  # the two threads change places rarely: each time they m
 _WAITING_CHUNKS = 4
 
 
-def write_recording(path: str, snapshot: Mapping[str, Any], parts: Mapping[str, Any], start: bytes | None) -> None:
+def write_recording(
+    path: str,
+    snapshot: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    start: bytes | None,
+    check: Callable[[str], None] | None = None,
+) -> None:
     """Writes one recording.
 
     Args:
         snapshot: what ``torch.cuda.memory._snapshot`` gave.
         parts: further members by name without ".json", each JSON-able: meta, names, ledger, samples, owners.
         start: the pickled state from when recording began.
+        check: given the file as it is on the disk, raises where it must not take its place.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
@@ -38,6 +45,10 @@ def write_recording(path: str, snapshot: Mapping[str, Any], parts: Mapping[str, 
             archive.writestr("start.pickle", start)
         with archive.open("snapshot.pickle", "w", force_zip64=True) as member, _beside(member) as writer:
             pickle.Pickler(writer, 4).dump(snapshot)
+        if check is not None:
+            archive.close()
+            file.flush()
+            check(file.name)
 
 
 @contextlib.contextmanager

@@ -63,7 +63,8 @@ def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
     """
     import json
 
-    return json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
+    text = json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
+    return text.replace("##", "#\\u0023")  # the same text in JSON, and no command (##[...]) to who reads the log
 
 
 def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
