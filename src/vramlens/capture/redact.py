@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from vramlens.capture.private_facts import PrivateFacts, private_facts
@@ -20,7 +20,9 @@ _PRIVATE_META = ("command", "ending", "host", "folder")
 _HIDDEN = "***"
 # In a text nobody says where a path with spaces ends: up to the last slash before a mark that paths rarely have.
 _INSIDE = r"[^\n\r\t\"'`<>|*?:;,()\[\]{}]*"
-_ROOTED = re.compile(rf"(?<![\w.+@-])(?:~[\w.-]*|\.{{1,2}}|[A-Za-z]:)?[/\\](?=[\w.+@~-])(?:{_INSIDE}[/\\])?")
+_ROOTED = re.compile(
+    rf"(?<![\w.+@-])(?:file:/{{0,2}})?(?:~[\w.-]*|\.{{1,2}}|[A-Za-z]:)?[/\\](?=[\w.+@~-])(?:{_INSIDE}[/\\])?"
+)
 _RELATIVE = re.compile(r"(?<![\w.+@~/\\-])([\w.+@~-]+)(?:[/\\][\w.+@~ -]+)*[/\\](?P<file>[\w.+@~-]*)")
 _EXTENSION = re.compile(r"[^.]\.[A-Za-z]\w{0,7}$")
 _CODE_NAME = re.compile(r"[\w.<>\[\]+-]*(?: \[[\w+]+\])?")
@@ -47,8 +49,9 @@ class Redaction:
     def __init__(self, command: Sequence[str] = (), facts: PrivateFacts | None = None) -> None:
         self._command = command
         self.facts = private_facts(command) if facts is None else facts
-        self.kept_texts: set[str] = set()
+        self.kept_texts = {"true", "false", "null"}  # words of JSON
         self._texts: dict[str, str] = {}
+        self._fields: dict[tuple[Any, str, bool, bool], str] = {}
         self._seen_keys: set[tuple[Any, ...]] = set()
         self._words = _pattern_of([word for word, _ in self.facts.words])
 
@@ -57,20 +60,20 @@ class Redaction:
         self.facts = self.facts.with_more(private_facts(self._command))
         self._words = _pattern_of([word for word, _ in self.facts.words])
         self._texts.clear()
+        self._fields.clear()
 
     def snapshot(self, snapshot: dict[str, Any]) -> None:
         """Rewrites what PyTorch recorded, in place."""
         done: set[int] = set()
         for section, content in snapshot.items():
-            # Names of regions are what the program says, not code.
-            self._rewrite(content, self._region if section == "external_annotations" else self._field, done)
+            self._rewrite(content, done, is_region=section == "external_annotations")
         self.kept_texts.update(snapshot)
 
     def meta(self, meta: dict[str, Any]) -> None:
         """Rewrites the meta data, in place."""
         for key in _PRIVATE_META:
             meta.pop(key, None)
-        self._rewrite(meta, self._field, set())
+        self._rewrite(meta, set())
         meta["redacted"] = True
         self.kept_texts.update(meta)
 
@@ -104,44 +107,55 @@ class Redaction:
             return self.part(value)
         return self._name_of_code(value) if key == "name" else self._field(key, value)
 
-    def _rewrite(self, value: Any, field: Callable[[Any, str], str], done: set[int]) -> None:
-        """Rewrites every text in dicts and lists, each object once: PyTorch shares one frame among all its stacks."""
-        if not isinstance(value, (dict, list)) or id(value) in done:
-            return
-        done.add(id(value))
+    def _rewrite(self, value: Any, done: set[int], is_region: bool = False) -> None:
+        """Rewrites every text in dicts and lists, each object once: PyTorch shares frames among all its stacks."""
         if isinstance(value, dict):
-            self._rewrite_dict(value, field, done)
-            return
-        for index, item in enumerate(value):
-            if isinstance(item, str):
-                value[index] = self.text(item)
-            else:
-                self._rewrite(item, field, done)
+            self._rewrite_dict(value, done, is_region)
+        elif isinstance(value, list) and id(value) not in done:
+            done.add(id(value))
+            for index, item in enumerate(value):
+                if isinstance(item, str):
+                    value[index] = self.text(item)
+                else:
+                    self._rewrite(item, done, is_region)
 
-    def _rewrite_dict(self, value: dict[Any, Any], field: Callable[[Any, str], str], done: set[int]) -> None:
+    def _rewrite_dict(self, value: dict[Any, Any], done: set[int], is_region: bool) -> None:
+        is_frame = "filename" in value
+        if is_frame and id(value) in done:
+            return
+        if is_frame:
+            done.add(id(value))
         keys = tuple(value)
         if keys not in self._seen_keys:
             self._seen_keys.add(keys)
             self.kept_texts.update(map(str, keys))
-        is_frame = "filename" in value
         for key, item in value.items():
+            if type(item) is int:  # a million events have hardly anything else
+                continue
             if isinstance(item, str):
-                value[key] = self._name_of_code(item) if is_frame and key == "name" else field(key, item)
-            elif isinstance(item, (dict, list)):
-                self._rewrite(item, field, done)
+                value[key] = self._field(key, item, is_frame, is_region)
+            else:
+                self._rewrite(item, done, is_region)
 
-    def _field(self, key: Any, text: str) -> str:
+    def _field(self, key: Any, text: str, is_frame: bool = False, is_region: bool = False) -> str:
+        """A text that has a name, rewritten."""
+        about = (key, text, is_frame, is_region)
+        if about not in self._fields:
+            self._fields[about] = self._rewritten_field(key, text, is_frame, is_region)
+        return self._fields[about]
+
+    def _rewritten_field(self, key: Any, text: str, is_frame: bool, is_region: bool) -> str:
         if key in _CLOSED or str(key).startswith("PYTORCH_"):
             self.kept_texts.add(text)
             return text
+        if is_region:  # its name is what the program says, not code
+            return self.text(text)
         if key in _FILES:
             path = redacted_path(text)
             self.kept_texts.add(path)
             return path
-        return self._name_of_code(text) if key in _NAMES_OF_CODE else self.text(text)
-
-    def _region(self, key: Any, text: str) -> str:
-        return self._field(key, text) if key in _CLOSED else self.text(text)
+        is_code = key in _NAMES_OF_CODE or (is_frame and key == "name")
+        return self._name_of_code(text) if is_code else self.text(text)
 
     def _name_of_code(self, text: str) -> str:
         if not _CODE_NAME.fullmatch(text):

@@ -9,8 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 _CHUNK_BYTES = 1 << 22
-_SHORT_STRING, _LONG_STRING = 0x8C, 0x58
-"""How pickle begins a text (SHORT_BINUNICODE and BINUNICODE of pickletools): its length follows, in 1 or 4 bytes."""
+_SHORT_STRING, _LONG_STRING, _MEMOIZE = b"\x8c", b"X", b"\x94"
+"""How pickle begins a text (SHORT_BINUNICODE and BINUNICODE of pickletools), its length following in 1 or 4 bytes, and
+what follows the text."""
+_LONGEST_TEXT = 1 << 16
+_NO_NUMBER_BYTES = 9
+"""So many bytes are no number."""
 _LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
@@ -30,7 +34,7 @@ def check_redacted(path: str, folders: Sequence[str], words: Sequence[tuple[str,
         for name in archive.namelist():
             is_pickle = name.endswith(".pickle")
             needles = [(_as_written(text, is_pickle), kind, is_word) for text, kind, is_word in texts]
-            overlap = max((len(data) for data, _, _ in needles), default=0) + 8
+            overlap = max((len(data) for data, _, _ in needles), default=0) + _LONGEST_TEXT
             with archive.open(name) as member:
                 for chunk in _overlapping(member, overlap):
                     for data, kind, is_word in needles:
@@ -56,9 +60,11 @@ def _is_in(chunk: bytes, data: bytes, is_word: bool, is_pickle: bool) -> bool:
     start = chunk.find(data)
     while start >= 0:
         end = start + len(data)
-        if not _is_letter(chunk, end) and (
-            not is_word or not _is_letter(chunk, start - 1) or (is_pickle and _begins_text(chunk, start, len(data)))
-        ):
+        begin = _beginning_of_text(chunk, start, end) if is_pickle else None
+        # Of so many numbers some have the bytes of a short word: it must be in a text.
+        is_text = not is_pickle or begin is not None or len(data) >= _NO_NUMBER_BYTES
+        stands_alone = not is_word or start == begin or not _is_letter(chunk, start - 1)
+        if is_text and stands_alone and not _is_letter(chunk, end):
             return True
         start = chunk.find(data, start + 1)
     return False
@@ -68,10 +74,25 @@ def _is_letter(chunk: bytes, index: int) -> bool:
     return 0 <= index < len(chunk) and chunk[index] in _LETTERS
 
 
-def _begins_text(chunk: bytes, start: int, length: int) -> bool:
-    """Whether a pickled text begins there: the byte before may be its length, and look like a letter."""
-    if start >= 2 and chunk[start - 2] == _SHORT_STRING:
-        return chunk[start - 1] >= length
-    if start >= 5 and chunk[start - 5] == _LONG_STRING:
-        return int.from_bytes(chunk[start - 4 : start], "little") >= length
-    return False
+def _beginning_of_text(chunk: bytes, start: int, end: int) -> int | None:
+    """Where the pickled text begins that holds these bytes; None where there is none."""
+    for code, width, most in ((_SHORT_STRING, 1, 256), (_LONG_STRING, 4, _LONGEST_TEXT)):
+        at = chunk.rfind(code, max(0, start - most - width), start)
+        while at >= 0:
+            begin = at + 1 + width
+            text_end = begin + int.from_bytes(chunk[at + 1 : begin], "little")
+            if begin <= start and text_end >= end and _ends_text(chunk, begin, text_end):
+                return begin
+            at = chunk.rfind(code, max(0, start - most - width), at)
+    return None
+
+
+def _ends_text(chunk: bytes, begin: int, end: int) -> bool:
+    """Whether a text ends there: pickle memorizes each one; the end may lie in the next chunk."""
+    if end - begin > _LONGEST_TEXT or end >= len(chunk):
+        return end - begin <= _LONGEST_TEXT
+    try:
+        chunk[begin:end].decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return chunk[end : end + 1] == _MEMOIZE
