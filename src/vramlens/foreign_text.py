@@ -5,7 +5,7 @@ they would draw on the terminal, forge lines, close a code block, or give comman
 Every place that shows text writes it with one of these, each in its own form:
 
 - ``visible``: a name, for a terminal, a log, or any other plain text;
-- ``one_line``: the same for a whole sentence, which is never cut;
+- ``one_line``: the same for a whole sentence, which is never cut; ``text_of``: for lines;
 - ``markdown``, ``markdown_code``, ``markdown_block``: for GitHub Markdown;
 - ``html_text``: for HTML, also in attributes;
 - ``workflow_command``: a GitHub annotation;
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterable
 
 LONGEST = 2000
 """Characters of a name that are shown."""
@@ -65,6 +66,11 @@ def one_line(text: str) -> str:
     if not text.isprintable():
         text = "".join(char if char.isprintable() else _escape(char) for char in text)
     return _LOG_COMMAND.sub(_disarmed, text)
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """Lines as one text: each of them stays one."""
+    return "\n".join(map(one_line, lines))
 
 
 def without_controls(text: str, *, keeps_style: bool = False) -> str:

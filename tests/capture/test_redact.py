@@ -98,9 +98,10 @@ def test_no_member_tells_what_is_private() -> None:
     made["device_traces"][0][1]["action"] = "free_completed"
     redaction.snapshot(made)
     row = {"kind": "other_processes", "note": "12 (bob's work) 3 GiB"}
+    process = {"pid": 12, "bytes": 3, "name": "bob's work", "is_this": False}
     parts = [
         redaction.part({"tensors": [{"name": f"cache['{text}']", "kind": "buffer", "file": f"{HOME}/a.py"}]}),
-        redaction.part({"end": {"devices": {"0": {"rows": [row], "notes": [text]}}}}),
+        redaction.part({"end": {"devices": {"0": {"rows": [row], "notes": [text], "processes": [process]}}}}),
         redaction.part({"columns": ["time_us", "step"], "rows": [[1, 2]]}),
     ]
     meta = {

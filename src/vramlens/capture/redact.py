@@ -82,6 +82,8 @@ class Redaction:
         if isinstance(part, dict):
             if part.get("kind") in _NOTES_OF_OTHERS:
                 part = {**part, "note": ""}
+            if "is_this" in part and part["is_this"] is not True:  # another's process
+                part = {**part, "name": None}
             return {key: self._of_part(key, value) for key, value in part.items()}
         if isinstance(part, (list, tuple)):
             return [value if type(value) is int else self.part(value) for value in part]

@@ -6,7 +6,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from vramlens.foreign_text import one_line
+from vramlens.foreign_text import text_of
 from vramlens.live.report import Gone, LeakReport, LiveLeak
 from vramlens.units import counted, format_size
 
@@ -25,7 +25,7 @@ _COUNTED = {
 
 def report_text(report: LeakReport) -> str:
     """A whole report."""
-    return "\n".join(one_line(line) for line in _lines(report))
+    return text_of(_lines(report))
 
 
 def place_text(file: str, line: int) -> str:
