@@ -122,6 +122,18 @@ def test_no_member_tells_what_is_private() -> None:
     assert list(made) == list(snapshot_of(""))
 
 
+def test_a_folder_below_the_root_is_not_one_in_a_library(written: Any) -> None:
+    redaction = Redaction(facts=PrivateFacts((("/data", "."),), (), ()))
+    library = "/site-packages/torch/utils/data/dataloader.py"
+    assert redaction.text(f"/opt/env/lib/python3.11{library}:3") == f"/lib/python3.11{library}:3"
+    assert redaction.text("cwd=/data and /data/x.csv") == "cwd=. and x.csv"
+    check_redacted(written(snapshot_pickle=[library], meta=library), ["/data"], [])
+    for text in ("/data", "in /data/x", "cwd=/data"):
+        for member in ("snapshot_pickle", "meta"):
+            with pytest.raises(OSError, match="a folder of yours"):
+                check_redacted(written(**{member: [text]}), ["/data"], [])
+
+
 def test_names_of_code_stay_and_are_no_secrets() -> None:
     """A user who is called as a function is: the recording would not say a thing without its functions."""
     facts = PrivateFacts(

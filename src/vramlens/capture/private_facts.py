@@ -66,6 +66,11 @@ def private_facts(command: Sequence[str] = ()) -> PrivateFacts:
     return PrivateFacts(_longest_first(folders), _longest_first(words), spaced)
 
 
+def is_short(folder: str) -> bool:
+    """Whether a folder is one below the root: its name may also be that of a folder deep in a library."""
+    return folder.count("/") + folder.count("\\") == 1
+
+
 def _longest_first(texts: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(texts.items(), key=lambda pair: -len(pair[0])))
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from vramlens.capture.private_facts import PrivateFacts, private_facts
+from vramlens.capture.private_facts import PrivateFacts, is_short, private_facts
 
 # What everybody has is kept from here on, so that the reader can tell libraries from the user's own code.
 _LIBRARY = re.compile(r"(?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\].*$")
@@ -168,7 +168,9 @@ class Redaction:
     def _rewritten(self, text: str) -> str:
         for folder, stand_in in self.facts.folders:
             if folder in text:
-                text = re.sub(rf"{re.escape(folder)}(?!\w)", stand_in, text)
+                # /data is also the end of torch/utils/data.
+                before = r"(?<![\w.+@~-])" if is_short(folder) else ""
+                text = re.sub(rf"{before}{re.escape(folder)}(?!\w)", stand_in, text)
         for name in self.facts.local_folders:
             text = text.replace(f"{name}/", "./")
         text = _ROOTED.sub(_without_folder, text)

@@ -8,6 +8,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from vramlens.capture.private_facts import is_short
+
 _CHUNK_BYTES = 1 << 22
 _SHORT_STRING, _LONG_STRING, _MEMOIZE = b"\x8c", b"X", b"\x94"
 """How pickle begins a text (SHORT_BINUNICODE and BINUNICODE of pickletools), its length following in 1 or 4 bytes, and
@@ -28,7 +30,7 @@ def check_redacted(path: str, folders: Sequence[str], words: Sequence[tuple[str,
     Raises:
         OSError: one of them is.
     """
-    texts = [(folder, "a folder of yours", False) for folder in folders]
+    texts = [(folder, "a folder of yours", is_short(folder)) for folder in folders]
     texts += [(word, "an argument" if kind == "argument" else f"your {kind}", True) for word, kind in words]
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
