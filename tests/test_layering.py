@@ -14,6 +14,7 @@ ROOT = Path(vramlens.__path__[0])
 RANKS = {
     "errors": 0,
     "schema": 0,
+    "foreign_text": 1,
     "units": 1,
     "_core": 1,
     "whole_file": 1,
@@ -41,13 +42,13 @@ RANKS = {
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {
-    "capture": {"_core", "errors", "units", "whole_file"},  # runs in the user's program: no NumPy
+    "capture": {"_core", "errors", "foreign_text", "units", "whole_file"},  # runs in the user's program: no NumPy
     "trace": set(),  # columns: nothing that judges, reads or prints
     "read": {"_native", "trace", "errors", "units"},
     "analyses": {"read.oom_text", "trace", "errors", "units"},
     "replay": {"_native", "analyses", "trace", "errors", "units"},
     "ranks": {"analyses", "trace", "errors", "units"},
-    "monitor": {"capture", "errors", "schema", "units"},
+    "monitor": {"capture", "errors", "foreign_text", "schema", "units"},
 }
 """Stages of which not even all lower ones may be imported."""
 LONG = {

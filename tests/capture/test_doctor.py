@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import types
 from dataclasses import replace
@@ -479,3 +480,16 @@ def test_the_real_torch() -> None:
     assert answer.facts is not None, answer.failure
     assert answer.facts["history"] in (True, False)
     assert answer.failure == ""
+
+
+def test_modules_of_the_present_folder_are_not_run(tmp_path):
+    """``vramlens doctor`` in a checkout that somebody else made."""
+    for name in ("json", "torch", "contextlib", "numpy", "vramlens"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'a').write({name!r})\n")
+    code = "import sys; sys.path[:1] = []; from vramlens.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    surroundings = {**os.environ, "PYTHONPATH": paths}
+    command = [sys.executable, "-c", code, "doctor"]
+    done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "was-run").exists()

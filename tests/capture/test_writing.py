@@ -28,7 +28,7 @@ from vramlens.capture.oom import Failure
 from vramlens.capture.places import Places
 from vramlens.capture.recorder import Recorder
 from vramlens.capture.recording_file import no_collection, write_recording
-from vramlens.capture.redact import redact, redacted_part, redacted_path
+from vramlens.capture.redact import Redaction, redacted_path
 from vramlens.capture.samples import Samples
 from vramlens.capture.session import Plan, Session
 from vramlens.capture.undisturbed import no_other_thread
@@ -264,7 +264,9 @@ def test_shared_frames_are_redacted_once() -> None:
         "device_traces": [[event, {"action": "oom"}]],
     }
     meta: dict[str, Any] = {"command": ["x"], "host": "h", "folder": "/a", "torch": "2"}
-    redact(snapshot, meta)
+    redaction = Redaction()
+    redaction.snapshot(snapshot)
+    redaction.meta(meta)
     assert snapshot["segments"][0]["frames"] == [{"filename": "b.py", "name": "f", "line": 1}] * 2
     assert meta == {"torch": "2", "redacted": True}
 
@@ -280,7 +282,8 @@ def test_no_part_tells_a_folder() -> None:
         ],
         "storages": {"columns": ["device"], "rows": [(0, 5)]},
     }
-    assert redacted_part(owners) == {
+    redaction = Redaction()
+    assert redaction.part(owners) == {
         "owners": [
             {"name": "history", "file": "train.py", "line": 3, "chain": ["list", "history at train.py:3", "a.py"]}
         ],
@@ -288,7 +291,7 @@ def test_no_part_tells_a_folder() -> None:
         "storages": {"columns": ["device"], "rows": [[0, 5]]},
     }
     torch = {"file": "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"}
-    assert redacted_part(torch) == {"file": "/lib/python3.11/site-packages/torch/nn/modules/linear.py"}
+    assert redaction.part(torch) == {"file": "/lib/python3.11/site-packages/torch/nn/modules/linear.py"}
 
 
 def test_a_redacted_recording_tells_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

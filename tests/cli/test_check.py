@@ -14,7 +14,8 @@ from vramlens.analyses.budget import Check, Result
 from vramlens.analyses.budget_file import SIZE, Limit
 from vramlens.analyses.finding import Finding, Place
 from vramlens.cli.main import main
-from vramlens.report.github import MOST_ERRORS, check_to_github, command
+from vramlens.foreign_text import workflow_command
+from vramlens.report.github import MOST_ERRORS, check_to_github
 
 GPT = str(DATA / "recordings" / "gpt.pickle.xz")
 LEAK = str(DATA / "recordings" / "leak_outputs.pickle.xz")
@@ -50,10 +51,20 @@ def test_update_names_what_git_can_show(folder, capsys):
     assert capsys.readouterr().out.endswith(f"\n  vramlens check {GPT} --budget vram.toml\n")  # outside a work tree
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     assert main(["check", GPT, "--update"]) == 0
-    assert capsys.readouterr().out.endswith("\n  git add vram.toml\n")
-    subprocess.run(["git", "-C", str(folder), "add", "vram.toml"], check=True)
+    assert capsys.readouterr().out.endswith("\n  git add vram.toml && git diff --cached vram.toml\n")
+
+
+def test_update_runs_nothing_of_the_checkout(folder):
+    """Git runs what a checkout's settings name, whoever wrote them."""
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    trap = folder / "trap"
+    trap.write_text(f"#!/bin/sh\ntouch {folder / 'was-run'}\n")
+    trap.chmod(0o755)
+    for setting in ("core.fsmonitor", "diff.external", "core.pager", "core.hooksPath"):
+        subprocess.run(["git", "-C", str(folder), "config", setting, str(trap)], check=True)
     assert main(["check", GPT, "--update"]) == 0
-    assert capsys.readouterr().out.endswith("\n  git diff vram.toml\n")
+    assert main(["check", GPT, "--update"]) == 0
+    assert not (folder / "was-run").exists()
 
 
 def test_the_room_below_the_nearest_limit_is_told(folder, capsys):
@@ -162,9 +173,9 @@ def test_github_points_at_the_budget_where_the_line_is_not_in_the_repository(fol
 
 
 def test_a_workflow_command_escapes_as_github_reads_it():
-    made = command("error", "50 % of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
-    assert made == "::error file=a%2Cb%3Ac%25.py,line=3::50 %25 of%0D%0Aall: a,b"
-    assert len(command("error", "x" * 100_000)) < 4100
+    made = workflow_command("error", "50 % of\r\nall: a,b", file="a,b:c%.py", line=3, title=None)
+    assert made == r"::error file=a%2Cb%3Ac%25.py,line=3::50 %25 of\r%0Aall: a,b"
+    assert len(workflow_command("error", "x" * 100_000)) < 4100
 
 
 def test_more_broken_limits_than_github_shows_are_counted(folder):

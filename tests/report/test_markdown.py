@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from samples import EVERY, error_text, failed, finding, hostile, run
-from vramlens.report.markdown import code, escaped, to_markdown
+from vramlens.foreign_text import markdown as escaped
+from vramlens.foreign_text import markdown_code as code
+from vramlens.report.markdown import to_markdown
 from vramlens.report.tables import GROUPINGS
 
 

@@ -13,6 +13,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from vramlens.capture.child import PATHS_OF_PARENT, paths_for_child
+
+_CODE = f"{PATHS_OF_PARENT}; from vramlens.capture.collectives_worker import print_answer; print_answer()"
 _PATIENCE_S = 120.0
 
 
@@ -87,7 +90,7 @@ def check_collectives(world: int, backend: str = "nccl", patience_s: float = _PA
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = [sys.executable, "-m", "vramlens.capture.collectives_worker", address]
+    command = [sys.executable, "-c", _CODE, paths_for_child(), address]
     children: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + patience_s
     answers: list[dict[str, Any]] = []

@@ -172,6 +172,7 @@ def _counted(dist: Any, device: Any) -> int | None:
         return None
 
 
-if __name__ == "__main__":
-    address, rank, world, backend, timeout_s = sys.argv[1:6]
+def print_answer() -> None:
+    """Prints what this rank found, as a line of JSON."""
+    address, rank, world, backend, timeout_s = sys.argv[2:7]
     sys.stdout.write(json.dumps(main(address, int(rank), int(world), backend, float(timeout_s))) + "\n")

@@ -17,71 +17,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from vramlens.capture.dump_request import peer_of, read_line, socket_path
 from vramlens.capture.own_socket import OwnSocket
 from vramlens.capture.own_thread import OwnThread
-from vramlens.capture.user_folder import all_folders, is_trusted, prepared_folder
+from vramlens.capture.user_folder import prepared_folder
 from vramlens.capture.warn import harmless
-from vramlens.errors import InputError
 
-_ANSWER_WITHIN_S = 300.0
 _ASKS_WITHIN_S = 5.0
 _ENDS_WITHIN_S = 2.0
 _TICK_S = 1.0
-_LONGEST_LINE = 1 << 16
 # Python's own, also where gevent puts others in their place later.
 _poll: Any = getattr(select, "poll", None)
 _sleep = time.sleep
-
-
-def ask(pid: int, request: dict[str, Any]) -> dict[str, Any]:
-    """Asks a program that runs under vramlens, and returns its answer.
-
-    Raises:
-        InputError: there is no such program, or it does not answer.
-    """
-    if not hasattr(socket, "AF_UNIX"):
-        raise InputError("this system has no Unix sockets: a running program cannot be asked")
-    with _connected(pid) as client:
-        try:
-            client.sendall(json.dumps(request).encode() + b"\n")
-            with client.makefile("rb") as answers:
-                answer = json.loads(answers.readline(_LONGEST_LINE))
-        except (OSError, ValueError):
-            raise InputError(f"process {pid} did not answer: it may have ended or be stuck") from None
-    if not isinstance(answer, dict):
-        raise InputError(f"process {pid} gave no answer that makes sense")
-    return answer
-
-
-def _connected(pid: int) -> socket.socket:
-    # Of one that has ended, a child that it forked may have the socket still, and nobody answers there.
-    folders = all_folders() if _is_alive(pid) else ()
-    for folder in filter(is_trusted, folders):
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.settimeout(_ANSWER_WITHIN_S)
-        try:
-            client.connect(_socket_path(folder, pid))
-            return client
-        except OSError:  # none there, or of a program that has ended
-            client.close()
-    raise InputError(
-        f"process {pid} does not run under vramlens here, or has not used a GPU yet: start it with "
-        "'vramlens run', or call vramlens.install() in it"
-    )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
-    return True
-
-
-def _socket_path(folder: str, pid: int) -> str:
-    return os.path.join(folder, f"{pid}.sock")
 
 
 class Control:
@@ -157,7 +104,7 @@ class Control:
     def _listen(self) -> None:
         if not hasattr(socket, "AF_UNIX"):
             return
-        self._path = _socket_path(prepared_folder(), self._pid)
+        self._path = socket_path(prepared_folder(), self._pid)
         with contextlib.suppress(OSError):
             os.unlink(self._path)  # of an earlier process with our number
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -195,9 +142,11 @@ class Control:
         if connection is None:
             return
         with connection:
+            peer = peer_of(connection)
+            if peer is not None and peer.uid not in (0, os.getuid(), os.geteuid()):
+                return
+            path = json.loads(read_line(connection, time.monotonic() + _ASKS_WITHIN_S)).get("path")
             connection.settimeout(_ASKS_WITHIN_S)
-            with connection.makefile("rb") as lines:
-                path = json.loads(lines.readline(_LONGEST_LINE)).get("path")
             answer = self._dump("signal", path if isinstance(path, str) else None)
             connection.sendall(json.dumps(answer).encode() + b"\n")
 

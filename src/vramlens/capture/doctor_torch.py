@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture.alloc_conf import VARIABLES
+from vramlens.capture.child import PATHS_OF_PARENT, paths_for_child
 
 _MARK = "vramlens-doctor "
-_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from vramlens.capture.doctor_torch import main; main()"
-)
+_CODE = f"{PATHS_OF_PARENT}; from vramlens.capture.doctor_torch import main; main()"
 _LIMIT_S = 90.0
 _GPU_LIMIT_S = 180.0
 _LONGEST_REASON = 160
@@ -74,7 +73,7 @@ def ask_torch(*, gpu: bool = False, limit_s: float | None = None) -> Answer:
 def _ask(environment: Mapping[str, str], gpu: bool, limit_s: float) -> Answer:
     if not sys.executable:
         return Answer(failure="this Python does not know its own executable")
-    command = [sys.executable, "-c", _CODE, json.dumps(sys.path), *(["--gpu"] if gpu else [])]
+    command = [sys.executable, "-c", _CODE, paths_for_child(), *(["--gpu"] if gpu else [])]
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             child = subprocess.Popen(

@@ -11,6 +11,7 @@ from typing import Any
 
 from vramlens.capture.driver import driver
 from vramlens.capture.ledger import Ledger, LedgerRow, ledgers
+from vramlens.foreign_text import text_of
 from vramlens.units import format_size
 
 _WORDS = {
@@ -77,7 +78,7 @@ class MemoryNow:
         }
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return text_of(_lines(self))
 
     def __repr__(self) -> str:
         return str(self)

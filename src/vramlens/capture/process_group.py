@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.capture.on_import import when_imported
+from vramlens.foreign_text import text_of
 from vramlens.units import counted, listed
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -78,7 +79,7 @@ class DistributedState:
         return found
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return text_of(_lines(self))
 
     def __repr__(self) -> str:
         return str(self)

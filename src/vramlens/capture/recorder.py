@@ -23,7 +23,8 @@ from vramlens.capture.module_paths import ModulePaths
 from vramlens.capture.places import Places, rank_of_process
 from vramlens.capture.process_group import groups_for_meta
 from vramlens.capture.recording_file import SCHEMA, no_collection, write_recording
-from vramlens.capture.redact import redact, redacted_part
+from vramlens.capture.redact import Redaction
+from vramlens.capture.redaction_check import check_redacted
 from vramlens.capture.samples import Samples
 from vramlens.capture.steps import StepCounter
 from vramlens.capture.torch_api import Allocator
@@ -59,7 +60,8 @@ class Recorder:
         self.gpu: Allocator | None = None
         self.recording = False
         self.facts: DeviceFacts | None = None
-        self.wanted_events, self._redacted, self._command = max_events, redacted, command
+        self.wanted_events, self._command = max_events, command
+        self._redaction = Redaction(command or ()) if redacted else None
         self._max_events = 0
         self._started_us = 0
         self._start_state: bytes | None = None
@@ -86,8 +88,8 @@ class Recorder:
         if self.facts is None:
             self.facts = DeviceFacts(gpu)
         state = gpu.state()
-        if state is not None and self._redacted:
-            redact(state, {})
+        if state is not None and self._redaction is not None:
+            self._redaction.snapshot(state)
         # Compressed: it waits in memory for as long as the program runs.
         self._start_state = None if state is None else zlib.compress(pickle.dumps(state, 4), 1)
         self._by_the_program = gpu.history_is_on()
@@ -217,8 +219,11 @@ class Recorder:
             if since_us:
                 _leave_out(snapshot, since_us)
             meta = {**self._meta(gpu, snapshot, trigger, failure), "ending": ending}
-            if self._redacted:
-                redact(snapshot, meta)
+            redaction = self._redaction
+            if redaction is not None:
+                redaction.look_again()
+                redaction.snapshot(snapshot)
+                redaction.meta(meta)
             os.makedirs(os.path.dirname(place.path), exist_ok=True)
             if keep_previous and os.path.exists(place.path):
                 _keep(place.path, self.places.previous())
@@ -231,10 +236,11 @@ class Recorder:
             }
             if owners is not None:
                 parts["owners"] = owners
-            if self._redacted:
-                parts |= {name: redacted_part(parts[name]) for name in ("names", "owners") if name in parts}
+            if redaction is not None:
+                parts = {name: part if part is meta else redaction.part(part) for name, part in parts.items()}
             start = None if self._start_state is None else zlib.decompress(self._start_state)
-            write_recording(place.path, snapshot, parts, start, put=place.put)
+            check = None if redaction is None else _search_of(redaction)
+            write_recording(place.path, snapshot, parts, start, put=place.put, check=check)
             path = place.path
             events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
             snapshot.clear()  # before the collector is on again: its first look would be at all of this
@@ -331,6 +337,12 @@ class _Placed:
             else:
                 os.unlink(partial)
                 return
+
+
+def _search_of(redaction: Redaction) -> Callable[[str], None]:
+    """What searches a written recording for what was to go."""
+    folders = [folder for folder, _ in redaction.facts.folders]
+    return lambda path: check_redacted(path, folders, redaction.private_words())
 
 
 def _is_full(events: int, room: int) -> bool | None:

@@ -28,6 +28,7 @@ def write_recording(
     start: bytes | None,
     *,
     put: Callable[[str, str], None] = os.replace,
+    check: Callable[[str], None] | None = None,
 ) -> None:
     """Writes one recording.
 
@@ -36,6 +37,7 @@ def write_recording(
         parts: further members by name without ".json", each JSON-able: meta, names, ledger, samples, owners.
         start: the pickled state from when recording began.
         put: gives the written file its place.
+        check: given the file as it is on the disk, raises where it must not take its place.
 
     Raises:
         OSError: it cannot be written; what was there before stays.
@@ -50,6 +52,10 @@ def write_recording(
             archive.writestr("start.pickle", start)
         with archive.open("snapshot.pickle", "w", force_zip64=True) as member, _beside(member) as writer:
             pickle.Pickler(writer, 4).dump(snapshot)
+        if check is not None:
+            archive.close()
+            file.flush()
+            check(file.name)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from vramlens.foreign_text import one_line
+
 _said: set[str] = set()
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -15,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def say(line: str) -> None:
     """Prints one line on standard error."""
     with contextlib.suppress(Exception):  # closed, a full disk behind it, replaced: never the program's trouble
-        sys.stderr.write(f"vramlens: {line}\n")
+        sys.stderr.write(f"vramlens: {one_line(line)}\n")
         sys.stderr.flush()
 
 

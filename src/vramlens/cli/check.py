@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import subprocess
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
 from vramlens.cli.input import read_run
 from vramlens.cli.output import OutputError, as_json, as_text, goes_to_file, write_answer, write_file
 from vramlens.errors import InputError, UsageError
+from vramlens.foreign_text import one_line
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget import Check
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 HELP = "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
 _BUDGET = "vram.toml"
-_GIT_PATIENCE_S = 5
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -96,46 +95,38 @@ def _update(arguments: argparse.Namespace) -> int:
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
     done = update(read_run(arguments.file, arguments.device), budget)
     write_file(arguments.budget, done.text, [arguments.file], option="--budget")
-    text = f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}.\n"
+    lines = [f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}."]
     for scope, before, now in done.changes:
-        text += f"  {scope}: {now}\n" if before is None else f"  {scope}: {before} before, {now} now\n"
+        lines.append(f"  {scope}: {now}" if before is None else f"  {scope}: {before} before, {now} now")
     for scope, why in done.untold:
         stays = "left out" if budget is None else "as it was"
-        text += f"  {scope}: {stays}, since it cannot be told: {why}\n"
-    text += _review(arguments.budget, arguments.file)
+        lines.append(f"  {scope}: {stays}, since it cannot be told: {why}")
+    lines += _review(arguments.budget, arguments.file)
+    text = "".join(f"{one_line(line)}\n" for line in lines)
     write_answer(text, arguments.output, (arguments.file, arguments.budget))
     return 0
 
 
-def _review(budget: str, recording: str) -> str:
-    """How to have the budget reviewed: what git shows depends on whether it knows the file."""
+def _review(budget: str, recording: str) -> tuple[str, str]:
+    """How to have the budget reviewed, in a checkout; else what to do with it."""
     quoted = shlex.quote(budget)
-    known = _git_knows(budget)
-    if known is None:
-        return f"Next, hold runs against it:\n  vramlens check {shlex.quote(recording)} --budget {quoted}\n"
-    why, command = ("have the change reviewed", "diff") if known else ("have it kept and reviewed", "add")
-    return f"Next, {why}:\n  git {command} {quoted}\n"
+    if not _is_in_checkout(budget):
+        return "Next, hold runs against it:", f"  vramlens check {shlex.quote(recording)} --budget {quoted}"
+    return "Next, have it kept and reviewed:", f"  git add {quoted} && git diff --cached {quoted}"
 
 
-def _git_knows(path: str) -> bool | None:
-    """Whether git tracks a file; None outside a work tree, or without git."""
-    folder, name = os.path.split(os.path.abspath(path))
-    try:
-        inside = _git(folder, "rev-parse", "--is-inside-work-tree")
-        if inside.returncode or inside.stdout.strip() != b"true":
-            return None
-        return _git(folder, "ls-files", "--error-unmatch", "--", name).returncode == 0
-    except (OSError, subprocess.SubprocessError):
-        return None
+def _is_in_checkout(path: str) -> bool:
+    """Whether a folder above has a ``.git``.
 
-
-def _git(folder: str, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        ["git", "--literal-pathspecs", "-C", folder, *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_GIT_PATIENCE_S,
-    )
+    Git itself is not asked: the settings of a checkout may have it run commands.
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return False
+        folder = parent
+    return True
 
 
 def _drawn(check: Check, arguments: argparse.Namespace) -> str:

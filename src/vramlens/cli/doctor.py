@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_forms
 from vramlens.cli.output import as_json, write_stdout
+from vramlens.foreign_text import text_of
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.nccl:
         return _nccl(arguments)
     if arguments.switches and not arguments.json and not arguments.gpu:
-        write_stdout("\n".join(_switches(_width())) + "\n")
+        write_stdout(text_of(_switches(_width())) + "\n")
         return 0
     found = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
     if arguments.json:
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     lines = _report(found, _width(), _height())
     if arguments.switches:
         lines += ["", *_switches(_width())]
-    write_stdout("\n".join(lines) + "\n")
+    write_stdout(text_of(lines) + "\n")
     return 0
 
 
@@ -66,7 +67,7 @@ def _nccl(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_stdout(as_json({"schema": SCHEMA, "collectives": found.to_dict()}))
     else:
-        write_stdout("\n".join(_collectives(found, _width())) + "\n")
+        write_stdout(text_of(_collectives(found, _width())) + "\n")
     return 0
 
 

@@ -19,11 +19,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Asks the program and prints the file's path."""
-    from vramlens.capture.control import ask
+    from vramlens.capture.dump_request import ask
+    from vramlens.foreign_text import visible
 
     path = None if arguments.output is None else os.path.abspath(arguments.output)
     answer = ask(arguments.pid, {"path": path})
     if "error" in answer:
         raise InputError(f"process {arguments.pid}: {answer['error']}")
-    write_stdout(f"{answer['path']}\n")
+    write_stdout(f"{visible(answer.get('path', ''))}\n")
     return 0

@@ -174,7 +174,7 @@ def _told(found: Exported, root: str, run_id: str) -> str:
     from vramlens.report.wording import visible
 
     new = f"{counted(found.events, 'new event')} written" if found.events else "no new events; what was there stayed"
-    lines = [f"{root}: run {run_id}, {counted(found.ranks, 'rank')}; {new}"]
+    lines = [f"{visible(root)}: run {run_id}, {counted(found.ranks, 'rank')}; {new}"]
     if found.missing:
         named = ", ".join(map(str, found.missing[:_MOST_NAMED]))
         more = f" and {len(found.missing) - _MOST_NAMED:,} more" if len(found.missing) > _MOST_NAMED else ""

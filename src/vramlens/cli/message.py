@@ -8,15 +8,15 @@ import sys
 import textwrap
 from typing import TextIO
 
+from vramlens.foreign_text import one_line
+
 
 def say(message: str) -> None:
     """Writes one line on standard error, whatever the message holds; where nobody listens, nothing happens."""
-    from vramlens.report.wording import visible
-
     stream = sys.stderr
     if stream is None:
         return
-    line = f"vramlens: {visible(' '.join(message.split(chr(10))))}"
+    line = f"vramlens: {one_line(' '.join(message.split(chr(10))))}"
     width = _width(stream)
     if width is not None and len(line) > width:
         line = "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TextIO, TypeGuard
 
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
+from vramlens.foreign_text import without_controls
 from vramlens.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def as_text(draw: Callable[[Console], None], *, to_file: bool) -> str:
     # Not straight to standard output: rich would end the program by itself when the reader has gone away.
     page = _Page(None if to_file else sys.stdout)
     draw(Console(file=page, width=_FILE_WIDTH if to_file else None))
-    return page.getvalue()
+    return without_controls(page.getvalue(), keeps_style=True)
 
 
 def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
@@ -62,7 +63,8 @@ def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
     """
     import json
 
-    return json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
+    text = json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
+    return text.replace("##", "#\\u0023")  # the same text in JSON, and no command (##[...]) to who reads the log
 
 
 def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
@@ -88,6 +90,7 @@ def write_stdout(text: str) -> bool:
     if stream is None:
         raise OutputError("standard output is closed; use -o FILE")
     encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = without_controls(text, keeps_style=True)
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
@@ -129,7 +132,7 @@ def write_file(path: str, text: str, inputs: Iterable[str], *, option: str = "-o
         if os.path.isdir(os.path.realpath(path)):
             raise IsADirectoryError(None, "is a directory; name a file in it")
         with whole_file(path) as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(without_controls(text).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise OutputError(f"{path}: {reason_of(error)}") from None
 

@@ -12,6 +12,7 @@ from vramlens.cli.arguments import add_forms, add_output
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
 from vramlens.errors import UsageError, VramlensError
+from vramlens.foreign_text import visible
 from vramlens.schema import SCHEMA
 from vramlens.units import format_size
 
@@ -98,7 +99,7 @@ def _answered(arguments: argparse.Namespace) -> str:
     names, rows = Lake(arguments.paths[0], arguments.run).sql(arguments.sql)
     if arguments.json:
         return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
-    return "".join("\t".join(map(str, row)) + "\n" for row in (names, *rows))
+    return "".join("\t".join(visible(str(cell)) for cell in row) + "\n" for row in (names, *rows))
 
 
 def comparison_drawn(found: Comparison, *, json: bool, to_file: bool) -> str:

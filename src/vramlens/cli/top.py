@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.errors import UsageError
+from vramlens.foreign_text import text_of
 
 if TYPE_CHECKING:
     from vramlens.monitor.machine import MachineNow
@@ -212,7 +213,7 @@ def _print(arguments: argparse.Namespace, watching: Watching, is_terminal: bool,
                 ]
         if watching.ended:
             lines = [f"Process {arguments.pid} has ended."]
-        text = "\n".join(lines) + "\n"
+        text = text_of(lines) + "\n"
         if arguments.once or not forever:
             write_stdout(text)
             return False

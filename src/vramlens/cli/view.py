@@ -150,7 +150,7 @@ def _open(server: LocalPage) -> None:
 
     def open_page() -> None:
         with contextlib.suppress(Exception):  # no desktop, no browser: the address is on the screen
-            webbrowser.open(server.opening_url)
+            webbrowser.open(server.opening_url())
 
     threading.Thread(target=open_page, daemon=True).start()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from vramlens.capture.undisturbed import undisturbed
 from vramlens.errors import UsageError
+from vramlens.foreign_text import text_of
 from vramlens.live.chain import Chain, chain_of, root_text
 from vramlens.live.classify import statement_source
 from vramlens.live.dominators import Retained, retained_by
@@ -59,14 +60,14 @@ class Holders:
 
     def __str__(self) -> str:
         if not self.owners:
-            return "\n".join((f"{self.what}, {format_size(self.bytes)}: no owner that Python can see.", *self.notes))
+            return text_of((f"{self.what}, {format_size(self.bytes)}: no owner that Python can see.", *self.notes))
         lines = []
         for number, owner in enumerate(self.owners):
             where = f" ({place_text(owner.file, owner.line)} {owner.source})" if owner.line else ""
             start = f"{self.what}, {format_size(self.bytes)}, is held by" if not number else "and by"
             lines.append(f"{start} {owner.name}, {owner.kind}{where}")
             lines += [f"  {'  ' * depth}{text}" for depth, text in enumerate(owner.chain)]
-        return "\n".join((*lines, *self.notes))
+        return text_of((*lines, *self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class HolderTable:
             lines.append(
                 f"  {format_size(size):>{width}}  {owner.name}, {owner.kind}, {counted(count, 'storage')}{where}"
             )
-        return "\n".join((*lines, *self.notes))
+        return text_of((*lines, *self.notes))
 
 
 def who_holds(tensor: Any) -> Holders:

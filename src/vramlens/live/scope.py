@@ -11,6 +11,7 @@ from typing import Any
 
 from vramlens.capture.undisturbed import undisturbed
 from vramlens.errors import VramlensError
+from vramlens.foreign_text import text_of
 from vramlens.live.objects import is_kind
 from vramlens.live.report import LeakReport
 from vramlens.live.search import Search
@@ -128,7 +129,7 @@ class Released:
             f"Released {format_size(self.bytes)}: {counted(self.storages, 'storage')} that"
             f" {counted(self.frames, 'frame')} of {counted(self.exceptions, 'exception')} held."
         )
-        return "\n".join((first, *self.still_held))
+        return text_of((first, *self.still_held))
 
 
 def release(error: BaseException | None = None) -> Released:

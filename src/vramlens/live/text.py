@@ -6,6 +6,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from vramlens.foreign_text import text_of
 from vramlens.live.report import Gone, LeakReport, LiveLeak
 from vramlens.units import counted, format_size
 
@@ -24,7 +25,7 @@ _COUNTED = {
 
 def report_text(report: LeakReport) -> str:
     """A whole report."""
-    return "\n".join(_lines(report))
+    return text_of(_lines(report))
 
 
 def place_text(file: str, line: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vramlens.foreign_text import text_of
 from vramlens.monitor.alerts import Alert
 from vramlens.monitor.samples import DeviceSample
 from vramlens.units import counted, format_size
@@ -68,7 +69,7 @@ class Summary:
         return asdict(self)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return text_of(_lines(self))
 
     def __repr__(self) -> str:
         return str(self)

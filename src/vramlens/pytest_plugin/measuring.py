@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from vramlens.foreign_text import text_of, visible
 from vramlens.pytest_plugin import use as measured
 from vramlens.pytest_plugin.baseline import NAME, read_baseline, tolerance, write_baseline
 from vramlens.pytest_plugin.marks import LIMIT, Marks, marks_of
@@ -168,7 +169,7 @@ class Measuring:
         ranked = sorted(self._peaks.items(), key=lambda item: (-item[1], item[0]))
         write(f"{counted(len(ranked), 'test')} measured; the highest peaks:")
         for name, peak in ranked[:_SHOWN]:
-            write(f"  {format_size(peak):>12}  {name}")
+            write(f"  {format_size(peak):>12}  {visible(name)}")
         if self._written:
             write(f"{self._path}: {self._written}")
         elif self._unknown:
@@ -181,4 +182,5 @@ def _is_distributed(config: pytest.Config) -> bool:
 
 
 def _fail(title: str, *rest: str) -> None:
-    pytest.fail("\n".join(["vramlens: " + title, *(text for text in rest if text)]), pytrace=False)
+    lines = [line for text in rest if text for line in text.split("\n")]
+    pytest.fail(text_of([f"vramlens: {title}", *lines]), pytrace=False)

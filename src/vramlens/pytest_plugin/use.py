@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.capture import torch_api
 from vramlens.capture.limits import default_max_events
+from vramlens.foreign_text import text_of
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -199,4 +200,4 @@ def described(lines: tuple[LineUse, ...]) -> str:
     if len(lines) > _LINES:
         rest = sum(line.bytes for line in lines[_LINES:])
         text.append(f"  {format_size(rest):>{width}}  {counted(len(lines) - _LINES, 'more line')}")
-    return "\n".join(text)
+    return text_of(text)

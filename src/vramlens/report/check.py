@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from vramlens.analyses.budget import shown
+from vramlens.foreign_text import markdown as escaped
+from vramlens.foreign_text import markdown_block as fenced
 from vramlens.report.diff_markdown import table
 from vramlens.report.layout import Layout, left, right
-from vramlens.report.markdown import escaped, fenced
 from vramlens.report.screen import layout_of, next_lines, show
 from vramlens.report.wording import quoted, sentence, visible
 from vramlens.units import counted

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
+from vramlens.foreign_text import html_text
 from vramlens.report.diff_story import story_of
-from vramlens.report.wording import visible
 
 if TYPE_CHECKING:
     from vramlens.analyses.diff import Diff
@@ -43,49 +42,48 @@ def diff_to_html(diff: Diff, top: int = 10) -> str:
         (
             _number(row.change),
             _bar(line.change_bytes, widest),
-            f'<td><span class="line">{escape(row.words)}</span><br><span class="note">{escape(row.detail)}'
-            f"{escape('; ' + row.note if row.note else '')}</span></td>",
+            f'<td><span class="line">{html_text(row.words)}</span><br><span class="note">{html_text(row.detail)}'
+            f"{html_text('; ' + row.note if row.note else '')}</span></td>",
         )
         for row, line in zip(story.lines, diff.by_line, strict=False)
     ]
     parts = [
-        f"<h1>{escape(story.headline)}</h1>",
-        *(f"<p>{escape(sentence)}</p>" for sentence in story.sentences),
+        f"<h1>{html_text(story.headline)}</h1>",
+        *(f"<p>{html_text(sentence)}</p>" for sentence in story.sentences),
         figures,
-        *([f"<h2>{escape(story.lines_title)}</h2>", _table((), lines)] if lines else []),
-        *([f'<p class="note">{escape(story.rest)}</p>'] if story.rest else []),
+        *([f"<h2>{html_text(story.lines_title)}</h2>", _table((), lines)] if lines else []),
+        *([f'<p class="note">{html_text(story.rest)}</p>'] if story.rest else []),
         _items(story.notes),
         *(["<h2>What else differs</h2>", _items(story.others)] if story.others else []),
-        f"<h2>Next, {escape(story.next_why)}</h2><pre>{escape(visible(story.next_command))}</pre>",
-        f'<p class="note">Before: {escape(visible(diff.before.source))}<br>'
-        f"After: {escape(visible(diff.after.source))}</p>",
+        f"<h2>Next, {html_text(story.next_why)}</h2><pre>{html_text(story.next_command)}</pre>",
+        f'<p class="note">Before: {html_text(diff.before.source)}<br>After: {html_text(diff.after.source)}</p>',
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(story.headline)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{html_text(story.headline)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(filter(None, parts))
         + "\n</body></html>\n"
     )
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th class="n">{escape(name)}</th>' if name else "<th></th>" for name in header)
+    head = "".join(f'<th class="n">{html_text(name)}</th>' if name else "<th></th>" for name in header)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return f"<table>{f'<tr>{head}</tr>' if head else ''}{body}</table>"
 
 
 def _cell(text: str) -> str:
-    return f"<td>{escape(text)}</td>"
+    return f"<td>{html_text(text)}</td>"
 
 
 def _number(text: str) -> str:
-    return f'<td class="n">{escape(text)}</td>'
+    return f'<td class="n">{html_text(text)}</td>'
 
 
 def _note(text: str) -> str:
-    return f'<td class="note">{escape(text)}</td>'
+    return f'<td class="note">{html_text(text)}</td>'
 
 
 def _bar(change: int, widest: int) -> str:
@@ -94,4 +92,4 @@ def _bar(change: int, widest: int) -> str:
 
 
 def _items(texts: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>" if texts else ""
+    return f"<ul>{''.join(f'<li>{html_text(text)}</li>' for text in texts)}</ul>" if texts else ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vramlens.foreign_text import markdown as escaped
+from vramlens.foreign_text import markdown_block as fenced
 from vramlens.report.diff_story import DiffStory, story_of
-from vramlens.report.markdown import escaped, fenced
 
 if TYPE_CHECKING:
     from vramlens.analyses.diff import Diff

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vramlens.foreign_text import text_of
 from vramlens.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class FunctionProfile:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join(_text(self))
+        return text_of(_text(self))
 
 
 def _text(found: FunctionProfile) -> Iterator[str]:

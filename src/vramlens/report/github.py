@@ -10,14 +10,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vramlens.report.wording import visible
+from vramlens.foreign_text import visible, workflow_command
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget import Check
     from vramlens.analyses.finding import Finding, Place
 
 MOST_ERRORS = 10
-_LONGEST_MESSAGE = 4000
 _LONGEST_TITLE = 200
 SUMMARY_BYTES = 1 << 20
 
@@ -35,14 +34,10 @@ def check_to_github(check: Check, environment: Mapping[str, str]) -> str:
     left = len(check.findings) - len(shown)
     if left:
         message = f"{left:,} more limits are broken; the step's summary lists all"
-        lines.append(command("error", message, title="vramlens: more", file=_in_repository(check.budget, environment)))
+        lines.append(
+            workflow_command("error", message, title="vramlens: more", file=_in_repository(check.budget, environment))
+        )
     return "\n".join(lines) + "\n"
-
-
-def command(kind: str, message: str, **properties: str | int | None) -> str:
-    """One workflow command: ``::error file=train.py,line=44::message``."""
-    text = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value is not None)
-    return f"::{kind}{' ' + text if text else ''}::{_data(_cut(message, _LONGEST_MESSAGE))}"
 
 
 def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) -> str:
@@ -56,7 +51,7 @@ def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) 
         scopes = [r for r in check.results if not r.passed and finding.title.startswith(r.limit.scope)]
         file, line = _in_repository(check.budget, environment), scopes[0].limit.line if scopes else None
     message = "\n".join(visible(text) for text in words)
-    return command(
+    return workflow_command(
         "error", message, file=file, line=line, title=_cut(f"vramlens: {visible(finding.title)}", _LONGEST_TITLE)
     )
 
@@ -80,11 +75,3 @@ def _in_repository(file: str, environment: Mapping[str, str]) -> str | None:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(value: str | int) -> str:
-    return _data(str(value)).replace(":", "%3A").replace(",", "%2C")

@@ -6,6 +6,7 @@ import re
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
+from vramlens.foreign_text import one_line
 from vramlens.report.wording import Location, visible
 
 # Spaces that no line may end at: between a number and what it counts, between a line and its function.
@@ -33,7 +34,7 @@ class Layout:
         """The text in lines; the first begins with ``first``, the others with ``rest`` (by default as much space)."""
         indent = " " * cell_len(first) if rest is None else rest
         width = min(self.width, _WIDEST_TEXT)
-        text = text.replace("…", self.ellipsis)
+        text = one_line(text).replace("…", self.ellipsis)
         lines, line, empty = [], first, True
         glued = _FUNCTION.sub(f"{_GLUE}in{_GLUE}", _UNIT.sub(_GLUE, text))
         for word in glued.split(" "):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vramlens.foreign_text import markdown as escaped
+from vramlens.foreign_text import markdown_block as fenced
 from vramlens.report.leaks_story import LeakStory, leak_story
-from vramlens.report.markdown import escaped, fenced
 
 if TYPE_CHECKING:
     from vramlens.analyses.leaks import LeakReport

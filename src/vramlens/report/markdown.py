@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vramlens.foreign_text import markdown as escaped
+from vramlens.foreign_text import markdown_block as fenced
+from vramlens.foreign_text import markdown_code as code
 from vramlens.report.story import Claim, Figure, Story, story_of
 from vramlens.report.tables import DEFAULT_TOP, Row, Table
 from vramlens.report.wording import place_name, share
@@ -13,21 +15,6 @@ from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
-
-_SPECIAL = re.compile(r"[\\`*\[\]<>#|~]|_+")
-# What is to be typed becomes code: settings and arguments, calls, names in torch, options.
-_VALUE = r"=(?:[^\s`,;:.()]|[,;:.](?=[^\s`()]))+"
-_CODE = re.compile(
-    r"(?<![\w.])(?:"
-    r"(?:[A-Za-z_]\w*\.[\w.]*\w|[A-Za-z_]\w*_\w+)\([^()`]*\)|[A-Za-z_][\w.]*\(\)"
-    rf"|[A-Za-z_][\w.]*{_VALUE}"
-    r"|torch(?:\.\w+)+"
-    rf"|(?<!-)--[a-z][\w-]*(?:{_VALUE})?"
-    r")"
-)
-_SHELL = ("vramlens", "dmesg", "df", "ulimit")
-# A mention or a reference in a comment would notify people and link issues that have nothing to do with it.
-_ENTITIES = {"&": "&amp;", "@": "&#64;"}
 
 
 def to_markdown(explanation: Explanation, by: str = "line", top: int | None = None) -> str:
@@ -50,51 +37,6 @@ def to_markdown(explanation: Explanation, by: str = "line", top: int | None = No
         *([fenced(story.next.lines)] if story.next.lines else []),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Text that Markdown shows as it is; what stands between single backticks becomes code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:  # a backtick without its pair is just a character
-        return _with_code(text)
-    return "".join(code(part) if i % 2 else _with_code(part) for i, part in enumerate(parts))
-
-
-def _with_code(text: str) -> str:
-    done, end = "", 0
-    for found in _CODE.finditer(text):
-        done += _escaped(text[end : found.start()]) + code(found[0])
-        end = found.end()
-    return done + _escaped(text[end:])
-
-
-def _escaped(text: str) -> str:
-    text = "".join(_ENTITIES.get(char, char) for char in text)
-    return _SPECIAL.sub(_shown, text).replace(r"&\#64;", "&#64;")
-
-
-def _shown(found: re.Match[str]) -> str:
-    """A special character with its backslash; underscores inside a word mean nothing and are left alone."""
-    text = found.string
-    inside = text[found.start() - 1 : found.start()].isalnum() and text[found.end() : found.end() + 1].isalnum()
-    return found[0] if inside and found[0][0] == "_" else "".join(f"\\{char}" for char in found[0])
-
-
-def code(text: str) -> str:
-    """A code span that holds any text, also inside a table."""
-    if not text:
-        return ""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * (longest + 1)
-    padding = " " if text[0] in "` " or text[-1] in "` " else ""
-    return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
-
-
-def fenced(lines: tuple[str, ...]) -> str:
-    """Lines as a block of code."""
-    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return "\n".join((f"{fence}sh" if lines[0].split(" ")[0] in _SHELL else fence, *lines, fence))
 
 
 def grid(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: int) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramlens.report.markdown import code, escaped, fenced, grid
+from vramlens.foreign_text import markdown as escaped
+from vramlens.foreign_text import markdown_block as fenced
+from vramlens.foreign_text import markdown_code as code
+from vramlens.report.markdown import grid
 from vramlens.report.profile_story import Grid, ProfileClaim, profile_story
 from vramlens.report.tables import DEFAULT_TOP
 from vramlens.units import counted

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
+from vramlens.foreign_text import html_text
 from vramlens.report.ranks import failed_words, headline
-from vramlens.report.wording import place_name, visible
+from vramlens.report.wording import place_name
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def comparison_to_html(found: Comparison) -> str:
 
 
 def _text(value: object) -> str:
-    return escape(visible(str(value)))
+    return html_text(str(value))
 
 
 def _left_out(count: int, most: int, what: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
+from vramlens.foreign_text import one_line
 from vramlens.report.layout import Layout
 
 if TYPE_CHECKING:
@@ -31,7 +32,13 @@ def room_of(console: Console) -> int:
 def show(console: Console, lines: Iterable[Text]) -> None:
     """Prints lines as they are."""
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(_harmless(line), soft_wrap=True, highlight=False)
+
+
+def _harmless(line: Text) -> Text:
+    """The line, whatever it holds, as one line that steers nothing."""
+    plain = one_line(line.plain)
+    return line if plain == line.plain else Text(plain, style=line.style)
 
 
 def next_lines(why: str, command: str, layout: Layout) -> Iterator[Text]:

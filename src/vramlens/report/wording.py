@@ -6,6 +6,8 @@ import re
 import shlex
 from typing import Protocol
 
+from vramlens.foreign_text import one_line
+from vramlens.foreign_text import visible as visible  # every report takes it from here
 from vramlens.units import format_size
 
 
@@ -20,19 +22,9 @@ class Location(Protocol):
     def function(self) -> str: ...
 
 
-def visible(text: str) -> str:
-    """The text on one line, with whatever would not show, or would steer a terminal, as an escape.
-
-    File, function and region names come from the recording; a newline or an ESC in one must not draw on the screen.
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def quoted(source: str) -> str:
     """A file's name as a shell takes it, and a terminal."""
-    return shlex.quote(visible(f"./{source}" if source.startswith("-") else source))
+    return shlex.quote(one_line(f"./{source}" if source.startswith("-") else source))
 
 
 def share(part: int, whole: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens import __version__
 from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device, explain_trace
-from vramlens.report.wording import visible
+from vramlens.foreign_text import html_text, visible
 from vramlens.view.collectives import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
 from vramlens.view.comparison import comparison_of, ranks_of_a_job, summary_of
@@ -122,7 +121,7 @@ def empty_page(title: str) -> str:
 def _page(data: str, title: str, connect: str) -> str:
     script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
     style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
-    parts = {"policy": policy_of(connect), "title": html.escape(title), "style": style, "data": data, "script": script}
+    parts = {"policy": policy_of(connect), "title": html_text(title), "style": style, "data": data, "script": script}
     return _PAGE.format(**parts)  # in one pass: a file may be called {script}
 
 
