@@ -15,6 +15,7 @@ RANKS = {
     "errors": 0,
     "schema": 0,
     "units": 1,
+    "allowance": 1,
     "_core": 1,
     "whole_file": 1,
     "_native": 2,
@@ -43,7 +44,7 @@ RANKS = {
 NARROWER = {
     "capture": {"_core", "errors", "units", "whole_file"},  # runs in the user's program: no NumPy
     "trace": set(),  # columns: nothing that judges, reads or prints
-    "read": {"_native", "trace", "errors", "units"},
+    "read": {"_native", "allowance", "trace", "errors", "units"},
     "analyses": {"read.oom_text", "trace", "errors", "units"},
     "replay": {"_native", "analyses", "trace", "errors", "units"},
     "ranks": {"analyses", "trace", "errors", "units"},
