@@ -13,7 +13,7 @@ from mutants.values import NUMBERS, as_json, damaged, mutated
 from mutants.worker import NAMES, run_mutant
 
 pytest.importorskip("duckdb")
-_SEED, _OF_EACH = 16, 12
+_SEED, _OF_EACH = 16, 6
 
 
 @pytest.mark.parametrize("form", NAMES)

@@ -30,6 +30,7 @@ _RECYCLED_BYTES = 350_000_000
 _MAKERS = FORMATS | {"lake": (write_lake, LAKE_VERBS)}
 NAMES = tuple(_MAKERS)
 _CODES = (0, 1, 2, 3)
+_COLLECTS_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def serve(seed: int, indices: range, only: str | None) -> None:
     for index in indices:
         print(json.dumps({"starts": index}), file=channel)
         print(json.dumps(asdict(run_mutant(seed, index, only))), file=channel)
-        gc.collect()
+        if index % _COLLECTS_EVERY == 0:
+            gc.collect()
         if _status("VmRSS") > _RECYCLED_BYTES:
             return
 
