@@ -1,6 +1,7 @@
 // The C interface over the C++ parts: no exception leaves this file.
 
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <new>
 
@@ -77,7 +78,7 @@ vl_replay* vl_replay_make(const vl_replay_input* input) {
     try {
         if (!vl::replay::is_sound(*input)) return nullptr;
         return new vl_replay{vl::replay::prove(*input)};
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {  // no memory, or TooMuchWork
         return nullptr;
     }
 }
@@ -91,7 +92,7 @@ int32_t vl_replay_run(const vl_replay* replay, const vl_what_if* what_if, vl_out
         if (!vl::replay::is_sound(what_if->settings)) return 0;
         *out = vl::replay::outcome_of(replay->data, *what_if, nullptr);
         return 1;
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {  // no memory, or TooMuchWork
         return 0;
     }
 }
@@ -104,7 +105,7 @@ vl_curve* vl_curve_make(const vl_replay* replay, const vl_what_if* what_if, vl_o
         auto curve = std::make_unique<vl_curve>();
         *out = vl::replay::outcome_of(replay->data, *what_if, &curve->data);
         return curve.release();
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {  // no memory, or TooMuchWork
         return nullptr;
     }
 }

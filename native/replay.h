@@ -13,6 +13,9 @@ namespace vl::replay {
 
 constexpr uint32_t kNoRow = UINT32_MAX;
 
+// Steps of walks over blocks that one run of so many events may take. Recorded programs need 2 an event at most.
+inline int64_t most_steps(int64_t events) { return 10'000'000 + 500 * events; }
+
 enum class OpKind : uint8_t {
     kMalloc,          // row: an allocation
     kFailed,          // size: a request that failed when it was recorded

@@ -103,12 +103,15 @@ uint32_t Allocator::get_free_block(const Request& request) {
             };
             auto next = pool.blocks.next(at);
             while (is_expandable(at) && mine(next) && expandable_size(next) < expandable_size(at)) {
+                count_steps(1);
                 at = next;
                 next = pool.blocks.next(next);
             }
         } else {
-            do at = pool.blocks.next(at);
-            while (mine(at) && is_expandable(at));
+            do {
+                count_steps(1);
+                at = pool.blocks.next(at);
+            } while (mine(at) && is_expandable(at));
             if (!mine(at)) return kNoBlock;
         }
     }
@@ -233,7 +236,7 @@ uint64_t Allocator::try_merge_blocks(uint32_t into, uint32_t from) {
     if (source.mapped) {
         erase_from_blocks(from);
     } else {
-        pools_[source.pool].unmapped.erase({source.stream, source.address});
+        pools_[source.pool].unmapped.erase(unmapped_key(from));
     }
     Block& target = blocks[into];
     if (target.prev == from) {

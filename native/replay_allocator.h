@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <map>
-#include <utility>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "replay_free_blocks.h"
@@ -27,7 +29,9 @@ struct Block {
 
 struct BlockPool {
     FreeBlocks blocks;                                             // free, mapped
-    std::map<std::pair<uint16_t, uint64_t>, uint32_t> unmapped;  // by stream and address
+    // In order of stream and address. The block itself is part of the key: a made-up recording can have two
+    // reservations at one address, and neither may take the other's place.
+    std::set<std::tuple<uint16_t, uint64_t, uint32_t>> unmapped;
     uint64_t get_free_blocks_call_count = 0;
     bool is_small = false;
     bool is_private = false;
@@ -54,6 +58,9 @@ struct Stats {
     }
 };
 
+// Thrown where a made-up recording would keep the replay busy out of proportion to its length.
+struct TooMuchWork : std::exception {};
+
 // The driver, and what is told of each event; a block's own events are known to the caller.
 class Surroundings {
   public:
@@ -78,6 +85,7 @@ class Allocator {
     std::vector<Block> blocks;
     std::vector<uint8_t> freeable;  // by private pool: use_count is 0, so that a release returns its memory
     uint64_t total_allocated_memory = 0;
+    int64_t steps_left = INT64_MAX;  // of walks over blocks and pools
 
     // Pool 0 is the default one.
     Allocator(const Settings& settings, const Profile& profile, size_t pool_count);
@@ -96,6 +104,8 @@ class Allocator {
     uint32_t place_reservation(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool, bool small);
     uint32_t place_mapped(uint32_t unmapped, uint64_t address, uint64_t size);
     uint32_t place_block(uint32_t free_block, uint64_t address, uint64_t size, uint64_t requested);
+    // What a copy of this takes, in blocks.
+    int64_t weight() const { return static_cast<int64_t>(blocks.size() + 2 * pools_.size()); }
     uint32_t row_of(uint32_t pool, bool small) const { return 2 * pool + (small ? 1 : 0); }
     bool allocatable(uint32_t block) const {
         return block != kNoBlock && !blocks[block].allocated && !blocks[block].pending;
@@ -117,6 +127,13 @@ class Allocator {
     uint32_t counters_ = 0;
 
     bool gc_on() const { return settings.allowed_maximum != kUnlimited && settings.garbage_collection_threshold > 0; }
+    void count_steps(size_t steps) {
+        steps_left -= static_cast<int64_t>(steps);
+        if (steps_left < 0) throw TooMuchWork();
+    }
+    std::tuple<uint16_t, uint64_t, uint32_t> unmapped_key(uint32_t block) const {
+        return {blocks[block].stream, blocks[block].address, block};
+    }
     bool is_split(const Block& block) const { return block.prev != kNoBlock || block.next != kNoBlock; }
     uint32_t new_block(const Block& block, uint32_t inherited_counter, bool new_segment);
     void delete_block(uint32_t block) { unused_blocks_.push_back(block); }

@@ -9,12 +9,16 @@ namespace vl::replay {
 // DeviceCachingAllocator::find_expandable_block: the lowest run of free or unmapped blocks that holds the request.
 uint32_t Allocator::find_expandable_block(const Request& request) {
     BlockPool& pool = pools_[request.pool];
-    for (auto at = pool.unmapped.lower_bound({request.stream, 0});
-         at != pool.unmapped.end() && at->first.first == request.stream; ++at) {
-        uint32_t candidate = at->second;
+    for (auto at = pool.unmapped.lower_bound({request.stream, 0, 0});
+         at != pool.unmapped.end() && std::get<0>(*at) == request.stream; ++at) {
+        count_steps(1);
+        uint32_t candidate = std::get<2>(*at);
         if (allocatable(blocks[candidate].prev)) candidate = blocks[candidate].prev;
         uint64_t bytes = 0;
-        for (uint32_t b = candidate; bytes < request.size && allocatable(b); b = blocks[b].next) bytes += blocks[b].size;
+        for (uint32_t b = candidate; bytes < request.size && allocatable(b); b = blocks[b].next) {
+            count_steps(1);
+            bytes += blocks[b].size;
+        }
         if (bytes >= request.size) return candidate;
     }
     const uint64_t handle = pool.is_small ? kSmallBuffer : settings.large_segment_size;
@@ -30,7 +34,7 @@ uint32_t Allocator::place_reservation(uint64_t address, uint64_t size, uint16_t 
     const uint32_t block = new_block({address, size, 0, 0, kNoBlock, kNoBlock, row, 0, row_of(pool, small), stream,
                                       false, false, false},
                                      0, true);
-    pools_[row_of(pool, small)].unmapped.emplace(std::make_pair(stream, address), block);
+    pools_[row_of(pool, small)].unmapped.insert(unmapped_key(block));
     return block;
 }
 
@@ -72,7 +76,7 @@ uint64_t Allocator::size_to_map(uint32_t block, uint64_t size) const {
 void Allocator::map(uint32_t block, uint64_t mapped) {
     const uint64_t address = blocks[block].address;
     BlockPool& pool = pools_[blocks[block].pool];
-    pool.unmapped.erase({blocks[block].stream, address});
+    pool.unmapped.erase(unmapped_key(block));
     blocks[block].mapped = true;
     if (mapped < blocks[block].size) {
         Block rest = blocks[block];
@@ -82,7 +86,7 @@ void Allocator::map(uint32_t block, uint64_t mapped) {
         const uint32_t remaining = new_block(rest, blocks[block].counter, false);
         blocks[block].size = mapped;
         link_after(block, remaining);
-        pool.unmapped.emplace(std::make_pair(rest.stream, rest.address), remaining);
+        pool.unmapped.insert(unmapped_key(remaining));
     }
     try_merge_blocks(block, blocks[block].prev);
     try_merge_blocks(block, blocks[block].next);
@@ -104,7 +108,7 @@ uint32_t Allocator::place_mapped(uint32_t unmapped, uint64_t address, uint64_t s
         const uint32_t upper = new_block(rest, blocks[unmapped].counter, false);
         blocks[unmapped].size = address - blocks[unmapped].address;
         link_after(unmapped, upper);
-        pool.unmapped.emplace(std::make_pair(rest.stream, rest.address), upper);
+        pool.unmapped.insert(unmapped_key(upper));
         unmapped = upper;
     }
     map(unmapped, size_to_map(unmapped, size));
@@ -144,13 +148,13 @@ void Allocator::unmap_block(uint32_t block) {
     try_merge_blocks(block, blocks[block].prev);
     try_merge_blocks(block, blocks[block].next);
     const Block it = blocks[block];
-    pools_[it.pool].unmapped.emplace(std::make_pair(it.stream, it.address), block);
+    pools_[it.pool].unmapped.insert(unmapped_key(block));
     total_allocated_memory -= end - begin;
     stats.add(kReserved, -static_cast<int64_t>(end - begin));
     ++stats.num_device_free;
     surroundings_->event(kSegmentUnmap, begin, end - begin, it.stream);
     if (it.prev == kNoBlock && it.next == kNoBlock) {  // release_expandable_segment
-        pools_[it.pool].unmapped.erase({it.stream, it.address});
+        pools_[it.pool].unmapped.erase(unmapped_key(block));
         delete_block(block);
     }
 }

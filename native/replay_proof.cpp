@@ -23,7 +23,8 @@ bool is_release(uint8_t action) { return action == kSegmentFree || action == kSe
 
 constexpr uint8_t kByEmptyCache = 1;
 constexpr uint32_t kMostPools = 64;  // that a failed request is tried for
-constexpr int64_t kCopiedBlocks = 100'000'000;  // bounds what all trials together may cost
+// Bounds what all trials together may cost, in blocks copied and events looked at. Recorded programs need 4 an event.
+constexpr int64_t kTrialWorkAtLeast = 2'000'000, kTrialWorkAnEvent = 100, kMostTrialWork = 100'000'000;
 constexpr int64_t kMostSplits = 8;  // ways tried to divide completions between a request's start and its retry
 
 class Prover : public Surroundings {
@@ -66,7 +67,7 @@ class Prover : public Surroundings {
     int32_t furthest_action_ = -1;
     uint64_t furthest_address_ = 0, furthest_size_ = 0;
     uint64_t invented_ = uint64_t{1} << 61;
-    int64_t copies_left_ = kCopiedBlocks;  // blocks
+    int64_t trial_work_left_ = 0;
 
     uint8_t action(int64_t event) const { return in_.action[event]; }
     uint16_t rank(uint64_t stream) const {
@@ -90,7 +91,7 @@ class Prover : public Surroundings {
     }
     Saved save() {
         const Proof& proof = out_.proof;
-        copies_left_ -= static_cast<int64_t>(allocator_.blocks.size());
+        trial_work_left_ -= allocator_.weight() + (end_ - cursor_);
         return {allocator_, out_.script.ops.size(), undo_.size(), cursor_, proof.segment_events_matched,
                 proof.limit_low, proof.limit_high};
     }
@@ -119,6 +120,8 @@ Prover::Prover(const vl_replay_input& input, const Settings& settings, const Pro
     out_.proof.taken.assign(static_cast<size_t>(in_.rows), 0);
     block_of_row_.assign(static_cast<size_t>(in_.rows), kNoBlock);
     allocator_.attach(this);
+    allocator_.steps_left = most_steps(in_.events);
+    trial_work_left_ = std::min(kMostTrialWork, kTrialWorkAtLeast + kTrialWorkAnEvent * in_.events);
 }
 
 // ---- the driver, as it was recorded ------------------------------------------------------------------------
@@ -204,7 +207,9 @@ void Prover::set_block(uint32_t row, uint32_t block) {
 }
 
 void Prover::restore(const Saved& saved) {
+    const int64_t steps_left = allocator_.steps_left;  // what was tried stays counted
     allocator_ = saved.allocator;
+    allocator_.steps_left = steps_left;
     out_.script.ops.resize(saved.ops);
     for (; undo_.size() > saved.undo; undo_.pop_back()) {
         const Undo& undo = undo_.back();
@@ -334,7 +339,7 @@ bool Prover::malloc_as_recorded(int64_t terminal) {
             if (try_malloc(terminal, pool, division)) return true;
             if (!only_way) {
                 restore(*saved);
-                copies_left_ -= static_cast<int64_t>(allocator_.blocks.size());
+                trial_work_left_ -= allocator_.weight();
             } else if (differs_ || cursor_ != terminal) {
                 note_difference(std::max(furthest_, cursor_), furthest_action_, furthest_address_, furthest_size_);
             }
@@ -368,7 +373,7 @@ bool Prover::try_release(int64_t terminal) {
         }
         if (!differs_ && cursor_ > first) return true;
         restore(saved);
-        copies_left_ -= static_cast<int64_t>(allocator_.blocks.size());
+        trial_work_left_ -= allocator_.weight();
     }
     return false;
 }
@@ -404,7 +409,7 @@ void Prover::resolve(int64_t from, int64_t terminal) {
     differs_ = false;
     furthest_ = -1;
     const bool request = terminal < in_.events && (action(terminal) == kAlloc || action(terminal) == kOom);
-    if (diverged_ || copies_left_ < 0) return give_up(from, terminal);
+    if (diverged_ || trial_work_left_ < 0) return give_up(from, terminal);
     for (;;) {
         if (request && malloc_as_recorded(terminal)) return;
         if (cursor_ == terminal) {
@@ -429,13 +434,16 @@ void Prover::step(int64_t& at) {
             const bool at_once = at + 1 < in_.events && action(at + 1) == kFreeCompleted &&
                                  in_.address[at + 1] == in_.address[at];
             op(at_once ? OpKind::kFree : OpKind::kFreeLater, at, static_cast<uint32_t>(row));
-            if (block != kNoBlock && !allocator_.blocks[block].pending) {
-                if (at_once) {
-                    allocator_.free(block);
-                    block_of_row_[static_cast<size_t>(row)] = kNoBlock;
+            const bool pending = block != kNoBlock && allocator_.blocks[block].pending;
+            if (block != kNoBlock && at_once) {
+                if (pending) {
+                    allocator_.complete(block);
                 } else {
-                    allocator_.free_later(block);
+                    allocator_.free(block);
                 }
+                block_of_row_[static_cast<size_t>(row)] = kNoBlock;
+            } else if (block != kNoBlock && !pending) {
+                allocator_.free_later(block);
             }
             at += at_once ? 2 : 1;
             return;
@@ -556,15 +564,13 @@ void place_base(Allocator& allocator, const Script& script, std::vector<uint32_t
         --at;
         const uint32_t free_block = at->second;
         const Block before = allocator.blocks[free_block];
-        if (before.allocated || base.address + base.taken > before.address + before.size) continue;
+        if (!allocator.allocatable(free_block) || base.address + base.taken > before.address + before.size) continue;
         const uint32_t block = allocator.place_block(free_block, base.address, base.taken, base.requested);
         free_at.erase(at);
-        for (uint32_t part = block; part != kNoBlock; part = allocator.blocks[part].prev) {
-            if (!allocator.blocks[part].allocated) free_at[allocator.blocks[part].address] = part;
-            if (part != block) break;
+        for (const uint32_t part : {allocator.blocks[block].prev, allocator.blocks[block].next}) {
+            if (!allocator.allocatable(part) || !allocator.blocks[part].mapped) continue;
+            free_at[allocator.blocks[part].address] = part;
         }
-        const uint32_t next = allocator.blocks[block].next;
-        if (allocator.allocatable(next) && allocator.blocks[next].mapped) free_at[allocator.blocks[next].address] = next;
         block_of_row[base.row] = block;
         if (base.pending) allocator.free_later(block);
     }

@@ -15,6 +15,7 @@ void Allocator::garbage_collect_cached_blocks() {
     if (total_allocated_memory <= threshold) return;
     const uint64_t target = total_allocated_memory - threshold;
     BlockPool& pool = pools_[0];
+    count_steps(pool.blocks.size());
     const auto collectable = [&](uint32_t row) {
         return !is_split(blocks[row]) && blocks[row].expandable_segment == kNoBlock;
     };
@@ -34,6 +35,7 @@ void Allocator::garbage_collect_cached_blocks() {
     while (reclaimed < target && freed_one && freeable_blocks > 0) {
         const double threshold_age = total_age / static_cast<double>(freeable_blocks);
         freed_one = false;
+        count_steps(pool.blocks.size());
         std::vector<uint32_t> old;
         for (auto at = pool.blocks.begin(); at != pool.blocks.end(); at = pool.blocks.next(at)) {
             const uint32_t row = pool.blocks[at].block;
@@ -69,6 +71,7 @@ bool Allocator::release_available_cached_blocks(const Request& request) {
     at = pool.blocks.previous(at);
     while (released < wanted && pool.blocks[at].size() >= settings.max_split_size &&
            pool.blocks[at].stream() == request.stream) {
+        count_steps(1);
         const FreeKey key = pool.blocks[at];
         const bool first = at == pool.blocks.begin();
         const auto before = first ? at : pool.blocks.previous(at);
@@ -89,6 +92,7 @@ void Allocator::release_cached_blocks(bool in_scope) {
         release_blocks(0);
         release_blocks(1);
     }
+    count_steps(freeable.size());
     for (uint32_t pool = 1; pool < freeable.size(); ++pool) {
         if (!freeable[pool]) continue;
         release_blocks(row_of(pool, true));
@@ -105,6 +109,7 @@ void Allocator::release_pool(uint32_t pool) {
 
 void Allocator::synchronize_and_free_events(uint32_t only_pool) {
     std::vector<uint32_t> done;
+    count_steps(pending_.size());
     for (const auto& [turn, block] : pending_) {
         if (only_pool == kEveryPool || blocks[block].pool / 2 == only_pool) done.push_back(block);
     }
@@ -121,6 +126,7 @@ void Allocator::synchronize_and_free_events(uint32_t only_pool) {
 void Allocator::release_blocks(uint32_t pool) {
     std::vector<uint32_t> to_free, to_unmap;
     const FreeBlocks& all = pools_[pool].blocks;
+    count_steps(all.size());
     for (auto at = all.begin(); at != all.end(); at = all.next(at)) {
         const uint32_t row = all[at].block;
         if (blocks[row].expandable_segment != kNoBlock) {

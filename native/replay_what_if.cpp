@@ -16,6 +16,7 @@ class Simulation : public Surroundings {
           allocator_(what_if.settings, what_if.profile, script.pools),
           addresses_(make_address_source(what_if.addresses, what_if.seed)), block_of_row_(script.rows, kNoBlock) {
         allocator_.attach(this);
+        allocator_.steps_left = most_steps(static_cast<int64_t>(script.ops.size()));
         place_base(allocator_, script, block_of_row_);
         row_of_block_.assign(allocator_.blocks.size(), kNoRow);
         for (uint32_t row = 0; row < block_of_row_.size(); ++row) note_row(row);
@@ -135,13 +136,7 @@ Outcome Simulation::run() {
                 allocator_.free(block);
                 break;
             }
-            case OpKind::kFree: {
-                const uint32_t block = block_of_row_[op.row];
-                if (block == kNoBlock) break;
-                block_of_row_[op.row] = kNoBlock;
-                allocator_.free(block);
-                break;
-            }
+            case OpKind::kFree: complete(op.row); break;
             case OpKind::kFreeLater: free_later(op); break;
             case OpKind::kComplete:
             case OpKind::kCompleteAtSync: completed(op); break;

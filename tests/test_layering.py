@@ -16,6 +16,7 @@ RANKS = {
     "schema": 0,
     "foreign_text": 1,
     "units": 1,
+    "allowance": 1,
     "_core": 1,
     "whole_file": 1,
     "_native": 2,
@@ -44,7 +45,7 @@ RANKS = {
 NARROWER = {
     "capture": {"_core", "errors", "foreign_text", "units", "whole_file"},  # runs in the user's program: no NumPy
     "trace": set(),  # columns: nothing that judges, reads or prints
-    "read": {"_native", "trace", "errors", "units"},
+    "read": {"_native", "allowance", "trace", "errors", "units"},
     "analyses": {"read.oom_text", "trace", "errors", "units"},
     "replay": {"_native", "analyses", "trace", "errors", "units"},
     "ranks": {"analyses", "trace", "errors", "units"},

@@ -105,6 +105,8 @@ def _running(trace: ProfilerTrace, cpu: Nesting, rows: NDArray[np.int64]) -> NDA
     spans = trace.spans
     helper = np.array([name in _HELPERS for name in trace.names], np.bool_)
     operators = cpu.above((spans.kind == Kind.OPERATOR) & ~helper[spans.name])
+    if not len(operators):  # memory events and no spans
+        return rows
     found = np.where(rows >= 0, operators[rows], NONE)
     return np.where(found >= 0, found, rows)
 
@@ -126,6 +128,8 @@ def _phases(
     backward, optimizer = spans.backward | named_backward[spans.name], named_optimizer[spans.name]
     known, in_backward = rows >= 0, cpu.above(backward) >= 0
     phase = np.full(len(rows), _ELSEWHERE, np.int64)
+    if not len(spans):
+        return phase, False
     phase[known & (cpu.above(optimizer)[rows] >= 0)] = _IN_OPTIMIZER
     others = (spans.kind == Kind.OPERATOR) & ~in_backward
     phase[(phase == _ELSEWHERE) & _between(trace, in_backward, others, thread, time_ns)] = _IN_BACKWARD

@@ -11,7 +11,8 @@ import os
 import stat
 import tempfile
 
-_MOST_FILES = 4096
+_MOST_FILES = 65_536
+"""Of a folder. Programs that are killed leave their files, so that there may be many more than run."""
 
 
 def own_folder() -> str:

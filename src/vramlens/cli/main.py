@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, cast
 
 from vramlens import __version__
+from vramlens.allowance import Exhausted, allowance
 from vramlens.cli.message import say
-from vramlens.errors import NoProgram, UsageError, VramlensError
+from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 
 # In the order of the help.
 VERBS = (
@@ -36,6 +37,8 @@ VERBS = (
 )
 
 INTERRUPTED = 130
+_READING = frozenset(("explain", "leaks", "view", "replay", "tune", "diff", "check", "ranks", "export"))
+"""The verbs whose input may come from anywhere: they are held to an allowance."""
 _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
 _EPILOG = """\
 examples:
@@ -95,6 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return VramlensError.exit_code
     except BrokenPipeError:
         return 0
+    except RecursionError:
+        say("the input is nested too deeply")
+        return VramlensError.exit_code
+    except OSError as error:  # a disk, a folder or a link that fails where nobody expects it
+        say(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
+        return VramlensError.exit_code
     if isinstance(done, int):
         return done
     try:
@@ -139,7 +148,24 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments.argv = argv
-    return commands[arguments.verb].run(arguments)
+    if arguments.verb not in _READING:
+        return commands[arguments.verb].run(arguments)
+    return _run_within_bounds(commands[arguments.verb], arguments)
+
+
+def _run_within_bounds(command: Command, arguments: argparse.Namespace) -> int | Callable[[], int]:
+    """Runs a verb that reads files; the exit code.
+
+    Raises:
+        UnsafeInput: it took more of the machine than its input justifies.
+    """
+    asked = [getattr(arguments, name, None) for name in ("conf", "cap", "cards")]
+    answers = sum(len(several) for several in asked if isinstance(several, list))
+    try:
+        with allowance(1 + answers) as allowed:
+            return command.run(arguments)
+    except Exhausted:
+        raise UnsafeInput(allowed.sentence()) from None
 
 
 def _looks_like_a_file(word: str) -> bool:

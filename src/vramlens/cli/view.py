@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from vramlens.allowance import release
 from vramlens.cli.arguments import add_device, hints_on_settings
 from vramlens.cli.message import say
 from vramlens.cli.output import goes_to_file, write_answer, write_stdout
@@ -122,6 +123,7 @@ def _loaded(files: list[str], progress: object) -> list[Trace]:
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
     from vramlens.view.server import LocalPage
 
+    release()
     try:
         server = LocalPage(data, title, arguments.port)
     except OSError as error:

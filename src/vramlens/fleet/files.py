@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import defaultdict
@@ -13,6 +14,7 @@ from vramlens.errors import InputError, VramlensError
 from vramlens.read.error_file import is_error_file
 from vramlens.read.flight_record import is_flight_record
 from vramlens.read.source import open_source
+from vramlens.read.values import MOST_RANKS
 from vramlens.trace.meta import Meta
 from vramlens.units import counted, listed
 
@@ -139,7 +141,7 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     found: list[str] = []
     for path in [os.fspath(each) for each in paths]:
         if os.path.isdir(path):
-            inside = sorted(str(one) for one in Path(path).rglob("*") if one.is_file() and _may_be_one(one.name))
+            inside = sorted(str(one) for one in Path(path).rglob("*") if _may_be_one(one.name) and os.path.isfile(one))
             found += inside
         elif os.path.exists(path):
             found.append(path)
@@ -179,7 +181,8 @@ def _rank_of(path: str, pattern: re.Pattern[str] | None = None) -> int | None:
     found = list(_RANK.finditer(os.path.basename(path))) or list(_RANK.finditer(path))
     if not found and pattern is not None:
         found = list(pattern.finditer(path))
-    return None if not found else int(next(digits for digits in found[-1].groups() if digits))
+    number = None if not found else int(next(digits for digits in found[-1].groups() if digits))
+    return number if number is None or number <= MOST_RANKS else None
 
 
 def _numbered(seen: Sequence[_Seen], what: str) -> tuple[dict[int, _Seen], list[str]]:
@@ -244,4 +247,7 @@ def _worth(one: _Seen) -> tuple[bool, int, str]:
     """Of several files of a rank the one to take: that of its failure, else the latest."""
     meta = one.meta
     written = None if meta is None else meta.written_us
-    return (meta is not None and meta.trigger == "oom", written or int(os.path.getmtime(one.path) * 1e6), one.path)
+    if written is None:
+        with contextlib.suppress(OSError):  # it has gone since
+            written = int(os.path.getmtime(one.path) * 1e6)
+    return (meta is not None and meta.trigger == "oom", written or 0, one.path)

@@ -15,12 +15,13 @@ from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record
-from vramlens.read.values import MOST_RANKS, as_number
+from vramlens.read.values import MOST_RANKS, as_list, as_number, as_text
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
 from vramlens.units import counted, listed
 
 _MOST_NAMED = 5
+_MOST_NOTES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,7 @@ def read_lake(lake: Lake) -> Job:
     summaries, flights, errors, facts = lake.summaries(), lake.flights(), lake.errors(), lake.facts()
     known = {*(one.rank for one in summaries), *flights}
     missing = _missing(as_number(facts.get("world_size"), MOST_RANKS), known, flights)
-    notes = [note for note in facts.get("notes", []) if isinstance(note, str)]
+    notes = [note for note in map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES]) if note]
     return Job(summaries, flights, missing, False, tuple(notes), errors)
 
 

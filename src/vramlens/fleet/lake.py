@@ -21,8 +21,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from vramlens.allowance import EXPANDS_TIMES, count_file
 from vramlens.api import load
 from vramlens.errors import InputError, UsageError, VramlensError
 from vramlens.fleet.summary_json import summary_from_json
@@ -38,6 +39,8 @@ from vramlens.fleet.tables import (
 from vramlens.ranks import RankSummary, summarise
 from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record
+from vramlens.read.json_bounds import refuse_costly
+from vramlens.read.values import MOST_RANKS, as_number, as_text
 from vramlens.trace import Action, Frame
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
@@ -52,6 +55,10 @@ _ROW_GROUP = 131_072
 # Version 2 stores what ascends as differences: a half to a sixth of the bytes, in less time.
 _ENCODING = "PARQUET_VERSION v2, COMPRESSION zstd"
 _MEMORY_LIMIT = "1500MB"
+_LONGEST_CELLS = 16_000_000
+"""Characters of the texts of a table, beside those that its files' sizes justify."""
+_LONGEST_TEXT_OF = {"ranks": "summary", "collectives": "record", "errors": "message"}
+_Read = TypeVar("_Read")
 _ACTIONS = ", ".join(f"'{action.name.lower()}'" for action in Action)
 
 
@@ -152,7 +159,7 @@ class Lake:
     """
 
     def __init__(self, root: str | os.PathLike[str], run: str | None = None) -> None:
-        runs = sorted(path.name[4:] for path in Path(root).glob("run=*") if path.is_dir())
+        runs = sorted(path.name[4:] for path in Path(root).glob("run=*") if os.path.isdir(path))
         if not runs:
             raise InputError(f"{os.fspath(root)}: no lake: it holds no run=… folder")
         if run is None and len(runs) > 1:
@@ -179,52 +186,111 @@ class Lake:
             raise UsageError(f"--sql: {str(error).splitlines()[0]} (tables: {', '.join(TABLES)})") from None
 
     def summaries(self) -> tuple[RankSummary, ...]:
-        """The summary of every rank that is there."""
-        if not any((self._base / "ranks").rglob("*.parquet")):
-            return ()
-        _, rows = self.sql("SELECT summary FROM ranks ORDER BY rank")
-        try:
-            return tuple(summary_from_json(text) for (text,) in rows)
-        except ValueError as error:
-            raise InputError(f"{self._base}: {error}") from None
+        """The summary of every rank that is there.
+
+        Raises:
+            InputError: one of them is not what an export wrote.
+        """
+        rows = self._rows("ranks", "SELECT summary FROM ranks ORDER BY rank")
+        return tuple(self._read("ranks", summary_from_json, *row) for row in rows)
 
     def flights(self) -> dict[int, FlightRecord]:
-        """The flight records that are there, by rank."""
-        if not any((self._base / "collectives").rglob("*.parquet")):
-            return {}
-        _, rows = self.sql("SELECT rank, record FROM collectives WHERE record IS NOT NULL ORDER BY rank")
-        return {rank: flight_from_json(text) for rank, text in rows}
+        """The flight records that are there, by rank.
+
+        Raises:
+            InputError: one of them is not what an export wrote.
+        """
+        rows = self._rows("collectives", "SELECT rank, record FROM collectives WHERE record IS NOT NULL ORDER BY rank")
+        return {
+            self._read("collectives", _rank, rank): self._read("collectives", flight_from_json, record)
+            for rank, record in rows
+        }
 
     def errors(self) -> dict[int, RankError]:
-        """The error files that are there, by rank, with the user's innermost frame."""
-        if not any((self._base / "errors").rglob("*.parquet")):
-            return {}
-        _, rows = self.sql(
-            "SELECT rank, source, message, time_s, file, line, function, follows FROM errors ORDER BY rank"
+        """The error files that are there, by rank, with the user's innermost frame.
+
+        Raises:
+            InputError: one of them is not what an export wrote.
+        """
+        rows = self._rows(
+            "errors", "SELECT rank, source, message, time_s, file, line, function, follows FROM errors ORDER BY rank"
         )
-        return {
-            rank: RankError(
-                source, message, None if time_s < 0 else time_s, (Frame(file, line, function),) if file else (), follows
-            )
-            for rank, source, message, time_s, file, line, function, follows in rows
-        }
+        return {self._read("errors", _rank, rank): self._read("errors", _error, *row) for rank, *row in rows}
+
+    def _rows(self, table: str, question: str) -> list[tuple[Any, ...]]:
+        """The rows of a table; none where it has no files."""
+        files = list((self._base / table).rglob("*.parquet"))
+        if not files:
+            return []
+        sizes = {str(file): os.stat(file).st_size for file in files}
+        for name, size in sizes.items():
+            count_file(name, size)
+        try:
+            characters = self.sql(f"SELECT sum(strlen({_LONGEST_TEXT_OF[table]})) FROM {table}")[1][0][0] or 0
+            if characters > _LONGEST_CELLS + EXPANDS_TIMES * sum(sizes.values()):
+                raise InputError(f"{self._base / table}: holds {characters:,} characters: no export wrote so many")
+            return self.sql(question)[1]
+        except UsageError as error:  # a column is missing, or a file damaged: not a question of the user's
+            raise InputError(f"{self._base / table}: {str(error).removeprefix('--sql: ')}") from None
+
+    def _read(self, table: str, read: Callable[..., _Read], *cells: object) -> _Read:
+        try:
+            return read(*cells)
+        except ValueError as error:
+            raise InputError(f"{self._base / table}: {error}") from None
 
     def facts(self) -> dict[str, Any]:
         """What ``run.json`` says."""
         try:
-            found = json.loads((self._base / "run.json").read_text())
-        except (OSError, ValueError):
+            with open(self._base / "run.json", "rb") as file:
+                text = file.read(_LONGEST_CELLS)
+            refuse_costly(text)
+            found = json.loads(text)
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
     def _make_views(self, connection: DuckDBPyConnection) -> None:
         for name in TABLES:
             if any((self._base / name).rglob("*.parquet")):
-                pattern = str(self._base / name / "*" / "*.parquet").replace("'", "''")
+                pattern = (_escaped(str(self._base / name)) + "/*/*.parquet").replace("'", "''")
                 try:
                     connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{pattern}')")
                 except Exception as error:  # DuckDB's, of many kinds: a file that is no Parquet, or cannot be read
                     raise InputError(f"{self._base / name}: {str(error).splitlines()[0]}") from None
+
+
+def _rank(value: object) -> int:
+    """A rank's number, of a row that anybody may have written.
+
+    Raises:
+        ValueError: it is none.
+    """
+    rank = as_number(value, MOST_RANKS)
+    if rank is None:
+        raise ValueError(f"{str(value)[:40]} is no rank")
+    return rank
+
+
+def _error(*cells: object) -> RankError:
+    """The error file in a row of the table.
+
+    Raises:
+        ValueError: a cell is of another type.
+    """
+    source, message, time_s, file, line, function, follows = cells
+    texts = [as_text(text) for text in (source, message, file, function)]
+    numbers = [as_number(number) for number in (line, time_s if time_s != -1 else 0)]
+    if None in texts or None in numbers:
+        raise ValueError("a row is not what an export writes: export the run anew")
+    source, message, file, function = (text or "" for text in texts)
+    frames = (Frame(file, numbers[0] or 0, function),) if file else ()
+    return RankError(source, message, None if time_s == -1 else numbers[1], frames, follows is True)
+
+
+def _escaped(path: str) -> str:
+    """A path in which DuckDB sees no pattern: a folder may be called ``run[1]``."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
 
 
 def is_lake(path: str | os.PathLike[str]) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
 
-from vramlens.analyses.finding import Place
-from vramlens.ranks.hints import Hint
-from vramlens.ranks.summary import Failure, Growth, LineUse, RankSummary, Stray
+from vramlens.fleet.typed_json import from_json
+from vramlens.ranks.summary import RankSummary
+from vramlens.read.values import MOST_DEVICES, MOST_RANKS
 
 
 def summary_to_json(summary: RankSummary) -> str:
@@ -16,32 +15,21 @@ def summary_to_json(summary: RankSummary) -> str:
     return json.dumps(asdict(summary), separators=(",", ":"))
 
 
-def summary_from_json(text: str) -> RankSummary:
+def summary_from_json(text: object) -> RankSummary:
     """The summary that ``summary_to_json`` wrote.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: it is no such text, or says more ranks or devices than there are.
     """
     try:
-        value: dict[str, Any] = json.loads(text)
-        value["lines"] = tuple(LineUse(**_placed(each)) for each in value["lines"])
-        value["strays"] = tuple(Stray(**_placed(each)) for each in value["strays"])
-        value["leaks"] = tuple(Growth(**_placed(each)) for each in value["leaks"])
-        value["failure"] = None if value["failure"] is None else Failure(**_placed(value["failure"]))
-        value["ended"] = None if value["ended"] is None else tuple(value["ended"])
-        value["groups"] = tuple((name, tuple(tuple(span) for span in spans)) for name, spans in value["groups"])
-        value["ledger"] = tuple((kind, size) for kind, size in value["ledger"])
-        for name in ("step_peaks", "missing"):
-            value[name] = tuple(value[name])
-        return RankSummary(**value)
-    except (AttributeError, KeyError, TypeError) as error:
+        summary = from_json(RankSummary, text)
+    except ValueError as error:
         raise ValueError(f"no rank's summary of this version ({error}): export the run anew") from None
-
-
-def _placed(fields: dict[str, Any]) -> dict[str, Any]:
-    """A part's fields with its place and hints as what they were."""
-    place = fields["place"]
-    found = {**fields, "place": None if place is None else Place(**place)}
-    if "hints" in fields:
-        found["hints"] = Hint(fields["hints"])
-    return found
+    if not 0 <= summary.rank <= MOST_RANKS or (summary.world_size or 0) > MOST_RANKS:
+        raise ValueError(f"a summary of rank {summary.rank}: no job has so many")
+    if not -1 <= summary.device <= MOST_DEVICES:
+        raise ValueError(f"a summary of device {summary.device}: no machine has so many")
+    for _name, spans in summary.groups:
+        if sum(max(0, count) for _first, count, _step in spans) > MOST_RANKS:
+            raise ValueError("a summary with a group of more ranks than any job has")
+    return summary

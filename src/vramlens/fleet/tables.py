@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.fleet.summary_json import summary_to_json
+from vramlens.fleet.typed_json import from_json
 from vramlens.ranks import RankSummary
 from vramlens.trace import NO_STACK, Events, Frame, Stacks, Trace
-from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
+from vramlens.trace.flight import Collective, FlightRecord
 from vramlens.trace.rank_error import RankError
 
 Columns = dict[str, Any]
@@ -177,30 +178,10 @@ def _flight_to_json(flight: FlightRecord) -> str:
     )
 
 
-def flight_from_json(text: str) -> FlightRecord:
-    """The flight record that lies beside the first of its calls."""
-    value = json.loads(text)
-    return FlightRecord(
-        source=value["source"],
-        version=value["version"],
-        library_version=value["library_version"],
-        groups={
-            name: FlightGroup(one["name"], one["description"], tuple(one["ranks"]))
-            for name, one in value["groups"].items()
-        },
-        last_completed=value["last_completed"],
-        collectives=tuple(_read_collectives(value["collectives"])),
-    )
+def flight_from_json(text: object) -> FlightRecord:
+    """The flight record that lies beside the first of its calls.
 
-
-def _read_collectives(rows: Sequence[dict[str, Any]]) -> Iterator[Collective]:
-    for row in rows:
-        yield Collective(
-            **{
-                **row,
-                "input_sizes": tuple(map(tuple, row["input_sizes"])),
-                "output_sizes": tuple(map(tuple, row["output_sizes"])),
-                "dtypes": tuple(row["dtypes"]),
-                "frames": tuple(Frame(**frame) for frame in row["frames"]),
-            }
-        )
+    Raises:
+        ValueError: it is no such text.
+    """
+    return from_json(FlightRecord, text)

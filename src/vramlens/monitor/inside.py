@@ -23,6 +23,7 @@ SUFFIX = ".inside"
 _LONGEST = 1 << 16
 _MOST_BYTES = 1 << 60
 _MOST_DEVICES = 64
+_LEFT_BEHIND_S = 3600.0
 _FRESH_S = 10.0
 """How long a file counts whose process is not to be seen here: it has ended, or runs in another container."""
 
@@ -131,12 +132,31 @@ def read_insides(folders: list[str] | None = None) -> list[Inside]:
 def _in_folder(folder: str) -> Iterator[Inside]:
     if not is_trusted(folder):
         return
+    for path, pid, started in _by_name(folder):
+        inside = _read(path, pid, started) if path.endswith(SUFFIX) else None
+        if inside is not None:
+            yield inside
+
+
+def _by_name(folder: str) -> Iterator[tuple[str, int, int]]:
+    """The files of a folder with the process that each names and when it started."""
     for name in names_in(folder):
-        pid, _, started = name.removesuffix(SUFFIX).partition("-")
-        if name.endswith(SUFFIX) and pid.isdecimal() and started.isdecimal():
-            inside = _read(os.path.join(folder, name), int(pid), int(started))
-            if inside is not None:
-                yield inside
+        pid, _, started = name.removesuffix(".partial").removesuffix(SUFFIX).partition("-")
+        if name.endswith((SUFFIX, f"{SUFFIX}.partial")) and _is_number(pid) and _is_number(started):
+            yield os.path.join(folder, name), int(pid), int(started)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20
+
+
+def remove_leftovers(folder: str) -> None:
+    """Takes away the files of processes that were killed, an hour after their last word."""
+    oldest_s = time.time() - _LEFT_BEHIND_S
+    for path, pid, started in _by_name(folder):
+        with contextlib.suppress(OSError):  # another process does the same
+            if start_of(pid) != started and os.lstat(path).st_mtime < oldest_s:
+                os.unlink(path)
 
 
 def _read(path: str, pid: int, started: int) -> Inside | None:

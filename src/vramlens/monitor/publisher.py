@@ -26,6 +26,7 @@ from vramlens.monitor.inside import (
     InsideDevice,
     inside_path,
     partial_path,
+    remove_leftovers,
     start_of,
     write_inside,
 )
@@ -67,7 +68,10 @@ class Publisher:
         """Begins, unless it has begun; a process in which it cannot work is left alone."""
         if self._thread is not None or self._started is None or self.pid != os.getpid():
             return
-        self._path = self._path or inside_path(self.pid, self._started, prepared_folder())
+        if not self._path:
+            folder = prepared_folder()
+            remove_leftovers(folder)
+            self._path = inside_path(self.pid, self._started, folder)
         self._thread = OwnThread(self._run)
         self._thread.start()
         atexit.register(self.stop)

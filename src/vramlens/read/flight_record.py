@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar, cast
 
 from vramlens.errors import InputError, NotARecording, UnsafeInput
+from vramlens.read.json_bounds import refuse_costly
 from vramlens.read.pickle_values import read_values
 from vramlens.read.source import open_source
 from vramlens.read.values import MOST_RANKS, as_dict, as_list, as_number, as_text
@@ -50,9 +51,12 @@ def looks_like_flight_record(path: str | os.PathLike[str]) -> bool:
     """
     if os.fspath(path) == "-" or not os.path.isfile(path):
         return False
-    with open(path, "rb") as file:
-        if file.read(2) == b"PK":  # a recording: to open it is to read all that it says of itself
-            return False
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) == b"PK":  # a recording: to open it is to read all that it says of itself
+                return False
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)}: {(error.strerror or str(error)).lower()}") from None
     with open_source(path) as source:
         return source.kind in ("pickle", "json") and is_flight_record(source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES])
 
@@ -87,6 +91,10 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
     if data[:1] == b"\x80":
         value = read_values(data, name)
     else:
+        try:
+            refuse_costly(data)
+        except ValueError as error:
+            raise UnsafeInput(f"{name}: {error}") from None
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 from vramlens.errors import UnsafeInput
 
 _BLOCK = 1 << 22
-LARGEST_VALUE = 1 << 26
+LARGEST_VALUE = 1 << 22
 """Characters of one value: a profiler's events have hundreds, its facts thousands."""
 _LONGEST_WORD = 64
 """Characters by which it is certain that a word that JSON has not (``inf``) is none that the window cuts."""

@@ -13,10 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from vramlens.allowance import EXPANDS_TIMES, count_expanded
+from vramlens.read.json_bounds import refuse_costly
 from vramlens.read.process_groups import group_metas
 from vramlens.read.values import (
     LARGEST_NUMBER,
     LONGEST_TEXT,
+    MOST_DEVICES,
     MOST_RANKS,
     as_dict,
     as_fraction,
@@ -49,13 +52,9 @@ _LARGEST_BYTES = {
     "owners.json": 64 << 20,
 }
 _LARGEST_STATE = 256 << 20
-_LARGEST_RATIO = 200  # as for the snapshot: names and numbers shrink 10 to 30 times
 _ALWAYS_ALLOWED_BYTES = 1 << 20
-# Small JSON can make large objects: each dict and list takes 60 bytes and more, whatever is in it.
-_MOST_CONTAINERS = 2_000_000
 _LATEST_US = 1 << 60
 _LONGEST_MESSAGE = 1 << 16
-_MOST_DEVICES = 1024
 _MOST_PARTS = 64
 _MOST_STATS = 1000
 _LOST = {
@@ -136,12 +135,13 @@ def _start_state(archive: zipfile.ZipFile, listed: Mapping[str, zipfile.ZipInfo]
     info = listed.get("start.pickle")
     if info is None or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return b""
-    limit = min(_LARGEST_STATE, max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * size_bytes))
+    limit = min(_LARGEST_STATE, max(_ALWAYS_ALLOWED_BYTES, EXPANDS_TIMES * size_bytes))
     try:
         with archive.open(info) as member:
             data = member.read(limit + 1)
     except Exception:  # as for the other parts
         return b""
+    count_expanded(len(data))
     return data if len(data) <= limit else b""
 
 
@@ -155,13 +155,13 @@ def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> d
 
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError("it is compressed in a way that vramlens does not use")
-    limit = min(_LARGEST_BYTES[info.filename], max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * size_bytes))
+    limit = min(_LARGEST_BYTES[info.filename], max(_ALWAYS_ALLOWED_BYTES, EXPANDS_TIMES * size_bytes))
     with archive.open(info) as member:
         data = member.read(limit + 1)
+    count_expanded(len(data))
     if len(data) > limit:
         raise ValueError(f"it is larger than {limit:,} bytes")
-    if data.count(b"{") + data.count(b"[") > _MOST_CONTAINERS:
-        raise ValueError("it holds more than a recording's would")
+    refuse_costly(data)
     value = json.loads(data)
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
@@ -170,7 +170,7 @@ def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> d
 
 def _by_device(value: object) -> Iterable[tuple[int, Any]]:
     """The entries whose keys are device indices."""
-    for key, entry in list(as_dict(value).items())[:_MOST_DEVICES]:
+    for key, entry in list(as_dict(value).items())[:MOST_DEVICES]:
         if key.isascii() and key.isdecimal() and len(key) < 6:
             yield int(key), entry
 
@@ -231,7 +231,7 @@ def _device(value: object) -> DeviceMeta:
 
 def _failure(entry: dict[str, Any]) -> FailureMeta:
     return FailureMeta(
-        device=as_number(entry.get("device"), _MOST_DEVICES),
+        device=as_number(entry.get("device"), MOST_DEVICES),
         requested_bytes=as_number(entry.get("requested_bytes")),
         device_free_bytes=as_number(entry.get("device_free_bytes")),
         message=as_text(entry.get("message"), _LONGEST_MESSAGE),
@@ -244,7 +244,7 @@ def _names(value: dict[str, Any], _missing: list[str]) -> TensorNames:
     kinds = {kind.name.lower(): kind.value for kind in TensorKind}
     for each in as_list(value.get("tensors")):
         entry = as_dict(each)
-        device, address = as_number(entry.get("device"), _MOST_DEVICES), _address(entry.get("address"))
+        device, address = as_number(entry.get("device"), MOST_DEVICES), _address(entry.get("address"))
         size, name = as_size(entry.get("bytes")), as_text(entry.get("name"))
         if device is None or address is None or size is None or not name:
             continue
@@ -341,7 +341,7 @@ def _owners(value: dict[str, Any], _missing: list[str]) -> Owners:
             if not isinstance(row, list) or len(row) < len(columns):
                 continue
             device, address, size, owner = (row[place] for place in places)
-            where, number, many = as_number(device, _MOST_DEVICES), _address(address), as_size(size)
+            where, number, many = as_number(device, MOST_DEVICES), _address(address), as_size(size)
             if where is None or number is None or many is None:
                 continue
             known = type(owner) is int and 0 <= owner < len(owners)

@@ -72,7 +72,7 @@ def read_profiler_trace(
     except Malformed as error:
         columns.missing.append(_damage(columns, error))
     except UnsafeInput as error:
-        raise UnsafeInput(f"{name}: {error}") from None
+        raise UnsafeInput(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
     if not columns.count and not columns.memory_count:
         raise NotARecording(f"{name}: {_NOT_A_TRACE}")
     trace = columns.trace(name)

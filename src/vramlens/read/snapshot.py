@@ -14,7 +14,7 @@ import numpy as np
 
 from vramlens._native import Column, Lifetimes, Snapshot
 from vramlens.errors import InputError, NotARecording, UnsafeInput
-from vramlens.read.values import as_dict
+from vramlens.read.values import MOST_DEVICES, as_dict
 from vramlens.trace import (
     NO_TEXT,
     Action,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 HOST = -1
 _UNLIMITED = 2**64 - 1
 _LARGEST_BLOCK = 2**43
-_MOST_DEVICES = 1024
 # What a block is called while a stream still uses it: the documentation has one name, the writer another.
 _PENDING_STATES = ("active_pending_free", "active_awaiting_free")
 _COUNTERS = ("requested", "allocated", "active", "reserved")
@@ -142,7 +141,7 @@ def _refuse_impossible(life: Lifetimes) -> None:
 
 
 def _refuse_many_devices(count: int) -> None:
-    if count > _MOST_DEVICES:
+    if count > MOST_DEVICES:
         raise UnsafeInput(f"it claims {count:,} devices")
 
 

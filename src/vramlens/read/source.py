@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from vramlens.allowance import EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES, count_expanded, count_file
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 
 if sys.version_info >= (3, 14):
@@ -26,10 +27,8 @@ else:
 if TYPE_CHECKING:
     from vramlens.read.members import Members
 
-# What decompression may produce: real snapshots shrink 10 to 30 times, bombs 1,000 times and more.
-_LARGEST_RATIO = 200
-_ALWAYS_ALLOWED_BYTES = 64 * 1024**2
-
+# Where a shell names the pipes that it has opened.
+_OPEN_ALREADY = ("/dev/fd", "/proc/self/fd")
 _HEAD = 4096  # bytes that are looked at to tell a text from something else
 # Control characters that texts do hold: bell, backspace, tab, line and page ends, colours.
 _TEXT_CONTROLS = frozenset(b"\a\b\t\n\v\f\r\x1b")
@@ -59,9 +58,10 @@ class _Bounded(io.RawIOBase):
         except MemoryError:  # its header asks for a window larger than there is memory
             raise InputError(f"{self._name}: not enough memory to decompress it") from None
         self._left -= got
+        count_expanded(got)
         if self._left < 0:
             raise UnsafeInput(
-                f"{self._name}: expands more than {_LARGEST_RATIO} times; if you trust it, decompress it yourself first"
+                f"{self._name}: expands more than {EXPANDS_TIMES} times; if you trust it, decompress it yourself first"
             )
         return got
 
@@ -131,6 +131,8 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
     if name == "-" and sys.stdin is None:
         raise InputError("standard input is closed; name a file")
     try:
+        if name != "-":
+            _refuse_what_is_no_file(name)
         file = sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115
     except IsADirectoryError:
         raise InputError(f"{name}: is a directory; name one recording in it") from None
@@ -145,8 +147,25 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
             file.close()
 
 
+def _refuse_what_is_no_file(name: str) -> None:
+    """Lets pass files, folders, and pipes that are open already (``<(zcat run.pickle.gz)``).
+
+    Raises:
+        InputError: a device, a socket, or a named pipe: reading it may never begin, or never end.
+        OSError: it is not there.
+    """
+    mode = os.stat(name).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return
+    if stat.S_ISFIFO(mode) and os.path.dirname(name) in _OPEN_ALREADY:
+        return
+    kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
+    raise InputError(f"{name}: is {kind}; to read a stream use - and standard input")
+
+
 def _look_inside(name: str, file: io.BufferedReader) -> Source:
     size = None if name == "-" else os.fstat(file.fileno()).st_size
+    count_file(name, size if file.seekable() else None)
     head = file.peek(8)
     if not head:
         raise InputError(f"{name}: is empty")
@@ -164,7 +183,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     else:
         kind, stream = _kind_of(file)
         return Source(name, kind, stream, size, file)
-    limit = max(_ALWAYS_ALLOWED_BYTES, _LARGEST_RATIO * (size or 0))
+    limit = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * (size or 0))
     bounded = _Bounded(inner, name, limit)
     stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
     head = stream.peek(8)

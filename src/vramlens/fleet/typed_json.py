@@ -1,0 +1,84 @@
+"""Dataclasses back from JSON that anybody may have written: every value of the type that its field says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import IntFlag
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from vramlens.read.json_bounds import refuse_costly
+
+_LARGEST = (1 << 62) - 1
+_MOST_ITEMS = 1_000_000
+_LONGEST_TEXT = 1 << 16
+_Made = TypeVar("_Made")
+
+
+def from_json(kind: type[_Made], text: object) -> _Made:
+    """The dataclass that a JSON text holds.
+
+    Raises:
+        ValueError: it is no JSON, or a field is missing or of another type; the message names it.
+    """
+    if not isinstance(text, str):
+        raise ValueError("no text")
+    refuse_costly(text.encode("utf-8", "surrogatepass"))
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    made: _Made = _typed(kind, value, kind.__name__)
+    return made
+
+
+def _typed(kind: Any, value: object, where: str) -> Any:
+    """The value as its type wants it; lists as tuples.
+
+    Raises:
+        ValueError: it is of another type.
+    """
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and NoneType in get_args(kind):
+            return None
+        return _typed(next(each for each in get_args(kind) if each is not NoneType), value, where)
+    if get_origin(kind) is tuple and isinstance(value, list) and len(value) <= _MOST_ITEMS:
+        return _items(get_args(kind), value, where)
+    if get_origin(kind) is Mapping and isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+        inner = get_args(kind)[1]
+        return {key[:_LONGEST_TEXT]: _typed(inner, each, f"{where}.{key[:40]}") for key, each in value.items()}
+    if is_dataclass(kind) and isinstance(value, dict):
+        return _dataclass(kind, value, where)
+    if kind is str and isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if kind is bool and isinstance(value, bool):
+        return value
+    is_number = isinstance(value, int) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
+    if is_number and (kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag))):
+        return kind(value)
+    raise ValueError(f"{where} is not what it should be")
+
+
+def _items(kinds: tuple[Any, ...], value: list[Any], where: str) -> tuple[Any, ...]:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return tuple(_typed(kinds[0], each, where) for each in value)
+    if len(kinds) != len(value):
+        raise ValueError(f"{where} has {len(value)} parts instead of {len(kinds)}")
+    return tuple(_typed(kind, each, where) for kind, each in zip(kinds, value, strict=True))
+
+
+def _dataclass(kind: Any, value: dict[str, Any], where: str) -> Any:
+    hints = _hints(kind)
+    missing = hints.keys() ^ value.keys()
+    if missing:
+        raise ValueError(f"{where} has other fields ({', '.join(sorted(missing))[:100]})")
+    return kind(**{name: _typed(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
