@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, cast
 
 from vramlens import __version__
+from vramlens.cli import interruption
 from vramlens.cli.message import say
 from vramlens.errors import NoProgram, UsageError, VramlensError
 
@@ -35,7 +36,6 @@ VERBS = (
     "doctor",
 )
 
-INTERRUPTED = 130
 _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
 _EPILOG = """\
 examples:
@@ -54,7 +54,7 @@ examples:
   vramlens tune run.vram --cap 24GiB          which settings fit this run on a smaller card
   vramlens doctor                             what on this machine helps or hinders recording
 
-exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused; run: the program's own
+exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused, 130 Ctrl-C; run: the program's own
 """
 
 
@@ -83,18 +83,15 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
+    interruption.watch()
     try:
-        done = _run(sys.argv[1:] if argv is None else list(argv))
-    except VramlensError as error:
-        say(str(error))
-        return error.exit_code
+        done = _answered(sys.argv[1:] if argv is None else list(argv))
+        if interruption.came():
+            return interruption.EXIT_CODE
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except MemoryError:
-        say("not enough memory for this; try a machine with more, or a shorter recording")
-        return VramlensError.exit_code
-    except BrokenPipeError:
-        return 0
+        return interruption.EXIT_CODE
+    finally:
+        interruption.leave()
     if isinstance(done, int):
         return done
     try:
@@ -102,6 +99,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NoProgram as error:
         say(str(error))
         return error.exit_code
+
+
+def _answered(argv: list[str]) -> int | Callable[[], int]:
+    """The exit code of a verb, after its errors were said; or the user's program.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came, whatever became of it.
+    """
+    try:
+        return _run(argv)
+    except VramlensError as error:
+        if interruption.came():  # a library made this error of it
+            raise KeyboardInterrupt from None
+        say(str(error))
+        return error.exit_code
+    except MemoryError:
+        say("not enough memory for this; try a machine with more, or a shorter recording")
+        return VramlensError.exit_code
+    except BrokenPipeError:
+        return 0
+    except Exception:
+        if interruption.came():
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _run(argv: list[str]) -> int | Callable[[], int]:

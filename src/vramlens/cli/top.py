@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from vramlens.cli import interruption
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.errors import UsageError
@@ -133,6 +134,7 @@ def _fill_screen(watching: Watching, interval_s: float) -> int:
     from vramlens.monitor.screen import Screen
 
     screen = Screen(watching, interval_s)
+    interruption.leave()  # asyncio has its own way with Ctrl-C
 
     def leave(number: int, frame: Any) -> None:
         # timeout(1) and systemd send SIGCONT with SIGTERM: textual would begin anew what is about to end.
