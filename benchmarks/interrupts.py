@@ -2,9 +2,9 @@
 
     python benchmarks/interrupts.py FILE [--tries 200] [--python PYTHON]
 
-Half of the tries are ``vramlens explain FILE``, which must exit with 130 and say nothing (or die of the signal, which a
-shell shows as 130: that is Python's way while it starts and ends); half are ``vramlens.load(FILE)``
-in a program, which must raise KeyboardInterrupt. A try that was over before Ctrl-C came does not count: another is made.
+Half of the tries are ``vramlens explain FILE``, which must exit with 130 and say nothing (or die of the signal, which
+a shell shows as 130: that is Python's way while it starts and ends); half are ``vramlens.load(FILE)`` in a program,
+which must raise KeyboardInterrupt. A try that was over before Ctrl-C came does not count: another is made.
 Exits with 1 where a try ended otherwise.
 """
 

@@ -104,6 +104,9 @@ def test_ctrl_c_is_pythons_own_again_afterwards(capsys):
 def test_random_moments():
     """A few of the 200 that benchmarks/interrupts.py makes."""
     done = subprocess.run(
-        [sys.executable, BENCHMARK, DATA / "recordings" / "gpt_varlen.pickle.xz", "--tries", "8"], capture_output=True, text=True, timeout=300
+        [sys.executable, BENCHMARK, DATA / "recordings" / "gpt_varlen.pickle.xz", "--tries", "8"],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr

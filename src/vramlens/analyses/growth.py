@@ -53,6 +53,12 @@ _NOTABLE_BYTES = MIB
 _MOST_DISMISSED = 12
 
 
+def steps_missing(judged_steps: int) -> int | None:
+    """How many more steps would allow a verdict; None where there are enough."""
+    missing = TELLING_STEPS - judged_steps
+    return missing if missing > 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Leak:
     """Memory that grows with every step, or that seems to.

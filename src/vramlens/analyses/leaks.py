@@ -10,7 +10,7 @@ from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.explanation import RecordingFacts
 from vramlens.analyses.facts import facts_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.growth import TELLING_STEPS, Leak, growth_of_steps
+from vramlens.analyses.growth import Leak, growth_of_steps, steps_missing
 from vramlens.analyses.leak_fix import fix_of
 from vramlens.analyses.leak_outside import external_leak as external_leak  # what explain takes from here
 from vramlens.analyses.leak_rate import Prediction, Rate, prediction_of
@@ -66,10 +66,7 @@ class DeviceLeaks:
     @property
     def needs_steps(self) -> int | None:
         """How many more steps would allow a verdict; None where there are enough."""
-        if not self.steps:
-            return None
-        fewest = TELLING_STEPS - self.judged_steps
-        return fewest if fewest > 0 else None
+        return steps_missing(self.judged_steps) if self.steps else None
 
 
 @dataclass(frozen=True, slots=True)
