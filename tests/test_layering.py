@@ -15,6 +15,7 @@ RANKS = {
     "errors": 0,
     "schema": 0,
     "units": 1,
+    "argument_types": 2,
     "_apart": 1,
     "_core": 1,
     "whole_file": 1,

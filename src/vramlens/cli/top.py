@@ -198,13 +198,17 @@ def _print(arguments: argparse.Namespace, watching: Watching, is_terminal: bool,
     forever = arguments.plain or (is_terminal and not arguments.once) or arguments.interval is not None
     is_silent = is_service and not is_terminal and not arguments.plain and not arguments.once
 
+    has_told = False
+
     def once(now: MachineNow) -> bool:
+        nonlocal has_told
         if arguments.json:
             write_stdout(as_json(machine_dict(now)))
             return False
         if is_silent:
             return True
-        lines = machine_lines(now, watching.history, width)
+        lines = machine_lines(now, watching.history, width, is_again=has_told)
+        has_told = True
         if arguments.pid is not None:
             for device in now.devices:
                 lines += [
