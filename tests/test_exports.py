@@ -15,6 +15,7 @@ EXPORTS = [
     "AdaptiveBatchLoader",
     "BalancedBatchSampler",
     "InputError",
+    "LeakError",
     "LeakWatch",
     "Monitor",
     "NotARecording",

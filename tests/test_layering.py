@@ -17,6 +17,8 @@ RANKS = {
     "foreign_text": 1,
     "units": 1,
     "allowance": 1,
+    "argument_types": 2,
+    "_apart": 1,
     "_core": 1,
     "whole_file": 1,
     "_native": 2,

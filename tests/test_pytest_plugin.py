@@ -332,12 +332,57 @@ def test_with_xdist_each_worker_measures_and_one_process_stores(bed):
     assert sorted(stored.values()) == [(n + 1) * MIB for n in range(6)]
 
 
-def test_without_a_gpu_marked_tests_are_skipped_and_others_run(bed, monkeypatch):
+@pytest.fixture
+def bed_without_gpu(bed, monkeypatch):
     bed.makeconftest("")
     monkeypatch.setattr(use, "find_gpu", lambda *, import_torch: None)
-    done = run(bed, "--vramlens", "-rs", tests=LIMITS + "def test_plain(): pass\n")
-    done.assert_outcomes(passed=1, skipped=2)
-    assert "vramlens: no GPU to measure on" in done.stdout.str()
+    return bed
+
+
+def test_without_a_gpu_marked_tests_run_unmeasured_and_it_is_said(bed_without_gpu):
+    tests = LIMITS + "def test_plain(): pass\n@pytest.mark.no_gpu_leaks\ndef test_wrong(): assert False\n"
+    done = run(bed_without_gpu, "--vramlens", tests=tests)
+    done.assert_outcomes(passed=3, failed=1)
+    assert (
+        "no GPU (or no PyTorch) to measure on: 3 marked tests ran unmeasured, no marker was held" in done.stdout.str()
+    )
+
+
+def test_a_run_that_requires_a_gpu_fails_without_one(bed_without_gpu):
+    done = run(bed_without_gpu, "--vramlens-require-gpu", tests=LIMITS + "def test_plain(): pass\n")
+    done.assert_outcomes(passed=1, errors=2)
+    assert "no GPU (or no PyTorch) to measure on (--vramlens-require-gpu)" in done.stdout.str()
+    plain = run(bed_without_gpu, "--vramlens-require-gpu", tests="def test_plain(): pass\n")
+    assert plain.ret == pytest.ExitCode.TESTS_FAILED
+    assert "the run fails, as --vramlens-require-gpu says" in plain.stdout.str()
+
+
+def test_with_a_gpu_nothing_else_is_required(bed):
+    assert run(bed, "--vramlens-require-gpu", tests="def test_a(): GPU.alloc(9)\n").ret == 0
+
+
+OWN_OPTION = """
+def pytest_addoption(parser):
+    parser.addoption("--vramlens", default="none", help="the project's own")
+
+def pytest_configure(config):
+    assert config.getoption("--vramlens") == "theirs"
+    assert config.option.vramlens == "theirs"
+"""
+
+
+def test_an_option_of_the_projects_own_with_that_name_stays(bed):
+    bed.makeconftest(f"from plugin_gpu import plug_in\nplug_in()\n{OWN_OPTION}")
+    done = run(bed, "--vramlens=theirs", tests=LIMITS)
+    done.assert_outcomes(passed=2)
+    done = run(bed, "--vramlens=theirs", "--vramlens-measure", tests=LIMITS)
+    done.assert_outcomes(passed=1, failed=1)
+
+
+def test_a_conftest_that_names_the_plugin_has_the_option(bed):
+    bed.makeconftest("pytest_plugins = ['vramlens.pytest_plugin']\nfrom plugin_gpu import plug_in\nplug_in()\n")
+    bed.makepyfile(test_it="import pytest\nfrom plugin_gpu import GPU\nMIB = 2**20\n" + LIMITS)
+    bed.runpytest_inprocess("-p", "no:cacheprovider", "--vramlens").assert_outcomes(passed=1, failed=1)
 
 
 def test_loading_the_plugin_costs_nothing():

@@ -20,7 +20,7 @@ from vramlens.errors import InputError, NotARecording, UnsafeInput, UsageError, 
 if TYPE_CHECKING:
     from vramlens.api import Recording, explain, load
     from vramlens.function_profile import profile
-    from vramlens.live import LeakWatch, holders, no_leaks, release, who_holds
+    from vramlens.live import LeakError, LeakWatch, holders, no_leaks, release, who_holds
     from vramlens.monitor import Monitor
     from vramlens.program import distributed_state, install, memory, record, snapshot, step
     from vramlens.recovery import (
@@ -42,6 +42,7 @@ __all__ = [
     "AdaptiveBatchLoader",
     "BalancedBatchSampler",
     "InputError",
+    "LeakError",
     "LeakWatch",
     "Monitor",
     "NotARecording",
@@ -77,6 +78,7 @@ __all__ = [
 _HOMES = {
     "AdaptiveBatchLoader": "recovery",
     "BalancedBatchSampler": "recovery",
+    "LeakError": "live",
     "LeakWatch": "live",
     "Monitor": "monitor",
     "Recording": "api",

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import json
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens._apart import call_apart
 from vramlens._core import load_core
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 
@@ -226,12 +226,11 @@ class Snapshot(_Columns):
             InputError: the stream cannot be read.
         """
         failure: list[BaseException] = []
-        handles: list[int | None] = []
-        done, stopped = 0, False
+        done, is_stopped = 0, False
 
         def fill(_context: int | None, buffer: int, capacity: int) -> int:
             nonlocal done
-            if stopped:
+            if is_stopped:
                 return -1
             try:
                 into = memoryview((ctypes.c_char * capacity).from_address(buffer)).cast("B")
@@ -244,19 +243,14 @@ class Snapshot(_Columns):
                 failure.append(error)
                 return -1
 
-        # On a thread of its own: an interrupt (Ctrl-C) goes to the main thread only, and so never into the callback,
-        # where ctypes would swallow it and hand C a number that nobody wrote.
-        read, callback = _core().vl_snapshot_read, _ReadFunction(fill)
-        reader = threading.Thread(target=lambda: handles.append(read(callback, None)), daemon=True)
-        reader.start()
-        try:
-            reader.join()
-        except BaseException:
-            stopped = True
-            reader.join()
-            super().__init__(handles[0], "snapshot")  # so that it is freed
-            raise
-        super().__init__(handles[0], "snapshot")
+        def stop() -> None:
+            nonlocal is_stopped
+            is_stopped = True
+
+        core, callback = _core(), _ReadFunction(fill)
+        super().__init__(
+            call_apart(lambda: core.vl_snapshot_read(callback, None), stop, core.vl_snapshot_free), "snapshot"
+        )
         if failure:
             raise failure[0]
         status = _Status()

@@ -14,12 +14,21 @@ from vramlens.analyses.explain import choose_device, explain_text, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.fragmentation import Fragmentation
 from vramlens.analyses.heap import Heap
+from vramlens.argument_types import (
+    device_given,
+    function_given,
+    number_given,
+    path_given,
+    sequence_given,
+    size_given,
+    texts_given,
+)
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
 from vramlens.trace import Trace
-from vramlens.units import check_limit, parse_size
+from vramlens.units import check_limit
 
 if TYPE_CHECKING:
     from vramlens.analyses.profile import Profile
@@ -52,7 +61,7 @@ class Recording(Trace):
         Raises:
             UsageError: the recording has no such device or moment.
         """
-        return explain_recording(self, at=at, device=device, view=self._view(device))
+        return explain_recording(self, at=_moment(at), device=device, view=self._view(device))
 
     def oom(self, device: int | None = None) -> OomVerdict | None:
         """The out-of-memory verdict; None when nothing failed."""
@@ -88,8 +97,8 @@ class Recording(Trace):
             self,
             confs=_several(conf),
             cap_bytes=_limit("cap", cap),
-            recorded_cap_bytes=_bytes(recorded_cap),
-            device=device,
+            recorded_cap_bytes=size_given("recorded_cap", recorded_cap),
+            device=device_given(device),
         )
 
     def tune(
@@ -121,10 +130,10 @@ class Recording(Trace):
         return tune_trace(
             self,
             cap_bytes=_limit("cap", cap),
-            cards=[size for card in cards if (size := _limit("cards", card)) is not None],
+            cards=[size for card in _cards(cards) if (size := _limit("cards", card)) is not None],
             confs=(*WORTH_TRYING, *_several(conf)),
-            recorded_cap_bytes=_bytes(recorded_cap),
-            device=device,
+            recorded_cap_bytes=size_given("recorded_cap", recorded_cap),
+            device=device_given(device),
         )
 
     def __repr__(self) -> str:
@@ -133,7 +142,7 @@ class Recording(Trace):
 
     def attribution(self, device: int | None = None) -> Attribution:
         """For every allocation of a device its step, phase, user line, category and region."""
-        chosen = choose_device(self, device)
+        chosen = choose_device(self, device_given(device))
         if chosen is None:
             raise InputError(f"{self.source}: holds no GPU memory and no events")
         if chosen.device not in self._attributions:
@@ -142,7 +151,7 @@ class Recording(Trace):
 
     def _view(self, device: int | None) -> Attribution | None:
         """The attribution, made once for all questions; None of a recording that holds nothing."""
-        return None if choose_device(self, device) is None else self.attribution(device)
+        return None if choose_device(self, device_given(device)) is None else self.attribution(device)
 
     @cached_property
     def _attributions(self) -> dict[int, Attribution]:
@@ -184,7 +193,8 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
         UnsafeInput: loading it would run code or use memory without bound.
         NotARecording: it is something else.
     """
-    with open_source(path) as source:
+    function_given("progress", progress)
+    with open_source(path_given("path", path)) as source:
         if source.kind != "pickle":
             raise NotARecording(f"{source.name}: {_NO_RECORDING[source.kind]}")
         return _read_recording(source, progress)
@@ -196,7 +206,7 @@ def explain(
     at: str | None = None,
     device: int | None = None,
     log: str | os.PathLike[str] | None = None,
-    total_bytes: int | None = None,
+    total_bytes: str | int | None = None,
     progress: Progress | None = None,
 ) -> Explanation | Profile:
     """Explains whatever the file is: a recording, a log with an out-of-memory error in it, or a profiler trace.
@@ -207,20 +217,24 @@ def explain(
             ended the program, else the peak.
         device: the device; by default the one with the highest requested peak.
         log: a file with the text of the error, to close the ledger of a recording.
-        total_bytes: the device's memory, for the ledger.
+        total_bytes: the device's memory, for the ledger, in bytes or as "80GiB".
 
     Raises:
+        TypeError: an argument is of another type.
         InputError, UnsafeInput, NotARecording: as for ``load``.
         UsageError: the recording has no such device or moment.
 
     Returns:
         A Profile for a profiler trace, an Explanation for all else.
     """
-    with open_source(path) as source:
+    function_given("progress", progress)
+    device, total = device_given(device), size_given("total_bytes", total_bytes)
+    at = _moment(at)
+    with open_source(path_given("path", path)) as source:
         if source.kind == "pickle":
             recording = _read_recording(source, progress)
             messages = () if log is None else _messages(log)
-            return explain_recording(recording, at=at, device=device, messages=messages, total_bytes=total_bytes)
+            return explain_recording(recording, at=at, device=device, messages=messages, total_bytes=total)
         stream = source.stream
         if source.kind == "json":
             from vramlens.analyses.profile import explain_profile  # only what is a trace pays for it
@@ -239,8 +253,8 @@ def explain(
         if not messages:
             raise NotARecording(f"{source.name}: {_NO_ERROR[source.kind]}")
         message, count = _telling(messages)
-        if total_bytes is not None:
-            message = replace(message, total_bytes=total_bytes)
+        if total is not None:
+            message = replace(message, total_bytes=total)
         return explain_text(message, source.name, count, messages)
 
 
@@ -261,8 +275,16 @@ def example_path() -> Path:
     return Path(__file__).with_name("example.pickle.xz")
 
 
-def _bytes(size: str | int | None) -> int | None:
-    return parse_size(size) if isinstance(size, str) else size
+def _moment(at: str | int | None) -> str | None:
+    """What ``at`` says, as text; an event's number may be given as one."""
+    return at if at is None or isinstance(at, str) else str(number_given("at", at, _MOMENTS))
+
+
+_MOMENTS = "peak, oom, end or an event's number"
+
+
+def _cards(cards: Sequence[str | int]) -> tuple[str | int, ...]:
+    return sequence_given("cards", cards, 'a list of sizes such as ["16GiB", "24GiB"]')
 
 
 def _limit(name: str, size: str | int | None) -> int | None:
@@ -272,14 +294,14 @@ def _limit(name: str, size: str | int | None) -> int | None:
         UsageError: it is no size, or less than 1 MiB.
     """
     try:
-        found = _bytes(size)
+        found = size_given(name, size)
         return None if found is None else check_limit(found, size)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
 
 
 def _several(conf: str | Sequence[str] | None) -> tuple[str, ...]:
-    return () if conf is None else (conf,) if isinstance(conf, str) else tuple(conf)
+    return texts_given("conf", conf, 'settings such as "expandable_segments:True"')
 
 
 def _telling(messages: Sequence[OomMessage]) -> tuple[OomMessage, int]:
@@ -297,7 +319,7 @@ def _telling(messages: Sequence[OomMessage]) -> tuple[OomMessage, int]:
 
 
 def _messages(path: str | os.PathLike[str]) -> OomMessages:
-    with open_source(path) as source:
+    with open_source(path_given("log", path)) as source:
         messages = find_oom_messages(source.stream)
     if not messages:
         raise NotARecording(f"{source.name}: no out-of-memory error in it")

@@ -1,6 +1,7 @@
 """Every error that vramlens raises on purpose.
 
     VramlensError            what, where and what to do, in one line
+    ├── LeakError            no_leaks() found something that grew; also an AssertionError (vramlens.live)
     ├── UsageError           the request itself is wrong            (exit code 2)
     │   └── NoProgram        there is no such program to run
     └── InputError           the input cannot be used               (exit code 3)

@@ -27,7 +27,7 @@ MADE_IN = {
     "stranded_streams": {"found/stranded_stream", "recordings/graphs"},
     "private_pools": {"found/private_pools", "recordings/graphs"},
     "leak": {f"recordings/{name}" for name in (
-        "leak_losses", "leak_outputs", "leak_cycle", "leak_hook", "leak_exception", "oom_leak")}
+        "leak_outputs", "leak_cycle", "leak_hook", "leak_exception", "oom_leak")}
     | {"ranks/leak_rank1/leak_rank1.rank1", "ranks/rank0_gather/rank0_gather.rank0"},
     "fragmented_request": {"recordings/oom_fragmented", "found/oom_holes"},
 }  # fmt: skip

@@ -596,9 +596,9 @@ def test_time_on_a_heap_of_a_million_objects(capsys) -> None:
     others = [torch.zeros(LARGE) for _ in range(20)]
     trained_pair = trained()
     count = len(gc.get_objects())
-    began = time.perf_counter()
+    began = time.process_time()
     names = look()
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     with capsys.disabled():
         print(f"\n{count:,} objects, {len(names)} names: {seconds:.2f} s")
     assert count > 750_000

@@ -32,6 +32,9 @@ QUICK = "import vramlens.capture.termination as t; t._WITHIN_S = 0.5\n"
 IN_C = "ctypes.CDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)\n"
 IN_C_WITH_THE_LOCK = "ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)\n"
 
+PATIENCE_S = 40
+"""What does not end at once sleeps for a minute: how quick it is on a free machine is measured in benchmarks/."""
+
 
 class Program:
     """A program under ``vramlens run``; several run at once."""
@@ -89,7 +92,7 @@ def test_a_recording_is_written_then_the_process_dies_of_it(tmp_path: Path) -> N
         assert (status, files) == (-signal.SIGTERM, ["run.vram"])
         assert errors.startswith(f"vramlens: wrote {tmp_path}/{number}/out/run.vram (")
         assert errors.count("\n") == 1
-        assert seconds < 6
+        assert seconds < PATIENCE_S
         meta = meta_of(tmp_path / f"{number}/out/run.vram")
         assert meta["trigger"] == "sigterm"
         if number < 2:
@@ -116,9 +119,9 @@ def test_it_is_over_within_the_bound(tmp_path: Path) -> None:
     # The lock is lost when the recording is being written already, as in a call that waits for the GPU.
     lost = f"def snapshot():\n    {IN_C_WITH_THE_LOCK}gpu.snapshot = snapshot\n"
     bounds = {
-        f"{QUICK}{late}gpu.use()\n{READY}{IN_C}": (0.4, 6.0),
-        f"{QUICK}gpu.use()\n{READY}{IN_C_WITH_THE_LOCK}": (0.55, 6.0),
-        f"{QUICK}{lost}gpu.use()\n{READY}{IN_C}": (0.55, 6.0),
+        f"{QUICK}{late}gpu.use()\n{READY}{IN_C}": (0.4, PATIENCE_S),
+        f"{QUICK}gpu.use()\n{READY}{IN_C_WITH_THE_LOCK}": (0.55, PATIENCE_S),
+        f"{QUICK}{lost}gpu.use()\n{READY}{IN_C}": (0.55, PATIENCE_S),
     }
     programs = several(tmp_path, [(text, ()) for text in bounds])
     said = [["vramlens: SIGTERM: no recording, it takes longer than 0.5 s"], [], []]
@@ -142,7 +145,7 @@ def test_the_programs_own_handler_is_its_own(tmp_path: Path) -> None:
         triggers = [meta_of(tmp_path / f"{number}/out" / name)["trigger"] for name in files]
         # faulthandler passes SIGTERM on to the handler that it found: ours, where that came first.
         assert triggers == (["exit"] if status == 9 else ["sigterm"] if number == len(programs) - 1 else [])
-        assert seconds < 6
+        assert seconds < PATIENCE_S
         assert errors.startswith("mine\n") == (status == 9)
         assert errors.count("train.py") == (status < 0)  # the traceback that it asked for, once
 
@@ -166,7 +169,7 @@ def test_with_nothing_to_write_it_dies_at_once(tmp_path: Path) -> None:
         status, files, errors, seconds = program.end()
         assert status == -signal.SIGTERM
         assert len(files) == errors.count("wrote") == (number == 1)
-        assert seconds < 2
+        assert seconds < PATIENCE_S
 
 
 def test_children_die_of_it_at_once_and_write_nothing(tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ def test_children_die_of_it_at_once_and_write_nothing(tmp_path: Path) -> None:
         "assert os.waitpid(child, 0)[1] == signal.SIGTERM\n"
         "worker.join(); assert worker.exitcode == -signal.SIGTERM\n"
         "assert other.wait() == -signal.SIGTERM\n"
-        "assert time.monotonic() - began < 1\n"
+        "assert time.monotonic() - began < 40\n"
         f"assert not os.path.exists('out')\ntime.sleep(0.5)\n{READY}{IN_C}",
     )
     assert program.terminate().end()[:2] == (-signal.SIGTERM, ["run.vram"])

@@ -74,6 +74,22 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
+def test_four_bytes_a_step_are_one_quiet_line(capsys: pytest.CaptureFixture[str]) -> None:
+    path = recording("leak_losses")
+    assert main(["leaks", path, "--fail"]) == 0
+    text = one_line(capsys.readouterr().out)
+    assert text.startswith("No leak that matters: 12 steps recorded.")
+    assert "Too small to matter: 4 bytes a step at train/workloads.py:59 in lm_loss; --at-least 0 shows it." in text
+    assert main(["leaks", path, "--fail", "--at-least", "0"]) == 1
+    assert capsys.readouterr().out.startswith("LEAK likely: 4 bytes a step")
+    assert main(["leaks", path, "--fail", "--total", "1GiB"]) == 1  # 51 MB of 1 GiB in 100,000 steps
+    assert main(["leaks", recording("leak_hook"), "--fail", "--at-least", "1GiB"]) == 0
+    capsys.readouterr()
+    data = json.loads(said(capsys, path, "--json"))
+    assert [leak["small"] for leak in data["leaks"] if leak["bytes_per_step"] == 4] == [True]
+    assert data["devices"][0]["least_bytes_per_step"] > 512
+
+
 @pytest.mark.parametrize("name", ["leak_cycle", "leak_outputs", "gpt_varlen", "streams", "oom_fragmented"])
 def test_data_have_the_contracts_keys(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(said(capsys, recording(name), "--json"))
@@ -179,7 +195,7 @@ def test_on_a_terminal_it_keeps_to_a_screen_and_says_what_it_left_out(
         lines = re.sub(r"\x1b\[[\d;]*m", "", said(capsys, file)).splitlines()
         assert len(lines) < size[1]
         assert lines[0][:30] == piped[0][:30]
-        assert any(line.startswith("Fix: ") for line in lines)
+        assert any(line.startswith("Fix: ") for line in lines) == any(line.startswith("Fix: ") for line in piped)
         assert lines[-1] == piped[-1]
     assert "\n… --markdown shows all\n" in said(capsys, path)
     assert len(said(capsys, path, "--top", "8").splitlines()) > size[1]

@@ -53,7 +53,7 @@ def test_a_pipe_that_speaks_is_input_and_nothing_is_taken_from_it(given) -> None
     for read, write in (os.pipe(), tuple(end.detach() for end in socket.socketpair())):
         began = time.monotonic()
         assert not given(read)  # open, and silent
-        assert 0.04 < time.monotonic() - began < 5
+        assert time.monotonic() - began > 0.04
         os.write(write, ERROR)
         assert given(read)
         os.close(write)

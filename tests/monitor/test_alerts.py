@@ -255,19 +255,27 @@ def test_a_command_gets_the_sentence_and_no_shell(tmp_path: Path) -> None:
     assert not (tmp_path / "injected").exists()
 
 
+def test_nobody_waits_for_a_command(tmp_path: Path) -> None:
+    command = script(tmp_path, f"until [ -e {tmp_path}/go ]; do sleep 0.02; done; touch {tmp_path}/ended")
+    actions = Actions(command=command, say_line=None, within_s=60)
+    actions.do(ALERT)
+    assert not (tmp_path / "ended").exists()
+    (tmp_path / "go").touch()
+    actions.finish()
+    assert (tmp_path / "ended").exists()
+
+
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = script(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; sleep 60")
     actions = Actions(command=command, say_line=None, within_s=0.5)
-    began = time.monotonic()
     actions.do(ALERT)
-    assert time.monotonic() - began < 0.2  # nobody waits for it
     actions.do(ALERT)
     actions.finish()
     assert capsys.readouterr().err.count("was ended after 0.5 s") == 1
     child = int((tmp_path / "child").read_text())
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while is_running(child):
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -382,7 +390,7 @@ def test_a_webhook_that_answers_without_end_is_not_listened_to() -> None:
         took = time.monotonic() - began
         over.set()
         thread.join()
-    assert took < 5
+    assert took < 60  # it would never end
 
 
 def test_a_callback_that_fails_is_said_once_and_the_line_comes_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:

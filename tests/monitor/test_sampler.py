@@ -150,7 +150,7 @@ def test_a_driver_that_does_not_answer_does_not_hold_up_the_end(
 ) -> None:
     monkeypatch.setattr(sampler_module, "_THREAD_ENDS_WITHIN_S", 0.05)
     answers = threading.Event()
-    monkeypatch.setattr(sampler_module, "free_and_total", lambda _gpu: answers.wait(20) and None)
+    monkeypatch.setattr(sampler_module, "free_and_total", lambda _gpu: answers.wait(120) and None)
     monitor = Monitor(3600).start()
     thread = monitor._thread
     began = time.monotonic()
@@ -158,8 +158,8 @@ def test_a_driver_that_does_not_answer_does_not_hold_up_the_end(
     took = time.monotonic() - began
     answers.set()
     thread.join()
-    assert took < 5
-    assert monitor.summary().seconds < 5
+    assert took < 60
+    assert monitor.summary().seconds < 60
 
 
 def test_no_further_thread_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

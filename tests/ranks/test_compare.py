@@ -33,6 +33,19 @@ def test_a_clean_run_has_no_differences(with_flights: bool) -> None:
     assert found.collectives == ()
 
 
+def test_recordings_of_different_programs_accuse_nobody() -> None:
+    programs = [read(data_of(f"recordings/{name}")) for name in ("gpt", "resnet50", "leak_cycle")]
+    summaries = [summarise(trace, rank) for rank, trace in enumerate(programs)]
+    of_two = compare(summaries[:2])
+    assert of_two.differences == ()
+    assert of_two.strangers == {0, 1}
+    assert "look like recordings of different programs" in of_two.notes[0]
+    beside_a_job = compare([*real("ddp"), summarise(programs[1], 2)])
+    assert beside_a_job.differences == ()
+    assert beside_a_job.strangers == {2}
+    assert beside_a_job.notes[0].startswith("rank 2 looks like a recording of another program")
+
+
 @pytest.mark.parametrize("with_flights", [True, False])
 @pytest.mark.parametrize(
     ("name", "rank", "cause", "line"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 import pickle
 from collections.abc import Callable
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -137,9 +137,9 @@ def test_a_field_with_many_values_is_read_in_time() -> None:
     """Every value once had a buffer of its own."""
     events = [event("snapshot", ticket=i * 10**12, at=i / 7) for i in range(50_000)]
     data = pickle.dumps(snapshot(events, []))
-    start = perf_counter()
+    start = process_time()
     columns = {c.name: c.values for c in read(data).side_columns}
-    assert perf_counter() - start < 5
+    assert process_time() - start < 5
     assert columns["ticket"] == tuple(i * 10**12 for i in range(50_000))
     assert columns["at"] == tuple(i / 7 for i in range(50_000))
 

@@ -272,7 +272,7 @@ def test_million_events_are_quick() -> None:
     trace = trace_of("recordings/million")
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         assert prove(trace, trace.devices[0]).recorded.exact
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     assert len(trace.devices[0].events) / min(times) > 5e6  # a second; usually four times as many

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vramlens.analyses.alignment import align
-from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.budget_file import COUNT, SHARE, SIZE, Budget, Limit, new_budget, update_budget
-from vramlens.analyses.categories import Category
+from vramlens.analyses.budget_values import DIED, FAILURES, ended_by_failure, is_line, measured, module_pattern
 from vramlens.analyses.diff import Diff, LineChange, diff_runs
 from vramlens.analyses.diff_findings import line_words, signed_size
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.phases import Phase
-from vramlens.analyses.run import FEWEST_STEPS, HISTORY_SHARE, CodeLine, Run, most_held
+from vramlens.analyses.run import HISTORY_SHARE, CodeLine, Run
 from vramlens.errors import InputError
-from vramlens.units import counted, format_size
+from vramlens.units import format_size
 
 _CULPRITS = 3
-_FAILURES = Limit(("out_of_memory",), COUNT, 0, None)
-_DIED = "the program died of it"
+_NO_FAILURE = Limit(FAILURES, COUNT, 0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +36,7 @@ class Result:
         limit: as the file says it.
         value: what the run had; None where the recording cannot tell.
         passed: None where the recording cannot tell.
-        why: why it cannot tell, or why the value is no more than a lower bound; "" else.
+        why: why it cannot tell, or what is to be known about the value; "" else.
     """
 
     limit: Limit
@@ -99,8 +91,8 @@ def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:
             updated does; without that, the lines that hold most are named.
     """
     limits = budget.limits
-    if _ended_by_failure(run) and all(limit.path != _FAILURES.path for limit in limits):
-        limits = (*limits, _FAILURES)
+    if ended_by_failure(run) and all(limit.path != FAILURES for limit in limits):
+        limits = (*limits, _NO_FAILURE)
     results = tuple(_result(run, limit, budget.tolerance) for limit in limits)
     broken = [result for result in results if not result.passed]
     diff = diff_runs([baseline], [run]) if baseline is not None and broken else None
@@ -108,108 +100,19 @@ def check_run(run: Run, budget: Budget, baseline: Run | None = None) -> Check:
     return Check(run.source, budget.source, not broken, results, tuple(findings))
 
 
-def measured(run: Run, path: tuple[str, ...]) -> tuple[float | None, str]:
-    """What a run has of what a limit is about, and why that cannot be told where it is None."""
-    peak = run.explanation.peak
-    if path[0] in ("module", "line", "category", "phase"):
-        return _part(run.view, path[0], path[1])
-    if path[0].startswith("peak_"):
-        if peak is None:
-            return None, "the recording is empty"
-        missing = run.explanation.recording.missing
-        bound = "a lower bound" + (f": {missing[0]}" if missing else "")
-        return getattr(peak, f"{path[0][5:]}_bytes"), "" if "requested_bytes" in peak.exact else bound
-    if path[0] == "growth_per_step":
-        steps = run.explanation.steps.count
-        more = max((leak.needs_steps or 0 for leak in run.explanation.leaks), default=0)
-        shows = f"something grows, and {counted(more, 'more step')} would tell whether it goes on"
-        if not more:
-            shows = f"growth shows from {FEWEST_STEPS} steps on, better {2 * FEWEST_STEPS}"
-        why = f"{counted(steps, 'step')} recorded; {shows}"
-        return (None, why) if run.growth is None else (run.growth, "")
-    if path[0] == "alloc_retries":
-        why = "a bare snapshot does not count retries; record it with vramlens run"
-        return (None, why) if run.retries is None else (run.retries, "")
-    if path == _FAILURES.path:
-        failed = len(run.view.device.out_of_memory)
-        return (max(failed, 1), _DIED) if _ended_by_failure(run) else (failed, "")
-    found = run.explanation.fragmentation
-    if found is None or not found.reserved_bytes:
-        return None, "nothing was reserved"
-    return found.free_bytes / found.reserved_bytes, ""
-
-
-def _ended_by_failure(run: Run) -> bool:
-    """Whether the program died of out of memory, on whichever device."""
-    meta = run.explanation.recording.meta
-    return run.failure is not None or (meta is not None and (meta.ending or "").startswith("OutOfMemoryError"))
-
-
 def _result(run: Run, limit: Limit, tolerance: float) -> Result:
-    value, why = measured(run, limit.path)
+    measurement = measured(run, limit.path)
+    value, why = measurement.value, measurement.why
     allowed = limit.value * (1 + tolerance) if limit.kind == SIZE else limit.value
     at_most = run.growth_at_most if limit.path == ("growth_per_step",) else None
     if value is None and at_most is not None and at_most <= allowed:  # however more steps would judge it
         return Result(limit, at_most, True, f"at most; {why}")
     if value is None:
         return Result(limit, None, None, why)
-    return Result(limit, value, value <= allowed + (1e-9 if limit.kind == SHARE else 0), why)
-
-
-def _part(view: Attribution, part: str, name: str) -> tuple[int | None, str]:
-    """The most that a module, line, category or phase held at any time."""
-    mine, why = _rows_of(view, part, name)
-    if mine is None:
-        return None, why
-    return int(most_held(view.device, np.where(mine, 0, -1), 1)[0]), ""
-
-
-def _rows_of(view: Attribution, part: str, name: str) -> tuple[NDArray[np.bool_] | None, str]:
-    """One flag an allocation; None, with the reason, where the recording has no such part."""
-    if part in ("category", "phase"):
-        kinds = Category if part == "category" else Phase
-        column = view.categories.category if part == "category" else view.phases.phase
-        known = {kind.name.lower(): int(kind) for kind in kinds}
-        if name not in known:
-            return None, f"there is no {part} {name!r}; there are: {', '.join(known)}"
-        return np.asarray(column == known[name]), ""
-    if part == "module":
-        paths = view.modules.paths
-        if not paths:
-            return None, "the recording knows no modules; vramlens run and vramlens.record note them"
-        pattern = _module_pattern(name)
-        wanted = [i for i, path in enumerate(paths) if pattern.match(path)]
-        if not wanted:
-            return None, f"the recording has no module {name!r}{_near(name, paths)}"
-        return np.isin(view.modules.module, wanted), ""
-    frames = {frame: place for frame in np.unique(view.phases.frame).tolist() if (place := view.place(frame))}
-    lines = [frame for frame, place in frames.items() if _is_line(place, name)]
-    if not lines:
-        names = [f"{place.file}:{place.line}" for place in frames.values()]
-        return None, f"the recording has no line {name!r}{_near(name, tuple(dict.fromkeys(names)))}"
-    return np.isin(view.phases.frame, lines), ""
-
-
-def _module_pattern(name: str) -> re.Pattern[str]:
-    """A module and all inside it; ``*`` is any one name."""
-    parts = [r"[^.]+" if part == "*" else re.escape(part) for part in name.split(".")]
-    return re.compile(r"\.".join(parts) + r"(?:\.|$)")
-
-
-def _is_line(place: Place, name: str) -> bool:
-    """Whether a line is meant by ``train.py:44``, ``train.py:forward`` or ``train.py``; folders may be left out."""
-    file, _colon, rest = name.partition(":") if ":" in name else (name, "", "")
-    path, wanted = place.file.replace("\\", "/"), file.replace("\\", "/")
-    if path != wanted and not path.endswith(f"/{wanted}"):
-        return False
-    return not rest or rest in (str(place.line), place.function)
-
-
-def _near(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    return (
-        f"; did you mean {near[0]!r}?" if near else f" (it has {', '.join(map(repr, known[:3]))}, …)" if known else ""
-    )
+    holds = value <= allowed + (1e-9 if limit.kind == SHARE else 0)
+    if holds and measurement.is_lower_bound:
+        return Result(limit, None, None, f"{shown(limit.kind, value)} is {why}")
+    return Result(limit, value, holds, why)
 
 
 def _findings(run: Run, broken: list[Result], budget: Budget, diff: Diff | None) -> list[Finding]:
@@ -250,7 +153,7 @@ def _findings(run: Run, broken: list[Result], budget: Budget, diff: Diff | None)
             ]
             found.append(_over(one, title, apart, f"vramlens tune {run.source} finds settings that leave fewer holes"))
         else:
-            title += f": {one.why}" if one.why == _DIED else ""
+            title += f": {one.why}" if one.why == DIED else ""
             found.append(_over(one, title, [], f"vramlens explain {run.source} says what failed, and why"))
     return found
 
@@ -279,12 +182,12 @@ def _rises(run: Run, budget: Budget, diff: Diff | None, limit: Limit | None) -> 
             return True
         held = run.lines.get(place)
         if limit.path[0] == "line":
-            return _is_line(place, limit.path[1])
+            return is_line(place, limit.path[1])
         if held is None:
             return False
         if limit.path[0] == "category":
             return held.category == limit.path[1]
-        pattern = _module_pattern(limit.path[1])
+        pattern = module_pattern(limit.path[1])
         return any(pattern.match(path) for path in held.modules)
 
     if diff is not None:
@@ -368,22 +271,24 @@ def update(run: Run, budget: Budget | None) -> Update:
     Raises:
         InputError: a limit stands where it cannot be edited; or the run died of out of memory and no limit allows it.
     """
-    failures, why = measured(run, _FAILURES.path)
-    allowed = max((limit.value for limit in budget.limits if limit.path == _FAILURES.path), default=0) if budget else 0
-    if why and failures is not None and failures > allowed:
-        allow = f"out_of_memory = {failures} in the budget would allow it"
+    failed = measured(run, FAILURES)
+    allowed = max((limit.value for limit in budget.limits if limit.path == FAILURES), default=0) if budget else 0
+    if failed.why == DIED and failed.value is not None and failed.value > allowed:
+        allow = f"out_of_memory = {failed.value} in the budget would allow it"
         raise InputError(f"{run.source}: ran out of memory and ended: no run to take limits from ({allow})")
     limits = FIRST_LIMITS if budget is None else tuple((limit.path, limit.kind) for limit in budget.limits)
     old = {limit.path: limit for limit in budget.limits} if budget is not None else {}
     values, untold = {}, []
     for path, kind in limits:
-        value, why = measured(run, path)
+        measurement = measured(run, path)
         scope = old[path].scope if path in old else path[0]
-        if value is None:
-            untold.append((scope, why))
+        if measurement.value is None:
+            untold.append((scope, measurement.why))
+        elif measurement.is_lower_bound:
+            untold.append((scope, f"{shown(kind, measurement.value)} is {measurement.why}"))
         else:
             room = 1 + HISTORY_SHARE if path in _BY_HISTORY else 1
-            values[path] = (kind, value * room)
+            values[path] = (kind, measurement.value * room)
     held = {place: line.bytes for place, line in run.lines.items() if line.bytes}
     text = new_budget(values, held) if budget is None else update_budget(budget, values, held)
     changes = tuple(

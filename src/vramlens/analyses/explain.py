@@ -16,7 +16,8 @@ from vramlens.analyses.first_step import first_step_to_come
 from vramlens.analyses.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.gradients import gradients_kept
 from vramlens.analyses.heap import heap_at
-from vramlens.analyses.leaks import external_leak, leak_finding, leaks_at, predicted
+from vramlens.analyses.leak_size import sized
+from vramlens.analyses.leaks import external_leak, leak_finding, leaks_at, least_that_matters, predicted
 from vramlens.analyses.oom import Failure, Outside, expandable_finding, failure_of, verdict_of
 from vramlens.analyses.oom_others import others_failed
 from vramlens.analyses.oom_text import explain_message
@@ -128,14 +129,15 @@ def explain_trace(
     if at is None:
         at = "oom" if failed is not None and not failed.survived else "peak"
     event = moment(chosen, at)
+    peak_bytes = peak.requested_bytes
     heap = peak.heap if event == peak.heap.event else heap_at(view, event)
     needed = heap_at(view, failure.request.event) if failure else peak.heap
     if failed is not None and failed.survived:
         growth = [leak for leak in leaks_at(view) if leak.fix is not None]
     ended = failed is not None and not failed.survived
-    growth += external_leak(view)
+    growth = list(sized((*growth, *external_leak(view)), least_that_matters(view, outside, total_bytes), peak_bytes))
     prediction = None if ended else predicted(view, tuple(growth), outside, total_bytes)
-    findings += [leak_finding(leak, prediction) for leak in growth]
+    findings += [leak_finding(leak, prediction) for leak in growth if not leak.is_small]
     findings += sampled_growth(view, tuple(growth), outside, failed=ended)
     evaluation = evaluation_of(view)
     marked = eval_with_grad(view, evaluation, failure.request.event if failure else None)
@@ -160,7 +162,7 @@ def explain_trace(
         fragmentation=fragmentation,
         leaks=tuple(growth),
         ledger=ledger_rows(view, message, outside, total_bytes),
-        findings=tuple(_ranked(findings, failed)),
+        findings=tuple(_ranked(findings, failed, peak_bytes=peak_bytes)),
     )
 
 
@@ -280,14 +282,21 @@ def _that_matter(findings: list[Finding], peak_bytes: int, failed: OomVerdict | 
     ]
 
 
-def _ranked(findings: list[Finding], failed: OomVerdict | None, *, holes_first: bool = False) -> list[Finding]:
+def _ranked(
+    findings: list[Finding], failed: OomVerdict | None, *, holes_first: bool = False, peak_bytes: int = 0
+) -> list[Finding]:
     """The most useful first: what saves most and can be acted on; what would not help, last."""
     first = (*(("expandable_segments",) if holes_first else ()), *_FIRST) if failed is not None else ()
+
+    def place_of(finding: Finding) -> int:
+        frees_little = finding.id == "leak" and (finding.bytes or 0) < _LEAST_SHARE * peak_bytes
+        return first.index(finding.id) if finding.id in first and not frees_little else len(first)
+
     return sorted(
         findings,
         key=lambda finding: (
             finding.verdict == "not a problem" or finding.fix is None,
-            first.index(finding.id) if finding.id in first else len(first),
+            place_of(finding),
             -(finding.bytes or 0) * (0.5 if finding.verdict == "possible" else 1),
             _ORDER.index(finding.verdict),
         ),

@@ -53,6 +53,12 @@ _NOTABLE_BYTES = MIB
 _MOST_DISMISSED = 12
 
 
+def steps_missing(judged_steps: int) -> int | None:
+    """How many more steps would allow a verdict; None where there are enough."""
+    missing = TELLING_STEPS - judged_steps
+    return missing if missing > 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class Leak:
     """Memory that grows with every step, or that seems to.
@@ -75,6 +81,7 @@ class Leak:
         evidence: what it rests on, one sentence each.
         needs_steps: how many more steps would tell; None where steps would not.
         rows: the allocations that it held.
+        is_small: whether it is too small to matter on this device in a run's life.
     """
 
     verdict: str
@@ -95,10 +102,11 @@ class Leak:
     evidence: tuple[str, ...] = ()
     needs_steps: int | None = None
     rows: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    is_small: bool = False
 
     @property
     def sure(self) -> bool:
-        """Whether it is worth acting on: proven or likely."""
+        """Whether it is certain enough to act on: proven or likely."""
         return self.verdict in ("proven", "likely")
 
 
@@ -286,7 +294,7 @@ def _judged(
         needs_steps=needs if verdict == "possible" else None,
         rows=rows,
     )
-    return replace(leak, fix=fix_of(leak, graph=graph))
+    return replace(leak, fix=fix_of(leak, graph=graph, result_bytes=int(sizes.max())))
 
 
 def _own(view: Attribution, cohort: Cohort, first: int, last: int) -> NDArray[np.int64]:

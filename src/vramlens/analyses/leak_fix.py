@@ -36,18 +36,25 @@ _BY_CLASS = {
 }
 
 
-def fix_of(leak: Leak, *, graph: bool = False) -> str:
-    """What to do about a leak, with the bytes to expect."""
+def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0) -> str:
+    """What to do about a leak, with the bytes that it frees.
+
+    Args:
+        graph: whether an autograd graph is kept.
+        result_bytes: how large the result that a graph hangs on may be, which a detached tensor keeps.
+    """
     owner = leak.owner
     if owner is not None and owner.fix:
-        return f"{owner.fix} {_saved(leak.bytes_per_step)}"
+        return f"{owner.fix} {_saved(round(owner.fix_share * leak.bytes_per_step))}".rstrip()
     if leak.kind in _BY_CLASS:
-        return fix_of_class(leak.kind, leak.place, leak.bytes_per_step, owner)
+        freed = leak.bytes_per_step - (result_bytes if leak.kind == "graph" else 0)
+        return fix_of_class(leak.kind, leak.place, max(0, freed), owner)
     line = _line(leak.place)
     if graph:
         return (
             f"find what keeps the result of {line} (a list, an attribute, a running sum, a caught exception) and let it"
-            f" keep `.detach()` or `.item()` instead: the graph behind it then goes {_saved(leak.bytes_per_step)}"
+            f" keep `.detach()` or `.item()` instead: the graph behind it then goes"
+            f" {_saved(max(0, leak.bytes_per_step - result_bytes), at_least=True)}"
         )
     return (
         f"drop what {line} makes once the step is over: where a list, attribute, cache or hook keeps it, clear it,"
@@ -67,5 +74,6 @@ def _line(place: Place | None) -> str:
     return f"{place.file}:{place.line}" if place is not None else "that line"
 
 
-def _saved(bytes_per_step: int) -> str:
-    return f"({format_size(bytes_per_step)} a step less)" if bytes_per_step else ""
+def _saved(bytes_per_step: int, *, at_least: bool = False) -> str:
+    least = "at least " if at_least else ""
+    return f"({least}{format_size(bytes_per_step)} a step less)" if bytes_per_step else ""

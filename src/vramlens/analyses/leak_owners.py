@@ -29,6 +29,7 @@ class Owner:
         verdict: what the process judged; None where it saw no growth.
         fix: what to do, as the process saw it; None where it does not say.
         share: how much of the leak's bytes it was seen to hold.
+        fix_share: how much of what it holds the fix frees, from 0 to 1.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Owner:
     verdict: str | None = None
     fix: str | None = None
     share: float = 1.0
+    fix_share: float = 1.0
 
 
 def owner_of(view: Attribution, rows: NDArray[np.int64]) -> Owner | None:
@@ -84,6 +86,7 @@ def owner_of(view: Attribution, rows: NDArray[np.int64]) -> Owner | None:
         verdict=found.verdict,
         fix=found.fix,
         share=min(1.0, float(totals[best]) / max(whole, 1.0)),
+        fix_share=found.fix_share,
     )
 
 

@@ -5,6 +5,8 @@ No block of theirs lives for long, but what they hold grows.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from vramlens.analyses.attribution import Attribution
@@ -19,6 +21,8 @@ _LEAST_BYTES = MIB
 _LEAST_SHARE = 0.01
 _COVERED = 0.9
 _MOST_STACKS = 100
+_GENERATES = re.compile(r"generat|decod|kv_?cache|key_?value|past_key|cache_utils|attention|attn", re.IGNORECASE)
+"""Files and functions that make one token after another, and the keys and values that attention keeps of them."""
 
 
 def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
@@ -65,8 +69,7 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
                 bytes=int(sizes[-1]),
                 steps=len(at),
                 owner=None,
-                fix="collect the parts in a list on the CPU (`parts.append(part.cpu())`) and join them once, or bound"
-                f" its length and allocate it once ({format_size(round(rate.bytes))} a step less)",
+                fix=_fix(view, stack, round(rate.bytes)),
                 low=round(rate.low),
                 high=round(rate.high),
                 taken_per_step=round(rate.bytes),
@@ -82,3 +85,22 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
             )
         )
     return found
+
+
+def _fix(view: Attribution, stack: int, bytes_per_step: int) -> str:
+    """What to do: a cache that attention reads in each step cannot go to the CPU, and its growth is what it is for."""
+    stacks = view.trace.stacks
+    names = [f"{frame.file}:{frame.function}" for frame in stacks.of(stack)]
+    if not any(_GENERATES.search(name) for name in names):
+        return (
+            "collect the parts in a list on the CPU (`parts.append(part.cpu())`) and join them once, or bound its"
+            f" length and allocate it once ({format_size(bytes_per_step)} a step less)"
+        )
+    if any("transformers" in name for name in names):
+        return (
+            "it grows until the text ends: bound it with `max_new_tokens`, or allocate it once with"
+            ' `cache_implementation="static"`'
+        )
+    return (
+        "it grows until the text ends: bound the text's length, or allocate it once for that length and write into it"
+    )

@@ -10,12 +10,13 @@ from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.explanation import RecordingFacts
 from vramlens.analyses.facts import facts_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.growth import TELLING_STEPS, Leak, growth_of_steps
+from vramlens.analyses.growth import Leak, growth_of_steps, steps_missing
 from vramlens.analyses.leak_fix import fix_of
 from vramlens.analyses.leak_outside import external_leak as external_leak  # what explain takes from here
 from vramlens.analyses.leak_rate import Prediction, Rate, prediction_of
 from vramlens.analyses.leak_rebuilt import rebuilt_larger
 from vramlens.analyses.leak_reserved import reserved_growth
+from vramlens.analyses.leak_size import least_bytes_per_step, sized
 from vramlens.analyses.leak_verdict import VERDICTS, inside_one_call
 from vramlens.analyses.oom import Outside, failure_of
 from vramlens.analyses.oom_end import went_on
@@ -49,6 +50,7 @@ class DeviceLeaks:
         inside_one_call: whether what seem to be steps may be the layers of one pass: then nothing was judged.
         findings: growth that the samples of the run show, and events do not.
         failed: whether memory ran out for good.
+        least_bytes_per_step: what a step has to leave behind to matter.
     """
 
     device: int
@@ -62,14 +64,12 @@ class DeviceLeaks:
     inside_one_call: bool
     findings: tuple[Finding, ...]
     failed: bool = False
+    least_bytes_per_step: int = 0
 
     @property
     def needs_steps(self) -> int | None:
         """How many more steps would allow a verdict; None where there are enough."""
-        if not self.steps:
-            return None
-        fewest = TELLING_STEPS - self.judged_steps
-        return fewest if fewest > 0 else None
+        return steps_missing(self.judged_steps) if self.steps else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +93,36 @@ class LeakReport:
 
     @property
     def sure(self) -> tuple[Leak, ...]:
-        """Those that are proven or likely."""
-        return tuple(leak for leak in self.leaks if leak.sure)
+        """Those that are proven or likely, and large enough to matter."""
+        return tuple(leak for leak in self.leaks if leak.sure and not leak.is_small)
+
+    @property
+    def small(self) -> tuple[Leak, ...]:
+        """Those that are too small to matter, however certain."""
+        return tuple(leak for leak in self.leaks if leak.is_small)
 
     @property
     def found(self) -> bool:
-        """Whether anything proven or likely grows, by events or by samples."""
+        """Whether anything proven or likely grows that is large enough to matter, by events or by samples."""
         return bool(self.sure) or any(
             finding.verdict in ("proven", "likely") for one in self.devices for finding in one.findings
         )
 
 
-def _order(leak: Leak) -> tuple[int, int, int]:
-    return VERDICTS.index(leak.verdict), -leak.bytes_per_step, -leak.bytes
+def _order(leak: Leak) -> tuple[bool, int, int, int]:
+    return leak.is_small, VERDICTS.index(leak.verdict), -leak.bytes_per_step, -leak.bytes
 
 
-def leaks_of_trace(trace: Trace, *, device: int | None = None, total_bytes: int | None = None) -> LeakReport:
+def leaks_of_trace(
+    trace: Trace, *, device: int | None = None, total_bytes: int | None = None, at_least_bytes: int | None = None
+) -> LeakReport:
     """What leaks in a recording.
 
     Args:
         device: only this one; by default every device that events were recorded on.
         total_bytes: the device's memory, where the recording does not say.
+        at_least_bytes: what a step has to leave behind to matter; by default a share of the device over a run's life
+            (``leak_size``).
 
     Raises:
         UsageError: the recording has no such device, or reserved more than ``total_bytes``.
@@ -124,10 +133,10 @@ def leaks_of_trace(trace: Trace, *, device: int | None = None, total_bytes: int 
     chosen = [one for index, one in trace.devices.items() if (device is None or index == device)]
     if device is None and any(len(one.events) for one in chosen):
         chosen = [one for one in chosen if len(one.events)]
-    found = [_leaks_of_device(trace, one, total_bytes) for one in chosen]
+    found = [_leaks_of_device(trace, one, total_bytes, at_least_bytes) for one in chosen]
     if device is None:
         found += [leaks for one in trace.host if (leaks := _leaks_of_host(trace, one)) is not None]
-    found.sort(key=lambda one: min(map(_order, one.leaks), default=(len(VERDICTS), 0, 0)))
+    found.sort(key=lambda one: min(map(_order, one.leaks), default=(True, len(VERDICTS), 0, 0)))
     return LeakReport(facts_of(trace), tuple(found), trace.owners is not None and len(trace.owners) > 0)
 
 
@@ -161,7 +170,9 @@ def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
     )
 
 
-def _leaks_of_device(trace: Trace, device: DeviceTrace, total_bytes: int | None) -> DeviceLeaks:
+def _leaks_of_device(
+    trace: Trace, device: DeviceTrace, total_bytes: int | None, at_least_bytes: int | None
+) -> DeviceLeaks:
     view = attribute(trace, device)
     outside = outside_of(view, message_for(view, ()), total_bytes)
     failure = failure_of(view, outside)
@@ -169,7 +180,10 @@ def _leaks_of_device(trace: Trace, device: DeviceTrace, total_bytes: int | None)
     leaks = (*leaks_at(view, event), *external_leak(view))
     if not len(view.steps):
         leaks = (*leaks_by_parts(view), *leaks)
-    last = int(view.steps.of(np.array([event]))[0]) if event is not None and len(view.steps) else len(view.steps) - 1
+    least = least_that_matters(view, outside, total_bytes) if at_least_bytes is None else at_least_bytes
+    leaks = sized(leaks, least, device.requested.peak_bytes if at_least_bytes is None else None)
+    has_ended_in_step = event is not None and len(view.steps) > 0
+    last = int(view.steps.of(np.array([event]))[0]) if has_ended_in_step else len(view.steps) - 1
     return DeviceLeaks(
         device=device.device,
         steps=len(view.steps),
@@ -177,12 +191,19 @@ def _leaks_of_device(trace: Trace, device: DeviceTrace, total_bytes: int | None)
         judged_steps=max(0, last),
         leaks=leaks,
         prediction=None if event is not None else predicted(view, leaks, outside, total_bytes),
-        failed_step=last if event is not None and len(view.steps) else None,
+        failed_step=last if has_ended_in_step else None,
         failed=event is not None,
         wrapped=bool(trace.meta is not None and trace.meta.wrapped.get(device.device)),
         inside_one_call=inside_one_call(view),
         findings=tuple(sampled_growth(view, leaks, outside, failed=event is not None)),
+        least_bytes_per_step=least,
     )
+
+
+def least_that_matters(view: Attribution, outside: Outside, total_bytes: int | None = None) -> int:
+    """From how many bytes a step on a leak matters on a device, by what the process may reserve there."""
+    limit = _limit(view, outside, total_bytes)
+    return least_bytes_per_step(limit, view.device.reserved.peak_bytes, len(view.steps))
 
 
 def _leaks_of_host(trace: Trace, host: DeviceTrace) -> DeviceLeaks | None:

@@ -12,13 +12,13 @@ from vramlens.analyses.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.finding import Place
-from vramlens.analyses.growth import Leak
+from vramlens.analyses.growth import Leak, steps_missing
 from vramlens.analyses.modules import OUTSIDE
 from vramlens.errors import InputError
 from vramlens.trace import DeviceTrace, Stacks, Trace
 
 FEWEST_STEPS = 4
-"""With fewer steps nothing can be said about growth (analyses/growth.py)."""
+"""With fewer steps nothing can be said about growth, not even as far as they show (analyses/growth.py)."""
 HISTORY_SHARE = 0.01
 """The allocated peak of the same requests differs between runs by less: blocks keep up to 1 MiB that nobody asked for,
 where that is not worth splitting off (c10/cuda/CUDACachingAllocator.cpp: should_split), and which ones depends on
@@ -73,7 +73,7 @@ class Run:
         lines: what each line held, by place.
         code: every line of the user's in any stack.
         growth: bytes that a step leaves behind in all; None where there are too few steps to tell.
-        growth_at_most: the same if all that more steps may show to be a leak is one; None where even that is not known.
+        growth_at_most: the same if all that may be a leak is one; None where even that is not known.
         retries: how often the allocator gave back all that it cached to serve a request; None where unknown.
     """
 
@@ -134,15 +134,16 @@ def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = No
     # What may be a leak, had there been more steps, is no growth of zero.
     enough = explanation.steps.count >= FEWEST_STEPS
     waiting = [leak for leak in explanation.leaks if leak.needs_steps]
+    possible = [leak for leak in explanation.leaks if leak.verdict == "possible" and leak.rows is not None]
     growth = sum(leak.bytes_per_step for leak in judged) if judged or (enough and not waiting) else None
-    at_most = (growth or 0) + sum(leak.bytes_per_step for leak in waiting if leak.rows is not None)
+    at_most = (growth or 0) + sum(leak.bytes_per_step for leak in possible)
     return Run(
         explanation=explanation,
         view=view,
         lines=_held_lines(view, categories),
         code=_code_lines(view),
         growth=growth,
-        growth_at_most=at_most if enough else growth,
+        growth_at_most=at_most if steps_missing(explanation.steps.count - 1) is None else growth or None,
         retries=_retries(trace, chosen),
     )
 

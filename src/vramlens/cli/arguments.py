@@ -122,6 +122,11 @@ def size(text: str) -> int:
     return found
 
 
+def size_or_none(text: str) -> int:
+    """Bytes, from an argument that may be 0."""
+    return 0 if text.strip() == "0" else size(text)
+
+
 def limit_size(text: str) -> int:
     """Bytes that a process or a card may have, from an argument; less than 1 MiB is a unit that was forgotten."""
     found = size(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import add_file, add_forms, add_output, device, positive, size
+from vramlens.cli.arguments import add_file, add_forms, add_output, device, positive, size, size_or_none
 from vramlens.cli.input import read_recording
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
@@ -27,7 +27,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="only this device, 0 or cuda:0 (default: every one that was recorded)",
     )
     parser.add_argument("--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB")
-    parser.add_argument("--fail", action="store_true", help="exit with 1 where a leak is proven or likely")
+    parser.add_argument(
+        "--at-least",
+        type=size_or_none,
+        metavar="SIZE",
+        help="what a step has to leave behind to matter (default: 1 %% of the device over 100,000 steps); 0 shows all",
+    )
+    parser.add_argument("--fail", action="store_true", help="exit with 1 where a leak that matters is proven or likely")
     add_forms(parser, "json", "markdown")
     add_output(parser)
 
@@ -37,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     from vramlens.analyses.leaks import leaks_of_trace
 
     recording = read_recording(arguments.file)
-    report = leaks_of_trace(recording, device=arguments.device, total_bytes=arguments.total)
+    report = leaks_of_trace(
+        recording, device=arguments.device, total_bytes=arguments.total, at_least_bytes=arguments.at_least
+    )
     write_answer(_drawn(report, arguments), arguments.output, [arguments.file])
     return _FOUND if arguments.fail and report.found else 0
 

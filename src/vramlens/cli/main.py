@@ -16,6 +16,7 @@ from typing import NoReturn, Protocol, cast
 
 from vramlens import __version__
 from vramlens.allowance import Exhausted, allowance
+from vramlens.cli import interruption
 from vramlens.cli.message import say
 from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 
@@ -36,7 +37,6 @@ VERBS = (
     "doctor",
 )
 
-INTERRUPTED = 130
 _READING = frozenset(("explain", "leaks", "view", "replay", "tune", "diff", "check", "ranks", "export"))
 """The verbs whose input may come from anywhere: they are held to an allowance."""
 _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
@@ -57,7 +57,7 @@ examples:
   vramlens tune run.vram --cap 24GiB          which settings fit this run on a smaller card
   vramlens doctor                             what on this machine helps or hinders recording
 
-exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused; run: the program's own
+exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused, 130 Ctrl-C; run: the program's own
 """
 
 
@@ -86,13 +86,37 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
+    interruption.watch()
     try:
-        done = _run(sys.argv[1:] if argv is None else list(argv))
-    except VramlensError as error:
+        done = _answered(sys.argv[1:] if argv is None else list(argv))
+        if interruption.came():
+            return interruption.EXIT_CODE
+    except KeyboardInterrupt:
+        return interruption.EXIT_CODE
+    finally:
+        interruption.leave()
+    if isinstance(done, int):
+        return done
+    try:
+        return done()
+    except NoProgram as error:
         say(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
+
+
+def _answered(argv: list[str]) -> int | Callable[[], int]:
+    """The exit code of a verb, after its errors were said; or the user's program.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came, whatever became of it.
+    """
+    try:
+        return _run(argv)
+    except VramlensError as error:
+        if interruption.came():  # a library made this error of it
+            raise KeyboardInterrupt from None
+        say(str(error))
+        return error.exit_code
     except MemoryError:
         say("not enough memory for this; try a machine with more, or a shorter recording")
         return VramlensError.exit_code
@@ -102,15 +126,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("the input is nested too deeply")
         return VramlensError.exit_code
     except OSError as error:  # a disk, a folder or a link that fails where nobody expects it
+        if interruption.came():
+            raise KeyboardInterrupt from None
         say(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
         return VramlensError.exit_code
-    if isinstance(done, int):
-        return done
-    try:
-        return done()
-    except NoProgram as error:
-        say(str(error))
-        return error.exit_code
+    except Exception:
+        if interruption.came():
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _run(argv: list[str]) -> int | Callable[[], int]:

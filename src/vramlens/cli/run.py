@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
 
         for name, value in debug_bundle().items():
             os.environ.setdefault(name, value)
+    _note_missing_gpu(arguments)
     first, last = arguments.steps or (None, None)
     plan = Plan(
         output=None if arguments.output is None else os.path.abspath(arguments.output),
@@ -134,6 +135,18 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
 
 def _holds_recordings(output: str) -> bool:
     return os.path.isfile(output) or os.path.isdir(output)
+
+
+def _note_missing_gpu(arguments: argparse.Namespace) -> None:
+    """Tells a person at a terminal that there is no GPU, before a run that would record nothing; else the end says it.
+
+    Where standard error is kept, as in a file, it is the program's: it stays what it is until the program has ended.
+    """
+    from vramlens.capture.gpu_files import has_no_gpu
+
+    is_watched = sys.stderr is not None and sys.stderr.isatty()
+    if is_watched and not arguments.leaks and os.environ.get("RANK", "0") == "0" and has_no_gpu():
+        say("no GPU here: nothing will be recorded; run --leaks finds leaks of tensors on the CPU, too")
 
 
 def _without_python(arguments: argparse.Namespace) -> str:

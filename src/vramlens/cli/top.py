@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from vramlens.cli import interruption
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, write_stdout
 from vramlens.errors import UsageError
@@ -134,6 +135,7 @@ def _fill_screen(watching: Watching, interval_s: float) -> int:
     from vramlens.monitor.screen import Screen
 
     screen = Screen(watching, interval_s)
+    interruption.leave()  # asyncio has its own way with Ctrl-C
 
     def leave(number: int, frame: Any) -> None:
         # timeout(1) and systemd send SIGCONT with SIGTERM: textual would begin anew what is about to end.
@@ -197,13 +199,17 @@ def _print(arguments: argparse.Namespace, watching: Watching, is_terminal: bool,
     forever = arguments.plain or (is_terminal and not arguments.once) or arguments.interval is not None
     is_silent = is_service and not is_terminal and not arguments.plain and not arguments.once
 
+    has_told = False
+
     def once(now: MachineNow) -> bool:
+        nonlocal has_told
         if arguments.json:
             write_stdout(as_json(machine_dict(now)))
             return False
         if is_silent:
             return True
-        lines = machine_lines(now, watching.history, width)
+        lines = machine_lines(now, watching.history, width, is_again=has_told)
+        has_told = True
         if arguments.pid is not None:
             for device in now.devices:
                 lines += [

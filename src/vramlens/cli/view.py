@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from vramlens.allowance import release
+from vramlens.cli import interruption
 from vramlens.cli.arguments import add_device, hints_on_settings
 from vramlens.cli.message import say
 from vramlens.cli.output import goes_to_file, write_answer, write_stdout
@@ -133,6 +134,7 @@ def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
         say("the page is open until Ctrl-C; -o run.html writes one file instead")
         if not arguments.no_browser and _has_desktop():
             _open(server)
+        interruption.leave()  # Ctrl-C is how it is ended
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.2)
     return 0

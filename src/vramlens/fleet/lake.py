@@ -173,11 +173,11 @@ class Lake:
         """The columns' names and the rows of an answer; the tables are views named as TABLES are.
 
         Raises:
-            UsageError: DuckDB refuses it.
+            UsageError: DuckDB refuses it, or is not installed.
         """
+        connection = connect()
         import duckdb
 
-        connection = connect()
         self._make_views(connection)
         try:
             found = connection.execute(question)

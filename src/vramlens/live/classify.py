@@ -23,6 +23,8 @@ _HOOKS = (
     "_post_accumulate_grad_hooks",
 )
 _LONGEST_SOURCE, _LONGEST_CALL = 32, 70
+WORTH_DETACHING = 0.5
+"""A detached tensor is the fix where this much or more of the bytes is kept by the graph alone."""
 _CACHE = re.compile(r"(?:^|_)(?:lru)?(?:cache[sd]?|memo|memos|registry)(?:_|$)|[a-z]cache$")
 
 
@@ -65,6 +67,7 @@ def fix_of(
     pins: str = "",
     device: str = "",
     is_number: bool = False,
+    graph_share: float = 1.0,
 ) -> str:
     """One edit, in terms of the user's line.
 
@@ -74,8 +77,11 @@ def fix_of(
         pins: the size of a storage that small views keep whole, as text; empty else.
         device: on which most of what is kept is.
         is_number: whether what is kept is a tensor of one element.
+        graph_share: how much of the bytes only the autograd graph keeps: what a detached tensor would free.
     """
     name, held = owner.name, stored_source(keeper)
+    if kind == "graph" and not pins and graph_share < WORTH_DETACHING:
+        return _result_fix(owner, held, is_on_cpu=device.startswith("cpu"))
     if kind == "graph":
         return _graph_fix(keeper, name, held, pins, is_number=is_number)
     if pins:
@@ -119,6 +125,13 @@ def _graph_fix(keeper: Keeper | None, name: str, held: str, pins: str, *, is_num
     kept = f"{held}.detach()" if not pins or is_number else f"{held}.detach().clone()"
     number = f" or {held}.item()" if is_number else ""
     return f"keep {kept}{number} instead of {held}: the graph behind it goes"
+
+
+def _result_fix(owner: Owner, held: str, *, is_on_cpu: bool) -> str:
+    """For a graph that holds little beside the results themselves, which a detached tensor keeps."""
+    shares = "detached alone, each keeps its memory"
+    moved = f", or keep {held or 'each'}.detach().cpu()" if not is_on_cpu else ""
+    return f"{_container_fix(owner, moved)}; {shares}"
 
 
 def _container_fix(owner: Owner, moved: str) -> str:

@@ -200,4 +200,5 @@ def _row(owner: Any, leak: Any) -> dict[str, Any]:
         "bytes": leak.bytes,
         "steps": leak.steps,
         "fix": leak.fix or None,
+        "fix_share": round(leak.fix_share, 4),
     }

@@ -60,6 +60,7 @@ class LiveLeak:
         device: on which most of it is; empty where that cannot be told.
         route: the way to what keeps it, by names; None where it has none.
         is_freed: of graphs: whether backward passes have freed what they saved.
+        fix_share: how much of its bytes the fix frees, from 0 to 1: a detached tensor keeps its own storage.
     """
 
     verdict: str
@@ -80,6 +81,12 @@ class LiveLeak:
     device: str = ""
     route: Route | None = None
     is_freed: bool = False
+    fix_share: float = 1.0
+
+    @property
+    def fix_bytes_per_step(self) -> int:
+        """What the fix frees of each step's bytes."""
+        return round(self.fix_share * self.bytes_per_step)
 
     @property
     def is_leak(self) -> bool:
@@ -99,6 +106,7 @@ class LiveLeak:
             "steps": self.steps,
             "owner": None if self.owner is None else self.owner.to_dict(),
             "fix": self.fix or None,
+            "fix_bytes_per_step": self.fix_bytes_per_step if self.fix else None,
             "first_step": self.first_step,
             "last_step": self.last_step,
             "storages": self.storages,

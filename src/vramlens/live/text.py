@@ -100,7 +100,17 @@ def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
     for reason in leak.why:
         yield from _wrapped(reason, "  ")
     if leak.fix:
-        yield from _wrapped(f"Fix: {leak.fix} ({format_size(leak.bytes_per_step)} a step less)", "  ")
+        yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
+
+
+def _freed(leak: LiveLeak) -> str:
+    """What the fix frees, and what stays of it."""
+    freed = leak.fix_bytes_per_step
+    stays = leak.bytes_per_step - freed
+    if not freed:
+        return ""
+    kept = f", {format_size(stays)} stay" if stays * 100 >= leak.bytes_per_step else ""
+    return f" ({format_size(freed)} a step less{kept})"
 
 
 def _keeps(leak: LiveLeak) -> str:
@@ -138,7 +148,7 @@ def _other_lines(leak: LiveLeak) -> Iterator[str]:
     reason = leak.why[-1] if leak.why else ""
     yield from _wrapped(f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} a step: {reason}")
     if leak.fix:
-        yield from _wrapped(f"Fix: {leak.fix} ({format_size(leak.bytes_per_step)} a step less)", "  ")
+        yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
 
 
 def _possible_text(possible: Sequence[LiveLeak]) -> str:

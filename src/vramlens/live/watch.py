@@ -14,7 +14,7 @@ from typing import Any
 from vramlens.capture.undisturbed import undisturbed
 from vramlens.live.births import BEFORE, Births
 from vramlens.live.chain import Chain, chain_of
-from vramlens.live.classify import class_of, fix_of, statement_source
+from vramlens.live.classify import WORTH_DETACHING, class_of, fix_of, statement_source
 from vramlens.live.counters import Counters
 from vramlens.live.cycles import unreached_leaks
 from vramlens.live.gates import NONE, gate
@@ -244,7 +244,17 @@ class _Look:
         pins = self._pins(pile)
         device = device_of(item.storage for item in pile.items)
         number = self._torch.is_tensor(held) and self._torch.is_number(held)
-        fix = fix_of(kind, keeper, owner, remade=pile.is_remade, pins=pins, device=device, is_number=number)
+        graph_share = graph_bytes / pile.bytes if pile.bytes else 1.0
+        fix = fix_of(
+            kind,
+            keeper,
+            owner,
+            remade=pile.is_remade,
+            pins=pins,
+            device=device,
+            is_number=number,
+            graph_share=graph_share,
+        )
         return LiveLeak(
             verdict=verdict,
             kind=kind,
@@ -264,6 +274,7 @@ class _Look:
             device=device,
             route=route_of(upto),
             is_freed=kind == "graph" and self._is_freed(pile),
+            fix_share=graph_share if kind == "graph" and not pins and graph_share >= WORTH_DETACHING else 1.0,
         )
 
     def _is_freed(self, pile: Pile) -> bool:

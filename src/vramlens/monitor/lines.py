@@ -53,8 +53,12 @@ def headline(now: MachineNow) -> str:
     )
 
 
-def machine_lines(now: MachineNow, history: History | None = None, width: int = 100) -> list[str]:
-    """All of it as lines no wider than ``width``."""
+def machine_lines(
+    now: MachineNow, history: History | None = None, width: int = 100, *, is_again: bool = False
+) -> list[str]:
+    """All of it as lines no wider than ``width``; that there is no GPU is not told again."""
+    if is_again and not now.devices:
+        return [cut(host_line(now), width)]
     lines = textwrap.wrap(headline(now), width, break_on_hyphens=False)
     if now.devices:
         lines += ["", *table(GPU_HEADER, [gpu_cells(device, history) for device in now.devices], width)]
@@ -130,7 +134,7 @@ def next_lines(now: MachineNow) -> list[str]:
         pid = soonest[0].pid
         return ["Next, who keeps it:", f"  vramlens dump {pid} -o now.vram && vramlens leaks now.vram"]
     if not now.devices:
-        return ["Next, why: vramlens doctor"]
+        return ["Next, why: vramlens doctor; vramlens run --leaks works without a GPU, too"]
     processes = [process for device in now.devices for process in device.processes or ()]
     if any(process.inside is not None for process in processes):
         pid = next(process.pid for process in processes if process.inside is not None)

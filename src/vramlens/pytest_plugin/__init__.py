@@ -9,15 +9,31 @@ pytest loads this module in every run: until one of its options is given it impo
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 
 _TOLERANCE = "1%"
+_GROUP = ("vramlens", "GPU memory of tests")
+_MEASURES = "vramlens_measure"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options."""
-    group = parser.getgroup("vramlens", "GPU memory of tests")
-    group.addoption("--vramlens", action="store_true", help="measure the GPU memory of each test, and hold the markers")
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Adds the options, but for ``--vramlens`` itself: a project may have one of that name."""
+    group = parser.getgroup(*_GROUP)
+    group.addoption(
+        "--vramlens-measure",
+        action="store_true",
+        dest=_MEASURES,
+        help="the same as --vramlens, for projects that have an option of that name",
+    )
+    group.addoption(
+        "--vramlens-require-gpu",
+        action="store_true",
+        help="fail marked tests, and the run, where there is no GPU to measure on (implies --vramlens)",
+    )
     group.addoption(
         "--vramlens-fail-on-increase",
         action="store_true",
@@ -36,6 +52,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"what a peak may be above its baseline, 1MiB or 2%% (default: {_TOLERANCE}%)",
     )
 
+    if any(name.endswith("conftest.py") for name, _ in pluginmanager.list_name_plugin()):
+        _add_short_name(parser)  # a conftest.py names this plugin: the hook below has begun without it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
+    """Adds ``--vramlens`` after the project's own options."""
+    result = yield
+    _add_short_name(parser)
+    return result
+
+
+def _add_short_name(parser: pytest.Parser) -> None:
+    """Adds ``--vramlens``; where the project has such an option, that stays what it is."""
+    group = parser.getgroup(*_GROUP)
+    purpose = "measure the GPU memory of each test, and hold the markers"
+    try:
+        group.addoption("--vramlens", action="store_true", dest=_MEASURES, help=purpose)
+    except (ValueError, argparse.ArgumentError):
+        return
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers; with ``--vramlens``, begins to measure."""
@@ -46,7 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "no_gpu_leaks(allow=0, warmup=0): the test leaves no GPU memory behind (vramlens)"
     )
     option = config.option
-    if option.vramlens or option.vramlens_fail_on_increase or option.vramlens_update_baseline:
+    wishes = (_MEASURES, "vramlens_require_gpu", "vramlens_fail_on_increase", "vramlens_update_baseline")
+    if any(getattr(option, wish) for wish in wishes):
         from vramlens.pytest_plugin.measuring import Measuring
 
         config.pluginmanager.register(Measuring(config), "vramlens-measuring")

@@ -17,6 +17,8 @@ from vramlens.pytest_plugin.use import Measurement, TestUse, described
 from vramlens.units import counted, format_size
 
 _PEAK, _KEPT, _UNKNOWN = "vramlens_peak_bytes", "vramlens_kept_bytes", "vramlens_not_in_baseline"
+_UNMEASURED = "vramlens_unmeasured"
+_NO_GPU = "no GPU (or no PyTorch) to measure on"
 _SHOWN = 5
 _FURTHER_RUNS = 2
 
@@ -34,18 +36,21 @@ class Measuring:
         self._gpu: Any = None
         self._looked = False
         self._peaks: dict[str, int] = {}
-        self._unknown = 0
+        self._unknown = self._unmeasured = 0
+        self._needs_gpu: bool = option.vramlens_require_gpu
         self._written = ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Skips a marked test where there is no GPU; refuses a marker that says nothing."""
+        """Notes a marked test that cannot be measured, or fails it; refuses a marker that says nothing."""
         try:
             marks = marks_of(item)
         except pytest.UsageError as error:
             pytest.fail(f"vramlens: {error}", pytrace=False)  # one line: this plugin's own source tells nothing
         if marks and self._find(import_torch=True) is None:
-            pytest.skip("vramlens: no GPU to measure on")
+            if self._needs_gpu:
+                _fail(f"{_NO_GPU} (--vramlens-require-gpu)")
+            item.user_properties.append((_UNMEASURED, True))
 
     def _find(self, *, import_torch: bool = False) -> Any:
         """The GPU; None without one. Looked for until PyTorch is there."""
@@ -146,10 +151,13 @@ class Measuring:
         if isinstance(peak := found.get(_PEAK), int):
             self._peaks[report.nodeid] = peak
         self._unknown += _UNKNOWN in found
+        self._unmeasured += _UNMEASURED in found
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Stores the peaks, in one process only."""
+        """Stores the peaks, in one process only; fails a run that needs a GPU and has none."""
+        if self._needs_gpu and not _is_distributed(self._config) and self._find(import_torch=True) is None:
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if hasattr(session.config, "workerinput") or not self._peaks:
             return
         first = self._compares and not os.path.exists(self._path)
@@ -161,9 +169,9 @@ class Measuring:
         """Says which tests use most."""
         write = terminalreporter.write_line
         if not self._peaks:
-            if self._find() is None and not _is_distributed(self._config):
+            if self._unmeasured or (self._find() is None and not _is_distributed(self._config)):
                 terminalreporter.section("vramlens", sep="-")
-                write("no GPU (or no PyTorch): nothing was measured, marked tests were skipped")
+                write(f"{_NO_GPU}: {self._without_gpu()}")
             return
         terminalreporter.section("vramlens: GPU memory of tests", sep="-")
         ranked = sorted(self._peaks.items(), key=lambda item: (-item[1], item[0]))
@@ -174,6 +182,15 @@ class Measuring:
             write(f"{self._path}: {self._written}")
         elif self._unknown:
             write(f"{counted(self._unknown, 'test')} not in {self._path}: --vramlens-update-baseline adds them")
+
+    def _without_gpu(self) -> str:
+        """What became of the marked tests."""
+        if self._needs_gpu:
+            return "the run fails, as --vramlens-require-gpu says"
+        if not self._unmeasured:
+            return "nothing was measured"
+        ran = counted(self._unmeasured, "marked test")
+        return f"{ran} ran unmeasured, no marker was held; --vramlens-require-gpu fails instead"
 
 
 def _is_distributed(config: pytest.Config) -> bool:

@@ -20,6 +20,7 @@ from vramlens.ranks.failures import FailureOrder, failure_order
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.one_rank import OneRank
 from vramlens.ranks.shared import shared_leaks
+from vramlens.ranks.strangers import strangers_of, told
 from vramlens.ranks.summary import RankSummary, Stray
 from vramlens.ranks.usual import Usual, lower_median
 from vramlens.trace.flight import FlightRecord
@@ -47,6 +48,7 @@ class Comparison:
         flights: the flight records, by rank.
         by_device: whether these are devices of one process.
         notes: what could not be read or compared, one sentence each.
+        strangers: ranks whose recordings look like another program's, and were not compared.
     """
 
     ranks: tuple[RankSummary, ...]
@@ -59,6 +61,7 @@ class Comparison:
     flights: Mapping[int, FlightRecord]
     by_device: bool
     notes: tuple[str, ...]
+    strangers: frozenset[int] = frozenset()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -95,6 +98,7 @@ def compare(
     ordered = tuple(sorted(ranks, key=lambda one: one.rank))
     groups = all_groups(flights)
     found_cohorts = cohorts or cohorts_of(ordered, groups)
+    strangers = frozenset[int]() if cohorts is not None or flights or by_device else strangers_of(ordered)
     problems = collective_problems(flights)
     gathers, sends = _calls(ordered, flights)
     by_rank = {one.rank: one for one in ordered}
@@ -102,8 +106,8 @@ def compare(
     differences: list[Difference] = _desync(problems)
     strays = [stray for one in ordered for stray in one.strays]
     for members in found_cohorts.members:
-        peers = [by_rank[rank] for rank in members]
-        whole = Usual(peers)
+        peers = [by_rank[rank] for rank in members if rank not in strangers]
+        whole = Usual(peers) if peers else Usual([by_rank[rank] for rank in members])
         for own in peers if len(peers) > 1 else ():
             # Of two ranks, the other one is what is usual.
             usual = whole if len(peers) > 2 else Usual([one for one in peers if one is not own])
@@ -116,7 +120,7 @@ def compare(
                 gathers=gathers.get(own.rank, frozenset()),
             )
             differences += OneRank(own, usual, position, strays).differences()
-    differences += _between_cohorts(found_cohorts, by_rank)
+    differences += _between_cohorts(found_cohorts, by_rank) if not strangers else []
     for one in ordered:
         differences += [_stray(one, stray) for stray in one.strays]
     failures = failure_order(ordered, flights, errors)
@@ -130,7 +134,13 @@ def compare(
         failures=failures,
         flights=flights,
         by_device=by_device,
-        notes=(*_ended(failures, ordered, missing), *notes, *_uneven_recordings(ordered)),
+        notes=(
+            *told(strangers, len(ordered)),
+            *_ended(failures, ordered, missing),
+            *notes,
+            *_uneven_recordings(ordered),
+        ),
+        strangers=strangers,
     )
 
 

@@ -371,4 +371,5 @@ def _kept_by(entry: dict[str, Any]) -> KeptBy:
         leak_class=kind if isinstance(kind, str) and kind in _CLASSES else None,
         verdict=verdict if verdict in _VERDICTS else None,
         fix=as_text(entry.get("fix")),
+        fix_share=min(1.0, share) if (share := as_fraction(entry.get("fix_share"))) is not None else 1.0,
     )

@@ -47,7 +47,7 @@ def next_step(explanation: Explanation) -> NextStep:
             return _command(f"which settings let the {size} fit", "tune", source, options)
         if oom.cause == "leak":
             return _command("what keeps the memory of earlier steps", "leaks", source, options)
-    elif explanation.leaks:
+    elif explanation.leaks and not explanation.leaks[0].is_small:
         growth = format_size(explanation.leaks[0].bytes_per_step)
         return _command(f"what keeps the {growth} a step", "leaks", source, options)
     high = format_size(explanation.peak.requested_bytes)

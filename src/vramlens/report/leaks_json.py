@@ -55,6 +55,7 @@ def _judged(leak: Leak) -> dict[str, Any]:
         "reason": leak.reason or None,
         "evidence": list(leak.evidence),
         "needs_steps": leak.needs_steps,
+        "small": leak.is_small,
     }
 
 
@@ -78,6 +79,7 @@ def _device(one: DeviceLeaks) -> dict[str, Any]:
         "out_of_memory": _prediction(one.prediction),
         "failed_step": one.failed_step,
         "overwritten": one.wrapped,
+        "least_bytes_per_step": one.least_bytes_per_step,
     }
 
 

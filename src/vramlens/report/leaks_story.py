@@ -58,7 +58,9 @@ class LeakStory:
 def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
     """What to say; ``top`` leaks of it (5 by default)."""
     contexts = [leak for leak in report.leaks if leak.kind == "context"]  # these do not grow
-    growing = [leak for leak in report.leaks if leak.verdict != "not a problem" and leak not in contexts]
+    growing = [
+        leak for leak in report.leaks if leak.verdict != "not a problem" and leak not in contexts and not leak.is_small
+    ]
     shown = growing[: top or DEFAULT_TOP]
     several = len(report.devices) > 1
     # What is surer stands first, whether events or samples show it.
@@ -73,7 +75,7 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
         claims=tuple(claims),
         more=len(growing) - len(shown),
         dismissed=tuple(_dismissed(report, several, top or _MOST_DISMISSED)),
-        notes=tuple(_judged_by(report)),
+        notes=(*_small(report), *_judged_by(report)),
         unknown=tuple(_unknown(report)),
         why=why,
         command=visible(command),
@@ -168,7 +170,10 @@ def _nothing(report: LeakReport) -> str:
             " it may be the layers of a single pass."
         )
     if one.judged_steps < ENOUGH_STEPS:
-        return f"Nothing grows, with {recorded}; some {ENOUGH_STEPS} are needed to be sure."
+        what = "Nothing that matters grows" if report.small else "Nothing grows"
+        return f"{what}, with {recorded}; some {ENOUGH_STEPS} are needed to be sure."
+    if report.small:
+        return f"No leak that matters: {recorded}."
     return f"No leak: {recorded}, and nothing that grows with every step."
 
 
@@ -177,6 +182,17 @@ def _dismissed(report: LeakReport, several: bool, most: int) -> Iterator[tuple[s
     for leak in rows[:most]:
         where = place_name(leak.place) if leak.place is not None else "PyTorch's cache"
         yield format_size(leak.bytes), f"{where}, device {leak.device}" if several else where, visible(leak.reason)
+
+
+def _small(report: LeakReport) -> Iterator[str]:
+    """One quiet line on what grows without ever mattering."""
+    small = report.small
+    if not small:
+        return
+    largest = max(small, key=lambda leak: leak.bytes_per_step)
+    where = f" at {place_name(largest.place)}" if largest.place is not None else ""
+    many = f"{len(small):,} places keep a little, at most" if len(small) > 1 else "Too small to matter:"
+    yield f"{many} {format_size(largest.bytes_per_step)} a step{where}; --at-least 0 shows it."
 
 
 def _judged_by(report: LeakReport) -> Iterator[str]:

@@ -85,6 +85,8 @@ def headline(found: Comparison) -> str:
     peaks = [one.peak_requested_bytes for one in found.ranks]
     if not peaks:
         return f"The flight records of {count} ranks agree on every collective that all of them hold{missing}."
+    if len(found.strangers) == len(found.ranks):
+        return f"Cannot compare: the {count} recordings look like different programs{missing}."
     low, high = format_size(min(peaks)), format_size(max(peaks))
     alike = f"{'both' if len(peaks) == 2 else 'all'} peak at {high}"
     spread = alike if low == high else f"peaks from {low} to {high}"

@@ -328,7 +328,7 @@ def _claim(finding: Finding) -> Claim:
 def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
     """Leaks of which no finding speaks."""
     told = {finding.place for finding in explanation.findings if finding.id == "leak"}
-    return [leak for leak in explanation.leaks if leak.place not in told]
+    return [leak for leak in explanation.leaks if leak.place not in told and not leak.is_small]
 
 
 def _growth(leak: Leak) -> str:

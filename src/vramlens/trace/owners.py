@@ -23,6 +23,7 @@ class KeptBy:
         leak_class: the contract's class; None for what does not grow.
         verdict: what the process judged: proven, likely, possible or not a problem; None for what does not grow.
         fix: what to do; None where nothing needs doing.
+        fix_share: how much of its bytes that frees, from 0 to 1.
     """
 
     name: str
@@ -34,6 +35,7 @@ class KeptBy:
     leak_class: str | None
     verdict: str | None
     fix: str | None
+    fix_share: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
