@@ -111,9 +111,12 @@ class DataParallel(Alone):
                 gradient.copy_(part)
 
     def share_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
-        if self._model.broadcast_buffers:
-            for buffer in buffers:
-                torch.distributed.broadcast(buffer, self._source, group=self._data_group)
+        if not self._model.broadcast_buffers or not buffers:
+            return
+        if self.settle(FINE) == BROKEN:  # a rank whose optimizer failed says so here
+            raise PeerFailed("guard: another rank failed with an error that is not out of memory: see its log")
+        for buffer in buffers:
+            torch.distributed.broadcast(buffer, self._source, group=self._data_group)
 
     def _least(self, numbers: list[int], about: str) -> list[int]:
         answer = torch.tensor(numbers, dtype=torch.int64)

@@ -22,9 +22,9 @@ from vramlens.recovery.gradient_runs import (
     weighs,
     weighted_sum,
 )
-from vramlens.recovery.loss_calls import IGNORED, LossCalls, watched
+from vramlens.recovery.loss_calls import LossCalls, watched
 from vramlens.recovery.losses import Weights, candidates, loss_of
-from vramlens.recovery.rollback import Buffers, Gradients, RandomState
+from vramlens.recovery.rollback import Buffers, Gradients, RandomState, equal_values
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ else:
 
 _MOST_SAMPLES = 16
 _CHOICES = 4  # of samples, while those that were chosen tell nothing
-_LOSS_BASE = {"torch.float64": 1e-9, "torch.float32": 1e-3}  # of a loss: of the whole batch beside those of its parts
+_LOSS_BASE = {"torch.float64": 1e-9, "torch.float32": 1e-5}  # of a loss: of the whole batch beside those of its parts
 _BASE = {"torch.float64": 1e-10, "torch.float32": 1e-5}
 _HALF = 1e-2
 _NOISE = 20.0
@@ -60,8 +60,9 @@ class SplitCheck:
         parameter: where the largest difference is.
         samples: how many samples were compared, in two parts of unequal size.
         weights: the weights that make them equal.
-        told_apart: the labels of which some were ignored, and by which no other weights gave the same gradient: other
-            batches that ignore some of them need no check of their own; ``ignored``: the values that are ignored.
+        paths: the operations at the top of the loss, as its graph tells, one tuple a summand; None: it does not tell.
+        buffers: those that the whole batch changes; parts leave them as it does.
+        scales: for each summand, whether its divisor was seen to grow with the samples of a part.
         undecided: whether nothing was compared for a reason of this batch: no room, or a loss that is not finite. That
             takes nothing back that an earlier check has proven.
         reason: why they are not equal, or could not be compared; empty where they are.
@@ -75,9 +76,10 @@ class SplitCheck:
     samples: int
     weights: Weights
     reason: str = ""
-    told_apart: frozenset[str] = frozenset()
     undecided: bool = False
-    ignored: frozenset[int] = frozenset({IGNORED})
+    paths: tuple[tuple[str, ...], ...] | None = None
+    scales: tuple[bool, ...] = ()
+    buffers: frozenset[str] = frozenset()
 
 
 def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
@@ -93,8 +95,10 @@ def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
     """
     own = [parameter for _, parameter in what.parameters]
     before, random = Gradients(own), RandomState(what.devices)
-    buffers = Buffers(what.model)
+    buffers = Buffers(what.model, *(what.values.modules if what.values else ()), all_of_them=True)
     buffers.save()
+    if what.values is not None:
+        what.values.note()
     count = min(samples.count, most, _MOST_SAMPLES)
     try:
         while count >= 2:
@@ -112,6 +116,8 @@ def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
         before.restore()
         buffers.restore()
         random.restore()
+        if what.values is not None:
+            what.values.restore()
     text = (
         "no two samples fit together, so there was nothing to compare: call guard.verify(batch, loss_fn) with smaller"
         " samples before training, or say guard(verify=False)"
@@ -148,8 +154,9 @@ def _compared(
     whole, parts = few(0, count), [few(0, middle), few(middle, count)]
     calls = LossCalls()
 
-    def run(batch: Any, factor: float = 1.0) -> Run:
-        buffers.restore()
+    def run(batch: Any, factor: float = 1.0, *, goes_on: bool = False) -> Run:
+        if not goes_on:
+            buffers.restore()
         random.restore()
         return gradients_of(what, batch, calls, factor)
 
@@ -162,18 +169,24 @@ def _compared(
     problem = unusable(reference)
     if problem:
         return _not_compared(problem, count, undecided=True)
+    after_whole, changed = buffers.values(), frozenset(buffers.changed())
+    once = what.values.read() if what.values is not None else []
     again = run(whole)
+    if what.values is not None and (name := what.values.differing(once, what.values.read())):
+        return _not_compared(f"loss_fn changes {name} with each call, so parts would change it once each", count)
     if furthest(again.gradients, reference.gradients, what)[0] > TOO_NOISY:
         return _not_compared("the same batch gave another gradient the second time: it cannot be checked", count)
     rounded = _rounded(run, samples.chosen(order[::-1]) if samples.free else None, whole)
     floors = floors_of(rounded.gradients, reference.gradients)
     noise = furthest(rounded.gradients, reference.gradients, what, floors)[0]
     try:
-        found = [run(part) for part in parts]
+        found = [run(part, goes_on=index > 0) for index, part in enumerate(parts)]
     except Exception as error:
         if kind_of(error) in (OUT_OF_MEMORY, STICKY):
             raise
         return _not_compared(_fails_on(what.model, samples, sizes[1], count, error), count)
+    updated = _updated_otherwise(after_whole, buffers.values())
+    loss_noise = abs(rounded.loss - reference.loss) / max(abs(reference.loss), 1e-300)
     base = max((_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF)
     tolerance = min(max(base, _NOISE * noise), TOO_NOISY)
     if noise > TOO_NOISY:
@@ -200,8 +213,11 @@ def _compared(
     reason = ""
     if not differs <= tolerance:
         reason = _BY_CLASS if calls.class_weights is not None and not counted else _why(what.model, counted)
+    elif updated:
+        reason = f"each part updates the buffer {updated}, which the whole batch updates once"
     elif what.whole and samples.count > 2:
         allowed = max(max((_LOSS_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF), tolerance)
+        allowed = min(max(allowed, _NOISE * loss_noise), TOO_NOISY)
         ordered = [weights, *(one for one in equal if one is not weights)]
         right = _right_on_the_whole(what, samples, ordered, allowed, buffers, random)
         if isinstance(right, Weights):
@@ -210,12 +226,41 @@ def _compared(
             reason = f"{right}, though a few samples agree: {_means_over(counted)}"
     if reason:
         return SplitCheck(False, differs, noise, tolerance, parameter, count, weights, reason)
-    alike = {one.path for one in equal if one is not weights}
-    labels = {one.path for one, _ in ways if one.path}
-    told_apart = frozenset(labels - alike if "" not in alike else ())
+    paths = reference.top.paths if reference.top is not None else None
     return SplitCheck(
-        True, differs, noise, tolerance, parameter, count, weights, "", told_apart, ignored=frozenset(calls.ignored)
-    )
+        True, differs, noise, tolerance, parameter, count, weights,
+        paths=paths, scales=_scales(found, sizes), buffers=changed,
+    )  # fmt: skip
+
+
+def _scales(found: list[Run], sizes: list[int]) -> tuple[bool, ...]:
+    """For each summand of the loss, whether the divisor grew with the part; empty where its graph does not tell."""
+    first, second = found[0].top, found[1].top
+    if first is None or second is None or first.paths != second.paths or sizes[0] == sizes[1]:
+        return ()
+    scales = []
+    for index in range(len(first.paths)):
+        grows = not math.isclose(first.coefficients[index], second.coefficients[index], rel_tol=1e-6)
+        operands = zip(first.operand_sizes[index], second.operand_sizes[index], strict=True)
+        scales.append(grows and all(a * sizes[1] == b * sizes[0] for a, b in operands))
+    return tuple(scales)
+
+
+def _updated_otherwise(whole: dict[str, torch.Tensor], parts: dict[str, torch.Tensor]) -> str:
+    """The name of a buffer that parts leave otherwise than the whole batch does; empty: there is none."""
+    for name, expected in whole.items():
+        actual = parts.get(name)
+        if actual is None or actual.shape != expected.shape:
+            return name
+        if equal_values(actual, expected):
+            continue
+        if not expected.dtype.is_floating_point:
+            return name
+        base = _BASE.get(str(expected.dtype), _HALF)
+        difference = (actual.double() - expected.double()).norm()
+        if not float(difference) <= 100 * base * float(expected.double().norm()):
+            return name
+    return ""
 
 
 def _rounded(run: Callable[..., Run], turned: Any, whole: Any) -> Run:
