@@ -189,7 +189,10 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda m, b: per_sample(m, b).sum(),
     "sum over a number": lambda m, b: per_sample(m, b).sum() / 7,
     "sum and count": lambda m, b: (per_sample(m, b).sum(), len(b["x"])),
-    "sum and labels": lambda m, b: (cross_entropy(m, b, ignore_index=0, reduction="sum"), (b["y"] != 0).sum().clamp(min=1)),
+    "sum and labels": lambda m, b: (
+        cross_entropy(m, b, ignore_index=0, reduction="sum"),
+        (b["y"] != 0).sum().clamp(min=1),
+    ),
     "regularised": lambda m, b: squared(m, b) + 1e-3 * sum(p.square().sum() for p in m.parameters()),
     "two means": lambda m, b: squared(m, b) + 0.5 * cross_entropy(m, b, ignore_index=0),
     "root": lambda m, b: squared(m, b).sqrt(),
@@ -210,9 +213,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         draw = random.Random(self.seed)
-        self.middle = draw.choice(list(MIDDLES))
+        self.middle = draw.choice([*MIDDLES, "tanh", "tanh", "layer norm", "layer norm"])
         self.losses = [draw.choice(list(LOSSES)) for _ in range(3)]
-        self.order = draw.choice(["one", "one", "alternating", "A A B", "changes inside", "grows inside", "counts inside"])
+        self.order = draw.choice(
+            ["one", "one", "alternating", "A A B", "changes inside", "grows inside", "counts inside"]
+        )
         self.optimizer = draw.choice(["sgd", "momentum", "adam", "adam foreach", "adam fused", "data", "data momentum"])
         self.scaled = draw.random() < 0.25 and self.dtype is torch.float32
         self.clip = draw.choice([None, None, 0.5, "function"])
@@ -406,10 +411,10 @@ def trial(plan: Plan, rank: int = 0, wrap: Callable[[nn.Module], nn.Module] = la
     for step in range(STEPS):
         loss_fn = training.begin(step)
         try:
-            with failing:
-                for part in range(plan.window):
-                    batch = plan.batch(step * plan.window + part, rank)
-                    last = part == plan.window - 1
+            for part in range(plan.window):
+                batch = plan.batch(step * plan.window + part, rank)
+                last = part == plan.window - 1
+                with failing:
                     watch.step(batch, loss_fn, commit=last, scale=1 / plan.window)
         except (torch.OutOfMemoryError, PeerFailed) as error:
             result |= {"outcome": "refused", "words": str(error)}
@@ -423,7 +428,11 @@ def trial(plan: Plan, rank: int = 0, wrap: Callable[[nn.Module], nn.Module] = la
             result |= {"outcome": "wrong", "words": f"step {step + 1} is {worst:.1e} off"}
             break
     headline = watch.report().headline
-    if result["outcome"] == "equal" and plan.micro_batch is None and not torch.equal(torch.get_rng_state(), expected_random):
+    if (
+        result["outcome"] == "equal"
+        and plan.micro_batch is None
+        and not torch.equal(torch.get_rng_state(), expected_random)
+    ):
         split = any(event.kind == "split" for event in watch.report().events)
         if not split:
             result |= {"outcome": "wrong", "words": "other random numbers"}
@@ -458,6 +467,124 @@ def trials(seeds: Iterator[int], device: str, dtype: torch.dtype) -> dict[str, A
     }  # fmt: skip
 
 
+def real_trial(seed: int) -> dict[str, Any]:
+    """A trial on a GPU with a limit below its peak: requests fail where they are made, nothing is injected."""
+    draw = random.Random(seed)
+    name = draw.choice([name for name in LOSSES if name not in ("root", "with text")])
+    plan = Plan(seed, "cuda", torch.float64)
+    plan.sizes = [draw.randint(200_000, 600_000) for _ in plan.sizes]
+    plan.middle = draw.choice(["tanh", "layer norm", "batch norm", "average"])
+    if name == "contrastive":
+        plan.sizes = [size // 200 for size in plan.sizes]
+    plan.losses, plan.order, plan.window, plan.micro_batch = [name] * 3, "one", 1, None
+    plain, expected = Training(plan), []
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    for step in range(STEPS):
+        plain.plain_step(step)
+        expected.append(state_of(plain.model, plain.optimizer))
+    peak = torch.cuda.max_memory_reserved()
+    del plain
+    gc.collect()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    failed_before = torch.cuda.memory_stats()["num_ooms"]
+    training = Training(plan)
+    watch = guard(training.model, training.optimizer, clip=training.clip(), threshold=1.0)
+    torch.cuda.set_per_process_memory_fraction(draw.uniform(0.5, 0.95) * peak / total)
+    result: dict[str, Any] = {"outcome": "equal", "steps": 0, "off": 0.0}
+    try:
+        for step in range(STEPS):
+            loss_fn = training.begin(step)
+            watch.step(plan.batch(step), loss_fn)
+            result["off"] = max(
+                result["off"], differs(state_of(training.model, training.optimizer), expected[step], plan.dtype)
+            )
+            result["steps"] += 1
+    except torch.OutOfMemoryError as error:
+        result |= {"outcome": "refused", "words": str(error)}
+    except Exception as error:
+        result |= {"outcome": "error", "words": f"{type(error).__name__}: {error}"}
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    result["failures"] = torch.cuda.memory_stats()["num_ooms"] - failed_before
+    result["headline"] = watch.report().headline
+    if not result["off"] <= TOLERANCE[plan.dtype]:
+        result |= {"outcome": "wrong", "words": f"step {result['steps']} is {result['off']:.1e} off"}
+    if result["failures"] and result["headline"].startswith("No memory ran out"):
+        result |= {"outcome": "wrong", "words": f"{result['failures']} failures, and: {result['headline']}"}
+    return result | {"plan": f"{plan.middle}, {name}, {plan.optimizer}"}
+
+
+def real_trials(seeds: Iterator[int]) -> dict[str, Any]:
+    """Counts of the outcomes of trials with real failures."""
+    results = [(seed, real_trial(seed)) for seed in seeds]
+    counts = collections.Counter(result["outcome"] for _, result in results)
+    return {
+        "trials": len(results), **counts,
+        "steps": sum(result["steps"] for _, result in results),
+        "failures": sum(result["failures"] for _, result in results),
+        "furthest_float64": max((result["off"] for _, result in results if result["outcome"] != "wrong"), default=0.0),
+        "wrong_trials": [{"seed": seed, **result} for seed, result in results if result["outcome"] in ("wrong", "error")],
+    }  # fmt: skip
+
+
+def rank_trials(rank: int, world: int, store: str, seeds: range, answers: Any) -> None:
+    """The trials of one rank: all ranks make the same ones, each with its own batches and failures."""
+    torch.set_num_threads(1)
+    quiet()
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+    counts: collections.Counter[str] = collections.Counter()
+    wrong, failures, steps = [], 0, 0
+    for seed in seeds:
+        plan = Plan(seed)
+        if plan.middle in ("noise", "counting", "spectral norm", "replacing") or plan.thaws or plan.freezes:
+            continue  # DistributedDataParallel itself cannot: it looks at parameters once
+        try:
+            result = trial(plan, rank, lambda model: DistributedDataParallel(model))
+        except RuntimeError as error:  # the plain program fails: none of the guard's affairs
+            result = {"outcome": "skipped", "words": str(error), "failures": 0, "steps": 0}
+        outcomes: list[Any] = [None] * world
+        torch.distributed.all_gather_object(outcomes, result["outcome"])
+        if result["outcome"] == "equal" and "refused" in outcomes:
+            result = result | {"outcome": "wrong", "words": "another rank stopped, this one did not"}
+        counts[result["outcome"]] += 1
+        failures += result["failures"]
+        steps += result["steps"]
+        if result["outcome"] in ("wrong", "error"):
+            wrong.append({"seed": seed, "rank": rank, **result, "plan": str(vars(plan))})
+    found = {"trials": sum(counts.values()), **counts, "steps": steps, "failures": failures, "wrong_trials": wrong}
+    answers.put((rank, found))
+    torch.distributed.barrier()
+
+
+def in_ranks(world: int, seeds: range) -> dict[str, Any]:
+    """What each rank found."""
+    context = torch.multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        arguments = [(rank, world, store, seeds, answers) for rank in range(world)]
+        processes = [context.Process(target=rank_trials, args=row, daemon=True) for row in arguments]
+        for process in processes:
+            process.start()
+        rows = dict(answers.get() for _ in processes)
+        for process in processes:
+            process.join(60)
+    return {"ranks": rows, "wrong_trials": [row for found in rows.values() for row in found["wrong_trials"]]}
+
+
+def until(seconds: float, seeds: range) -> Iterator[int]:
+    """Seeds, as long as there is time."""
+    end = time.monotonic() + seconds
+    for seed in seeds:
+        if time.monotonic() > end:
+            return
+        yield seed
+
+
 def quiet() -> None:
     """The guard's remarks on stderr are many here."""
     import vramlens.recovery.guarding as guarding
@@ -471,10 +598,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no trial after so many")
     options = parser.parse_args()
     torch.set_num_threads(1)
     quiet()
-    found = trials(iter(range(options.first, options.first + options.count)), options.device, torch.float64)
+    seeds = range(options.first, options.first + options.count)
+    half = options.seconds / 2
+    if options.ranks > 1:
+        found = in_ranks(options.ranks, seeds)
+    elif options.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        injected = trials(until(half, seeds[: len(seeds) // 2]), "cuda", torch.float64)
+        real = real_trials(until(half, seeds[len(seeds) // 2 :]))
+        found = {"injected": injected, "real": real, "wrong_trials": injected["wrong_trials"] + real["wrong_trials"]}
+    else:
+        found = trials(until(options.seconds, seeds), options.device, torch.float64)
     print(json.dumps(found, indent=1))
     return int(bool(found["wrong_trials"]))
 

@@ -26,12 +26,19 @@ class PartsSeen:
     Attributes:
         tops: of each part's loss the summands, as its graph tells; None where it does not.
         shares: what each part's loss was multiplied by (with ``(sum, count)`` the same for all).
+        sums: of each part with ``(sum, count)``, without a graph.
         operations: all differentiable operations of the first part.
     """
 
     tops: list[list[Term] | None] = field(default_factory=list)
     shares: list[Any] = field(default_factory=list)
+    sums: list[torch.Tensor] = field(default_factory=list)
     operations: frozenset[str] = frozenset()
+
+    @property
+    def empty(self) -> list[bool]:
+        """Which parts have a sum of zero, as parts without a label have: is their count none, too?"""
+        return (torch.stack(self.sums) == 0).tolist() if self.sums else []
 
     def note(self, loss: torch.Tensor, share: Any) -> None:
         """Looks at a part's loss before its backward."""
@@ -51,6 +58,7 @@ class Call:
         size: samples a part had in the latest attempt; None: it was whole.
         parts_seen: what its parts did in the latest attempt; None: it was whole.
         form: what the proof of its split holds for.
+        doubts: how often what its parts did was no proof.
         number: its own.
         refusal: why this batch must not be split; empty: nothing is known against it.
     """
@@ -63,6 +71,7 @@ class Call:
     parts_seen: PartsSeen | None = None
     form: Any = None
     refusal: str = ""
+    doubts: int = 0
     number: int = field(default_factory=itertools.count().__next__)
 
     def split(self, function: SplitFunction | None) -> Samples:
@@ -148,6 +157,7 @@ class Runner:
         seen = call.parts_seen
         assert seen is not None
         seen.note(first.value, 1.0)
+        seen.sums.append(first.value.detach().clone())
         total, count = first.value.detach().clone(), first.count
         self._backward(first.value * (call.scale / guess))
         del first
@@ -156,6 +166,7 @@ class Runner:
             if loss.count is None:
                 raise UsageError("loss_fn gave (sum, count) for one part and a mean for another: give always the same")
             seen.note(loss.value, 1.0)
+            seen.sums.append(loss.value.detach().clone())
             total, count = total + loss.value.detach(), count + loss.count
             self._backward(loss.value * (call.scale / guess))
             del loss

@@ -35,6 +35,7 @@ class Checked:
         scale: what a gradient scaler multiplies losses by: without it gradients of 16 bits vanish.
         whole: compare the loss of the whole batch, too, without gradients. Not where ranks share a model: one that has
             no room would leave the others waiting.
+        part_size: samples of the parts that the batch is to be split into, where that is known.
         values: what the loss function reads of its program; None: it is not looked at.
     """
 
@@ -47,6 +48,7 @@ class Checked:
     scale: float = 1.0
     whole: bool = True
     values: PlainValues | None = None
+    part_size: int | None = None
 
 
 @dataclass(slots=True)
@@ -111,6 +113,8 @@ def unusable(run: Run) -> str:
         return "no parameter has a gradient"
     if not all(gradient is None or bool(gradient.isfinite().all()) for gradient in run.gradients):
         return "gradients are not finite: nothing can be compared"
+    if not any(gradient is not None and bool(gradient.any()) for gradient in run.gradients):
+        return "all gradients of these samples are zero: nothing can be compared"
     return ""
 
 

@@ -56,7 +56,7 @@ class Guard:
         self._meter = options.meter or meter_of(self._devices[0])
         self._ranks = ranks_of(model, options.timeout_s)
         self._story = Story()
-        self._steps = self._failures = self._recovered = self._calls_seen = self._elsewhere = 0
+        self._steps = self._failures = self._recovered = self._calls_seen = self._elsewhere = self._caught = 0
         self._failed_before = self._failed_requests()
         self._stop_reason: Stop | None = None
         self._clean, self._wait = 0, options.grow_after
@@ -77,7 +77,7 @@ class Guard:
             options=StepOptions(options.clip, options.step_backup), meter=self._meter, note=self._note,
         )  # fmt: skip
         around = Surroundings(
-            model, self._named, self._devices, self._meter.release, self._committing.scale, self._note,
+            model, self._named, self._devices, self._after_a_failed_check, self._committing.scale, self._note,
             self._ranks.least if self._ranks.sharded else None,
         )  # fmt: skip
         self._proofs = SplitProofs(around, options)
@@ -166,7 +166,7 @@ class Guard:
             self._calls_seen, self._runner.forwards,
             self._stop_reason, self._story.events, self._story.left_out,
             elsewhere=self._elsewhere,
-            caught=max(0, self._failed_requests() - self._failed_before - self._failures),
+            caught=self._caught_requests(),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -241,6 +241,8 @@ class Guard:
             with self._ranks.attempt():
                 for call in calls:
                     loss = self._run(call)
+            self._runner.phase = "reduction"
+            self._ranks.make_room(self._parameters)
             return loss, None
         except Exception as error:
             failure = self._failure_in(error)
@@ -270,6 +272,8 @@ class Guard:
     def _is_confirmed(self, calls: list[Call]) -> bool:
         """Whether the parts of all calls did what was proven, and changed no buffer that they should not."""
         model = self._runner.model
+        if self._remedies.undo_recomputation(self._buffers.changed, self._model_values.changed_holders):
+            return False
         confirmed = [self._proofs.confirmed(call, model, self._buffers.changed) for call in calls]
         return all(confirmed)
 
@@ -363,9 +367,19 @@ class Guard:
             self._stop_reason = stop_of_buffers(self._steps + 1, str(error))
             raise
 
+    def _caught_requests(self) -> int:
+        """Failed requests that were none of this guard's failures: as the allocator counts them, if it does."""
+        counted_by_allocator = self._failed_requests() - self._failed_before - self._failures
+        return max(self._caught, counted_by_allocator)
+
     def _failed_requests(self) -> int:
         """Requests that the allocator has refused, whoever caught that; 0 where nobody counts."""
         return int(getattr(self._meter, "failed_requests", int)())
+
+    def _after_a_failed_check(self) -> None:
+        """Called where a check ran out of memory, which is no failure of training."""
+        self._caught += 1
+        self._meter.release()
 
     def _check_bytes(self) -> None:
         """Says so when a failed attempt's bytes have not come back."""
@@ -395,6 +409,8 @@ class Guard:
         self._failures += 1
         text, self._stop_reason = stop_outside(self._steps + 1, is_half_done(error), failure_of(error).tried_bytes)
         self._note("failure", text)
+        if hasattr(error, "add_note"):
+            error.add_note(f"vramlens guard: {self.report().headline}\nnext: {self._stop_reason.next}")
 
     def _abort_sharded(self, error: BaseException) -> None:
         """A model that is spread over ranks cannot be recovered in the middle: leaves what a restart needs."""
@@ -455,6 +471,10 @@ class Guard:
             self._options.on_change(before, size, why)
 
     def _note(self, kind: str, text: str, changes_numbers: bool = False, size: int | None = None) -> None:
+        self._caught += kind == "caught"
+        if kind == "step":  # a failure in the optimizer's step, which is repeated
+            self._failures += 1
+            self._recovered += 1
         self._story.add(Event(self._steps + 1, kind, text, changes_numbers, size))
 
 

@@ -94,6 +94,11 @@ class PlainValues:
             if type(now) is not type(value) or now != value:
                 place.write(value)
 
+    def changed_holders(self) -> set[int]:
+        """The identities of the dicts in which a value is not what it was when it was noted."""
+        pairs = zip(self._places, self._values, strict=True)
+        return {id(place.holder) for place, value in pairs if repr(place.read()) != repr(value)}
+
     def read(self) -> list[Any]:
         """The values now."""
         return [place.read() for place in self._places]

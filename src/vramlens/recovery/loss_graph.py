@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vramlens.recovery.rollback import on_host
+
 if TYPE_CHECKING:
     import torch
 else:
@@ -76,9 +78,11 @@ def top_of(terms: Sequence[Term] | None) -> Top | None:
     """The same in numbers; None where there is nothing to read. Waits for the GPU."""
     if terms is None:
         return None
+    with on_host():
+        coefficients = tuple(numbers_of(terms))
     return Top(
         tuple(tuple(term.path) for term in terms),
-        tuple(numbers_of(terms)),
+        coefficients,
         tuple(tuple(term.operand_sizes) for term in terms),
     )
 
@@ -94,7 +98,8 @@ def terms_of(loss: torch.Tensor) -> list[Term] | None:
     """
     terms: list[Term] = []
     try:
-        _descend(loss.grad_fn, Term(), terms)
+        with on_host():  # saved numbers do not pass through modes of the program
+            _descend(loss.grad_fn, Term(), terms)
     except (NotLinear, RuntimeError, AttributeError, TypeError):
         return None
     return terms or None

@@ -52,8 +52,8 @@ class StepValues:
         self._counters: list[float] = []
         self._is_exact = False
 
-    def note(self) -> None:
-        """Keeps the values as they are."""
+    def note(self) -> bool:
+        """Keeps the values as they are; False where there was no room for a copy."""
         tensors = self._tensors()
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._versions = [version_of(tensor) for tensor in tensors]
@@ -68,6 +68,7 @@ class StepValues:
                 self._is_exact, self._copies = False, []
         if not self._is_exact:
             self._counters = self._steps_made()
+        return self._is_exact or size > _COMPARED_BYTES
 
     def changed(self) -> bool | None:
         """Whether something has changed; None: nothing can tell."""

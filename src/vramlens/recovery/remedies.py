@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.admission import PeakGuess
 from vramlens.recovery.attempts import Call
 from vramlens.recovery.batch_parts import CannotSplit
-from vramlens.recovery.failures import STICKY, Failure, kind_of, let_go
+from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
 from vramlens.recovery.guard_options import GuardOptions
 from vramlens.recovery.losses import loss_of
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.recompute import Unit, checkpoint_module, is_compiled, offloaded, saved_bytes, units_of
+from vramlens.recovery.recompute import (
+    Unit,
+    checkpoint_module,
+    is_compiled,
+    offloaded,
+    saved_bytes,
+    uncheckpoint_module,
+    units_of,
+)
 from vramlens.recovery.rollback import Buffers, RandomState
 from vramlens.recovery.split_check import IS_NORMALISED, SplitCheck
 from vramlens.recovery.split_proofs import SplitProofs, Surroundings
@@ -53,6 +61,7 @@ class Remedies:
         self._tried: int | None = None
         self._freed = False
         self._checkpointed: list[str] = []
+        self._unfit: set[str] = set()  # blocks that must not be recomputed
         self._offloading = False
         self._guess = PeakGuess(meter, options.threshold)
 
@@ -79,6 +88,29 @@ class Remedies:
             if action is not None:
                 return action
         return None
+
+    def undo_recomputation(
+        self, changed_buffers: Callable[[], list[str]], changed_values: Callable[[], set[int]]
+    ) -> bool:
+        """Whether a block that is recomputed has changed something of its own: it would do so twice, and is left alone.
+
+        Running statistics of norms are kept by the recomputation itself.
+        """
+        if not self._checkpointed:
+            return False
+        buffers, holders = set(changed_buffers()), changed_values()
+        modules = dict(self._inner().named_modules())
+        prefix = "" if self._inner() is self._model else "module."
+        undone = False
+        for name in list(self._checkpointed):
+            changed = _own_changes(modules[name], f"{prefix}{name}.", buffers, holders)
+            if changed:
+                uncheckpoint_module(modules[name])
+                self._checkpointed.remove(name)
+                self._unfit.add(name)
+                self._refuse("checkpoint", f"{name} changes {changed} in its forward, and would change it twice")
+                undone = True
+        return undone
 
     def exhausted(self) -> str:
         """Why no remedy is left, in one sentence."""
@@ -190,7 +222,7 @@ class Remedies:
         if is_compiled(self._model):
             self._why_not["checkpoint"] = "a compiled model would be compiled again: torch.compile after checkpointing"
             return None
-        waiting = [unit for unit in units_of(self._inner()) if unit.name not in self._checkpointed]
+        waiting = [unit for unit in units_of(self._inner()) if unit.name not in (*self._checkpointed, *self._unfit)]
         if not waiting:
             self._why_not["checkpoint"] = (
                 f"{counted(len(self._checkpointed), 'module')} recomputed already"
@@ -232,6 +264,8 @@ class Remedies:
         except Exception as error:  # no room, or one sample is none: then by their names' order
             if kind_of(error) == STICKY:
                 raise
+            if kind_of(error) == OUT_OF_MEMORY:
+                self._note("caught", "out of memory while blocks were measured with one sample")
             let_go(error)
         finally:
             buffers.restore()
@@ -252,6 +286,20 @@ class Remedies:
     def _refuse(self, remedy: str, reason: str) -> None:
         self._why_not[remedy] = reason
         self._note("refusal", f"does not {remedy}: {reason}")
+
+
+def _own_changes(module: Any, prefix: str, buffers: set[str], holders: set[int]) -> str:
+    """What a block's forward has changed, by name; empty: nothing, or only a norm's running statistics."""
+    for path, inner in module.named_modules():
+        if isinstance(inner, torch.nn.modules.batchnorm._NormBase):
+            continue
+        for key in inner._buffers:
+            name = f"{prefix}{path}{'.' if path else ''}{key}"
+            if name in buffers:
+                return f"the buffer {name}"
+        if id(vars(inner)) in holders:
+            return f"an attribute of {type(inner).__name__}"
+    return ""
 
 
 def _way_around(check: SplitCheck) -> str:

@@ -31,6 +31,17 @@ class RandomState:
         self._cpu = torch.get_rng_state()
         self._devices = [(device, torch.cuda.get_rng_state(device)) for device in devices if device.type == "cuda"]
 
+    def moved(self) -> bool:
+        """Whether random numbers have been drawn since."""
+        numpy = sys.modules.get("numpy")
+        if self._numpy is not None and numpy is not None:
+            now = numpy.random.get_state()
+            if now[2] != self._numpy[2] or (now[1] != self._numpy[1]).any():
+                return True
+        if random.getstate() != self._python or not torch.equal(torch.get_rng_state(), self._cpu):
+            return True
+        return any(not torch.equal(torch.cuda.get_rng_state(device), state) for device, state in self._devices)
+
     def restore(self) -> None:
         """Back to what it was."""
         random.setstate(self._python)

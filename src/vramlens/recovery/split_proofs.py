@@ -29,6 +29,7 @@ _UNEVEN = (
     "what the parts were divided by does not fit the number by which they count: return (sum, count), or give count_fn"
 )
 _MOST_FORMS = 64
+_MOST_DOUBTS = 2  # checks of one batch after its parts have run
 _CHECKED_AGAIN = frozenset(digit * 10**zeros for zeros in range(1, 6) for digit in (1, 2, 5))
 """At which splits of a form the check is repeated: values of a batch may do what no setting tells."""
 _COUNTED = {"samples": "number of samples", "sum and count": "count that loss_fn gives"}
@@ -112,15 +113,19 @@ class SplitProofs:
         if not proof.check.equal:
             return True  # strict=False: what it changes has been said
         verdict, reason = self._verdict(proof, seen, changed_buffers)
-        if verdict == UNSURE and proof.checked == call.number:
-            verdict = CONFIRMED  # the check of this very batch has told
+        if verdict == UNSURE and proof.checked == call.number:  # the check of this very batch tells
+            verdict = CONFIRMED if proof.check.whole_compared else REFUSED
         agreed = self._agreed(verdict)
+        call.doubts += agreed == UNSURE
+        if call.doubts > _MOST_DOUBTS:
+            agreed, reason = REFUSED, reason or _UNREAD
         if agreed == UNSURE:
             before, proof = proof.check, self._checked(call, model)
             if not proof.check.equal or proof.check.weights.name != before.weights.name:
                 return not proof.check.equal and not self._options.strict
+            agreed = CONFIRMED if self._agreed(int(proof.check.whole_compared)) else REFUSED
             proof.operations = (proof.operations or frozenset()) | seen.operations
-        elif agreed == REFUSED:
+        if agreed == REFUSED:
             reason = reason or "refused on another rank"
             if not self._options.strict:
                 self._around.note("check", f"splits although gradients change: {reason}", True)
@@ -143,6 +148,7 @@ class SplitProofs:
         settings = Checked(
             getattr(model, "_orig_mod", model), around.parameters, call.loss_fn, self._options.count_fn,
             around.devices, around.clean, scale=around.scale(), whole=around.agree is None, values=values,
+            part_size=call.size,
         )  # fmt: skip
         most = samples.count if call.size is None else max(2, call.size)
         return check_split(settings, samples, most)
@@ -171,17 +177,20 @@ class SplitProofs:
         assert call.samples is not None
         before = self._proofs.get(call.form)
         check = self._check(call, call.samples, model)
-        if check.undecided and before is not None and before.check.equal:
-            check = before.check  # proven before, and nothing was learned
+        if self._agreed(int(not check.undecided)) == 0 and before is not None and before.check.equal:
+            check = replace(before.check, whole_compared=False)  # proven before, and nothing was learned
+            return self._kept(call, check, before)
         if not self._agreed(int(check.equal)) and check.equal:
             check = replace(check, equal=False, error=None, reason="refused on another rank")
-        if before is None or check is not before.check:
-            self._note_check(check)
+        self._note_check(check)
         if before is not None and before.check.equal and not check.equal and before.trusted:
             batches = counted(before.trusted, "batch", "batches")
             self._around.note(
                 "check", f"{batches} since the last check may have had another gradient: {check.reason}", True
             )
+        return self._kept(call, check, before)
+
+    def _kept(self, call: Call, check: SplitCheck, before: Proof | None) -> Proof:
         proof = Proof(check, call.number, None if before is None else before.operations)
         proof.splits = 0 if before is None else before.splits
         while len(self._proofs) >= _MOST_FORMS:
@@ -245,12 +254,13 @@ def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
         return UNSURE, _UNREAD
     shares = [float(share) for share in seen.shares]
     are_sums = check.weights.add_up or check.weights.name == "sum and count"
+    if check.weights.name == "sum and count" and any(seen.empty):
+        return UNSURE, "a part whose sum is zero has a count"
     for index in range(len(check.paths)):
         weighed = [top.coefficients[index] * share for top, share in zip(tops, shares, strict=True) if top]
-        largest = max(abs(weight) for weight in weighed)
-        is_even = max(weighed) - min(weighed) <= _ROUNDED * largest
-        if not math.isfinite(largest):
+        if not all(math.isfinite(weight) for weight in weighed):
             return UNSURE, _UNREAD
+        is_even = max(weighed) - min(weighed) <= _ROUNDED * max(abs(weight) for weight in weighed)
         if not are_sums and not (check.scales and check.scales[index]):
             return UNSURE, _UNREAD
         if not is_even:
