@@ -41,6 +41,9 @@ class Alone:
         """Into how many parts all ranks split."""
         return wanted
 
+    def make_room(self, _parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Takes the room that ``reduce`` needs: a failure in the middle of it would leave the others waiting."""
+
     def reduce(self, _parameters: Sequence[torch.nn.Parameter]) -> None:
         """Averages gradients over the ranks."""
 
@@ -76,6 +79,7 @@ class DataParallel(Alone):
         ranks = torch.distributed.get_process_group_ranks(self._data_group)
         self._group = torch.distributed.new_group(ranks, timeout=timedelta(seconds=timeout_s), backend="gloo")
         self._world = len(ranks)
+        self._room: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
         self._source = ranks[0]
 
     def settle(self, status: int) -> int:
@@ -92,6 +96,14 @@ class DataParallel(Alone):
         with self._model.no_sync():
             yield
 
+    def make_room(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        for parameter in parameters:  # those that only other ranks use need a gradient here as well
+            kind = parameter.dtype, parameter.device
+            size = sum(p.numel() for p in parameters if (p.dtype, p.device) == kind)
+            size = min(size, _BUCKET_BYTES // parameter.element_size())
+            if kind not in self._room or self._room[kind].numel() < size:
+                self._room[kind] = torch.empty(size, dtype=parameter.dtype, device=parameter.device)
+
     def reduce(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Averages gradients over the ranks; a parameter that only others used gets their average, as in PyTorch."""
         there = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
@@ -103,17 +115,25 @@ class DataParallel(Alone):
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
         for bucket in _buckets(gradients):
-            flat = torch._utils._flatten_dense_tensors(bucket)  # type: ignore[no-untyped-call]
-            flat.div_(self._world)
-            torch.distributed.all_reduce(flat, group=self._data_group)
-            parts = torch._utils._unflatten_dense_tensors(flat, bucket)  # type: ignore[no-untyped-call]
+            if len(bucket) == 1:
+                torch.distributed.all_reduce(bucket[0].div_(self._world), group=self._data_group)
+                continue
+            sizes = [gradient.numel() for gradient in bucket]
+            flat = self._room[bucket[0].dtype, bucket[0].device][: sum(sizes)]
+            parts = [part.view_as(gradient) for part, gradient in zip(torch.split(flat, sizes), bucket, strict=True)]
+            for gradient, part in zip(bucket, parts, strict=True):
+                part.copy_(gradient)
+            torch.distributed.all_reduce(flat.div_(self._world), group=self._data_group)
             for gradient, part in zip(bucket, parts, strict=True):
                 gradient.copy_(part)
 
     def share_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
-        if self._model.broadcast_buffers:
-            for buffer in buffers:
-                torch.distributed.broadcast(buffer, self._source, group=self._data_group)
+        if not self._model.broadcast_buffers or not buffers:
+            return
+        if self.settle(FINE) == BROKEN:  # a rank whose optimizer failed says so here
+            raise PeerFailed("guard: another rank failed with an error that is not out of memory: see its log")
+        for buffer in buffers:
+            torch.distributed.broadcast(buffer, self._source, group=self._data_group)
 
     def _least(self, numbers: list[int], about: str) -> list[int]:
         answer = torch.tensor(numbers, dtype=torch.int64)
@@ -190,10 +210,11 @@ def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     size = 0
     for gradient in gradients:
         same = bucket and (bucket[0].dtype, bucket[0].device) == (gradient.dtype, gradient.device)
-        if bucket and (not same or size >= _BUCKET_BYTES):
+        more = gradient.numel() * gradient.element_size()
+        if bucket and (not same or size + more > _BUCKET_BYTES):
             yield bucket
             bucket, size = [], 0
         bucket.append(gradient)
-        size += gradient.numel() * gradient.element_size()
+        size += more
     if bucket:
         yield bucket

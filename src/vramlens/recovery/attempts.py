@@ -3,18 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
 from vramlens.recovery.batch_parts import Samples, SplitFunction, ranges
+from vramlens.recovery.loss_graph import Term, operations_of, terms_of
 from vramlens.recovery.losses import Loss, LossFunction, Weights, empty, loss_of
 
 if TYPE_CHECKING:
     import torch
 else:
     from vramlens.recovery.late_torch import torch
+
+
+@dataclass(slots=True)
+class PartsSeen:
+    """What the parts of a batch did: by what their losses are divided, and what they were multiplied by.
+
+    Attributes:
+        tops: of each part's loss the summands, as its graph tells; None where it does not.
+        shares: what each part's loss was multiplied by (with ``(sum, count)`` the same for all).
+        sums: of each part with ``(sum, count)``, without a graph.
+        operations: all differentiable operations of the first part.
+    """
+
+    tops: list[list[Term] | None] = field(default_factory=list)
+    shares: list[Any] = field(default_factory=list)
+    sums: list[torch.Tensor] = field(default_factory=list)
+    operations: frozenset[str] = frozenset()
+
+    @property
+    def empty(self) -> list[bool]:
+        """Which parts have a sum of zero, as parts without a label have: is their count none, too?"""
+        return (torch.stack(self.sums) == 0).tolist() if self.sums else []
+
+    def note(self, loss: torch.Tensor, share: Any) -> None:
+        """Looks at a part's loss before its backward."""
+        if not self.tops:
+            self.operations = operations_of(loss)
+        self.tops.append(terms_of(loss))
+        self.shares.append(share)
 
 
 @dataclass(slots=True)
@@ -25,6 +56,11 @@ class Call:
         scale: what its loss is multiplied by.
         samples: found when it first has to be split.
         size: samples a part had in the latest attempt; None: it was whole.
+        parts_seen: what its parts did in the latest attempt; None: it was whole.
+        form: what the proof of its split holds for.
+        doubts: how often what its parts did was no proof.
+        number: its own.
+        refusal: why this batch must not be split; empty: nothing is known against it.
     """
 
     batch: Any
@@ -32,6 +68,11 @@ class Call:
     scale: float = 1.0
     samples: Samples | None = None
     size: int | None = None
+    parts_seen: PartsSeen | None = None
+    form: Any = None
+    refusal: str = ""
+    doubts: int = 0
+    number: int = field(default_factory=itertools.count().__next__)
 
     def split(self, function: SplitFunction | None) -> Samples:
         """Its samples.
@@ -71,6 +112,7 @@ class Runner:
     def split(self, call: Call, bounds: list[tuple[int, int]], weights: Weights) -> torch.Tensor:
         """The same in parts: losses that are means are weighted, sums are divided by the count of the whole."""
         assert call.samples is not None
+        call.parts_seen = PartsSeen()
         parts = [call.samples.part(start, stop) for start, stop in bounds]
         sizes = [stop - start for start, stop in bounds]
         with _steady_running_statistics(self.model, len(parts)):
@@ -82,6 +124,7 @@ class Runner:
             nothing = empty(shares) if weights.count is not None else [False] * len(parts)
             total: Any = 0.0
             if not nothing[0]:
+                call.parts_seen.note(first.value, shares[0])
                 total = first.value.detach() * shares[0]
                 self._backward(first.value * (shares[0] * call.scale))
             del first
@@ -93,6 +136,7 @@ class Runner:
                     raise UsageError(
                         "loss_fn gave a mean for one part and (sum, count) for another: give always the same"
                     )
+                call.parts_seen.note(loss.value, share)
                 total = total + loss.value.detach() * share
                 self._backward(loss.value * (share * call.scale))
                 del loss
@@ -110,6 +154,10 @@ class Runner:
         if earlier:
             for parameter in self.parameters:
                 parameter.grad = None
+        seen = call.parts_seen
+        assert seen is not None
+        seen.note(first.value, 1.0)
+        seen.sums.append(first.value.detach().clone())
         total, count = first.value.detach().clone(), first.count
         self._backward(first.value * (call.scale / guess))
         del first
@@ -117,6 +165,8 @@ class Runner:
             loss = self._forward(call, part)
             if loss.count is None:
                 raise UsageError("loss_fn gave (sum, count) for one part and a mean for another: give always the same")
+            seen.note(loss.value, 1.0)
+            seen.sums.append(loss.value.detach().clone())
             total, count = total + loss.value.detach(), count + loss.count
             self._backward(loss.value * (call.scale / guess))
             del loss

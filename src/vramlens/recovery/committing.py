@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
 from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
 from vramlens.recovery.meters import Meter
 from vramlens.recovery.optimizer_state import (
-    Backup,
     drop_state,
     make_state,
     size_of_state_to_come,
     state_bytes,
-    state_tensors,
 )
-from vramlens.recovery.rollback import Versions
+from vramlens.recovery.optimizer_values import Backup, StepValues
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -39,12 +38,26 @@ def is_half_done(error: BaseException) -> bool:
     return getattr(error, "vramlens_half_done", False)
 
 
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How the optimizer steps.
+
+    Attributes:
+        clip: the largest norm of all gradients together, or a function to call before the step.
+        backup: copy parameters and state to the host before each step.
+    """
+
+    clip: float | Callable[[], Any] | None
+    backup: bool
+
+
 class Committing:
     """Steps the optimizer.
 
     Its state is made before the first forward, so that the first step needs no more room than the others. A step that
-    runs out of memory is repeated only if nothing was changed yet (PyTorch's version counters tell), or after all was
-    put back from a backup; else it is an error that says so.
+    runs out of memory is repeated only if nothing was changed yet (values tell), or after all was put back from a
+    backup; else it is an error that says so. Unscaling and clipping change gradients only: a failure there is one of
+    the batch, which is run again from its beginning.
     """
 
     def __init__(
@@ -52,9 +65,9 @@ class Committing:
         optimizer: torch.optim.Optimizer | None,
         scaler: Any,
         parameters: Sequence[torch.nn.Parameter],
+        *,
+        options: StepOptions,
         meter: Meter,
-        clip: float | Callable[[], Any] | None,
-        backup: bool,
         note: Note,
     ) -> None:
         if optimizer is not None and isinstance(optimizer, torch.optim.LBFGS):
@@ -65,11 +78,11 @@ class Committing:
                 " losses in the guard do not have: guard(model, optimizer.optimizer, scaler), with that scaler"
             )
         self._optimizer, self._scaler, self._parameters = optimizer, scaler, parameters
-        self._meter, self._clip, self._backup, self._note = meter, clip, backup, note
+        self._meter, self._clip, self._backup, self._note = meter, options.clip, options.backup, note
         self._prepared = self._stepped = False
         self._made: list[torch.Tensor] = []
         self._reserved: torch.Tensor | None = None
-        self._watched: list[torch.Tensor] | None = None
+        self._values = StepValues(optimizer, parameters) if optimizer is not None else None
 
     def prepare(self) -> None:
         """Makes the optimizer's state, or holds the room for it, before the first forward."""
@@ -86,6 +99,7 @@ class Committing:
                     raise
                 text = failure_of(error).text
                 let_go(error)
+                self._note("caught", "out of memory while the optimizer's state was made")
             self._meter.release()
             if last:
                 raise torch.OutOfMemoryError(
@@ -106,11 +120,37 @@ class Committing:
         if states is not None:
             states.clear()
 
+    @property
+    def finishes_gradients(self) -> bool:
+        """Whether gradients are unscaled or clipped before the step."""
+        return self._optimizer is not None and (self._clip is not None or self._unscales_first)
+
+    @property
+    def _unscales_first(self) -> bool:
+        """Whether gradients are unscaled before the step; a fused optimizer does it in its own kernel."""
+        return self._scaler is not None and not getattr(self._optimizer, "_step_supports_amp_scaling", False)
+
+    def finish_gradients(self) -> None:
+        """Unscales and clips."""
+        if not self.finishes_gradients:
+            return
+        if self._scaler is not None and self._scaler.is_enabled():
+            self._scaler.unscale_(self._optimizer)
+        if callable(self._clip):
+            self._clip()
+        elif self._clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._clip)
+
+    def ease(self) -> None:
+        """Lets later steps do with less room."""
+        self._meter.release()
+        _one_by_one(self._optimizer)
+
     def commit(self) -> None:
-        """Unscales, clips, steps, and sets gradients to None.
+        """Steps, and sets gradients to None.
 
         Raises:
-            torch.OutOfMemoryError: it ran out of memory after it had begun to change something.
+            torch.OutOfMemoryError: it ran out of memory after it had begun to change something, or three times.
         """
         optimizer = self._optimizer
         if optimizer is None:
@@ -119,70 +159,59 @@ class Committing:
             # Parameters that no loss reached get no state, as without the guard.
             drop_state(optimizer, [parameter for parameter in self._made if parameter.grad is None])
             self._made, self._reserved = [], None
-        self._carefully(self._clip_gradients, lambda: [p.grad for p in self._parameters if p.grad is not None], "clip")
-        watched = self._watched
-        if watched is None:
-            watched = [*self._parameters, *state_tensors(optimizer)]
-        self._carefully(self._step, lambda: watched, "step")
-        if self._watched is None or not self._stepped:
-            self._watched = [*self._parameters, *state_tensors(optimizer)]
+        self._step_carefully(optimizer)
         self._stepped = True
         if self._scaler is not None:
             self._scaler.update()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _clip_gradients(self) -> None:
-        if self._clip is None:
-            return
-        if self._scaler is not None:
-            self._scaler.unscale_(self._optimizer)
-        if callable(self._clip):
-            self._clip()
-        else:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self._clip)
-
-    def _step(self) -> None:
-        assert self._optimizer is not None
-        if self._scaler is not None:
-            self._scaler.step(self._optimizer)
-        else:
-            self._optimizer.step()
-
-    def _carefully(self, act: Callable[[], None], touched: Callable[[], list[Any]], doing: str) -> None:
-        if doing == "clip" and self._clip is None:
-            return
-        versions = Versions(touched())
-        backup = Backup(self._optimizer) if self._backup and doing == "step" and self._optimizer is not None else None
+    def _step_carefully(self, optimizer: torch.optim.Optimizer) -> None:
+        assert self._values is not None
+        backup = Backup(optimizer) if self._backup else None
+        if backup is None and not self._values.note():
+            self._note("caught", "out of memory while the values before the optimizer's step were copied")
+        text = ""
         for attempt in range(3):
             try:
-                act()
+                if self._scaler is not None:
+                    self._scaler.step(optimizer)
+                else:
+                    optimizer.step()
+                self._values.forget()
                 return
             except Exception as error:
                 if kind_of(error) != OUT_OF_MEMORY:
                     raise
                 text = failure_of(error).text
                 let_go(error)
-            if backup is not None:
-                backup.restore()
-            elif versions.changed():
-                if doing == "step":
-                    raise _half_updated(text)
-                raise torch.OutOfMemoryError(
-                    f"vramlens guard: clipping ran out of memory; parameters are as before this step, gradients are not"
-                    f"\nPyTorch: {text}"
-                )
-            if attempt == 2:
-                break
-            self.forget_step()
-            self._meter.release()
-            done = "put back from the copy on the host" if backup is not None else "nothing was changed yet"
-            self._note("step", f"out of memory in the optimizer's {doing}; {done}: repeated")
-            _one_by_one(self._optimizer)
+            done = self._undone(backup, text)
+            if attempt < 2:
+                self.forget_step()
+                self._note("step", f"out of memory in the optimizer's step; {done}: repeated")
+                self.ease()
         raise torch.OutOfMemoryError(
-            f"vramlens guard: the optimizer's {doing} ran out of memory three times; parameters are as before this"
+            "vramlens guard: the optimizer's step ran out of memory three times; parameters are as before this"
             f" step. Use an optimizer with less state, or a smaller batch\nPyTorch: {text}"
         )
+
+    def _undone(self, backup: Backup | None, text: str) -> str:
+        """Why the step can be repeated.
+
+        Raises:
+            torch.OutOfMemoryError: it had begun, or nothing tells whether it had.
+        """
+        if backup is not None:
+            backup.restore()
+            return "put back from the copy on the host"
+        assert self._values is not None
+        changed = self._values.changed()
+        if changed is False:
+            return "nothing was changed yet"
+        raise _half_updated(text) if changed else _perhaps_updated(text, type(self._optimizer).__name__)
 
     def forget_step(self) -> None:
         """Has a scaler allow another step with the same gradients."""
@@ -224,8 +253,16 @@ def _half_updated(text: str) -> RuntimeError:
     )
 
 
+def _perhaps_updated(text: str, optimizer: str) -> RuntimeError:
+    return step_failed(
+        f"vramlens guard: the optimizer's step ran out of memory, and nothing tells whether this {optimizer} had begun"
+        " to change the model: take parameters as neither old nor new. Go back to your last checkpoint;"
+        f" guard(..., step_backup=True) can undo this\nPyTorch: {text}"
+    )
+
+
 def _one_by_one(optimizer: Any) -> None:
     """From now on one parameter after the other: no temporaries for all of them at once."""
-    for group in optimizer.param_groups:
+    for group in optimizer.param_groups if optimizer is not None else ():
         if group.get("foreach", True) is not False and not group.get("fused") and "foreach" in group:
             group["foreach"] = False

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.loss_calls import LossCalls, watched
+from vramlens.recovery.loss_form import PlainValues
+from vramlens.recovery.loss_graph import Top, terms_of, top_of
 from vramlens.recovery.losses import CountFunction, LossFunction, empty, loss_of
 from vramlens.recovery.rollback import host_copy, on_host
 
@@ -33,6 +35,8 @@ class Checked:
         scale: what a gradient scaler multiplies losses by: without it gradients of 16 bits vanish.
         whole: compare the loss of the whole batch, too, without gradients. Not where ranks share a model: one that has
             no room would leave the others waiting.
+        part_size: samples of the parts that the batch is to be split into, where that is known.
+        values: what the loss function reads of its program; None: it is not looked at.
     """
 
     model: Any
@@ -43,16 +47,23 @@ class Checked:
     clean: Callable[[], None]
     scale: float = 1.0
     whole: bool = True
+    values: PlainValues | None = None
+    part_size: int | None = None
 
 
 @dataclass(slots=True)
 class Run:
-    """One forward and backward: the loss, its count if it gave one, and numbers of each parameter's gradient."""
+    """One forward and backward: the loss, its count if it gave one, and numbers of each parameter's gradient.
+
+    Attributes:
+        top: by what the loss is divided, as its graph tells; None: it does not.
+    """
 
     loss: float
     count: float | None
     gradients: list[torch.Tensor | None]
     dtypes: set[str]
+    top: Top | None = None
 
 
 def gradients_of(what: Checked, batch: Any, calls: LossCalls, factor: float) -> Run:
@@ -65,6 +76,7 @@ def gradients_of(what: Checked, batch: Any, calls: LossCalls, factor: float) -> 
     with watched(calls):
         loss = loss_of(what.loss_fn(what.model, batch))
         mean = loss.mean
+        top = top_of(terms_of(loss.value))
         factor *= what.scale
         (mean if factor == 1.0 else mean * factor).backward()  # type: ignore[no-untyped-call]
     taken: list[torch.Tensor | None] = []
@@ -84,7 +96,7 @@ def gradients_of(what: Checked, batch: Any, calls: LossCalls, factor: float) -> 
             taken.append(numbers if factor == 1.0 else numbers / factor)
     forget([parameter for _, parameter in what.parameters])
     count = None if loss.count is None else float(loss.count)
-    return Run(float(mean.detach()), count, taken, dtypes)
+    return Run(float(mean.detach()), count, taken, dtypes, top)
 
 
 def forget(parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -101,6 +113,8 @@ def unusable(run: Run) -> str:
         return "no parameter has a gradient"
     if not all(gradient is None or bool(gradient.isfinite().all()) for gradient in run.gradients):
         return "gradients are not finite: nothing can be compared"
+    if not any(gradient is not None and bool(gradient.any()) for gradient in run.gradients):
+        return "all gradients of these samples are zero: nothing can be compared"
     return ""
 
 

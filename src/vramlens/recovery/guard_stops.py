@@ -29,3 +29,9 @@ def stop_in_collectives(step: int, half: int | None) -> Stop:
     """A model that is spread over ranks failed in the middle of a step."""
     reason = "out of memory in the middle of collectives, where no rank can repeat"
     return Stop(step, reason, f"restart all ranks with VRAMLENS_MICRO_BATCH={half or '...'}")
+
+
+def stop_of_buffers(step: int, text: str) -> Stop:
+    """A buffer cannot be put back."""
+    way_on = "load your last checkpoint with a smaller batch, and make a new guard"
+    return Stop(step, text.removeprefix("guard: "), way_on)

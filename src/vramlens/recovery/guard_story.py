@@ -61,6 +61,8 @@ class GuardReport:
         stop: why it has stopped; None: it has not.
         events: all that happened, oldest first (the first and last hundred of a kind that repeats).
         left_out: events that are not among them.
+        elsewhere: steps that this rank ran again because memory ran out on another one.
+        caught: requests that the allocator refused beside those: something caught them (cuDNN, the guard's own check).
         trainer: whether a Trainer's own steps are guarded.
     """
 
@@ -74,6 +76,8 @@ class GuardReport:
     events: tuple[Event, ...]
     left_out: int = 0
     trainer: bool = False
+    elsewhere: int = 0
+    caught: int = 0
 
     @property
     def _made_by(self) -> str:
@@ -158,24 +162,41 @@ class GuardReport:
         steps = counted(self.steps, "step")
         if self.stop is not None:
             return f"Stopped: {self.stop.reason} (in step {self.stop.step:,})"
+        if not self.failures and (self.elsewhere or self.caught):
+            return self._headline_of_others(steps)
         if not self.failures and not self.micro_batch and not any(e.kind in _ACTS for e in self.events):
             return f"No memory ran out in {steps}; the guard changed nothing."
         if self.failures and not self.recovered:
             failed = counted(self.failures, "out-of-memory error")
             return f"{failed} in step {self.steps + 1:,}, which then ended with another error; {steps} done."
-        same = (
-            "training is not what it would be without the guard"
-            if any(event.changes_numbers for event in self.events)
-            else "whether gradients are those of whole batches was not checked (verify=False)"
-            if any(event.text == UNCHECKED for event in self.events)
-            else "gradients are those of whole batches, but for rounding and dropout's masks"
-        )
+        same = self._same
         size = (
             f". Batches now run in parts of at most {counted(self.micro_batch, 'sample')}." if self.micro_batch else "."
         )
         if not self.failures:
             return f"No memory ran out in {steps}, with what was done beforehand; {same}{size}"
         return f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps}; {same}{size}"
+
+    def _headline_of_others(self, steps: str) -> str:
+        """The first sentence where memory ran out, but not in an attempt of this guard."""
+        where = []
+        if self.elsewhere:
+            where.append(f"on another rank in {counted(self.elsewhere, 'step')}, which this rank ran again")
+        if self.caught:
+            refused = counted(self.caught, "request")
+            where.append(f"for {refused} of this process, which something caught (cuDNN, or a check of the guard's)")
+        return f"Memory ran out {'; and '.join(where)}: {steps} done; {self._same}."
+
+    @property
+    def _same(self) -> str:
+        """Whether training is what it would be without the guard."""
+        return (
+            "training is not what it would be without the guard"
+            if any(event.changes_numbers for event in self.events)
+            else "whether gradients are those of whole batches was not checked (verify=False)"
+            if any(event.text == UNCHECKED for event in self.events)
+            else "gradients are those of whole batches, but for rounding and dropout's masks"
+        )
 
     def _next(self) -> str:
         if self.stop is not None:

@@ -49,6 +49,9 @@ class Meter(Protocol):
     def release(self) -> None:
         """Gives what is cached back."""
 
+    def failed_requests(self) -> int:
+        """How many requests have failed since the program began, also those that something caught."""
+
     def note_requests(self) -> None:
         """Has the allocator's requests noted from now on, where they can be replayed."""
 
@@ -134,6 +137,9 @@ class CudaMeter:
             self._allocator.stop_history()
             self._is_noting = False
 
+    def failed_requests(self) -> int:
+        return self._stat("num_ooms")
+
     def _stat(self, name: str) -> int:
         counted: Any = torch.cuda.memory_stats_as_nested_dict(self._index)
         for key in name.split("."):
@@ -182,6 +188,9 @@ class NoMeter(_NotesNothing):
 
     def release(self) -> None:
         """There is no cache."""
+
+    def failed_requests(self) -> int:
+        return 0
 
 
 class CountingMeter(_NotesNothing):
@@ -240,6 +249,9 @@ class CountingMeter(_NotesNothing):
 
     def release(self) -> None:
         """There is no cache."""
+
+    def failed_requests(self) -> int:
+        return self.failures
 
     def _count(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:

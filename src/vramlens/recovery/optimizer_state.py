@@ -6,7 +6,6 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
-from vramlens.recovery.rollback import host_copy
 
 if TYPE_CHECKING:
     import torch
@@ -79,38 +78,6 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """What the state takes, in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in state_tensors(optimizer))
-
-
-class Backup:
-    """Parameters and state in host memory, to undo a step that failed half way."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        with torch.no_grad():
-            self._parameters = [(p, host_copy(p)) for g in optimizer.param_groups for p in g["params"]]
-            self._state = {
-                parameter: {
-                    key: (value, host_copy(value)) if isinstance(value, torch.Tensor) else (value, None)
-                    for key, value in state.items()
-                }
-                for parameter, state in optimizer.state.items()
-            }
-
-    def restore(self) -> None:
-        """Back to what they were."""
-        with torch.no_grad():
-            for parameter, values in self._parameters:
-                parameter.copy_(values)
-            for parameter in list(self._optimizer.state):
-                if parameter not in self._state:
-                    del self._optimizer.state[parameter]
-            for parameter, state in self._state.items():
-                kept = self._optimizer.state[parameter]
-                kept.clear()
-                for key, (value, copy) in state.items():
-                    if copy is not None:
-                        value.copy_(copy)
-                    kept[key] = value
 
 
 def _zero_like(parameter: torch.Tensor) -> torch.Tensor:

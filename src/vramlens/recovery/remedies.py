@@ -9,32 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.admission import PeakGuess
 from vramlens.recovery.attempts import Call
-from vramlens.recovery.batch_parts import CannotSplit, Samples, SplitFunction
-from vramlens.recovery.failures import STICKY, Failure, kind_of, let_go
-from vramlens.recovery.gradient_runs import Checked
-from vramlens.recovery.guard_story import UNCHECKED
-from vramlens.recovery.losses import BY_SAMPLES, CountFunction, LossFunction, Weights, has_ignored, loss_of
+from vramlens.recovery.batch_parts import CannotSplit
+from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
+from vramlens.recovery.guard_options import GuardOptions
+from vramlens.recovery.losses import loss_of
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.recompute import Unit, checkpoint_module, is_compiled, offloaded, saved_bytes, units_of
+from vramlens.recovery.recompute import (
+    Unit,
+    checkpoint_module,
+    is_compiled,
+    offloaded,
+    saved_bytes,
+    uncheckpoint_module,
+    units_of,
+)
 from vramlens.recovery.rollback import Buffers, RandomState
-from vramlens.recovery.split_check import IS_NORMALISED, SplitCheck, check_split
+from vramlens.recovery.split_check import IS_NORMALISED, SplitCheck
+from vramlens.recovery.split_proofs import SplitProofs, Surroundings
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     import torch
 else:
     from vramlens.recovery.late_torch import torch
-
-ORDER = ("free_cached", "split", "checkpoint", "offload")
-"""Free what is cached where fragmentation is the cause, split, recompute the largest modules, offload; then stop."""
-
-
-_CHECKED_AGAIN = frozenset({2, 5, *(digit * 10**zeros for zeros in range(1, 6) for digit in (1, 2, 5))})
-"""At which splits the check is repeated: other batches may tell what the first could not."""
-_BELIEVED = "what held for a few samples then does not hold for those of this batch"
-_MOST_DOUBTS = 5
-"""Checks on account of ignored labels. Where they cannot be told apart in so many batches, it makes no difference."""
-_COUNTED = {"samples": "number of samples", "sum and count": "count that loss_fn gives"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +50,20 @@ class Action:
 class Remedies:
     """Chooses remedies and remembers which are in use, and why others are not."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        parameters: Sequence[tuple[str, torch.nn.Parameter]],
-        devices: Sequence[torch.device],
-        meter: Meter,
-        order: tuple[str, ...],
-        note: Callable[..., None],
-        *,
-        threshold: float,
-        strict: bool,
-        verify: bool,
-        count_fn: CountFunction | None,
-        scale: Callable[[], float],
-        agree: Callable[[int], int] = int,
-    ) -> None:
-        self._scale = scale
-        self._model, self._parameters, self._devices, self._meter = model, parameters, devices, meter
-        self._order, self._note, self._agree = order, note, agree
-        self._strict, self._verify, self._count_fn = strict, verify, count_fn
-        self._check: SplitCheck | None = None
+    def __init__(self, around: Surroundings, options: GuardOptions, *, meter: Meter, proofs: SplitProofs) -> None:
+        self._model, self._parameters = around.model, around.parameters
+        self._devices, self._note = around.devices, around.note
+        self._options, self._meter, self._proofs = options, meter, proofs
+        self._order = tuple(options.order)
         self._why_not: dict[str, str] = {}
         self._way_out = ""
         self._free_when_failed: int | None = None
         self._tried: int | None = None
         self._freed = False
         self._checkpointed: list[str] = []
+        self._unfit: set[str] = set()  # blocks that must not be recomputed
         self._offloading = False
-        self._splits = self._doubts = self._checked_at = 0
-        self._guess = PeakGuess(meter, threshold)
+        self._guess = PeakGuess(meter, options.threshold)
 
     def note_failure(self, failure: Failure) -> None:
         """Looks at the counters while the failed attempt's tensors still live."""
@@ -95,18 +76,41 @@ class Remedies:
         self._freed = False
         self._guess.learn(calls)
 
-    def next(self, calls: list[Call], size: int | None, model: Any, split: SplitFunction | None) -> Action | None:
+    def next(self, calls: list[Call], size: int | None, model: Any) -> Action | None:
         """The next remedy, in force when this returns; None: there is none left."""
         for remedy in self._order:
             action = {
                 "free_cached": lambda: self._free_cached(),
-                "split": lambda: self._split(calls, model, split),
-                "checkpoint": lambda: self._checkpoint(calls[-1], size, model, split),
+                "split": lambda: self._split(calls, model),
+                "checkpoint": lambda: self._checkpoint(calls[-1], model),
                 "offload": lambda: self._offload(),
             }[remedy]()
             if action is not None:
                 return action
         return None
+
+    def undo_recomputation(
+        self, changed_buffers: Callable[[], list[str]], changed_values: Callable[[], set[int]]
+    ) -> bool:
+        """Whether a block that is recomputed has changed something of its own: it would do so twice, and is left alone.
+
+        Running statistics of norms are kept by the recomputation itself.
+        """
+        if not self._checkpointed:
+            return False
+        buffers, holders = set(changed_buffers()), changed_values()
+        modules = dict(self._inner().named_modules())
+        prefix = "" if self._inner() is self._model else "module."
+        undone = False
+        for name in list(self._checkpointed):
+            changed = _own_changes(modules[name], f"{prefix}{name}.", buffers, holders)
+            if changed:
+                uncheckpoint_module(modules[name])
+                self._checkpointed.remove(name)
+                self._unfit.add(name)
+                self._refuse("checkpoint", f"{name} changes {changed} in its forward, and would change it twice")
+                undone = True
+        return undone
 
     def exhausted(self) -> str:
         """Why no remedy is left, in one sentence."""
@@ -143,76 +147,9 @@ class Remedies:
 
     # Splitting.
 
-    def weights(self, call: Call, model: Any) -> Weights | None:
-        """The weights of parts, proven on first use and again at the tenth, hundredth, ... split; None: refused."""
-        assert call.samples is not None
-        self._splits += 1
-        check = self._check
-        again = self._splits in _CHECKED_AGAIN
-        if check is not None and not again and self._doubts_labels(check, call.batch):
-            self._doubts += 1
-            again = True
-        if check is None or again:
-            before, trusted = check, self._splits - self._checked_at - 1
-            check = self.check(call.samples, call.loss_fn, model, call.size)
-            self._checked_at = self._splits
-            if before is not None and before.equal and not check.equal and trusted > 0:
-                batches = counted(trusted, "batch", "batches")
-                self._note("check", f"{batches} since the last check may have had another gradient: {_BELIEVED}", True)
-        return check.weights if self.splitting else None
-
-    @property
-    def splitting(self) -> bool:
-        """Whether batches are split where their size asks for it: nothing was found against it."""
-        return self._check is None or self._check.equal or not self._strict
-
-    def _doubts_labels(self, check: SplitCheck, batch: Any) -> bool:
-        """Whether a batch ignores labels of which no check could tell yet how they count."""
-        by_mean = check.weights is BY_SAMPLES or bool(check.weights.path)
-        if not (check.equal and by_mean and self._verify) or self._doubts >= _MOST_DOUBTS:
-            return False
-        return has_ignored(batch, check.told_apart, check.ignored)
-
-    def check(self, samples: Samples, loss_fn: LossFunction, model: Any, size: int | None) -> SplitCheck:
-        """Checks that a split changes nothing, and says what was found."""
-        if not self._verify:
-            if self._check is None:
-                self._note("check", UNCHECKED)
-            named = Weights("count_fn", self._count_fn) if self._count_fn else BY_SAMPLES
-            self._check = SplitCheck(True, None, None, None, "", 0, named, "not checked: verify=False")
-            return self._check
-        plain = getattr(model, "_orig_mod", model)
-        what = Checked(
-            plain, self._parameters, loss_fn, self._count_fn, self._devices, self._meter.release,
-            scale=self._scale(), whole=self._agree is int,
-        )  # fmt: skip
-        most = samples.count if size is None else max(2, size)
-        found = check_split(what, samples, most)
-        if found.undecided and self._check is not None and self._check.equal:
-            found = self._check  # proven before, and nothing was learned
-        if self._agree(int(found.equal)) == 0 and found.equal:
-            found = SplitCheck(False, None, None, None, "", found.samples, found.weights, "refused on another rank")
-        if found is self._check:
-            return found
-        self._check = found
-        if found.equal:
-            self._note(
-                "check",
-                f"checked with {found.samples} samples: in parts they give the gradient of all at once, within"
-                f" {found.error:.1e} (rounding may do {found.tolerance:.1e}); {_counting(found.weights)}; dropout was"
-                " switched off for this check only",
-            )
-        else:
-            differ = "" if found.error is None else f" (gradients differ by {found.error:.1%} at {found.parameter})"
-            if self._strict:
-                self._note("refusal", f"does not split: {found.reason}{differ}")
-            else:
-                self._note("check", f"splits although gradients change: {found.reason}{differ}", True)
-        return found
-
-    def _split(self, calls: list[Call], model: Any, split: SplitFunction | None) -> Action | None:
+    def _split(self, calls: list[Call], model: Any) -> Action | None:
         try:
-            size = max(call.size or call.split(split).count for call in calls)
+            size = max(call.size or call.split(self._options.split).count for call in calls)
         except CannotSplit as error:
             self._refuse("split", str(error))
             self._way_out = (
@@ -233,12 +170,8 @@ class Remedies:
             return None
         half = -(-size // 2)
         call = calls[-1]
-        assert call.samples is not None
-        check = self._check
-        if check is None or (not check.equal and self._strict and check.error is None):
-            check = self.check(call.samples, call.loss_fn, model, half)
-            self._checked_at = self._splits + 1  # the split that comes is of this batch
-        if not check.equal and self._strict:
+        call.size = half  # the check takes no more samples at once
+        if check := self._proofs.refusal(call, model):
             self._why_not["split"] = check.reason
             self._way_out = _way_around(check)
             return None
@@ -250,27 +183,23 @@ class Remedies:
                 return name
         return ""
 
-    def admitted(self, call: Call, size: int | None, split: SplitFunction | None, model: Any) -> int | None:
+    def admitted(self, call: Call, size: int | None, model: Any) -> int | None:
         """The samples of a part with which the predicted peak stays below the threshold; None: as it is."""
         if "split" not in self._order:
             return None
         try:
             if size is not None:
-                call.split(split)  # the share of a part in its batch is not known without
+                call.split(self._options.split)  # the share of a part in its batch is not known without
             share = self._guess.share_that_fits(call, size)
             if share is None:
                 return None
-            count = min(size or call.split(split).count, call.split(split).count)
+            count = min(size or call.split(self._options.split).count, call.split(self._options.split).count)
         except CannotSplit:
             return None
         wanted = max(1, int(count * share))
         if wanted >= count or self._stepping_hooks():
             return None
-        check = self._check
-        if check is None:
-            assert call.split(split)
-            check = self.check(call.split(split), call.loss_fn, model, count)
-        return wanted if check.equal or not self._strict else None
+        return None if self._proofs.refusal(call, model) else wanted
 
     # The others.
 
@@ -289,11 +218,11 @@ class Remedies:
         )
         return Action()
 
-    def _checkpoint(self, call: Call, size: int | None, model: Any, split: SplitFunction | None) -> Action | None:
+    def _checkpoint(self, call: Call, model: Any) -> Action | None:
         if is_compiled(self._model):
             self._why_not["checkpoint"] = "a compiled model would be compiled again: torch.compile after checkpointing"
             return None
-        waiting = [unit for unit in units_of(self._inner()) if unit.name not in self._checkpointed]
+        waiting = [unit for unit in units_of(self._inner()) if unit.name not in (*self._checkpointed, *self._unfit)]
         if not waiting:
             self._why_not["checkpoint"] = (
                 f"{counted(len(self._checkpointed), 'module')} recomputed already"
@@ -301,7 +230,7 @@ class Remedies:
                 else "there is no block of modules that could be recomputed"
             )
             return None
-        waiting = self._measured(waiting, call, model, split)
+        waiting = self._measured(waiting, call, model)
         total = sum(unit.saved_bytes for unit in waiting)
         chosen, freed = [], 0
         for unit in waiting:
@@ -323,18 +252,20 @@ class Remedies:
     def _inner(self) -> torch.nn.Module:
         return getattr(self._model, "module", self._model) if hasattr(self._model, "no_sync") else self._model
 
-    def _measured(self, units: list[Unit], call: Call, model: Any, split: SplitFunction | None) -> list[Unit]:
+    def _measured(self, units: list[Unit], call: Call, model: Any) -> list[Unit]:
         """The units with what they keep for the backward, measured with one sample; the largest first."""
-        random, buffers = RandomState(self._devices), Buffers(self._model)
+        random, buffers = RandomState(self._devices), Buffers(self._model, all_of_them=True)
         buffers.save()
         try:
-            small = call.split(split).part(0, 1)
+            small = call.split(self._options.split).part(0, 1)
             with saved_bytes(self._model, units) as counted_bytes:
                 loss_of(call.loss_fn(model, small))
             units = [Unit(unit.name, unit.module, counted_bytes[unit.name]) for unit in units]
         except Exception as error:  # no room, or one sample is none: then by their names' order
             if kind_of(error) == STICKY:
                 raise
+            if kind_of(error) == OUT_OF_MEMORY:
+                self._note("caught", "out of memory while blocks were measured with one sample")
             let_go(error)
         finally:
             buffers.restore()
@@ -357,10 +288,18 @@ class Remedies:
         self._note("refusal", f"does not {remedy}: {reason}")
 
 
-def _counting(weights: Weights) -> str:
-    if weights.add_up:
-        return "the losses of the parts add up"
-    return f"each part counts by its {_COUNTED.get(weights.name, weights.name)}"
+def _own_changes(module: Any, prefix: str, buffers: set[str], holders: set[int]) -> str:
+    """What a block's forward has changed, by name; empty: nothing, or only a norm's running statistics."""
+    for path, inner in module.named_modules():
+        if isinstance(inner, torch.nn.modules.batchnorm._NormBase):
+            continue
+        for key in inner._buffers:
+            name = f"{prefix}{path}{'.' if path else ''}{key}"
+            if name in buffers:
+                return f"the buffer {name}"
+        if id(vars(inner)) in holders:
+            return f"an attribute of {type(inner).__name__}"
+    return ""
 
 
 def _way_around(check: SplitCheck) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.batch_parts import Samples
+from vramlens.recovery.batch_parts import Samples, ranges
 from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, failure_of, kind_of, let_go
 from vramlens.recovery.gradient_runs import (
     TOO_NOISY,
@@ -22,9 +22,9 @@ from vramlens.recovery.gradient_runs import (
     weighs,
     weighted_sum,
 )
-from vramlens.recovery.loss_calls import IGNORED, LossCalls, watched
-from vramlens.recovery.losses import Weights, candidates, loss_of
-from vramlens.recovery.rollback import Buffers, Gradients, RandomState
+from vramlens.recovery.loss_calls import LossCalls, watched
+from vramlens.recovery.losses import Loss, Weights, candidates, loss_of
+from vramlens.recovery.rollback import Buffers, Gradients, RandomState, equal_values
 
 if TYPE_CHECKING:
     import torch
@@ -33,11 +33,12 @@ else:
 
 _MOST_SAMPLES = 16
 _CHOICES = 4  # of samples, while those that were chosen tell nothing
-_LOSS_BASE = {"torch.float64": 1e-9, "torch.float32": 1e-3}  # of a loss: of the whole batch beside those of its parts
+_LOSS_BASE = {"torch.float64": 1e-9, "torch.float32": 1e-5}  # of a loss: of the whole batch beside those of its parts
 _BASE = {"torch.float64": 1e-10, "torch.float32": 1e-5}
 _HALF = 1e-2
 _NOISE = 20.0
 IS_NORMALISED = "is normalised by itself"
+_RANDOM = "the model or the loss draws random numbers of its own, so parts cannot have those of the whole"
 _OTHER_MEAN = (
     "is a mean over something else than samples (tokens that are not ignored, weights of classes): return (sum, count)"
     " or give count_fn"
@@ -60,8 +61,10 @@ class SplitCheck:
         parameter: where the largest difference is.
         samples: how many samples were compared, in two parts of unequal size.
         weights: the weights that make them equal.
-        told_apart: the labels of which some were ignored, and by which no other weights gave the same gradient: other
-            batches that ignore some of them need no check of their own; ``ignored``: the values that are ignored.
+        paths: the operations at the top of the loss, as its graph tells, one tuple a summand; None: it does not tell.
+        buffers: those that the whole batch changes; parts leave them as it does.
+        whole_compared: whether the loss of the whole batch was compared with that of the parts that it is split into.
+        scales: for each summand, whether its divisor was seen to grow with the samples of a part.
         undecided: whether nothing was compared for a reason of this batch: no room, or a loss that is not finite. That
             takes nothing back that an earlier check has proven.
         reason: why they are not equal, or could not be compared; empty where they are.
@@ -75,9 +78,11 @@ class SplitCheck:
     samples: int
     weights: Weights
     reason: str = ""
-    told_apart: frozenset[str] = frozenset()
     undecided: bool = False
-    ignored: frozenset[int] = frozenset({IGNORED})
+    paths: tuple[tuple[str, ...], ...] | None = None
+    scales: tuple[bool, ...] = ()
+    buffers: frozenset[str] = frozenset()
+    whole_compared: bool = False
 
 
 def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
@@ -93,8 +98,10 @@ def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
     """
     own = [parameter for _, parameter in what.parameters]
     before, random = Gradients(own), RandomState(what.devices)
-    buffers = Buffers(what.model)
+    buffers = Buffers(what.model, *(what.values.modules if what.values else ()), all_of_them=True)
     buffers.save()
+    if what.values is not None:
+        what.values.note()
     count = min(samples.count, most, _MOST_SAMPLES)
     try:
         while count >= 2:
@@ -112,6 +119,8 @@ def check_split(what: Checked, samples: Samples, most: int) -> SplitCheck:
         before.restore()
         buffers.restore()
         random.restore()
+        if what.values is not None:
+            what.values.restore()
     text = (
         "no two samples fit together, so there was nothing to compare: call guard.verify(batch, loss_fn) with smaller"
         " samples before training, or say guard(verify=False)"
@@ -148,8 +157,9 @@ def _compared(
     whole, parts = few(0, count), [few(0, middle), few(middle, count)]
     calls = LossCalls()
 
-    def run(batch: Any, factor: float = 1.0) -> Run:
-        buffers.restore()
+    def run(batch: Any, factor: float = 1.0, *, goes_on: bool = False) -> Run:
+        if not goes_on:
+            buffers.restore()
         random.restore()
         return gradients_of(what, batch, calls, factor)
 
@@ -159,21 +169,31 @@ def _compared(
         if kind_of(error) in (OUT_OF_MEMORY, STICKY) or count == samples.count:
             raise
         return _not_compared(_fails_on(what.model, samples, count, samples.count, error), count)
+    if random.moved():
+        return _not_compared(_and_norms(what.model, _RANDOM), count)
+    if name := _iterating(what.model):
+        return _not_compared(f"the spectral norm {name} iterates once with each call, so once for each part", count)
     problem = unusable(reference)
     if problem:
         return _not_compared(problem, count, undecided=True)
+    after_whole, changed = buffers.values(), frozenset(buffers.changed())
+    once = what.values.read() if what.values is not None else []
     again = run(whole)
+    if what.values is not None and (name := what.values.differing(once, what.values.read())):
+        return _not_compared(f"loss_fn changes {name} with each call, so parts would change it once each", count)
     if furthest(again.gradients, reference.gradients, what)[0] > TOO_NOISY:
         return _not_compared("the same batch gave another gradient the second time: it cannot be checked", count)
     rounded = _rounded(run, samples.chosen(order[::-1]) if samples.free else None, whole)
     floors = floors_of(rounded.gradients, reference.gradients)
     noise = furthest(rounded.gradients, reference.gradients, what, floors)[0]
     try:
-        found = [run(part) for part in parts]
+        found = [run(part, goes_on=index > 0) for index, part in enumerate(parts)]
     except Exception as error:
         if kind_of(error) in (OUT_OF_MEMORY, STICKY):
             raise
         return _not_compared(_fails_on(what.model, samples, sizes[1], count, error), count)
+    updated = _updated_otherwise(after_whole, buffers.values())
+    loss_noise = abs(rounded.loss - reference.loss) / max(abs(reference.loss), 1e-300)
     base = max((_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF)
     tolerance = min(max(base, _NOISE * noise), TOO_NOISY)
     if noise > TOO_NOISY:
@@ -198,24 +218,58 @@ def _compared(
     counted = what.count_fn is not None or reference.count is not None
     equal = [one for one, error in ways if error <= tolerance]
     reason = ""
+    compared = count == samples.count == 2
     if not differs <= tolerance:
         reason = _BY_CLASS if calls.class_weights is not None and not counted else _why(what.model, counted)
+    elif updated:
+        reason = f"each part updates the buffer {updated}, which the whole batch updates once"
     elif what.whole and samples.count > 2:
         allowed = max(max((_LOSS_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF), tolerance)
+        allowed = min(max(allowed, _NOISE * loss_noise), TOO_NOISY)
         ordered = [weights, *(one for one in equal if one is not weights)]
         right = _right_on_the_whole(what, samples, ordered, allowed, buffers, random)
+        compared = isinstance(right, Weights)
         if isinstance(right, Weights):
             weights, equal = right, [right]
         elif right:
             reason = f"{right}, though a few samples agree: {_means_over(counted)}"
     if reason:
         return SplitCheck(False, differs, noise, tolerance, parameter, count, weights, reason)
-    alike = {one.path for one in equal if one is not weights}
-    labels = {one.path for one, _ in ways if one.path}
-    told_apart = frozenset(labels - alike if "" not in alike else ())
+    paths = reference.top.paths if reference.top is not None else None
     return SplitCheck(
-        True, differs, noise, tolerance, parameter, count, weights, "", told_apart, ignored=frozenset(calls.ignored)
-    )
+        True, differs, noise, tolerance, parameter, count, weights,
+        paths=paths, scales=_scales(found, sizes), buffers=changed, whole_compared=compared,
+    )  # fmt: skip
+
+
+def _scales(found: list[Run], sizes: list[int]) -> tuple[bool, ...]:
+    """For each summand of the loss, whether the divisor grew with the part; empty where its graph does not tell."""
+    first, second = found[0].top, found[1].top
+    if first is None or second is None or first.paths != second.paths or sizes[0] == sizes[1]:
+        return ()
+    scales = []
+    for index in range(len(first.paths)):
+        grows = not math.isclose(first.coefficients[index], second.coefficients[index], rel_tol=1e-6)
+        operands = zip(first.operand_sizes[index], second.operand_sizes[index], strict=True)
+        scales.append(grows and all(a * sizes[1] == b * sizes[0] for a, b in operands))
+    return tuple(scales)
+
+
+def _updated_otherwise(whole: dict[str, torch.Tensor], parts: dict[str, torch.Tensor]) -> str:
+    """The name of a buffer that parts leave otherwise than the whole batch does; empty: there is none."""
+    for name, expected in whole.items():
+        actual = parts.get(name)
+        if actual is None or actual.shape != expected.shape:
+            return name
+        if equal_values(actual, expected):
+            continue
+        if not expected.dtype.is_floating_point:
+            return name
+        base = _BASE.get(str(expected.dtype), _HALF)
+        difference = (actual.double() - expected.double()).norm()
+        if not float(difference) <= base * float(expected.double().norm()):
+            return name
+    return ""
 
 
 def _rounded(run: Callable[..., Run], turned: Any, whole: Any) -> Run:
@@ -233,46 +287,55 @@ def _rounded(run: Callable[..., Run], turned: Any, whole: Any) -> Run:
 def _right_on_the_whole(
     what: Checked, samples: Samples, ways: list[Weights], allowed: float, buffers: Buffers, random: RandomState
 ) -> Weights | str:
-    """The first weights by which the losses of three parts make that of the batch; else, in words, what they make.
+    """The first weights by which the losses of its parts make that of the batch; else, in words, what they make.
+
+    The parts are those that it is to be split into, and three others, of which one has a single sample.
 
     Empty where it could not be tried: there is no room, or the loss needs gradients itself.
     """
     middle = 1 + (samples.count - 1) // 2  # one sample alone: by chance it hardly has the average of the others
-    bounds = [(0, samples.count), (0, 1), (1, middle), (middle, samples.count)]
-    sizes = [stop - start for start, stop in bounds[1:]]
-    losses: list[float] = []
-    counts: list[float] = []
-    all_shares: list[list[float]] = []
+    divisions = [[(0, 1), (1, middle), (middle, samples.count)]]
+    if what.part_size is not None and what.part_size < samples.count:
+        divisions.append(ranges(samples.count, what.part_size))
     try:
-        parts = [samples.part(start, stop) for start, stop in bounds]
-        for part in parts:
-            buffers.restore()
-            random.restore()
-            with torch.no_grad(), watched():
-                loss = loss_of(what.loss_fn(what.model, part))
-            losses.append(float(loss.mean))
-            if loss.count is not None:
-                counts.append(float(loss.count))
-        if counts:
-            all_shares = [[one / sum(counts[1:]) for one in counts[1:]]]
-        else:
-            all_shares = [[float(share) for share in weights.of(parts[1:], sizes)] for weights in ways]
+        whole = _loss_of(what, samples.part(0, samples.count), buffers, random)
+        for bounds in divisions:
+            parts = [samples.part(start, stop) for start, stop in bounds]
+            losses = [_loss_of(what, part, buffers, random) for part in parts]
+            sizes = [stop - start for start, stop in bounds]
+            ways = [
+                way for way in ways if _makes(whole.mean, losses, way.of(parts, sizes), allowed)
+            ] if losses[0].count is None else ways  # fmt: skip
+            summed = sum(float(loss.value) for loss in losses) / sum(float(loss.count or 1) for loss in losses)
+            if losses[0].count is not None and not abs(float(whole.mean) - summed) <= allowed * abs(summed):
+                ways = []
+            if not ways:
+                return f"the loss of the whole batch is {float(whole.mean):.6g}, and its parts do not make it"
     except Exception as error:
         if kind_of(error) == STICKY:
             raise
+        if kind_of(error) == OUT_OF_MEMORY:
+            what.clean()
         let_go(error)
-        what.clean()
         return ""
-    whole, *pieces = losses
-    if not math.isfinite(whole):
-        return ""
-    sums = []
-    for weights, shares in zip(ways, all_shares, strict=False):
-        there = [mean * share for mean, share in zip(pieces, shares, strict=True) if share]
-        sums.append(sum(there))
-        if abs(whole - sums[-1]) <= allowed * max(abs(whole), sum(map(abs, there))):
-            return weights
-    return f"the loss of the whole batch is {whole:.6g}, that of its parts together {sums[0]:.6g}"
+    return ways[0] if math.isfinite(float(whole.mean)) else ""
+
+
+def _loss_of(what: Checked, batch: Any, buffers: Buffers, random: RandomState) -> Loss:
+    """The loss of a batch without gradients and dropout."""
+    buffers.restore()
+    random.restore()
+    with torch.no_grad(), watched():
+        loss = loss_of(what.loss_fn(what.model, batch))
+    return Loss(loss.value.detach(), loss.count)
+
+
+def _makes(whole: Any, losses: list[Loss], shares: list[Any], allowed: float) -> bool:
+    """Whether the losses of parts, each by its share, make that of the whole."""
+    if not math.isfinite(float(whole)):
+        return True  # nothing to compare
+    there = [float(loss.value) * float(share) for loss, share in zip(losses, shares, strict=True) if float(share)]
+    return abs(float(whole) - sum(there)) <= allowed * max(abs(float(whole)), sum(map(abs, there)))
 
 
 def _ways(
@@ -318,6 +381,15 @@ def _and_norms(model: Any, text: str) -> str:
     """A reason, after the one that would hold without it."""
     norms = _norms(model)
     return f"{norms}; besides, {text}" if norms else text
+
+
+def _iterating(model: Any) -> str:
+    """The name of the first spectral norm that learns; empty where there is none."""
+    for name, module in model.named_modules():
+        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
+        if module.training and (type(module).__name__ == "_SpectralNorm" or "SpectralNorm" in hooks):
+            return name or "itself"
+    return ""
 
 
 def _norms(model: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramlens.recovery.optimizer_state import Backup
+from vramlens.recovery.optimizer_values import Backup
 from vramlens.recovery.rollback import Buffers, Gradients, RandomState
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class TrainingState:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._gradients = Gradients(self.parameters)
         self._random = RandomState({parameter.device for parameter in self.parameters})
-        self._buffers = Buffers(model)
+        self._buffers = Buffers(model, all_of_them=True)
         self._buffers.save()
         self._backup = Backup(optimizer) if optimizer is not None else None
         self.forget_gradients()
