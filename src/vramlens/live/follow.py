@@ -90,10 +90,18 @@ class LeakFollower:
 
     @harmless("looking for leaks")
     def tell(self) -> None:
-        """Prints the report on standard error: of now, or of the last look where all is gone by now."""
-        if self._watch is None:
+        """Prints the conclusion on standard error."""
+        report = self.conclusion()
+        if report is None:
             say("--leaks: no step has ended (an optimizer's, or vramlens.step()): there is nothing to compare")
             return
+        sys.stderr.write(f"{report}\n")
+        sys.stderr.flush()
+
+    def conclusion(self) -> LeakReport | None:
+        """The report of now, or of the last look where all is gone by now; None where no step has ended."""
+        if self._watch is None:
+            return None
         now = self._watch.report()
         if now.gone is not None:  # the program itself makes no report
             now = replace(now, gone=replace(now.gone, function=""))
@@ -101,8 +109,7 @@ class LeakFollower:
         if before is not None:
             say(f"--leaks: after step {before.report.steps:,} of {now.steps:,}; what its functions held is gone by now")
             now = self._doubted_report(before, now.steps)
-        sys.stderr.write(f"{now}\n")
-        sys.stderr.flush()
+        return now
 
     def _keep(self) -> None:
         """Keeps the latest look that found something, else this one; what it found is followed from now on."""
