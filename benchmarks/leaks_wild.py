@@ -27,6 +27,7 @@ from leaks.wild import Wild, wild_programs  # noqa: E402
 GOOD_ENOUGH = 0.05
 NOISE_BYTES = 4096  # a step: autograd's nodes and Python's objects, which malloc counts too
 FRAMEWORKS = ("pandas", "lightning", "transformers", "accelerate", "torchmetrics", "torch_geometric.data")
+_SERVE = "from leaks.wild_nursery import serve; serve()"
 WAYS = ("live", "script", "no_leaks")
 
 
@@ -35,9 +36,9 @@ class WildNursery:
 
     def __init__(self, folder: str, frameworks: tuple[str, ...]) -> None:
         self._folder = Path(folder)
-        paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+        paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(ROOT / "tests/leaks/wild_nursery.py"), *frameworks],
+            [sys.executable, "-W", "ignore", "-c", _SERVE, *frameworks],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,4 +1,5 @@
-"""Runs wild programs, each in a fork of one process that has imported the frameworks: ``python wild_nursery.py FRAMEWORK...``.
+"""Runs wild programs, each in a fork of one process that has imported the frameworks:
+``python -c "from leaks.wild_nursery import serve; serve()" FRAMEWORK...``.
 
 A line of JSON in, {"path", "way"}, a line of JSON out. Ways: "live" and "no_leaks" run the program with ``tick()`` and
 ``done()``; "script" is ``vramlens run --leaks``; "bytes" counts what malloc holds at each tick.
@@ -16,8 +17,6 @@ import types
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch._dynamo
@@ -114,7 +113,8 @@ def _bytes(path: Path) -> dict[str, Any]:
 _WAYS = {"live": _live, "no_leaks": _no_leaks, "script": _script, "bytes": _bytes}
 
 
-if __name__ == "__main__":
+def serve() -> None:
+    """Answers requests until there are no more."""
     for framework in sys.argv[1:]:
         with suppress(ImportError):
             importlib.import_module(framework)

@@ -65,6 +65,9 @@ class Leaks(Protocol):
     def step_ended(self, _count: int, /) -> None:
         """After each step."""
 
+    def program_ended(self) -> None:
+        """When the program's last statement has run, before anything that Python does at its end."""
+
     def tell(self) -> None:
         """Prints what was found so far."""
 
@@ -105,6 +108,11 @@ class Session:
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
+
+    def program_ended(self) -> None:
+        """The program's last statement has run."""
+        if self._leaks is not None and not self._done and self._pid == os.getpid():
+            self._leaks.program_ended()
 
     def cancel(self) -> None:
         """There was no program: nothing to say at the end."""

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from vramlens.capture.warn import harmless, say
+from vramlens.live import last_frames
 from vramlens.live.report import LeakReport, LiveLeak
 from vramlens.live.route import Route, size_of
 from vramlens.live.watch import LeakWatch, OwnedStorage
@@ -64,6 +65,7 @@ class LeakFollower:
     def __init__(self) -> None:
         self._watch: LeakWatch | None = None
         self._latest: _Looked | None = None
+        self._final: _Looked | None = None
         self._next = _FIRST_LOOK
         self._spent = 0.0
         self._began = perf_counter()
@@ -79,6 +81,7 @@ class LeakFollower:
             self._watch = LeakWatch()
             return
         self._watch.step()
+        last_frames.keep_last(sys._getframe(1))
         for route, sizes in self._followed.items():
             sizes.add(self._watch.steps, size_of(route.find()))
         if self._watch.steps >= self._next:
@@ -87,6 +90,16 @@ class LeakFollower:
                 began = perf_counter()
                 self._keep()
                 self._spent += perf_counter() - began
+
+    @harmless("looking for leaks")
+    def program_ended(self) -> None:
+        """Looks for the last time, while the variables are there that the program ended with."""
+        try:
+            owned = self._watch.owned() if self._watch is not None and last_frames.kept_frames else None
+            if owned is not None:
+                self._final = _looked(*owned)
+        finally:
+            last_frames.let_go()
 
     @harmless("looking for leaks")
     def tell(self) -> None:
@@ -102,6 +115,8 @@ class LeakFollower:
         """The report of now, or of the last look where all is gone by now; None where no step has ended."""
         if self._watch is None:
             return None
+        if self._final is not None and self._final.report.steps == self._watch.steps:
+            return self._final.report
         now = self._watch.report()
         if now.gone is not None:  # the program itself makes no report
             now = replace(now, gone=replace(now.gone, function=""))
@@ -118,8 +133,7 @@ class LeakFollower:
             return
         report, storages = owned
         if report.found or self._latest is None or not self._latest.report.found:
-            kept = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
-            self._latest = _Looked(report, kept, time.time_ns() // 1000)
+            self._latest = _looked(report, storages)
             routes = [leak.route for leak in report.found if leak.route is not None]
             self._followed = {route: _Sizes(report.steps, size_of(route.find())) for route in routes[:_MOST_FOLLOWED]}
 
@@ -155,6 +169,9 @@ class LeakFollower:
         Args:
             kind: of devices that are recorded: cuda, xpu.
         """
+        final = self._final
+        if final is not None and self._watch is not None and final.report.steps == self._watch.steps:
+            return owners_of(final.report, final.storages, final.time_us, kind)
         owned = None if self._watch is None else self._watch.owned()
         if owned is None:
             return None
@@ -163,6 +180,12 @@ class LeakFollower:
         if before is not None:
             return owners_of(self._doubted_report(before, report.steps), before.storages, before.time_us, kind)
         return owners_of(report, storages, time.time_ns() // 1000, kind)
+
+
+def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> _Looked:
+    """A look, with the storages that leaks own."""
+    kept = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
+    return _Looked(report, kept, time.time_ns() // 1000)
 
 
 def owners_of(report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str) -> dict[str, Any]:
