@@ -25,6 +25,7 @@ import torch.utils.data
 import vramlens
 from leaks import measures
 from leaks.nursery import forked_by
+from vramlens.live.scope import LeakError
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -59,12 +60,12 @@ def _live(path: Path) -> dict[str, Any]:
 def _no_leaks(path: Path) -> dict[str, Any]:
     block = vramlens.no_leaks(steps=5)
     watch = block.__enter__()
-    errors: list[vramlens.LeakError] = []
+    errors: list[LeakError] = []
 
     def done() -> None:
         try:
             block.__exit__(None, None, None)
-        except vramlens.LeakError as error:
+        except LeakError as error:
             errors.append(error)
 
     _execute(path, tick=watch.step, done=done)

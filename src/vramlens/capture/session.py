@@ -62,6 +62,9 @@ class Plan:
 class Leaks(Protocol):
     """What looks for leaks while the program runs."""
 
+    def torch_is_there(self, torch: Any) -> None:
+        """Once, when the program has imported torch."""
+
     def step_ended(self, _count: int, /) -> None:
         """After each step."""
 
@@ -170,6 +173,7 @@ class Session:
         recorder.steps.on_step(recorder.step_ended)
         recorder.steps.on_step(self._step_ended)
         if self._leaks is not None:
+            self._leaks.torch_is_there(loaded_torch())
             recorder.steps.on_step(self._leaks.step_ended)
             self._control.start()  # SIGUSR2 asks for the leaks of programs without a GPU, too
         if self._trace is not None and not self.plan.first_step:

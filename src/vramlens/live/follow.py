@@ -12,6 +12,7 @@ from typing import Any
 
 from vramlens.capture.warn import harmless, say
 from vramlens.live import last_frames
+from vramlens.live.module_calls import ModuleCalls
 from vramlens.live.report import LeakReport, LiveLeak
 from vramlens.live.route import Route, size_of
 from vramlens.live.watch import LeakWatch, OwnedStorage
@@ -64,6 +65,7 @@ class LeakFollower:
 
     def __init__(self) -> None:
         self._watch: LeakWatch | None = None
+        self._calls: ModuleCalls | None = None
         self._latest: _Looked | None = None
         self._final: _Looked | None = None
         self._next = _FIRST_LOOK
@@ -71,17 +73,29 @@ class LeakFollower:
         self._began = perf_counter()
         self._followed: dict[Route, _Sizes] = {}
 
+    @harmless("counting calls of the model")
+    def torch_is_there(self, torch: Any) -> None:
+        """Until an optimizer steps, a call of the model is a step."""
+        self._calls = ModuleCalls(torch, self._unit_ended)
+
     @harmless("watching for leaks")
     def step_ended(self, _count: int) -> None:
-        """After each step of the program. The watch begins with the first.
+        """After each step of the program, an optimizer's or by hand. The watch begins with the first."""
+        if self._calls is not None:
+            self._calls.stop()
+            self._calls = None
+            self._watch = self._latest = None  # what calls of the model were counted is of another unit
+            self._followed, self._next = {}, _FIRST_LOOK
+        self._unit_ended()
 
-        Now and then the report is made, because when the program ends, what its functions hold is gone already.
-        """
+    def _unit_ended(self) -> None:
+        """Now and then the report is made: when the program ends, what its functions hold is gone already."""
         if self._watch is None:
             self._watch = LeakWatch()
             return
-        self._watch.step()
-        last_frames.keep_last(sys._getframe(1))
+        caller = sys._getframe(1)
+        self._watch.step(caller)
+        last_frames.keep_last(caller)
         for route, sizes in self._followed.items():
             sizes.add(self._watch.steps, size_of(route.find()))
         if self._watch.steps >= self._next:
@@ -106,7 +120,7 @@ class LeakFollower:
         """Prints the conclusion on standard error."""
         report = self.conclusion()
         if report is None:
-            say("--leaks: no step has ended (an optimizer's, or vramlens.step()): there is nothing to compare")
+            say("--leaks: no optimizer has stepped, no module was called and no vramlens.step(): there is nothing to compare")
             return
         sys.stderr.write(f"{report}\n")
         sys.stderr.flush()
@@ -115,9 +129,16 @@ class LeakFollower:
         """The report of now, or of the last look where all is gone by now; None where no step has ended."""
         if self._watch is None:
             return None
-        if self._final is not None and self._final.report.steps == self._watch.steps:
+        report = self._concluded(self._watch)
+        if self._calls is None:
+            return report
+        note = f"no optimizer has stepped: a step is a call of {self._calls.root_name}"
+        return replace(report, notes=(note, *report.notes))
+
+    def _concluded(self, watch: LeakWatch) -> LeakReport:
+        if self._final is not None and self._final.report.steps == watch.steps:
             return self._final.report
-        now = self._watch.report()
+        now = watch.report()
         if now.gone is not None:  # the program itself makes no report
             now = replace(now, gone=replace(now.gone, function=""))
         before = self._earlier(now)

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
+from vramlens.live.account import unexplained_growth
 from vramlens.live.births import BEFORE, Births
 from vramlens.live.chain import Chain, chain_of
 from vramlens.live.classify import class_of, fix_of, statement_source
-from vramlens.live.counters import Counters
+from vramlens.live.counters import Counters, Series
 from vramlens.live.cycles import unreached_leaks
 from vramlens.live.gates import NONE, gate
 from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, gone_growth, live_items, piles, remade_larger
@@ -73,8 +74,12 @@ class LeakWatch:
         """Steps that have ended since the watch began."""
         return self._steps
 
-    def step(self) -> None:
-        """Ends a step."""
+    def step(self, caller: FrameType | None = None) -> None:
+        """Ends a step.
+
+        Args:
+            caller: the frame that runs on; by default the one that calls this.
+        """
         if self._observer is not None:
             self._observer.end()
         self._steps += 1
@@ -85,7 +90,7 @@ class LeakWatch:
         if self._counters is not None:
             with suppress(Exception):  # a counter that this version does not have
                 self._counters.read(self._steps)
-        caller = sys._getframe(1)
+        caller = sys._getframe(1) if caller is None else caller
         self._code = caller.f_code
         if self._observer is not None:
             self._observer.begin(self._steps + 1, caller)
@@ -155,6 +160,8 @@ class _Look:
             except Exception as error:  # a counter that says something unheard of: the rest stands
                 self._said.append(f"the counters could not be read ({type(error).__name__})")
             found_leaks = merged(leaks)
+            judged = [storage for _, kept in leaks for storage in kept]
+            host = Series() if self._counters is None else self._counters.host
             report = LeakReport(
                 steps=births.steps,
                 leaks=tuple(leak for leak, _ in found_leaks),
@@ -166,6 +173,7 @@ class _Look:
                 complete=search.complete,
                 missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
                 gone=gone_growth(items, births),
+                unexplained=unexplained_growth(search, items, judged, host, births.steps, births.known_until),
             )
             owner = {storage: index for index, (_, kept) in enumerate(found_leaks) for storage in kept if storage}
             born = {item.storage: item.born for item in items if item.storage is not None}
