@@ -26,21 +26,22 @@ _NODE_BYTES = 1024  # of an autograd node, at most
 
 
 def unexplained_growth(
-    search: Search, items: Sequence[Item], judged: Iterable[Storage | None], host: Series, steps: int, known: int
+    search: Search, items: Sequence[Item], judged: Iterable[Storage | None], host: Series, known: int
 ) -> Unexplained | None:
     """The growth that no judged pile explains; None where all is accounted for.
 
     Args:
         judged: storages of all piles that have a verdict, whichever.
         host: what the C library's allocator had handed out, by step.
-        steps: how many steps have ended.
         known: the last step whose births are known.
     """
-    found = _beside_search(search, items, host) if search.complete else None
-    return found or _beside_piles(items, set(judged), steps, known)
+    known_owner = {storage for storage in judged if storage is not None}
+    storages = {*search.storages, *known_owner}
+    found = _beside_search(storages, items, host) if search.complete else None
+    return found or _beside_piles(items, known_owner, known)
 
 
-def _beside_search(search: Search, items: Sequence[Item], host: Series) -> Unexplained | None:
+def _beside_search(storages: Iterable[Storage], items: Sequence[Item], host: Series) -> Unexplained | None:
     """Growth of the allocator's counter that the reached storages do not explain."""
     readings = [(step, value) for step, value in zip(host.steps, host.values, strict=True) if step > WARM_UP]
     if len(readings) < _FEWEST_READINGS:
@@ -54,7 +55,7 @@ def _beside_search(search: Search, items: Sequence[Item], host: Series) -> Unexp
     born = {item.storage: item.born for item in items if item.storage is not None}
     explained = sum(
         storage.size_bytes
-        for storage in search.storages
+        for storage in storages
         if storage.device == "cpu" and _is_younger(born.get(storage), first)
     )
     explained += _NODE_BYTES * sum(1 for item in items if item.storage is None and _is_younger(item.born, first))
@@ -78,13 +79,14 @@ def _is_spread(floors: Sequence[int]) -> bool:
 
 
 def _beside_piles(
-    items: Iterable[Item], judged: set[Storage | None], steps: int, known: int
+    items: Iterable[Item], judged: set[Storage], known: int
 ) -> Unexplained | None:
     """Growth of reached storages that belong to no pile: many owners, each of which grows now and then."""
     bytes_by_step: dict[int, int] = {}
     for item in items:
         if item.storage is not None and item.storage not in judged and item.born is not None:
             bytes_by_step[item.born] = bytes_by_step.get(item.born, 0) + item.size_bytes
+    steps = known  # births of later steps are not told apart
     pace = pace_of(bytes_by_step, steps, known)
     if pace is None or not pace.is_sure:
         return None

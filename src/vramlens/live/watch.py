@@ -17,7 +17,7 @@ from vramlens.live.chain import Chain, chain_of
 from vramlens.live.classify import class_of, fix_of, statement_source
 from vramlens.live.counters import Counters, Series
 from vramlens.live.cycles import unreached_leaks
-from vramlens.live.gates import NONE, gate
+from vramlens.live.gates import NONE, distant_bound, gate
 from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, gone_growth, live_items, piles, remade_larger
 from vramlens.live.handed_over import handed_over_leak
 from vramlens.live.keeper import Keeper, Statements
@@ -173,7 +173,7 @@ class _Look:
                 complete=search.complete,
                 missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
                 gone=gone_growth(items, births),
-                unexplained=unexplained_growth(search, items, judged, host, births.steps, births.known_until),
+                unexplained=unexplained_growth(search, items, judged, host, births.known_until),
             )
             owner = {storage: index for index, (_, kept) in enumerate(found_leaks) for storage in kept if storage}
             born = {item.storage: item.born for item in items if item.storage is not None}
@@ -286,7 +286,18 @@ class _Look:
         why = [f"{spread} from {pace.first} to {pace.last} left something behind that is still alive"]
         if pile.is_remade:
             why = [f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"]
-        lowered = gate(self._statements, value, keeper, is_graph=is_graph, is_remade=pile.is_remade, holder=holder)
+        lowered = gate(
+            self._statements,
+            value,
+            keeper,
+            is_graph=is_graph,
+            is_remade=pile.is_remade,
+            holder=holder,
+            kept_bytes=pile.bytes,
+        )
+        distant = distant_bound(value, keeper, holder, pile.bytes)
+        if distant:
+            why.append(distant)
         if not pace.is_steady:
             if lowered is not None and lowered[0] == NONE:
                 return NONE, (lowered[1],)
@@ -371,6 +382,8 @@ def _is_repeated(pile: Pile) -> bool:
 
 def _is_uniform(search: Search, pile: Pile, value: Any) -> bool:
     """Whether each step added the same: namespaces also fill with different things, one after the other."""
+    if search.torch.is_tensor(value):  # what its graph keeps
+        return True
     if value is None or is_kind(value, type) or (type(value) is dict and search.roots.get(pile.position) is not None):
         is_namespace = True
     else:
