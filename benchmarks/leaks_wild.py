@@ -125,7 +125,7 @@ def main() -> None:
                 nurseries[needs_frameworks] = WildNursery(folder, FRAMEWORKS)
             nursery = nurseries[needs_frameworks]
             true_bytes = float(program.bytes_per_step or 0)
-            if program.leaks and program.bytes_per_step is None or arguments.ways == ["bytes"]:
+            if (program.leaks and program.bytes_per_step is None) or arguments.ways == ["bytes"]:
                 witness = nursery.run(program, "bytes")
                 counted_bytes = slope(witness["bytes"]) if "bytes" in witness else 0.0
                 if arguments.ways == ["bytes"]:

@@ -54,9 +54,7 @@ def _beside_search(storages: Iterable[Storage], items: Sequence[Item], host: Ser
         return None
     born = {item.storage: item.born for item in items if item.storage is not None}
     explained = sum(
-        storage.size_bytes
-        for storage in storages
-        if storage.device == "cpu" and _is_younger(born.get(storage), first)
+        storage.size_bytes for storage in storages if storage.device == "cpu" and _is_younger(born.get(storage), first)
     )
     explained += _NODE_BYTES * sum(1 for item in items if item.storage is None and _is_younger(item.born, first))
     left_over = grown - explained
@@ -78,9 +76,7 @@ def _is_spread(floors: Sequence[int]) -> bool:
     return grown >= _LEAST_BYTES and sum(1 for rise in rises if rise > least) >= _FEWEST_WINDOWS
 
 
-def _beside_piles(
-    items: Iterable[Item], judged: set[Storage], known: int
-) -> Unexplained | None:
+def _beside_piles(items: Iterable[Item], judged: set[Storage], known: int) -> Unexplained | None:
     """Growth of reached storages that belong to no pile: many owners, each of which grows now and then."""
     bytes_by_step: dict[int, int] = {}
     for item in items:

@@ -15,8 +15,8 @@ from time import perf_counter, thread_time
 from typing import Any
 
 from vramlens.live import gpu as gpus
-from vramlens.live.host_memory import allocated_bytes
 from vramlens.live.growth import WARM_UP, Pace, pace_of
+from vramlens.live.host_memory import allocated_bytes
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
 _FREE_SECONDS, _SHARE = 0.02, 0.0005

@@ -1,7 +1,7 @@
 """What the C library's allocator has handed out: the only counter that a CPU has for tensors nobody can see.
 
-glibc's ``mallinfo2`` counts every tensor on the CPU, autograd's nodes and what other C code asks for; Python's own small
-objects lie elsewhere. Other C libraries have no such counter, and nothing is said there.
+glibc's ``mallinfo2`` counts every tensor on the CPU, autograd's nodes and what other C code asks for; Python's own
+small objects lie elsewhere. Other C libraries have no such counter, and nothing is said there.
 """
 
 from __future__ import annotations

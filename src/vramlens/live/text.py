@@ -168,7 +168,11 @@ def _gone_text(gone: Gone) -> str:
 
 
 def _unexplained_text(growth: Unexplained) -> str:
-    where = "in many places, none of which grows steadily by itself" if growth.is_reached else "that nobody was found to hold"
+    where = (
+        "in many places, none of which grows steadily by itself"
+        if growth.is_reached
+        else "that nobody was found to hold"
+    )
     return (
         f"{format_size(growth.bytes)} grew {where}: {format_size(growth.bytes_per_step)} a step from step"
         f" {growth.first_step:,} to {growth.last_step:,}"

@@ -23,7 +23,7 @@ from vramlens.live.handed_over import handed_over_leak
 from vramlens.live.keeper import Keeper, Statements
 from vramlens.live.loose import search_loose, unreached_tensors
 from vramlens.live.merging import merged
-from vramlens.live.objects import is_kind, is_own_file, namespace_of
+from vramlens.live.objects import is_kind, is_own_file, is_users, namespace_of
 from vramlens.live.observer import Observer, Stack, voted_line
 from vramlens.live.owner import owner_of
 from vramlens.live.report import LeakReport, LiveLeak
@@ -234,8 +234,9 @@ class _Look:
         made = self._observed(pile.items)
         below = [link.value for link in chain.links[at + 1 :]]
         keeper = self._statements.keeper(upto, held, is_graph=is_graph, made=made, below=below)
-        if pile.is_spread and chain.root is not None and chain.root.thread and chain.root.code is not None:
-            keeper = self._statements.registration(chain.root.code) or keeper  # what began the threads
+        code = chain.root.code if pile.is_spread and chain.root is not None and chain.root.thread else None
+        if code is not None and is_users(code.co_filename):
+            keeper = self._statements.registration(code) or keeper  # what began the threads
         kind = class_of(search, chain, at, keeper, self._statements, is_graph)
         source = statement_source(keeper)
         owner = owner_of(search, chain, at, keeper, source)
