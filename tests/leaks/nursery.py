@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,13 +144,17 @@ def _serve() -> None:
 
 
 def _forked(request: dict[str, Any]) -> str:
+    return forked_by(run, request)
+
+
+def forked_by(answer: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any]) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         os.setpgid(0, 0)
         try:
-            text = json.dumps(run(request))
+            text = json.dumps(answer(request))
         except BaseException:
             text = json.dumps({"error": traceback.format_exc()})
         try:

@@ -62,8 +62,14 @@ class Plan:
 class Leaks(Protocol):
     """What looks for leaks while the program runs."""
 
+    def torch_is_there(self, torch: Any) -> None:
+        """Once, when the program has imported torch."""
+
     def step_ended(self, _count: int, /) -> None:
         """After each step."""
+
+    def program_ended(self) -> None:
+        """When the program's last statement has run, before anything that Python does at its end."""
 
     def tell(self) -> None:
         """Prints what was found so far."""
@@ -105,6 +111,11 @@ class Session:
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
+
+    def program_ended(self) -> None:
+        """The program's last statement has run."""
+        if self._leaks is not None and not self._done and self._pid == os.getpid():
+            self._leaks.program_ended()
 
     def cancel(self) -> None:
         """There was no program: nothing to say at the end."""
@@ -162,6 +173,7 @@ class Session:
         recorder.steps.on_step(recorder.step_ended)
         recorder.steps.on_step(self._step_ended)
         if self._leaks is not None:
+            self._leaks.torch_is_there(loaded_torch())
             recorder.steps.on_step(self._leaks.step_ended)
             self._control.start()  # SIGUSR2 asks for the leaks of programs without a GPU, too
         if self._trace is not None and not self.plan.first_step:

@@ -128,6 +128,8 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
 
                 note_ending(error)
             raise
+        finally:
+            session.program_ended()
         return 0
 
     return program

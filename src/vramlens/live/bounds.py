@@ -85,6 +85,19 @@ def always_holds(guard: ast.expr, store: Store, holder: object) -> bool:
     return found is not _UNKNOWN and bool(found)
 
 
+def length_limit(guards: tuple[ast.expr, ...], store: Store, holder: object) -> int | None:
+    """The length that a condition compares what is stored to with; None where that is no number or not known."""
+    for guard in guards:
+        for node in ast.walk(guard):
+            if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+                continue
+            values = [_value(side, store, holder) for side in (node.left, node.comparators[0])]
+            numbers = [value for value in values if type(value) is int and value != _HUGE]
+            if _HUGE in values and len(numbers) == 1:
+                return int(numbers[0])
+    return None
+
+
 def _reads_false(value: Any) -> bool:
     return value is not _UNKNOWN and not value
 

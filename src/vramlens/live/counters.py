@@ -16,11 +16,13 @@ from typing import Any
 
 from vramlens.live import gpu as gpus
 from vramlens.live.growth import WARM_UP, Pace, pace_of
+from vramlens.live.host_memory import allocated_bytes
 
 FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
 _FREE_SECONDS, _SHARE = 0.02, 0.0005
 _DRIVER_FREE_SECONDS, _DRIVER_SHARE = 0.03, 0.0005
 _LONGEST, _MOST_MARKS = 512, 4096
+_HOST_AT_EACH_STEP = 32
 _FILLED = 0.8  # of the readings show a rise: then the middle one is the rate
 
 
@@ -79,6 +81,7 @@ class Counters:
         gpu: the GPUs; None while the program uses none.
         requested, allocated, waiting, reserved: of each device; waiting is what is freed and awaits another stream.
         outside: of each device, what the driver counts beside PyTorch's memory.
+        host: what the C library's allocator has handed out.
         pinned, pinned_owned: page-locked memory of the host that is handed out; with what is kept for later.
         contexts: the step at which a context of this process was first seen on each device; 0 before the watch.
         handed_over: by step, the number of the latest file descriptor that was handed to other processes.
@@ -95,6 +98,8 @@ class Counters:
         self.reserved: dict[int, Series] = {}
         self.outside: dict[int, Series] = {}
         self.pinned, self.pinned_owned = Series(), Series()
+        self.host = Series()
+        self._next_host_reading = 0.0
         self.contexts: dict[int, int] = {}
         self.handed_over: list[tuple[int, int]] = []
         self.groups = 0
@@ -107,6 +112,7 @@ class Counters:
 
     def read(self, step: int) -> None:
         """Reads them at the end of a step, if there is time."""
+        self._read_host(step)
         number = handed_over_now()
         if number and (not self.handed_over or self.handed_over[-1][1] != number):
             self.handed_over.append((step, number))
@@ -132,6 +138,16 @@ class Counters:
             if self._driver_asked:  # the first answer has waited for the driver's library
                 self._driver_spent += perf_counter() - asked
             self._driver_asked = self._driver_asked or bool(used)
+
+    def _read_host(self, step: int) -> None:
+        """Reads the C library's counter: the more it costs, the farther the next reading is away."""
+        if step >= _HOST_AT_EACH_STEP and perf_counter() < self._next_host_reading:
+            return
+        began = thread_time()
+        size = allocated_bytes()
+        if size is not None:
+            self.host.add(step, size)
+        self._next_host_reading = perf_counter() + (thread_time() - began) / _SHARE
 
     def _read_pytorch(self, gpu: gpus.Gpu, step: int) -> list[int]:
         """Reads PyTorch's counters; gives the devices that it uses."""

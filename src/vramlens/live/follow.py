@@ -12,6 +12,8 @@ from typing import Any
 
 from vramlens.capture.steps import NO_STEP
 from vramlens.capture.warn import harmless, say
+from vramlens.live import last_frames
+from vramlens.live.module_calls import ModuleCalls
 from vramlens.live.report import LeakReport, LiveLeak
 from vramlens.live.route import Route, size_of
 from vramlens.live.watch import LeakWatch, OwnedStorage
@@ -64,22 +66,37 @@ class LeakFollower:
 
     def __init__(self) -> None:
         self._watch: LeakWatch | None = None
+        self._calls: ModuleCalls | None = None
         self._latest: _Looked | None = None
+        self._final: _Looked | None = None
         self._next = _FIRST_LOOK
         self._spent = 0.0
         self._began = perf_counter()
         self._followed: dict[Route, _Sizes] = {}
 
+    @harmless("counting calls of the model")
+    def torch_is_there(self, torch: Any) -> None:
+        """Until an optimizer steps, a call of the model is a step."""
+        self._calls = ModuleCalls(torch, self._unit_ended)
+
     @harmless("watching for leaks")
     def step_ended(self, _count: int) -> None:
-        """After each step of the program. The watch begins with the first.
+        """After each step of the program, an optimizer's or by hand. The watch begins with the first."""
+        if self._calls is not None:
+            self._calls.stop()
+            self._calls = None
+            self._watch = self._latest = None  # what calls of the model were counted is of another unit
+            self._followed, self._next = {}, _FIRST_LOOK
+        self._unit_ended()
 
-        Now and then the report is made, because when the program ends, what its functions hold is gone already.
-        """
+    def _unit_ended(self) -> None:
+        """Now and then the report is made: when the program ends, what its functions hold is gone already."""
         if self._watch is None:
             self._watch = LeakWatch()
             return
-        self._watch.step()
+        caller = sys._getframe(1)
+        self._watch.step(caller)
+        last_frames.keep_last(caller)
         for route, sizes in self._followed.items():
             sizes.add(self._watch.steps, size_of(route.find()))
         if self._watch.steps >= self._next:
@@ -90,20 +107,46 @@ class LeakFollower:
                 self._spent += perf_counter() - began
 
     @harmless("looking for leaks")
+    def program_ended(self) -> None:
+        """Looks for the last time, while the variables are there that the program ended with."""
+        try:
+            owned = self._watch.owned() if self._watch is not None and last_frames.kept_frames else None
+            if owned is not None:
+                self._final = _looked(*owned)
+        finally:
+            last_frames.let_go()
+
+    @harmless("looking for leaks")
     def tell(self) -> None:
-        """Prints the report on standard error: of now, or of the last look where all is gone by now."""
-        if self._watch is None:
+        """Prints the conclusion on standard error."""
+        report = self.conclusion()
+        if report is None:
             say(f"--leaks: {NO_STEP}")
             return
-        now = self._watch.report()
+        sys.stderr.write(f"{report}\n")
+        sys.stderr.flush()
+
+    def conclusion(self) -> LeakReport | None:
+        """The report of now, or of the last look where all is gone by now; None where no step has ended."""
+        if self._watch is None:
+            return None
+        report = self._concluded(self._watch)
+        if self._calls is None:
+            return report
+        note = f"no optimizer has stepped: a step is a call of {self._calls.root_name}"
+        return replace(report, notes=(note, *report.notes))
+
+    def _concluded(self, watch: LeakWatch) -> LeakReport:
+        if self._final is not None and self._final.report.steps == watch.steps:
+            return self._final.report
+        now = watch.report()
         if now.gone is not None:  # the program itself makes no report
             now = replace(now, gone=replace(now.gone, function=""))
         before = self._earlier(now)
         if before is not None:
             say(f"--leaks: after step {before.report.steps:,} of {now.steps:,}; what its functions held is gone by now")
             now = self._doubted_report(before, now.steps)
-        sys.stderr.write(f"{now}\n")
-        sys.stderr.flush()
+        return now
 
     def _keep(self) -> None:
         """Keeps the latest look that found something, else this one; what it found is followed from now on."""
@@ -112,8 +155,7 @@ class LeakFollower:
             return
         report, storages = owned
         if report.found or self._latest is None or not self._latest.report.found:
-            kept = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
-            self._latest = _Looked(report, kept, time.time_ns() // 1000)
+            self._latest = _looked(report, storages)
             routes = [leak.route for leak in report.found if leak.route is not None]
             self._followed = {route: _Sizes(report.steps, size_of(route.find())) for route in routes[:_MOST_FOLLOWED]}
 
@@ -149,6 +191,9 @@ class LeakFollower:
         Args:
             kind: of devices that are recorded: cuda, xpu.
         """
+        final = self._final
+        if final is not None and self._watch is not None and final.report.steps == self._watch.steps:
+            return owners_of(final.report, final.storages, final.time_us, kind)
         owned = None if self._watch is None else self._watch.owned()
         if owned is None:
             return None
@@ -157,6 +202,12 @@ class LeakFollower:
         if before is not None:
             return owners_of(self._doubted_report(before, report.steps), before.storages, before.time_us, kind)
         return owners_of(report, storages, time.time_ns() // 1000, kind)
+
+
+def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> _Looked:
+    """A look, with the storages that leaks own."""
+    kept = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
+    return _Looked(report, kept, time.time_ns() // 1000)
 
 
 def owners_of(report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str) -> dict[str, Any]:

@@ -11,40 +11,53 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from vramlens.live.bounds import always_holds, cut_off, never_holds
+from vramlens.live.bounds import always_holds, cut_off, length_limit, never_holds
 from vramlens.live.classify import looks_up
 from vramlens.live.expressions import names_in, receiver_of, text_of
 from vramlens.live.keeper import Keeper, Statements
-from vramlens.live.objects import QUEUES, attributes_of, class_module, class_name, is_kind
+from vramlens.live.objects import QUEUES, attributes_of, class_module, class_name, is_kind, length_of
 from vramlens.live.report import LiveLeak
 from vramlens.live.scores import is_removal
 from vramlens.live.source import Store, read_source
-from vramlens.units import counted, format_size
+from vramlens.units import GIB, counted, format_size
 
 POSSIBLE, NONE = "possible", "not a problem"
 _TINY_BYTES = 64
 _NUMBER_BYTES, _MANY_NUMBERS_BYTES = 8, 1024
 _HOPS = 3
+_MOST_TO_COME = GIB
 
 
 def gate(
-    statements: Statements, value: Any, keeper: Keeper | None, *, is_graph: bool, is_remade: bool, holder: object
+    statements: Statements,
+    value: Any,
+    keeper: Keeper | None,
+    *,
+    is_graph: bool,
+    is_remade: bool,
+    holder: object,
+    kept_bytes: int = 0,
 ) -> tuple[str, str] | None:
     """The verdict that growth is lowered to, and why; None where nothing speaks against a leak.
+
+    A bound that lets too much come is no excuse.
 
     Args:
         value: the object that keeps.
         is_graph: whether autograd graphs are kept.
         is_remade: whether it is one tensor that is made anew, larger, in each step.
         holder: the object whose attribute `value` is; None where it is none.
+        kept_bytes: what it keeps now.
     """
-    found = _bounded(value)
+    if distant_bound(value, keeper, holder, kept_bytes):
+        return None
+    found = _bounded(value, keeper)
     if found is not None:
         return found
     if keeper is not None and keeper.store is not None:
         store = keeper.store
         reasons = _ring(store, statements), _guarded(store, holder), _flagged(store), _written_anew(store, keeper)
-        for reason in (*reasons, _cut_off(store)):
+        for reason in (*reasons, _cut_off(store), _evicted(keeper, holder)):
             if reason:
                 return NONE, reason
         reason = "" if is_graph else _emptied(store, keeper, statements, holder)
@@ -71,7 +84,46 @@ def are_numbers(leak: LiveLeak) -> str:
     return f"{format_size(leak.bytes_per_step)} a step without a graph: single numbers"
 
 
-def _bounded(value: Any) -> tuple[str, str] | None:
+def distant_bound(value: object, keeper: Keeper | None, holder: object, kept_bytes: int) -> str:
+    """What a bound still lets come, where that is too much for an excuse; empty elsewhere."""
+    length = length_of(value)
+    limit = _limit_of(keeper, holder)
+    if limit is None:
+        limit = _own_limit(value)
+    if limit is None or not length:
+        return ""
+    to_come = max(limit - length, 0) * kept_bytes // length
+    return f"bounded at {limit:,}: {format_size(to_come)} to come" if to_come > _MOST_TO_COME else ""
+
+
+def _limit_of(keeper: Keeper | None, holder: object) -> int | None:
+    """The length at which what grows is held back or evicted, by the source."""
+    if keeper is None or keeper.store is None:
+        return None
+    limit = length_limit(keeper.store.guards, keeper.store, holder)
+    if limit is not None:
+        return limit
+    limits = (length_limit(other.guards, keeper.store, holder) for other in keeper.others if is_removal(other))
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _own_limit(value: object) -> int | None:
+    """The limit that a container itself has."""
+    return deque.maxlen.__get__(value) if is_kind(value, deque) else None
+
+
+def _evicted(keeper: Keeper, holder: object) -> str:
+    """``if len(x) > n: x.pop(...)``: a bound, whatever the entries are."""
+    if keeper.store is None:
+        return ""
+    for other in keeper.others:
+        limit = length_limit(other.guards, keeper.store, holder) if is_removal(other) else None
+        if limit is not None:
+            return f"line {other.line} takes away what is more than {limit:,}: {_short(other)}"
+    return ""
+
+
+def _bounded(value: Any, keeper: Keeper | None) -> tuple[str, str] | None:
     for name, limit in attributes_of(value) if class_module(type(value)) in QUEUES else ():
         if name.lstrip("_") == "maxsize" and type(limit) is int and limit > 0:
             return NONE, f"a queue that never holds more than {limit:,}"
@@ -89,7 +141,8 @@ def _bounded(value: Any) -> tuple[str, str] | None:
                     POSSIBLE,
                     f"a cache of at most {facts.maxsize:,}; none of its {facts.currsize:,} results was used again",
                 )
-    if is_kind(value, list) and any(part is None for part in list.__iter__(value)):
+    is_appended = keeper is not None and keeper.store is not None and keeper.store.how != "item"
+    if is_kind(value, list) and not is_appended and any(part is None for part in list.__iter__(value)):
         return NONE, "a list with places that are still empty: it was made with its full length"
     if class_name(type(value)) in ("LRUCache", "TTLCache", "LFUCache"):
         return POSSIBLE, "a cache with a limit"

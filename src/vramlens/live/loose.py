@@ -22,6 +22,7 @@ from vramlens.live.objects import class_dict, class_order, is_own_file
 from vramlens.live.search import Search
 
 _CHUNK = 1024
+_MOST_OBJECTS = 1_000_000
 _DEEPEST_VIEW = 8  # arrays that are views of arrays
 _EXITS = ("__exit__", "__aexit__")
 LOOP, BLOCK = "the iterator of a running loop", "the context manager of a running with block"
@@ -84,8 +85,9 @@ def _is_ours(code: types.CodeType) -> bool:
 
 
 def _look_behind_arrays(search: Search, array: type) -> None:
-    """Takes in the tensors whose memory arrays share."""
-    base: Any = class_dict(array)["base"]
+    """Takes in the tensors whose memory arrays share, and what arrays of objects hold."""
+    for place in [place for place in search.roots if type(search.order[place]) is array]:
+        search.take_in_contents(place, _objects_in(search.order[place], array))
     low = 0
     while low < len(search.order):
         high = min(low + _CHUNK, len(search.order))
@@ -96,11 +98,26 @@ def _look_behind_arrays(search: Search, array: type) -> None:
             for place in range(low, high):
                 for value in search.referents.of_one(search.order[place]):
                     if type(value) is array and id(value) not in search.seen:
-                        tensor = _tensor_behind(search, value, array, base)
-                        if tensor is not None:
-                            search.take_in(place, (("", value), (".base", tensor)))
+                        _take_in_array(search, place, value, array)
         low = high
     search.go_on([])
+
+
+def _take_in_array(search: Search, place: int, value: Any, array: type) -> None:
+    tensor = _tensor_behind(search, value, array, class_dict(array)["base"])
+    if tensor is not None:
+        search.take_in(place, (("", value), (".base", tensor)))
+        return
+    objects = _objects_in(value, array)
+    if objects:
+        search.take_in_contents(search.take_in(place, (("", value),)), objects)
+
+
+def _objects_in(value: Any, array: Any) -> list[tuple[str, Any]]:
+    """What an array of objects holds, by index; empty for other arrays and for those that are too large."""
+    if not class_dict(array)["dtype"].__get__(value).hasobject or array.size.__get__(value) > _MOST_OBJECTS:
+        return []
+    return [(f"[{index}]", held) for index, held in enumerate(array.ravel(value, "K").tolist()) if gc.is_tracked(held)]
 
 
 def _tensor_behind(search: Search, value: Any, array: type, base: Any) -> Any:

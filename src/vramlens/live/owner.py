@@ -21,7 +21,7 @@ def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None, sourc
     if at >= 0 and kind == "_lru_cache_wrapper":
         kind = "lru_cache"
     return Owner(
-        name=owner_name(chain, at)[:_LONGEST_NAME],
+        name=(_registration_name(chain, at, keeper) or owner_name(chain, at))[:_LONGEST_NAME],
         kind=kind,
         file=keeper.file if keeper is not None else "",
         line=keeper.line if keeper is not None else 0,
@@ -29,6 +29,19 @@ def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None, sourc
         chain=tuple(texts_of(search, chain)),
         source=source,
     )
+
+
+def _registration_name(chain: Chain, at: int, keeper: Keeper | None) -> str:
+    """``loop.call_later(…)``, where what piles up is a private part of a library's object; empty elsewhere."""
+    store = None if keeper is None else keeper.store
+    if store is None or store.how != "call" or at < 1:
+        return ""
+    holder = chain.links[at - 1].value
+    is_private = chain.links[at].how == "attribute" and chain.links[at].name.startswith("_")
+    if not is_private or is_kind(holder, type) or _is_users_class(type(holder)):
+        return ""
+    receiver = f"{store.base}.{store.name}" if store.base else store.name
+    return f"{receiver}.{store.method}(…)"
 
 
 def owner_name(chain: Chain, at: int) -> str:

@@ -132,6 +132,33 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Growth that nobody was found to hold.
+
+    Attributes:
+        bytes: how much.
+        bytes_per_step: the average of the steps.
+        first_step, last_step: between which it was measured.
+        is_reached: whether the search reached it, in many places; else only the allocator's counter shows it.
+    """
+
+    bytes: int
+    bytes_per_step: int
+    first_step: int
+    last_step: int
+    is_reached: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data."""
+        return {
+            "bytes": self.bytes,
+            "bytes_per_step": self.bytes_per_step,
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class LeakReport:
     """Everything that a watch found.
 
@@ -146,6 +173,7 @@ class LeakReport:
         complete: whether the search went everywhere.
         missing_steps: how many more steps are needed to tell growth from warm-up; 0 where there were enough.
         gone: what grew while steps ended and is not there any more; None where nothing did.
+        unexplained: what grew and is in no leak or look-alike; None where all is accounted for.
     """
 
     steps: int
@@ -158,6 +186,7 @@ class LeakReport:
     complete: bool = True
     missing_steps: int = 0
     gone: Gone | None = None
+    unexplained: Unexplained | None = None
 
     @property
     def found(self) -> tuple[LiveLeak, ...]:
@@ -174,6 +203,7 @@ class LeakReport:
             "gone": None
             if self.gone is None
             else {"bytes_per_step": self.gone.bytes_per_step, "until_step": self.gone.step},
+            "unexplained": None if self.unexplained is None else self.unexplained.to_dict(),
             "notes": list(self.notes),
             "live_bytes": self.live_bytes,
             "searched": {"objects": self.objects, "seconds": round(self.seconds, 3), "complete": self.complete},

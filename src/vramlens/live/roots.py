@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.live.last_frames import ended_frames
 from vramlens.live.objects import frame_variables, is_own_file, is_users
 
 _MOST_FRAMES = 20_000
@@ -35,7 +36,7 @@ class Root:
         tier: 0, the user's own; 1, all else.
         code, line: of a variable: the function that it is in, and the line that runs.
         thread: of a variable: the thread's name; empty for the main thread and the one that looks.
-        has_ended: of a variable: whether its function ended with the exception that ended the program.
+        has_ended: of a variable: whether the program ended with its function, by an exception or by its return.
     """
 
     kind: str
@@ -109,6 +110,9 @@ def _variables(modules: set[int]) -> Iterator[Root]:
             for frame, line in _frames_of_the_end():
                 yield from _of_frame(frame, line, namespaces, "", has_ended=True)
         frame = None
+    for frame, line in ended_frames():
+        yield from _of_frame(frame, line, namespaces, "", has_ended=True)
+    frame = None
 
 
 def _of_frame(

@@ -54,7 +54,7 @@ class _NoLeaks(ContextDecorator):
         if kind is not None or watch is None:
             return
         report = watch.report()
-        if report.found:
+        if report.found or report.unexplained is not None:
             raise LeakError(str(report), report)
         if report.steps < self._wanted:
             raise LeakError(

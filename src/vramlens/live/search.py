@@ -110,15 +110,21 @@ class Search:
         self._explore_graphs()
         self.graph_from.append((graphs, len(self.order)))
 
-    def take_in(self, parent: int, way: Iterable[tuple[str, Any]]) -> None:
-        """Adds objects that the collector does not know, each held by the one before."""
+    def take_in(self, parent: int, way: Iterable[tuple[str, Any]]) -> int:
+        """Adds objects that the collector does not know, each held by the one before; gives the last one's position."""
         for label, value in way:
             self._special.setdefault(id(type(value)), "untracked")
             new = self._adopt(parent, ((label, value),))
             if not new:
-                return
+                return parent
             self._expand_tensor(new[0])
             parent = new[0]
+        return parent
+
+    def take_in_contents(self, parent: int, contents: Iterable[tuple[str, Any]]) -> None:
+        """Adds what an object holds that tells the collector nothing."""
+        for position in self._adopt(parent, contents):
+            self._expand_tensor(position)
 
     @property
     def is_over(self) -> bool:
@@ -207,7 +213,7 @@ class Search:
     def _seed(self, pairs: list[tuple[Any, Root]]) -> None:
         for value, root in pairs:
             is_known = root.kind in ("module", "class")  # kept apart until its turn
-            if not is_known and (id(value) in self.seen or not gc.is_tracked(value)):
+            if not is_known and (id(value) in self.seen or not (gc.is_tracked(value) or _is_array(value))):
                 continue
             position = len(self.order)
             self._parents.append((position, position))
@@ -385,6 +391,11 @@ class Search:
         self.skipped.append(
             f"the search ended at its {limit} limit after {counted(position, 'object')}; what lies further was not seen"
         )
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array: it may hold objects, and tells the collector nothing of them."""
+    return class_module(type(value)) == "numpy" and type(value).__name__ == "ndarray"
 
 
 def _is_users_class(cls: type, module: Any) -> bool:

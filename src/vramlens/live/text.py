@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from vramlens.foreign_text import text_of
-from vramlens.live.report import Gone, LeakReport, LiveLeak
+from vramlens.live.report import Gone, LeakReport, LiveLeak, Unexplained
 from vramlens.units import counted, format_size
 
 _WIDTH = 100
@@ -57,6 +57,9 @@ def _lines(report: LeakReport) -> Iterator[str]:
         elif report.gone is not None:
             yield from _wrapped(_gone_text(report.gone))
             yield f"  {watched}"
+        elif report.unexplained is not None:
+            yield from _wrapped(f"Cannot tell: {_unexplained_text(report.unexplained)}.")
+            yield f"  {watched}"
         else:
             yield f"No leak: {watched}"
     for number, leak in enumerate(found[:_MOST_SHOWN]):
@@ -69,6 +72,8 @@ def _lines(report: LeakReport) -> Iterator[str]:
         yield ""
         for leak in others[:_MOST_SHOWN]:
             yield from _other_lines(leak)
+    if report.unexplained is not None and (found or possible):
+        yield from _wrapped(f"Beside that, {_unexplained_text(report.unexplained)}.")
     for note in report.notes:
         yield from _wrapped(f"Note: {note}.")
     if found:
@@ -170,6 +175,18 @@ def _gone_text(gone: Gone) -> str:
     return (
         f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} a step until step"
         f" {gone.step:,}. Call report(){inside}."
+    )
+
+
+def _unexplained_text(growth: Unexplained) -> str:
+    where = (
+        "in many places, none of which grows steadily by itself"
+        if growth.is_reached
+        else "that nobody was found to hold"
+    )
+    return (
+        f"{format_size(growth.bytes)} grew {where}: {format_size(growth.bytes_per_step)} a step from step"
+        f" {growth.first_step:,} to {growth.last_step:,}"
     )
 
 

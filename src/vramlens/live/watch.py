@@ -8,22 +8,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from vramlens.capture.undisturbed import undisturbed
+from vramlens.live.account import unexplained_growth
 from vramlens.live.births import BEFORE, Births
 from vramlens.live.chain import Chain, chain_of
 from vramlens.live.classify import WORTH_DETACHING, class_of, fix_of, statement_source
-from vramlens.live.counters import Counters
+from vramlens.live.counters import Counters, Series
 from vramlens.live.cycles import unreached_leaks
-from vramlens.live.gates import NONE, gate
+from vramlens.live.gates import NONE, distant_bound, gate
 from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, gone_growth, live_items, piles, remade_larger
 from vramlens.live.handed_over import handed_over_leak
 from vramlens.live.keeper import Keeper, Statements
 from vramlens.live.loose import search_loose, unreached_tensors
 from vramlens.live.merging import merged
-from vramlens.live.objects import is_kind, is_own_file, namespace_of
+from vramlens.live.objects import is_kind, is_own_file, is_users, namespace_of
 from vramlens.live.observer import Observer, Stack, voted_line
 from vramlens.live.owner import owner_of
 from vramlens.live.report import LeakReport, LiveLeak
@@ -74,8 +75,12 @@ class LeakWatch:
         """Steps that have ended since the watch began."""
         return self._steps
 
-    def step(self) -> None:
-        """Ends a step."""
+    def step(self, caller: FrameType | None = None) -> None:
+        """Ends a step.
+
+        Args:
+            caller: the frame that runs on; by default the one that calls this.
+        """
         if self._observer is not None:
             self._observer.end()
         self._steps += 1
@@ -86,7 +91,7 @@ class LeakWatch:
         if self._counters is not None:
             with suppress(Exception):  # a counter that this version does not have
                 self._counters.read(self._steps)
-        caller = sys._getframe(1)
+        caller = sys._getframe(1) if caller is None else caller
         self._code = caller.f_code
         if self._observer is not None:
             self._observer.begin(self._steps + 1, caller)
@@ -156,6 +161,8 @@ class _Look:
             except Exception as error:  # a counter that says something unheard of: the rest stands
                 self._said.append(f"the counters could not be read ({type(error).__name__})")
             found_leaks = merged(leaks)
+            judged = [storage for _, kept in leaks for storage in kept]
+            host = Series() if self._counters is None else self._counters.host
             report = LeakReport(
                 steps=births.steps,
                 leaks=tuple(leak for leak, _ in found_leaks),
@@ -167,6 +174,7 @@ class _Look:
                 complete=search.complete,
                 missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
                 gone=gone_growth(items, births),
+                unexplained=unexplained_growth(search, items, judged, host, births.known_until),
             )
             owner = {storage: index for index, (_, kept) in enumerate(found_leaks) for storage in kept if storage}
             born = {item.storage: item.born for item in items if item.storage is not None}
@@ -227,8 +235,9 @@ class _Look:
         made = self._observed(pile.items)
         below = [link.value for link in chain.links[at + 1 :]]
         keeper = self._statements.keeper(upto, held, is_graph=is_graph, made=made, below=below)
-        if pile.is_spread and chain.root is not None and chain.root.thread and chain.root.code is not None:
-            keeper = self._statements.registration(chain.root.code) or keeper  # what began the threads
+        code = chain.root.code if pile.is_spread and chain.root is not None and chain.root.thread else None
+        if code is not None and is_users(code.co_filename):
+            keeper = self._statements.registration(code) or keeper  # what began the threads
         kind = class_of(search, chain, at, keeper, self._statements, is_graph)
         source = statement_source(keeper)
         owner = owner_of(search, chain, at, keeper, source)
@@ -290,7 +299,18 @@ class _Look:
         why = [f"{spread} from {pace.first} to {pace.last} left something behind that is still alive"]
         if pile.is_remade:
             why = [f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"]
-        lowered = gate(self._statements, value, keeper, is_graph=is_graph, is_remade=pile.is_remade, holder=holder)
+        lowered = gate(
+            self._statements,
+            value,
+            keeper,
+            is_graph=is_graph,
+            is_remade=pile.is_remade,
+            holder=holder,
+            kept_bytes=pile.bytes,
+        )
+        distant = distant_bound(value, keeper, holder, pile.bytes)
+        if distant:
+            why.append(distant)
         if not pace.is_steady:
             if lowered is not None and lowered[0] == NONE:
                 return NONE, (lowered[1],)
@@ -375,6 +395,8 @@ def _is_repeated(pile: Pile) -> bool:
 
 def _is_uniform(search: Search, pile: Pile, value: Any) -> bool:
     """Whether each step added the same: namespaces also fill with different things, one after the other."""
+    if search.torch.is_tensor(value):  # what its graph keeps
+        return True
     if value is None or is_kind(value, type) or (type(value) is dict and search.roots.get(pile.position) is not None):
         is_namespace = True
     else:

@@ -1,0 +1,91 @@
+"""Programs written by somebody who had not read the finder: leaks and look-alikes, each run three ways.
+
+A bundle of ``wild/*.txt`` holds many, each below ``#### name`` and a line that says what is true:
+
+    # leak CLASSES OWNERS | BYTES A STEP | what happens        # none why it is no leak
+
+``# KEEPS`` marks the statement that keeps; ``tick()`` ends a step and ``done()`` asks for the report where the program
+is watched from its own code. In the script neither is there: ``vramlens run --leaks`` must do without.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).with_name("wild")
+_HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n"
+_CALLS = re.compile(r"^(\s*)(tick|done)\(\)$", re.MULTILINE)
+_MARK = "  # KEEPS"
+
+
+@dataclass(frozen=True)
+class Wild:
+    """A program and its truth.
+
+    Attributes:
+        name: its own.
+        bundle: the file that it stands in.
+        classes: those that an honest judge accepts; empty for a look-alike.
+        owners: words, one of which the owner's name or statement must hold; "-" where nobody can be named.
+        bytes_per_step: storage bytes, the average of all steps; None where a witness counts them.
+        keeps: lines of the statements that keep.
+        case: what happens, or why it is no leak.
+        text: the program, with ``tick()`` and ``done()``.
+    """
+
+    name: str
+    bundle: str
+    classes: tuple[str, ...]
+    owners: tuple[str, ...]
+    bytes_per_step: int | None
+    keeps: frozenset[int]
+    case: str
+    text: str
+
+    @property
+    def leaks(self) -> bool:
+        """Whether it is no look-alike."""
+        return bool(self.classes)
+
+    @property
+    def script(self) -> str:
+        """The program as its user wrote it."""
+        return _CALLS.sub(r"\1pass", self.text)
+
+
+@cache
+def wild_programs() -> dict[str, Wild]:
+    """All programs by name."""
+    programs: dict[str, Wild] = {}
+    for path in sorted(FOLDER.glob("*.txt")):
+        for part in path.read_text().split("#### ")[1:]:
+            program = _program(path.stem, part)
+            if program.name in programs:
+                raise ValueError(f"{path.name}: {program.name} is there twice")
+            programs[program.name] = program
+    return programs
+
+
+def _program(bundle: str, part: str) -> Wild:
+    name, truth, code = part.split("\n", 2)
+    kind, _, facts = truth.removeprefix("# ").partition(" ")
+    lines = (_HEAD + code).splitlines()
+    keeps = frozenset(number for number, line in enumerate(lines, 1) if line.endswith(_MARK))
+    text = "\n".join(line.removesuffix(_MARK) for line in lines) + "\n"
+    if kind == "none":
+        return Wild(name, bundle, (), (), None, keeps, facts, text)
+    names, size, case = (fact.strip() for fact in facts.split("|"))
+    classes, owners = names.split()
+    return Wild(
+        name,
+        bundle,
+        tuple(classes.split(",")),
+        tuple(owners.split(",")),
+        None if size == "auto" else int(size),
+        keeps,
+        case,
+        text,
+    )
