@@ -65,7 +65,7 @@ class Recording(Trace):
 
     def oom(self, device: int | None = None) -> OomVerdict | None:
         """The out-of-memory verdict; None when nothing failed."""
-        return explain_trace(self, device=device, view=self._view(device)).oom
+        return self.explain(device=device).oom
 
     def fragmentation(self, device: int | None = None) -> Fragmentation | None:
         """Free memory inside reserved segments, at the failure if there is one, else at the peak."""
@@ -179,8 +179,12 @@ def explain_recording(
     """
     from vramlens.replay.explained import EVENTS_TO_REPLAY, with_replay
 
+    chosen = choose_device(recording, device)
+    if view is None and chosen is not None:
+        view = attribute(recording, chosen)
     explanation = explain_trace(recording, at=at, device=device, messages=messages, total_bytes=total_bytes, view=view)
-    return with_replay(explanation, recording, EVENTS_TO_REPLAY if events_to_replay is None else events_to_replay)
+    events = EVENTS_TO_REPLAY if events_to_replay is None else events_to_replay
+    return with_replay(explanation, recording, events, view=view)
 
 
 def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Recording:
