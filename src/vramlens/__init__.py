@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vramlens.function_profile import profile
     from vramlens.live import LeakWatch, holders, no_leaks, release, who_holds
     from vramlens.monitor import Monitor
+    from vramlens.prediction import predict
     from vramlens.program import distributed_state, install, memory, record, snapshot, step
     from vramlens.recovery import (
         AdaptiveBatchLoader,
@@ -63,6 +64,7 @@ __all__ = [
     "no_leaks",
     "place",
     "plan",
+    "predict",
     "profile",
     "record",
     "release",
@@ -93,6 +95,7 @@ _HOMES = {
     "no_leaks": "live",
     "place": "recovery",
     "plan": "recovery",
+    "predict": "prediction",
     "profile": "function_profile",
     "record": "program",
     "release": "live",

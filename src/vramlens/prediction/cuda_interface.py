@@ -287,6 +287,10 @@ def _put_tensor_methods(torch: Any, runner: Runner) -> None:
     torch.Tensor.is_pinned = _constant(False)
     torch.Tensor.tolist = lambda tensor: tolist(as_real(tensor))
     torch.Tensor.numpy = lambda tensor, *, force=False: to_numpy(as_real(tensor), force=force)
+    as_text = torch.Tensor.__format__
+    torch.Tensor.__format__ = lambda tensor, form: (
+        format(tensor.item(), form) if isinstance(tensor, fake) and tensor.dim() == 0 else as_text(tensor, form)
+    )
     torch.Tensor.data_ptr = _data_ptr(torch.Tensor.data_ptr, fake)
     torch.UntypedStorage.resize_ = resized
     torch.__future__.set_swap_module_params_on_conversion(True)

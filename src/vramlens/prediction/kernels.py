@@ -41,10 +41,17 @@ _ENGINE_ADD_USES, _ENGINE_ADD_STORAGE_USES = 4, 2
 
 
 class Kernels:
-    """The rules of one card."""
+    """The rules of one card.
+
+    Attributes:
+        uncertain: rules that were used and are less than exact, with the share of the peak by which each may be off.
+        not_modelled: what may be asked for and is not, with its bytes.
+    """
 
     def __init__(self, log: RequestLog, card: Card) -> None:
         self._log, self._card = log, card
+        self.uncertain: dict[str, float] = {}
+        self.not_modelled: dict[str, int] = {}
         self._handles: set[tuple[int, int]] = set()
         self._lt_handles: set[tuple[int, int]] = set()
         self._rules: dict[str, Callable[[Any, Any, list[Any]], None]] = {

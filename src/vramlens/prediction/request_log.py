@@ -34,7 +34,6 @@ class RequestLog:
         self.stream = 0
         self.mark = ""
         self.allocated_bytes = self.peak_bytes = 0
-        self.step_events: list[int] = []
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
 
@@ -93,6 +92,15 @@ class RequestLog:
         """Everything that is cached goes back to the driver."""
         self.kinds.append(EMPTY_CACHE)
         self.rows.append(-1)
+
+    def plain(self) -> RequestLog:
+        """A copy without the storages, which another process can be given."""
+        copy = RequestLog()
+        for name in ("kinds", "rows", "sizes", "streams", "stacks", "marks"):
+            setattr(copy, name, list(getattr(self, name)))
+        copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
+        copy.stack_table.stacks = self.stack_table.stacks
+        return copy
 
     def _gone(self, key: int) -> None:
         entry = self._row_of_storage.pop(key, None)
