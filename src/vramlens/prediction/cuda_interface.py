@@ -22,6 +22,8 @@ def behave_as(card: Card, runner: Runner) -> None:
     """Makes this process's PyTorch behave as on a card; for good."""
     import torch
 
+    # ``torch.tensor(..., device="cuda")`` is made on the CPU, then moved (torch/csrc/utils/tensor_new.cpp).
+    torch._C._set_only_lift_cpu_tensors(True)
     _put_device(torch, card, runner)
     _put_streams(torch, runner)
     _put_random_state(torch)

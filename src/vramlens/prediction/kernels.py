@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction import convolutions
 from vramlens.prediction.cards import Card
 from vramlens.prediction.operators import Operator
 from vramlens.prediction.reductions import Reduction
@@ -55,6 +56,7 @@ class Kernels:
         self._handles: set[tuple[int, int]] = set()
         self._lt_handles: set[tuple[int, int]] = set()
         self._rules: dict[str, Callable[[Any, Any, list[Any]], None]] = {
+            "aten.convolution": self._convolution,
             "aten._scaled_dot_product_efficient_attention_backward": self._efficient_backward,
             "aten._scaled_dot_product_flash_attention_backward": self._flash_backward,
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
@@ -75,6 +77,23 @@ class Kernels:
         if first._use_count() > _ENGINE_ADD_USES or uses > _ENGINE_ADD_STORAGE_USES:
             return None
         return first
+
+    def noted(self, operator: Operator, args: Any, outputs: list[Any]) -> bool:
+        """Whether an operator's results were asked for here, with workspaces in between."""
+        if operator.name != "aten.convolution_backward" or not outputs or outputs[0].fake_device.type != "cuda":
+            return False
+        self.uncertain[convolutions.BASIS] = convolutions.SHARE
+        gradient = args[0]
+        dims = [dim for dim in range(gradient.dim()) if dim != 1]
+        convolutions.note_backward(
+            self._log, args, outputs, lambda bias: self._sum("aten.sum", (gradient, dims), [bias])
+        )
+        return True
+
+    def _convolution(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        if outputs[0].fake_device.type == "cuda":
+            self.uncertain[convolutions.BASIS] = convolutions.SHARE
+            self._log.scratch(convolutions.forward_workspace(args, outputs[0]))
 
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
         """The results that are asked of the device: seeds of a fused attention stay on the host.
