@@ -415,6 +415,55 @@ def trainer_bf16() -> None:
     Trainer(model=gpt2(), args=options, train_dataset=Rows()).train()
 
 
+def vision_loss(model: nn.Module, batch: int, size: int, pick: Callable[[Any], Any]) -> Callable[[int], Any]:
+    def loss(_: int) -> Any:
+        output = pick(model(torch.randn(batch, 3, size, size, device=DEVICE)))
+        labels = torch.randint(0, 20, (batch, *output.shape[2:]), device=DEVICE)
+        return F.cross_entropy(output, labels)
+
+    return loss
+
+
+@program
+def torchvision_resnet50() -> None:
+    from torchvision.models import resnet50
+
+    model = resnet50(num_classes=20).to(DEVICE)
+    train(model, vision_loss(model, 40, 224, lambda output: output), optimizer=torch.optim.Adam(model.parameters()))
+
+
+@program
+def torchvision_resnet50_bf16() -> None:
+    from torchvision.models import resnet50
+
+    model = resnet50(num_classes=20).to(DEVICE, memory_format=torch.channels_last)
+    train(model, vision_loss(model, 48, 224, lambda output: output), dtype=torch.bfloat16)
+
+
+@program
+def torchvision_segmentation() -> None:
+    from torchvision.models.segmentation import fcn_resnet50
+
+    model = fcn_resnet50(num_classes=20, weights=None, weights_backbone=None).to(DEVICE)
+    train(model, vision_loss(model, 6, 320, lambda output: output["out"]))
+
+
+@program
+def torchvision_detector() -> None:
+    from torchvision.models.detection import retinanet_resnet50_fpn
+
+    model = retinanet_resnet50_fpn(num_classes=20, weights=None, weights_backbone=None).to(DEVICE)
+
+    def loss(_: int) -> Any:
+        images = [torch.rand(3, 400, 400, device=DEVICE) for _ in range(2)]
+        corner = torch.rand(4, 2, device=DEVICE) * 200
+        boxes = torch.cat([corner, corner + 100], 1)
+        labels = torch.randint(1, 20, (4,), device=DEVICE)
+        return sum(model(images, [{"boxes": boxes, "labels": labels}] * 2).values())
+
+    train(model, loss)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=sorted(PROGRAMS))

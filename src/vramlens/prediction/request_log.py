@@ -93,6 +93,13 @@ class RequestLog:
         self.kinds.append(EMPTY_CACHE)
         self.rows.append(-1)
 
+    def clear(self) -> None:
+        """Forgets everything so far; nothing of it may be alive."""
+        for column in (self.kinds, self.rows, self.sizes, self.streams, self.stacks, self.marks):
+            column.clear()
+        self._row_of_storage.clear()
+        self.allocated_bytes = self.peak_bytes = 0
+
     def plain(self) -> RequestLog:
         """A copy without the storages, which another process can be given."""
         copy = RequestLog()

@@ -60,6 +60,9 @@ class PredictedRun:
         self._optimizer: int | None = None
         self._progress: Callable[[int], None] | None = None
         behave_as(card, self.mode.runner)
+        with self.mode:
+            self.kernels.learn_sole_uses()
+        self.log.clear()
         self._mark_modules()
 
     @contextlib.contextmanager

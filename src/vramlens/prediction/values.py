@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.prediction.late_torch import torch
 
-_MOST_INTEGER_BYTES = 4 << 20
+_MOST_INTEGER_BYTES = 32 << 20
 _MOST_FLOAT_BYTES = 64 << 10
 _ATTRIBUTE = "vramlens_value"
 
@@ -51,6 +51,15 @@ class Values:
         """Whether a tensor is small enough, and of a kind that decides shapes."""
         size = tensor.numel() * tensor.element_size()
         return bool(size <= (_MOST_FLOAT_BYTES if tensor.is_floating_point() else _MOST_INTEGER_BYTES))
+
+    def are_equal(self, first: Any, second: Any) -> bool:
+        """Whether two tensors are equal; where values are not known, whether they are the same memory."""
+        one, other = self.of(first), self.of(second)
+        if one is not None and other is not None:
+            return bool(torch.equal(one, other))
+        if first.shape != second.shape:
+            return False
+        return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
     def number(self, tensor: Any) -> Any:
         """The number in a tensor of one; a made-up one where it is not known: 1.0, 0 or False."""
