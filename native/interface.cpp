@@ -110,10 +110,23 @@ vl_curve* vl_curve_make(const vl_replay* replay, const vl_what_if* what_if, vl_o
     }
 }
 
+vl_curve* vl_log_make(const vl_replay* replay, const vl_what_if* what_if, vl_outcome* out) {
+    try {
+        if (!vl::replay::is_sound(what_if->settings)) return nullptr;
+        auto log = std::make_unique<vl_curve>(vl_curve{vl::replay::Curve(true)});
+        *out = vl::replay::outcome_of(replay->data, *what_if, &log->data);
+        return log.release();
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
+
 int32_t vl_curve_column(vl_curve* curve, const char* name, vl_column* out) {
     return curve->data.find_column(name, out);
 }
 
 void vl_curve_free(vl_curve* curve) { delete curve; }
+
+vl_device_and_stream vl_one_device(void*) { return {1, 0}; }
 
 }  // extern "C"

@@ -84,14 +84,21 @@ struct Outcome {
     uint64_t failed_size = 0;         // requested bytes of the one at died_at, else of the first failure
 };
 
-// Reserved bytes over a run's events.
+// Reserved bytes over a run's events, and on request all that the allocator did.
 class Curve {
   public:
+    explicit Curve(bool has_log = false) : has_log_(has_log) {}
     // What is reserved now, while an event is under way.
     void note(int64_t event, int64_t reserved);
+    // What the allocator does during an event, as PyTorch's own trace would show it.
+    void log(int64_t event, Action action, uint64_t address, uint64_t size, uint64_t stream);
     bool find_column(std::string_view name, vl_column* out) const;
 
   private:
+    bool has_log_;
+    std::vector<int64_t> log_event_;
+    std::vector<uint8_t> log_action_;
+    std::vector<uint64_t> log_address_, log_size_, log_stream_;
     // Right after an event, by event; before it the most within that event where that is more.
     std::vector<int64_t> event_, reserved_;
 };

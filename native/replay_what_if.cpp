@@ -36,8 +36,10 @@ class Simulation : public Surroundings {
         reserved_ += (size >> 44 << 44) + (uint64_t{1} << 44);
         return reserved_;
     }
-    void event(Action, uint64_t, uint64_t, uint16_t) override {
-        if (curve_ != nullptr) curve_->note(now_, allocator_.stats.current[kReserved]);
+    void event(Action action, uint64_t address, uint64_t size, uint16_t stream) override {
+        if (curve_ == nullptr) return;
+        curve_->note(now_, allocator_.stats.current[kReserved]);
+        curve_->log(now_, action, address, size, script_.streams[stream]);
     }
     void order_of_completion(std::vector<uint32_t>& blocks) override {
         for (const uint32_t block : blocks) block_of_row_[row_of_block_[block]] = kNoBlock;
@@ -56,6 +58,11 @@ class Simulation : public Surroundings {
     Curve* curve_ = nullptr;
     int64_t now_ = -1;  // the event under way
 
+    void log_block(Action action, uint32_t number) {
+        if (curve_ == nullptr) return;
+        const Block& block = allocator_.blocks[number];
+        curve_->log(now_, action, block.address, block.requested_size, script_.streams[block.stream]);
+    }
     void note_row(uint32_t row) {
         const uint32_t block = block_of_row_[row];
         if (block == kNoBlock) return;
@@ -66,6 +73,7 @@ class Simulation : public Surroundings {
         const uint32_t block = row == kNoRow ? kNoBlock : block_of_row_[row];
         if (block == kNoBlock) return;
         block_of_row_[row] = kNoBlock;
+        log_block(kFreeCompleted, block);
         if (allocator_.blocks[block].pending) {
             allocator_.complete(block);
         } else {
@@ -81,6 +89,7 @@ class Simulation : public Surroundings {
     void free_later(const Op& op) {
         const uint32_t block = block_of_row_[op.row];
         if (block == kNoBlock || allocator_.blocks[block].pending) return;
+        log_block(kFreeRequested, block);
         allocator_.free_later(block);
         if (completion_ == Completion::kAtOnce) at_once_.push_back(op.row);
         if (completion_ == Completion::kTwiceAsLate) {
@@ -115,6 +124,7 @@ Outcome Simulation::run() {
                 if (block != kNoBlock) {
                     block_of_row_[op.row] = block;
                     note_row(op.row);
+                    log_block(kAlloc, block);
                     break;
                 }
                 failed(op);
@@ -136,7 +146,12 @@ Outcome Simulation::run() {
                 allocator_.free(block);
                 break;
             }
-            case OpKind::kFree: complete(op.row); break;
+            case OpKind::kFree: {
+                const uint32_t block = block_of_row_[op.row];
+                if (block != kNoBlock && !allocator_.blocks[block].pending) log_block(kFreeRequested, block);
+                complete(op.row);
+                break;
+            }
             case OpKind::kFreeLater: free_later(op); break;
             case OpKind::kComplete:
             case OpKind::kCompleteAtSync: completed(op); break;
@@ -169,7 +184,22 @@ void Curve::note(int64_t event, int64_t reserved) {
     reserved_.push_back(reserved);
 }
 
+void Curve::log(int64_t event, Action action, uint64_t address, uint64_t size, uint64_t stream) {
+    if (!has_log_) return;
+    log_event_.push_back(event);
+    log_action_.push_back(action);
+    log_address_.push_back(address);
+    log_size_.push_back(size);
+    log_stream_.push_back(stream);
+}
+
 bool Curve::find_column(std::string_view name, vl_column* out) const {
+    const int64_t logged = static_cast<int64_t>(log_event_.size());
+    if (name == "log_event") return *out = {log_event_.data(), logged, VL_I64}, true;
+    if (name == "log_action") return *out = {log_action_.data(), logged, VL_U8}, true;
+    if (name == "log_address") return *out = {log_address_.data(), logged, VL_U64}, true;
+    if (name == "log_size") return *out = {log_size_.data(), logged, VL_U64}, true;
+    if (name == "log_stream") return *out = {log_stream_.data(), logged, VL_U64}, true;
     if (name != "event" && name != "reserved") return false;
     const std::vector<int64_t>& column = name == "event" ? event_ : reserved_;
     *out = {column.data(), static_cast<int64_t>(column.size()), VL_I64};

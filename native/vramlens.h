@@ -176,8 +176,22 @@ typedef struct vl_curve vl_curve;
 /* The same run with its curve, or null where vl_replay_run gives 0. Columns "event" and "reserved" (VL_I64): bytes right
  * after an event, one row a change, and before it the most within that event where that is more; event -1 is the start. */
 VL_EXPORT vl_curve* vl_curve_make(const vl_replay*, const vl_what_if*, vl_outcome* out);
+/* The same with all that the allocator did, as PyTorch's trace would show it: columns "log_event" (VL_I64, the event that
+ * it was done for), "log_action" (VL_U8), "log_address", "log_size" and "log_stream" (VL_U64). */
+VL_EXPORT vl_curve* vl_log_make(const vl_replay*, const vl_what_if*, vl_outcome* out);
 VL_EXPORT int32_t vl_curve_column(vl_curve*, const char* name, vl_column* out);
 VL_EXPORT void vl_curve_free(vl_curve*);
+
+/* ---- a device without a driver --------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t device; /* c10::Device in its lowest bytes: type 1 (CUDA), index 0 */
+    int64_t stream; /* its default stream */
+} vl_device_and_stream;
+
+/* The answer to whatever PyTorch asks a device guard (c10/core/impl/DeviceGuardImplInterface.h): device 0, stream 0, one
+ * device, true. It is the only entry of the table that stands for CUDA where a program runs with shapes instead of a GPU. */
+VL_EXPORT vl_device_and_stream vl_one_device(void* guard);
 
 /* ---- SIGTERM and SIGHUP (Linux) ------------------------------------------------------------------------ */
 

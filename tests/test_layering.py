@@ -27,21 +27,22 @@ RANKS = {
     "read": 4,
     "analyses": 5,
     "replay": 6,
-    "live": 7,
-    "monitor": 7,
-    "ranks": 7,
-    "recovery": 7,
-    "report": 8,
-    "api": 9,
-    "view": 10,
-    "export": 10,
-    "fleet": 10,
-    "program": 11,
-    "function_profile": 11,
-    "integrations": 12,
-    "pytest_plugin": 12,
-    "cli": 13,
-    "__main__": 14,
+    "prediction": 7,
+    "live": 8,
+    "monitor": 8,
+    "ranks": 8,
+    "recovery": 8,
+    "report": 9,
+    "api": 10,
+    "view": 11,
+    "export": 11,
+    "fleet": 11,
+    "program": 12,
+    "function_profile": 12,
+    "integrations": 13,
+    "pytest_plugin": 13,
+    "cli": 14,
+    "__main__": 15,
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {
@@ -98,7 +99,7 @@ def test_no_stage_imports_a_later_one(path: Path) -> None:
 
 def test_the_package_itself_imports_errors_and_the_interface() -> None:
     named = {name.split(".")[0] for name in imports(ROOT / "__init__.py")}
-    assert named <= {"errors", "api", "program", "function_profile", "live", "monitor", "recovery"}
+    assert named <= {"errors", "api", "program", "function_profile", "live", "monitor", "prediction", "recovery"}
 
 
 def test_every_stage_has_its_place() -> None:

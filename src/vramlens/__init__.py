@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vramlens.function_profile import profile
     from vramlens.live import LeakError, LeakWatch, holders, no_leaks, release, who_holds
     from vramlens.monitor import Monitor
+    from vramlens.prediction import predict
     from vramlens.program import distributed_state, install, memory, record, snapshot, step
     from vramlens.recovery import (
         AdaptiveBatchLoader,
@@ -64,6 +65,7 @@ __all__ = [
     "no_leaks",
     "place",
     "plan",
+    "predict",
     "profile",
     "record",
     "release",
@@ -95,6 +97,7 @@ _HOMES = {
     "no_leaks": "live",
     "place": "recovery",
     "plan": "recovery",
+    "predict": "prediction",
     "profile": "function_profile",
     "record": "program",
     "release": "live",

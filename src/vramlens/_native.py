@@ -166,9 +166,10 @@ def _load() -> ctypes.CDLL:
     library.vl_lifetimes_make.restype = ctypes.c_void_p
     library.vl_replay_make.argtypes = [ctypes.POINTER(_ReplayInput)]
     library.vl_replay_make.restype = ctypes.c_void_p
-    for run in (library.vl_replay_run, library.vl_curve_make):
+    for run in (library.vl_replay_run, library.vl_curve_make, library.vl_log_make):
         run.argtypes = [ctypes.c_void_p, ctypes.POINTER(_WhatIf), ctypes.POINTER(_Outcome)]
-    library.vl_curve_make.restype = ctypes.c_void_p
+    for make in (library.vl_curve_make, library.vl_log_make):
+        make.restype = ctypes.c_void_p
     return library
 
 
@@ -330,16 +331,27 @@ class Replay(_Columns):
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
     ) -> tuple[dict[str, int], Curve]:
         """What ``run`` gives, and what that run has reserved over the events."""
+        return self._watched_run(_core().vl_curve_make, settings, addresses=addresses, completion=completion, seed=seed)
+
+    def log(
+        self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
+    ) -> tuple[dict[str, int], Curve]:
+        """What ``curve`` gives, with columns of all that the allocator did (vl_log_make)."""
+        return self._watched_run(_core().vl_log_make, settings, addresses=addresses, completion=completion, seed=seed)
+
+    def _watched_run(
+        self, make: Any, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
+    ) -> tuple[dict[str, int], Curve]:
         what_if = _WhatIf(settings=_replay_settings(settings), addresses=addresses, completion=completion, seed=seed)
         outcome = _Outcome()
-        made = _core().vl_curve_make(self._handle, ctypes.byref(what_if), ctypes.byref(outcome))
+        made = make(self._handle, ctypes.byref(what_if), ctypes.byref(outcome))
         if made is None:
             raise InputError("not enough memory to replay it")
         return _outcome(outcome), Curve(made, "curve")
 
 
 class Curve(_Columns):
-    """What one run has reserved: ``event`` and ``reserved``, as native/vramlens.h says (vl_curve_make)."""
+    """What one run did: columns as native/vramlens.h says (vl_curve_make, vl_log_make)."""
 
 
 def _outcome(outcome: _Outcome) -> dict[str, int]:

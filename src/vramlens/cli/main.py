@@ -23,6 +23,7 @@ from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 # In the order of the help.
 VERBS = (
     "run",
+    "predict",
     "explain",
     "leaks",
     "view",
@@ -43,6 +44,7 @@ _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
 _EPILOG = """\
 examples:
   vramlens run train.py --epochs 3            your program as it is, and a recording of it
+  vramlens predict train.py --cards 24GiB     its peak before it ever runs, without a GPU
   vramlens explain snapshot.pickle            a recording: the peak, who holds it, what to change
   vramlens explain train.log                  an out-of-memory error's text
   vramlens explain trace.json.gz              a trace of PyTorch's profiler
@@ -167,7 +169,7 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
     if arguments.verb is None:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
-    if arguments.verb != "run":
+    if arguments.verb not in ("run", "predict"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments.argv = argv

@@ -1,0 +1,122 @@
+"""``vramlens.predict``: a model, a batch, a loss and an optimizer, without a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import UsageError
+from vramlens.prediction.answer import Prediction
+from vramlens.prediction.cards import card_named
+from vramlens.prediction.run import Gathered, PredictedRun, Question, answer
+from vramlens.units import parse_size
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.prediction.late_torch import torch
+
+_PATIENCE_S = 3600
+
+
+def predict(
+    model_fn: Callable[[], Any],
+    make_batch: Callable[[int], Any],
+    loss_fn: Callable[[Any, Any], Any],
+    optimizer_fn: Callable[[Any], Any] | None = None,
+    *,
+    batch: int,
+    steps: int = 2,
+    gpu: str = "h200",
+    torch_version: str | None = None,
+    conf: str = "",
+    cards: Sequence[int | str] = (),
+) -> Prediction:
+    """The peak of training steps that never run on a GPU: what they ask of the allocator, and what it would reserve.
+
+    It runs in a process of its own, with shapes instead of values on the device.
+
+    Args:
+        model_fn: a fresh model, on ``cuda`` or not (it is moved there).
+        make_batch: n -> a batch of n samples on the device.
+        loss_fn: (model, batch) -> a loss, or (sum, count).
+        optimizer_fn: a list of parameters -> an optimizer; without it only forward and backward run.
+        batch: samples in a batch; steps: how many training steps.
+        gpu: the card whose kernels and workspaces are taken, such as h200, a100 or l4.
+        torch_version: whose allocator's rules; by default the installed PyTorch's.
+        conf: the allocator's settings, as ``PYTORCH_ALLOC_CONF`` takes them.
+        cards: card sizes to compare with, in bytes or as "24GiB".
+
+    Raises:
+        UsageError: the card is not known, a size is none, or the program cannot be predicted (the text says why).
+    """
+    card = card_named(gpu)
+    sizes = tuple(parse_size(size) if isinstance(size, str) else int(size) for size in cards)
+
+    def run() -> Gathered:
+        began = time.perf_counter()
+        predicted = PredictedRun(card)
+        with predicted.going():
+            _train(model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
+            return predicted.gathered(began)
+
+    return answer(in_a_process(run), Question(gpu, torch_version, conf, sizes, ("vramlens.predict",)))
+
+
+def _train(model_fn: Any, make_batch: Any, loss_fn: Any, optimizer_fn: Any, batch: int, steps: int) -> None:
+    torch.manual_seed(0)
+    model = model_fn()
+    if hasattr(model, "to"):
+        model = model.to("cuda")
+    optimizer = None if optimizer_fn is None else optimizer_fn(list(model.parameters()))
+    for _ in range(steps):
+        loss = loss_fn(model, make_batch(batch))
+        if isinstance(loss, tuple):
+            loss = loss[0] / loss[1]
+        loss.backward()
+        del loss
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+def in_a_process(run: Callable[[], Any]) -> Any:
+    """What a function returns that changes PyTorch for good: it runs in a process of its own.
+
+    Raises:
+        UsageError: it failed there; the text is its error.
+    """
+    import multiprocessing
+
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise UsageError("predict: this system cannot fork a process; use `vramlens predict SCRIPT`")
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise UsageError("predict: this process uses the GPU already: call predict before it does")
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(send, run), daemon=True)
+    process.start()
+    send.close()
+    try:
+        kind, value = receive.recv() if receive.poll(_PATIENCE_S) else ("error", f"no answer within {_PATIENCE_S} s")
+    except EOFError:
+        process.join(10)
+        kind, value = "error", f"the process ended with code {process.exitcode}"
+    finally:
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+    if kind == "error":
+        raise UsageError(f"predict: {value}")
+    return value
+
+
+def _work(send: Any, run: Callable[[], Any]) -> None:
+    torch.set_num_threads(1)  # threads do not survive the fork
+    try:
+        result: tuple[str, Any] = ("done", run())
+    except Exception as error:
+        result = "error", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+    send.send(result)
+    send.close()

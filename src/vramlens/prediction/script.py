@@ -1,0 +1,74 @@
+"""A script that is predicted: run as Python would run it, with shapes on the device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from vramlens.capture.execute import execute_script
+from vramlens.errors import InputError, NoProgram
+from vramlens.prediction.answer import Prediction
+from vramlens.prediction.cards import card_named
+from vramlens.prediction.run import PredictedRun, Question, answer
+
+
+class NotPredicted(InputError):
+    """A program that cannot be predicted; the text says why."""
+
+
+def predict_script(
+    path: str,
+    arguments: Sequence[str],
+    question: Question,
+    most_steps: int | None,
+    progress: Callable[[int], None] | None = None,
+) -> Prediction:
+    """The prediction of a script; what it prints goes to standard error. It changes PyTorch in this process for good.
+
+    Raises:
+        NotPredicted: the script failed, or asked for what has no shape; the text says where.
+        NoProgram: there is no such script.
+    """
+    card = card_named(question.gpu)
+    began = time.perf_counter()
+    run = PredictedRun(card, most_steps)
+    with _prints_aside(), run.going(progress):
+        try:
+            execute_script(path, arguments)
+        except SystemExit as ending:
+            if ending.code not in (None, 0):
+                raise NotPredicted(f"{path}: the script ended by itself with exit code {ending.code}") from None
+        except (NoProgram, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise NotPredicted(_reason(path, error)) from error
+    gathered = run.gathered(began)
+    if not gathered.log.sizes:
+        raise NotPredicted(f"{path}: nothing moved to the GPU: there is nothing to predict")
+    return answer(gathered, question)
+
+
+def _reason(path: str, error: Exception) -> str:
+    """Where a script failed and why, in one line."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if os.path.realpath(trace.tb_frame.f_code.co_filename) == os.path.realpath(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    text = str(error).strip().partition("\n")[0][:200]
+    place = f"{path}:{line}" if line else path
+    return f"{place}: could not be predicted: {type(error).__name__}: {text}"
+
+
+@contextlib.contextmanager
+def _prints_aside() -> Iterator[None]:
+    """What the script prints goes to standard error: standard output is for the answer."""
+    kept = sys.stdout
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = kept
