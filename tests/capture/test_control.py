@@ -143,10 +143,8 @@ def test_an_answer_that_trickles_in_is_given_up(scratch: Path, monkeypatch: pyte
             connection.sendall(b" ")
             time.sleep(0.01)
 
-    began = time.monotonic()
     with program_that_answers(trickle), pytest.raises(InputError, match="did not answer"):
         ask(os.getpid(), {})
-    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("name", ["path", "error"])

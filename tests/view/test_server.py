@@ -303,6 +303,7 @@ def test_one_who_says_nothing_holds_no_one_up(server):
 
 def test_connections_are_bounded(monkeypatch):
     monkeypatch.setattr(module, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(module, "_HEAD_WITHIN_S", 600.0)
     with LocalPage(b"some data", "a title") as page, contextlib.ExitStack() as held_open:
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -314,7 +315,7 @@ def test_connections_are_bounded(monkeypatch):
             assert b" 503 " in one_more.recv(100)
         assert threading.active_count() <= before + 3
         silent[0].close()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while ask(page, f"/data?token={page.token}")[0] == 503 and time.monotonic() < until:
             time.sleep(0.01)  # until its place is free
         assert ask(page, f"/data?token={page.token}")[2] == b"some data"
@@ -324,15 +325,15 @@ def test_connections_are_bounded(monkeypatch):
 
 def test_one_who_sends_byte_by_byte_is_cut_off(monkeypatch):
     monkeypatch.setattr(module, "_HEAD_WITHIN_S", 0.2)
-    began = time.monotonic()
+    sent = 0
     with LocalPage(b"some data", "a title") as page:
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        with socket.create_connection(page.server_address, timeout=5) as slow:
-            with contextlib.suppress(ConnectionError):
-                for _ in range(1000):
-                    slow.sendall(b"G")
-                    time.sleep(0.02)
-            assert time.monotonic() - began < 15
+        with socket.create_connection(page.server_address) as slow, contextlib.suppress(ConnectionError):
+            for _ in range(1000):
+                slow.sendall(b"G")
+                sent += 1
+                time.sleep(0.02)
         page.shutdown()
         thread.join()
+    assert sent < 1000
