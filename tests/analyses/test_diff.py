@@ -389,3 +389,11 @@ def test_a_setting_that_was_not_set_is_called_unset():
         one.words for one in diff(shared("recordings/oom_train"), shared("recordings/oom_train_expandable")).others
     ]
     assert "the allocator's PYTORCH_CUDA_ALLOC_CONF: unset before, expandable_segments:True after" in words
+
+
+def test_a_renamed_and_rewritten_program_keeps_its_optimizer() -> None:
+    """gpt and gpt_annotated train one kind of model in functions of different names: no optimizer came or went."""
+    before, after = (run_of(api.load(DATA / f"recordings/{name}.pickle.xz")) for name in ("gpt", "gpt_annotated"))
+    changes = [line for line in diff_runs([before], [after]).by_line if line.category == "optimizer_state"]
+    assert [(line.place.line, line.was.line) for line in changes] == [(90, 77)]
+    assert all(line.before_bytes and line.after_bytes for line in changes)

@@ -12,6 +12,7 @@ from vramlens.analyses.differences import Difference, differences
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.overlap import Overlap, overlap
 from vramlens.analyses.run import HISTORY_SHARE, HeldLine, Run
+from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
 from vramlens.units import format_size
 
@@ -184,6 +185,9 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         raise UsageError("a diff needs a recording before and one after")
     before, after = _median(befores), _median(afters)
     alignment = align(before.code, after.code)
+    shared = overlap(before, after, alignment)
+    if not shared.unrelated:
+        alignment = with_state(before, after, alignment)
     lines = _line_changes(befores, afters, before, after, alignment)
     changed = [line for line, real in lines if real and line.change_bytes]
     elsewhere = [line for line, real in lines if real and not line.change_bytes and line.most_change_bytes]
@@ -206,7 +210,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         unattributed_bytes=_unattributed(after) - _unattributed(before),
         aligned_lines=len(alignment.after),
         moved_lines=len(alignment.moved),
-        overlap=overlap(before, after, alignment),
+        overlap=shared,
         others=differences(before, after, changed, alignment.files),
     )
     return replace(diff, findings=findings_of(diff))

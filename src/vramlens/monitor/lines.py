@@ -134,7 +134,7 @@ def next_lines(now: MachineNow) -> list[str]:
         pid = soonest[0].pid
         return ["Next, who keeps it:", f"  vramlens dump {pid} -o now.vram && vramlens leaks now.vram"]
     if not now.devices:
-        return ["Next, why: vramlens doctor; vramlens run --leaks works without a GPU, too"]
+        return ["Next, why: vramlens doctor", "Leaks on the CPU: vramlens run --leaks YOUR_SCRIPT.py"]
     processes = [process for device in now.devices for process in device.processes or ()]
     if any(process.inside is not None for process in processes):
         pid = next(process.pid for process in processes if process.inside is not None)
