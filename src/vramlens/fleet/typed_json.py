@@ -56,8 +56,8 @@ def _typed(kind: Any, value: object, where: str) -> Any:
         return value[:_LONGEST_TEXT]
     if kind is bool and isinstance(value, bool):
         return value
-    is_number = isinstance(value, int) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
-    if is_number and (kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag))):
+    is_number_kind = kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag))
+    if is_number_kind and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST:
         return kind(value)
     raise ValueError(f"{where} is not what it should be")
 
