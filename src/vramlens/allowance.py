@@ -16,7 +16,8 @@ from contextlib import contextmanager
 
 MEMORY_BYTES = 200_000_000
 """What every verb may take, the interpreter and its libraries included."""
-MEMORY_TIMES_THE_INPUT = 6
+MEMORY_TIMES_THE_INPUT, MEMORY_TIMES_EXPANDED = 6, 4
+"""More for each byte of the files, and for each byte that compressed ones expand to (recorded programs: below 3)."""
 SECONDS = 10.0
 """Of the processor, on every input."""
 SECONDS_A_MEGABYTE = 2.0
@@ -30,8 +31,8 @@ EXPANDS_ALWAYS_BYTES = 16 << 20
 _LIBRARIES_BYTES = 70_000_000
 """Of MEMORY_BYTES: the interpreter and its libraries, which are there before anything is read."""
 _LOOKS_EVERY_S = 0.05
-_PATIENCE_S = 3.0
-"""After which a verb that does not end by itself is ended."""
+_PATIENCE_S, _FAR_TIMES = 3.0, 1.5
+"""After which, or beyond which memory, a verb that does not end by itself is ended."""
 EXIT_CODE = 3
 
 
@@ -72,7 +73,8 @@ class Allowance:
     @property
     def most_bytes(self) -> int:
         """Of memory, the interpreter and its libraries included."""
-        return MEMORY_BYTES + MEMORY_TIMES_THE_INPUT * self.input_bytes
+        files = MEMORY_TIMES_THE_INPUT * sum(self._input_bytes.values())
+        return MEMORY_BYTES + files + MEMORY_TIMES_EXPANDED * self._expanded_bytes
 
     @property
     def most_seconds(self) -> float:
@@ -89,6 +91,10 @@ class Allowance:
         elif _private_bytes() - self._began_bytes > self.most_bytes - _LIBRARIES_BYTES:
             self.reason = f"takes more than {self.most_bytes / 1e6:,.0f} MB of memory"
         return bool(self.reason)
+
+    def is_far_exceeded(self) -> bool:
+        """Whether so much more memory was taken that nothing waits for the verb to end by itself."""
+        return _private_bytes() - self._began_bytes > _FAR_TIMES * self.most_bytes
 
     def sentence(self) -> str:
         """One line: what was given up, why, and what to do."""
@@ -155,8 +161,10 @@ def _watch(allowed: Allowance, thread: int, over: threading.Event) -> None:
     else:
         return
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Exhausted))
-    if over.wait(_PATIENCE_S):
-        return
+    ends = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < ends and not allowed.is_far_exceeded():
+        if over.wait(_LOOKS_EVERY_S):
+            return
     os.write(2, f"vramlens: {allowed.sentence()}\n".encode("ascii", "backslashreplace"))
     os._exit(EXIT_CODE)
 

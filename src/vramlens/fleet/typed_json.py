@@ -45,29 +45,44 @@ def _typed(kind: Any, value: object, where: str) -> Any:
         if value is None and NoneType in get_args(kind):
             return None
         return _typed(next(each for each in get_args(kind) if each is not NoneType), value, where)
-    if get_origin(kind) is tuple and isinstance(value, list) and len(value) <= _MOST_ITEMS:
-        return _items(get_args(kind), value, where)
-    if get_origin(kind) is Mapping and isinstance(value, dict) and len(value) <= _MOST_ITEMS:
-        inner = get_args(kind)[1]
-        return {key[:_LONGEST_TEXT]: _typed(inner, each, f"{where}.{key[:40]}") for key, each in value.items()}
-    if is_dataclass(kind) and isinstance(value, dict):
-        return _dataclass(kind, value, where)
+    if isinstance(value, list):
+        return _tuple(kind, value, where)
+    if isinstance(value, dict):
+        return _dataclass(kind, value, where) if is_dataclass(kind) else _mapping(kind, value, where)
+    return _scalar(kind, value, where)
+
+
+def _scalar(kind: Any, value: object, where: str) -> Any:
     if kind is str and isinstance(value, str):
         return value[:_LONGEST_TEXT]
     if kind is bool and isinstance(value, bool):
         return value
-    is_number = isinstance(value, int) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
-    if is_number and (kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag))):
+    is_number_kind = kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag))
+    if is_number_kind and type(value) is int and abs(value) <= _LARGEST:
         return kind(value)
-    raise ValueError(f"{where} is not what it should be")
+    raise _wrong(where)
 
 
-def _items(kinds: tuple[Any, ...], value: list[Any], where: str) -> tuple[Any, ...]:
+def _mapping(kind: Any, value: dict[str, Any], where: str) -> dict[str, Any]:
+    if get_origin(kind) is not Mapping or len(value) > _MOST_ITEMS:
+        raise _wrong(where)
+    inner = get_args(kind)[1]
+    return {key[:_LONGEST_TEXT]: _typed(inner, each, f"{where}.{key[:40]}") for key, each in value.items()}
+
+
+def _tuple(kind: Any, value: list[Any], where: str) -> tuple[Any, ...]:
+    if get_origin(kind) is not tuple or len(value) > _MOST_ITEMS:
+        raise _wrong(where)
+    kinds = get_args(kind)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         return tuple(_typed(kinds[0], each, where) for each in value)
     if len(kinds) != len(value):
         raise ValueError(f"{where} has {len(value)} parts instead of {len(kinds)}")
-    return tuple(_typed(kind, each, where) for kind, each in zip(kinds, value, strict=True))
+    return tuple(_typed(inner, each, where) for inner, each in zip(kinds, value, strict=True))
+
+
+def _wrong(where: str) -> ValueError:
+    return ValueError(f"{where} is not what it should be")
 
 
 def _dataclass(kind: Any, value: dict[str, Any], where: str) -> Any:
