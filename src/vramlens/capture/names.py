@@ -24,7 +24,7 @@ import types
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import monotonic
+from time import thread_time
 from typing import Any
 
 from vramlens.capture.referents import Referents, everything_alive, referrers_of
@@ -337,10 +337,10 @@ class _Holders:
         self._heap, self._paths = heap, paths
         self._edges: dict[int, list[tuple[Any, str]]] = {}
         self._referents = Referents()
-        children, until = tensors, monotonic() + _SEARCH_SECONDS
+        children, until = tensors, thread_time() + _SEARCH_SECONDS
         for _ in range(_LEVELS):
             wanted = {id(child) for child in children} - self._edges.keys()
-            if not wanted or monotonic() > until:
+            if not wanted or thread_time() > until:
                 break
             self._edges.update((child, []) for child in wanted)
             children = []

@@ -109,6 +109,7 @@ def _unreached(search: Search, births: Births) -> _Heap:
     ours = {id(search.order), id(search.seen), id(search.storages), id(search.storage_at), id(search)}
     if unreached_tensors(search, births) < FEWEST:
         return _Heap([], [], {})
+    search.go_further()
     every = gc.get_objects()
     ours.add(id(every))
     boring = {id(kind) for kind in _BORING}

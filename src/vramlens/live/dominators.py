@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from time import monotonic
+from time import thread_time
 from typing import Any
 
 from vramlens.capture.undisturbed import undisturbed
@@ -40,7 +40,7 @@ class Retained:
 def retained_by(search: Search, top: int) -> list[Retained]:
     """The objects that retain the most, none of them inside of another."""
     with undisturbed(), search.torch.torch._C.DisableTorchFunction():
-        end = monotonic() + _SECONDS
+        end = thread_time() + _SECONDS
         above = _edges(search, end)
     order = sorted(above or ())
     dominator = None if above is None else _dominators(order, above, search, end)
@@ -87,7 +87,7 @@ def _edges(search: Search, end: float) -> dict[int, list[int]] | None:
     leads: dict[int, list[int]] = {position: [] for position in search.storages.values()}
     holders: dict[int, list[int]] = {}
     for position, value in enumerate(order):
-        if position % _LOOK_AT_THE_CLOCK == 0 and monotonic() > end:
+        if position % _LOOK_AT_THE_CLOCK == 0 and thread_time() > end:
             return None
         held = {id(referent) for referent in search.referents.of_one(value)}
         if torch.is_tensor(value):
@@ -126,7 +126,7 @@ def _dominators(order: list[int], above: dict[int, list[int]], search: Search, e
             dominator[position] = _ROOT
     changed = True
     while changed:
-        if monotonic() > end:
+        if thread_time() > end:
             return None
         changed = False
         for position in order:

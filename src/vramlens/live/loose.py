@@ -45,6 +45,7 @@ def _is_new(search: Search, births: Births, tensor: Any) -> bool:
 
 def search_loose(search: Search) -> None:
     """Goes on with a search at loose iterators and context managers, and behind arrays."""
+    search.go_further()
     with undisturbed(), search.torch.torch._C.DisableTorchFunction():
         search.go_on(list(_stack_objects(search)))
         numpy = sys.modules.get("numpy")

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import compress
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any
 
 from vramlens.capture.referents import Referents, without_giants
@@ -52,7 +52,7 @@ class Search:
 
         Args:
             torch: PyTorch's objects.
-            seconds: after which it ends, and says so.
+            seconds: of the processor's time, after which it ends, and says so; a busy machine ends it no earlier.
         """
         self.torch = torch
         self.order: list[Any] = []
@@ -64,7 +64,8 @@ class Search:
         self.seconds = 0.0
         self.graph_from: list[tuple[int, int]] = []  # ranges of positions reached through autograd
         self.referents = Referents()
-        self._deadline = monotonic() + seconds
+        self._seconds = seconds
+        self._deadline = thread_time() + seconds
         self._parents: list[tuple[int, int]] = []  # of each chunk: where its parents are
         self._starts: list[int] = []  # of each chunk: where its children begin
         self._labels: dict[int, str] = {}  # how a child was reached where only we know
@@ -79,10 +80,8 @@ class Search:
         with undisturbed(), self.torch.torch._C.DisableTorchFunction():
             self._prepare()
             roots = all_roots() if roots is None else roots
-            modules = {id(root.value) for root in roots if root.kind == "module"}
-            self.seen |= modules
-            for module in module_objects():
-                self.seen.add(id(module))
+            self.seen |= {id(root.value) for root in roots if root.kind == "module"}
+            self.seen.update(map(id, module_objects()))
             for tier in (0, 1):
                 self._tier = tier
                 first = len(self.order)
@@ -129,7 +128,12 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether the search has used up its time or its memory."""
-        return monotonic() > self._deadline or self._room_bytes < 0
+        return thread_time() > self._deadline or self._room_bytes < 0
+
+    def go_further(self) -> None:
+        """Gives what follows as much time again."""
+        if not self.is_over:
+            self._deadline = thread_time() + self._seconds
 
     @property
     def complete(self) -> bool:
