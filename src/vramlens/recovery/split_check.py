@@ -238,18 +238,22 @@ def _compared(
     paths = reference.top.paths if reference.top is not None else None
     return SplitCheck(
         True, differs, noise, tolerance, parameter, count, weights,
-        paths=paths, scales=_scales(found, sizes), buffers=changed, whole_compared=compared,
+        paths=paths, scales=_scales(reference, found, sizes), buffers=changed, whole_compared=compared,
     )  # fmt: skip
 
 
-def _scales(found: list[Run], sizes: list[int]) -> tuple[bool, ...]:
-    """For each summand of the loss, whether the divisor grew with the part; empty where its graph does not tell."""
-    first, second = found[0].top, found[1].top
-    if first is None or second is None or first.paths != second.paths or sizes[0] == sizes[1]:
+def _scales(whole: Run, found: list[Run], sizes: list[int]) -> tuple[bool, ...]:
+    """For each summand of the loss, whether the divisors of parts differ and add up; empty: its graph does not tell."""
+    together, first, second = whole.top, found[0].top, found[1].top
+    if together is None or first is None or second is None or sizes[0] == sizes[1]:
+        return ()
+    if not together.paths == first.paths == second.paths:
         return ()
     scales = []
     for index in range(len(first.paths)):
-        grows = not math.isclose(first.coefficients[index], second.coefficients[index], rel_tol=1e-6)
+        numbers = [top.coefficients[index] for top in (together, first, second)]
+        adds_up = all(numbers) and math.isclose(1 / numbers[0], 1 / numbers[1] + 1 / numbers[2], rel_tol=1e-5)
+        grows = adds_up and not math.isclose(numbers[1], numbers[2], rel_tol=1e-6)
         operands = zip(first.operand_sizes[index], second.operand_sizes[index], strict=True)
         scales.append(grows and all(a * sizes[1] == b * sizes[0] for a, b in operands))
     return tuple(scales)
