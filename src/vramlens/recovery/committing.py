@@ -181,7 +181,6 @@ class Committing:
                     self._scaler.step(optimizer)
                 else:
                     optimizer.step()
-                self._values.forget()
                 return
             except Exception as error:
                 if kind_of(error) != OUT_OF_MEMORY:
