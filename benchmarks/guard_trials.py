@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import copy
 import gc
 import json
 import os
@@ -520,12 +519,13 @@ def real_trials(seeds: Iterator[int]) -> dict[str, Any]:
     """Counts of the outcomes of trials with real failures."""
     results = [(seed, real_trial(seed)) for seed in seeds]
     counts = collections.Counter(result["outcome"] for _, result in results)
+    bad = [{"seed": seed, **result} for seed, result in results if result["outcome"] in ("wrong", "error")]
     return {
         "trials": len(results), **counts,
         "steps": sum(result["steps"] for _, result in results),
         "failures": sum(result["failures"] for _, result in results),
         "furthest_float64": max((result["off"] for _, result in results if result["outcome"] != "wrong"), default=0.0),
-        "wrong_trials": [{"seed": seed, **result} for seed, result in results if result["outcome"] in ("wrong", "error")],
+        "wrong_trials": bad,
     }  # fmt: skip
 
 

@@ -26,19 +26,19 @@ class PartsSeen:
     Attributes:
         tops: of each part's loss the summands, as its graph tells; None where it does not.
         shares: what each part's loss was multiplied by (with ``(sum, count)`` the same for all).
-        sums: of each part with ``(sum, count)``, without a graph.
+        losses: what each part gave (a mean, or a sum), without a graph.
         operations: all differentiable operations of the first part.
     """
 
     tops: list[list[Term] | None] = field(default_factory=list)
     shares: list[Any] = field(default_factory=list)
-    sums: list[torch.Tensor] = field(default_factory=list)
+    losses: list[torch.Tensor] = field(default_factory=list)
     operations: frozenset[str] = frozenset()
 
     @property
     def empty(self) -> list[bool]:
-        """Which parts have a sum of zero, as parts without a label have: is their count none, too?"""
-        return (torch.stack(self.sums) == 0).tolist() if self.sums else []
+        """Which parts have a loss of zero, as parts without a label have: is their divisor none, too?"""
+        return (torch.stack(self.losses) == 0).tolist() if self.losses else []
 
     def note(self, loss: torch.Tensor, share: Any) -> None:
         """Looks at a part's loss before its backward."""
@@ -46,6 +46,7 @@ class PartsSeen:
             self.operations = operations_of(loss)
         self.tops.append(terms_of(loss))
         self.shares.append(share)
+        self.losses.append(loss.detach().clone())
 
 
 @dataclass(slots=True)
@@ -157,7 +158,6 @@ class Runner:
         seen = call.parts_seen
         assert seen is not None
         seen.note(first.value, 1.0)
-        seen.sums.append(first.value.detach().clone())
         total, count = first.value.detach().clone(), first.count
         self._backward(first.value * (call.scale / guess))
         del first
@@ -166,7 +166,6 @@ class Runner:
             if loss.count is None:
                 raise UsageError("loss_fn gave (sum, count) for one part and a mean for another: give always the same")
             seen.note(loss.value, 1.0)
-            seen.sums.append(loss.value.detach().clone())
             total, count = total + loss.value.detach(), count + loss.count
             self._backward(loss.value * (call.scale / guess))
             del loss

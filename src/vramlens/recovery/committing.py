@@ -174,14 +174,13 @@ class Committing:
         backup = Backup(optimizer) if self._backup else None
         if backup is None and not self._values.note():
             self._note("caught", "out of memory while the values before the optimizer's step were copied")
-        text = ""
+        text, stages = "", self._stages()
         for attempt in range(3):
             try:
                 if self._scaler is not None:
                     self._scaler.step(optimizer)
                 else:
                     optimizer.step()
-                self._values.forget()
                 return
             except Exception as error:
                 if kind_of(error) != OUT_OF_MEMORY:
@@ -190,7 +189,7 @@ class Committing:
                 let_go(error)
             done = self._undone(backup, text)
             if attempt < 2:
-                self.forget_step()
+                self._back_to(stages)
                 self._note("step", f"out of memory in the optimizer's step; {done}: repeated")
                 self.ease()
         raise torch.OutOfMemoryError(
@@ -213,14 +212,22 @@ class Committing:
             return "nothing was changed yet"
         raise _half_updated(text) if changed else _perhaps_updated(text, type(self._optimizer).__name__)
 
-    def forget_step(self) -> None:
-        """Has a scaler allow another step with the same gradients."""
-        states = getattr(self._scaler, "_per_optimizer_states", None)
-        if states is not None:
-            for state in states.values():
-                stage = type(state.get("stage"))
-                if hasattr(stage, "UNSCALED") and state.get("found_inf_per_device"):
-                    state["stage"] = stage.UNSCALED
+    def _stages(self) -> dict[Any, Any]:
+        """How far a scaler has come with each optimizer."""
+        states = getattr(self._scaler, "_per_optimizer_states", None) or {}
+        return {key: state.get("stage") for key, state in states.items()}
+
+    def _back_to(self, stages: dict[Any, Any]) -> None:
+        """Has a scaler allow another step with the same gradients, which are unscaled or not as before."""
+        states = getattr(self._scaler, "_per_optimizer_states", None) or {}
+        for key in list(states):
+            if key in stages:
+                states[key]["stage"] = stages[key]
+            else:
+                del states[key]
+        if self._scaler is not None:
+            for name in ("grad_scale", "found_inf"):  # left behind by a fused step; the next would multiply them
+                vars(self._optimizer).pop(name, None)
 
     def _reserve(self, size: int) -> None:
         """Holds the room for state that the first step itself will make (SGD's momentum)."""

@@ -60,7 +60,7 @@ class StepValues:
         self._is_exact = size <= _COMPARED_BYTES
         if self._is_exact:
             try:
-                self._copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
+                self._copy(tensors)
             except Exception as error:
                 if kind_of(error) != OUT_OF_MEMORY:
                     raise
@@ -82,9 +82,22 @@ class StepValues:
             return True
         return False if self._is_judged() else None
 
-    def forget(self) -> None:
-        """Lets go of the copies."""
-        self._copies = []
+    def _copy(self, tensors: list[torch.Tensor]) -> None:
+        """Copies all; into the copies of the step before where these are the same tensors: few calls, no requests."""
+        same = len(tensors) == len(self._copies) and all(
+            now is then and now.shape == copy.shape and now.device == copy.device
+            for now, (then, copy) in zip(tensors, self._copies, strict=True)
+        )
+        if not same:
+            self._copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
+            return
+        groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        for tensor, copy in self._copies:
+            copies, originals = groups.setdefault((tensor.device, tensor.dtype), ([], []))
+            copies.append(copy)
+            originals.append(tensor.detach())
+        for copies, originals in groups.values():
+            torch._foreach_copy_(copies, originals)
 
     def _tensors(self) -> list[torch.Tensor]:
         tensors = {id(tensor): tensor for tensor in (*self._parameters, *tensors_of(self._optimizer))}

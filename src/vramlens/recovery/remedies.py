@@ -23,8 +23,9 @@ from vramlens.recovery.recompute import (
     uncheckpoint_module,
     units_of,
 )
+from vramlens.recovery.refusal_words import IS_NORMALISED
 from vramlens.recovery.rollback import Buffers, RandomState
-from vramlens.recovery.split_check import IS_NORMALISED, SplitCheck
+from vramlens.recovery.split_check import SplitCheck
 from vramlens.recovery.split_proofs import SplitProofs, Surroundings
 from vramlens.units import counted, format_size
 

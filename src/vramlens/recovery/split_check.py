@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.batch_parts import Samples, ranges
-from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, failure_of, kind_of, let_go
+from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, kind_of, let_go
 from vramlens.recovery.gradient_runs import (
     TOO_NOISY,
     Checked,
@@ -24,6 +24,15 @@ from vramlens.recovery.gradient_runs import (
 )
 from vramlens.recovery.loss_calls import LossCalls, watched
 from vramlens.recovery.losses import Loss, Weights, candidates, loss_of
+from vramlens.recovery.refusal_words import (
+    BY_CLASS,
+    RANDOM,
+    and_norms,
+    fails_on,
+    iterating_norm,
+    means_over,
+    why_unequal,
+)
 from vramlens.recovery.rollback import Buffers, Gradients, RandomState, equal_values
 
 if TYPE_CHECKING:
@@ -37,16 +46,6 @@ _LOSS_BASE = {"torch.float64": 1e-9, "torch.float32": 1e-5}  # of a loss: of the
 _BASE = {"torch.float64": 1e-10, "torch.float32": 1e-5}
 _HALF = 1e-2
 _NOISE = 20.0
-IS_NORMALISED = "is normalised by itself"
-_RANDOM = "the model or the loss draws random numbers of its own, so parts cannot have those of the whole"
-_OTHER_MEAN = (
-    "is a mean over something else than samples (tokens that are not ignored, weights of classes): return (sum, count)"
-    " or give count_fn"
-)
-_BY_CLASS = (
-    "cross_entropy is given class weights, so its mean is over the weights of the labels, which were not found in the"
-    " batch: return (sum, count), or give count_fn=lambda batch: weight[labels].sum()"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +167,10 @@ def _compared(
     except Exception as error:
         if kind_of(error) in (OUT_OF_MEMORY, STICKY) or count == samples.count:
             raise
-        return _not_compared(_fails_on(what.model, samples, count, samples.count, error), count)
+        return _not_compared(fails_on(what.model, samples, count, samples.count, error), count)
     if random.moved():
-        return _not_compared(_and_norms(what.model, _RANDOM), count)
-    if name := _iterating(what.model):
+        return _not_compared(and_norms(what.model, RANDOM), count)
+    if name := iterating_norm(what.model):
         return _not_compared(f"the spectral norm {name} iterates once with each call, so once for each part", count)
     problem = unusable(reference)
     if problem:
@@ -191,7 +190,7 @@ def _compared(
     except Exception as error:
         if kind_of(error) in (OUT_OF_MEMORY, STICKY):
             raise
-        return _not_compared(_fails_on(what.model, samples, sizes[1], count, error), count)
+        return _not_compared(fails_on(what.model, samples, sizes[1], count, error), count)
     updated = _updated_otherwise(after_whole, buffers.values())
     loss_noise = abs(rounded.loss - reference.loss) / max(abs(reference.loss), 1e-300)
     base = max((_BASE.get(name, _HALF) for name in reference.dtypes), default=_HALF)
@@ -201,7 +200,7 @@ def _compared(
             "the order of the samples changes the gradient: the model or the loss draws random numbers of its own, or"
             " depends on the order, so a split cannot be checked"
         )
-        return _not_compared(_and_norms(what.model, text), count)
+        return _not_compared(and_norms(what.model, text), count)
     best: tuple[Weights, float, str] | None = None
     ways: list[tuple[Weights, float]] = []
     for weights, shares in _ways(what, parts, sizes, found, whole, calls):
@@ -213,14 +212,14 @@ def _compared(
         if best is None or differs < best[1] / 2:
             best = weights, differs, parameter
     if best is None:  # class weights of labels that are not in the batch
-        return _not_compared(_BY_CLASS, count)
+        return _not_compared(BY_CLASS, count)
     weights, differs, parameter = best
     counted = what.count_fn is not None or reference.count is not None
     equal = [one for one, error in ways if error <= tolerance]
     reason = ""
     compared = count == samples.count == 2
     if not differs <= tolerance:
-        reason = _BY_CLASS if calls.class_weights is not None and not counted else _why(what.model, counted)
+        reason = BY_CLASS if calls.class_weights is not None and not counted else why_unequal(what.model, counted)
     elif updated:
         reason = f"each part updates the buffer {updated}, which the whole batch updates once"
     elif what.whole and samples.count > 2:
@@ -232,24 +231,28 @@ def _compared(
         if isinstance(right, Weights):
             weights, equal = right, [right]
         elif right:
-            reason = f"{right}, though a few samples agree: {_means_over(counted)}"
+            reason = f"{right}, though a few samples agree: {means_over(counted)}"
     if reason:
         return SplitCheck(False, differs, noise, tolerance, parameter, count, weights, reason)
     paths = reference.top.paths if reference.top is not None else None
     return SplitCheck(
         True, differs, noise, tolerance, parameter, count, weights,
-        paths=paths, scales=_scales(found, sizes), buffers=changed, whole_compared=compared,
+        paths=paths, scales=_scales(reference, found, sizes), buffers=changed, whole_compared=compared,
     )  # fmt: skip
 
 
-def _scales(found: list[Run], sizes: list[int]) -> tuple[bool, ...]:
-    """For each summand of the loss, whether the divisor grew with the part; empty where its graph does not tell."""
-    first, second = found[0].top, found[1].top
-    if first is None or second is None or first.paths != second.paths or sizes[0] == sizes[1]:
+def _scales(whole: Run, found: list[Run], sizes: list[int]) -> tuple[bool, ...]:
+    """For each summand of the loss, whether the divisors of parts differ and add up; empty: its graph does not tell."""
+    together, first, second = whole.top, found[0].top, found[1].top
+    if together is None or first is None or second is None or sizes[0] == sizes[1]:
+        return ()
+    if not together.paths == first.paths == second.paths:
         return ()
     scales = []
     for index in range(len(first.paths)):
-        grows = not math.isclose(first.coefficients[index], second.coefficients[index], rel_tol=1e-6)
+        numbers = [top.coefficients[index] for top in (together, first, second)]
+        adds_up = all(numbers) and math.isclose(1 / numbers[0], 1 / numbers[1] + 1 / numbers[2], rel_tol=1e-5)
+        grows = adds_up and not math.isclose(numbers[1], numbers[2], rel_tol=1e-6)
         operands = zip(first.operand_sizes[index], second.operand_sizes[index], strict=True)
         scales.append(grows and all(a * sizes[1] == b * sizes[0] for a, b in operands))
     return tuple(scales)
@@ -349,61 +352,6 @@ def _ways(
     ways = candidates(whole, calls) if what.count_fn is None else [Weights("count_fn", what.count_fn)]
     for weights in ways:
         yield weights, [float(share) for share in weights.of(parts, sizes)]
-
-
-def _why(model: Any, counted: bool) -> str:
-    norms = _norms(model)
-    if norms:
-        return norms
-    return f"the loss of one sample depends on the others (a contrastive loss, statistics over the batch){_or(counted)}"
-
-
-def _or(counted: bool) -> str:
-    return ", or the count is not that by which it is divided" if counted else f", or {_OTHER_MEAN}"
-
-
-def _means_over(counted: bool) -> str:
-    if counted:
-        return "the count is not that by which the loss is divided, or the loss of one sample depends on the others"
-    return f"the loss {_OTHER_MEAN}"
-
-
-def _fails_on(model: Any, samples: Samples, few: int, count: int, error: Exception) -> str:
-    """Why a loss function that fails on a few samples does not allow a split."""
-    text = f"loss_fn fails on {few} of {count} samples: {failure_of(error).text[:200]}"
-    let_go(error)
-    if undivided := samples.undivided:
-        text += f" ({undivided} has 1 along dimension 0, and so goes whole with each part)"
-    return _and_norms(model, text)
-
-
-def _and_norms(model: Any, text: str) -> str:
-    """A reason, after the one that would hold without it."""
-    norms = _norms(model)
-    return f"{norms}; besides, {text}" if norms else text
-
-
-def _iterating(model: Any) -> str:
-    """The name of the first spectral norm that learns; empty where there is none."""
-    for name, module in model.named_modules():
-        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
-        if module.training and (type(module).__name__ == "_SpectralNorm" or "SpectralNorm" in hooks):
-            return name or "itself"
-    return ""
-
-
-def _norms(model: Any) -> str:
-    """The first of the norms over the batch, in words; empty where there is none."""
-    norms = [
-        f"{type(module).__name__} {name or 'itself'}"
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-        and (module.training or module.running_mean is None)
-    ]
-    if not norms:
-        return ""
-    first = f"{norms[0]} normalises" if len(norms) == 1 else f"{norms[0]} and {len(norms) - 1} more normalise"
-    return f"{first} over the batch, so each part {IS_NORMALISED}"
 
 
 def _not_compared(reason: str, samples: int = 0, *, undecided: bool = False) -> SplitCheck:

@@ -254,8 +254,8 @@ def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
         return UNSURE, _UNREAD
     shares = [float(share) for share in seen.shares]
     are_sums = check.weights.add_up or check.weights.name == "sum and count"
-    if check.weights.name == "sum and count" and any(seen.empty):
-        return UNSURE, "a part whose sum is zero has a count"
+    if any(seen.empty):  # divisors are often kept from being zero: then they do not add up
+        return UNSURE, "the loss of a part is zero, so what it is divided by may not be what it counts"
     for index in range(len(check.paths)):
         weighed = [top.coefficients[index] * share for top, share in zip(tops, shares, strict=True) if top]
         if not all(math.isfinite(weight) for weight in weighed):
