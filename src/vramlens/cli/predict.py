@@ -52,6 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def written_prediction(script: str, path: str) -> None:
+    """Predicts a script as it is and writes the recording, for another verb.
+
+    Raises:
+        InputError: it cannot be predicted.
+    """
+    parser = argparse.ArgumentParser()
+    prepare_parser(parser)
+    arguments = parser.parse_args([script])
+    _check(arguments)
+    _predicted(arguments).write(path)
+
+
 def _check(arguments: argparse.Namespace) -> None:
     from vramlens.prediction.cards import card_named
 

@@ -22,6 +22,7 @@ class RequestLog:
         sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its stack and module.
         allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
         mark: the path of the module that runs now.
+        conf: allocator settings that the program itself chose.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class RequestLog:
         self.marks: list[str] = []
         self.stream = 0
         self.mark = ""
+        self.conf = ""
         self.allocated_bytes = self.peak_bytes = 0
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()

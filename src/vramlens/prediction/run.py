@@ -44,6 +44,7 @@ class Gathered:
     steps: int = 0
     seconds: float = 0.0
     torch_version: str = ""
+    conf: str = ""
     outcome: dict[str, Any] = field(default_factory=dict)
 
 
@@ -91,7 +92,8 @@ class PredictedRun:
         for name, count in self.values.guesses.items():
             not_modelled[f"{name} selects by values {count} times: taken as if all were selected"] = None
         return Gathered(
-            self.log.plain(), uncertain, not_modelled, self._steps, time.perf_counter() - began, torch.__version__
+            self.log.plain(), uncertain, not_modelled, self._steps, time.perf_counter() - began, torch.__version__,
+            self.log.conf,
         )
 
     def _mark_modules(self) -> None:
