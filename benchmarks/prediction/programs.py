@@ -169,7 +169,7 @@ def bert_fp16() -> None:
 def t5_fp32() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration(T5Config(num_layers=4, num_decoder_layers=4)).to(DEVICE)
+    model = T5ForConditionalGeneration(T5Config(num_layers=4, num_decoder_layers=4, decoder_start_token_id=0)).to(DEVICE)
 
     def loss(_: int) -> Any:
         return model(input_ids=tokens(12, 384), labels=tokens(12, 192)).loss

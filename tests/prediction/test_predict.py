@@ -95,7 +95,10 @@ assert ids.max().item() == 5
     [
         ("print(1)", "nothing moved to the GPU"),
         ("raise SystemExit(7)", "exit code 7"),
-        ("x = torch.ones(3, device='cuda')\nopen('not-there')", "train.py:3: could not be predicted: FileNotFoundError"),
+        (
+            "x = torch.ones(3, device='cuda')\nopen('not-there')",
+            "train.py:3: could not be predicted: FileNotFoundError",
+        ),
         ("torch.ones(3, device='cuda') @ torch.ones(4, device='cuda')", "train.py:2: could not be predicted"),
     ],
 )

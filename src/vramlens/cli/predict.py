@@ -24,7 +24,9 @@ _STEPS_BETWEEN_LINES = 10
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``predict``."""
     parser.add_argument("--gpu", default="h200", metavar="NAME", help="the card whose kernels it takes (default: h200)")
-    parser.add_argument("--steps", type=positive, metavar="N", help="end after N optimizer steps (default: the script's)")
+    parser.add_argument(
+        "--steps", type=positive, metavar="N", help="end after N optimizer steps (default: the script's)"
+    )
     parser.add_argument(
         "--cards", type=_sizes, default=(), metavar="SIZE,SIZE", help="card sizes: on which of them it fits"
     )

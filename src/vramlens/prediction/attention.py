@@ -43,9 +43,7 @@ class Attention:
             scale: float | None = None, enable_gqa: bool = False,
         ) -> Any:  # fmt: skip
             if not isinstance(query, self.fake_tensor) or query.fake_device.type != "cuda":
-                return plain(
-                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-                )
+                return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             query, key, value = self._cast(query, key, value)
             return self._run(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 

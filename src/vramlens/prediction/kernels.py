@@ -38,6 +38,7 @@ _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
 _LT_WORKSPACE = MIB
 """cuBLASLt's, for products with a bias (aten/src/ATen/cuda/CUDABlas.cpp, _getWorkspaceSize): recording of gpt."""
 
+
 class Kernels:
     """The rules of one card.
 

@@ -155,4 +155,6 @@ class _StackTable:
 
 def _is_torchs_dispatch(file: str) -> bool:
     """Whether a frame is of the machinery that only a prediction goes through."""
-    return file.endswith(("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py"))
+    return file.endswith(
+        ("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
+    )

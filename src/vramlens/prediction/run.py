@@ -92,7 +92,12 @@ class PredictedRun:
         for name, count in self.values.guesses.items():
             not_modelled[f"{name} selects by values {count} times: taken as if all were selected"] = None
         return Gathered(
-            self.log.plain(), uncertain, not_modelled, self._steps, time.perf_counter() - began, torch.__version__,
+            self.log.plain(),
+            uncertain,
+            not_modelled,
+            self._steps,
+            time.perf_counter() - began,
+            torch.__version__,
             self.log.conf,
         )
 

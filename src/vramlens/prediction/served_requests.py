@@ -78,7 +78,9 @@ def _columns(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64
     """The requests as a recording without segments has them: a free is two events."""
     sizes = np.array(log.sizes, np.uint64)
     rounded = (sizes + np.uint64(511)) // np.uint64(512) * np.uint64(512)
-    row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(([np.uint64(0)], np.cumsum(rounded)[:-1])).astype(np.uint64)
+    row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(([np.uint64(0)], np.cumsum(rounded)[:-1])).astype(
+        np.uint64
+    )
     kinds, rows = np.array(log.kinds, np.int64), np.array(log.rows, np.int64)
     row_freed = (kinds != ALLOCATE) & (kinds != EMPTY_CACHE)
     count = np.where(row_freed, 2, 1)

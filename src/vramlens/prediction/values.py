@@ -126,9 +126,9 @@ class Values:
             if operator.name in ("aten.zero_", "aten.fill_") and hasattr(target, "fake_device"):
                 self._filled(operator, target, args)
             return
-        if all(self.of(tensor) is not None for tensor in tensors) and not operator.is_random:
-            if self._computed(operator, args, kwargs) is not None:
-                return
+        is_known = not operator.is_random and all(self.of(tensor) is not None for tensor in tensors)
+        if is_known and self._computed(operator, args, kwargs) is not None:
+            return
         for tensor in valued:
             value = self.of(tensor)
             if value is not None:
@@ -155,7 +155,9 @@ class Values:
         if operator.name == "aten.index":
             indices = [None if i is None else torch.ones(i.shape, dtype=i.dtype) if i.dtype is torch.bool else
                        torch.zeros(i.shape, dtype=i.dtype) for i in args[1]]  # fmt: skip
-            return torch.empty(tensor.shape, dtype=tensor.dtype)[tuple(slice(None) if i is None else i for i in indices)]
+            return torch.empty(tensor.shape, dtype=tensor.dtype)[
+                tuple(slice(None) if i is None else i for i in indices)
+            ]
         if operator.name == "aten.masked_select":
             return torch.zeros(torch.broadcast_shapes(tensor.shape, args[1].shape), dtype=tensor.dtype).flatten()
         if operator.name == "torchvision.nms":

@@ -137,7 +137,9 @@ class StrategyTable:
         if self.has_no_times:
             why = _ON_CPU if self.on_cpu else _IS_PREDICTED
             return (
-                Finding("strategies_best", "possible", self._headline(), best.peak_reserved_bytes, None, (why,), _RERUN),
+                Finding(
+                    "strategies_best", "possible", self._headline(), best.peak_reserved_bytes, None, (why,), _RERUN
+                ),
             )
         changes = "" if best.same_numbers else "numbers change within rounding of the type: check your metric"
         return (
