@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 

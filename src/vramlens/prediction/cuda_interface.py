@@ -300,6 +300,10 @@ def _put_tensor_methods(torch: Any, runner: Runner) -> None:
     torch.Tensor.__format__ = lambda tensor, form: (
         format(tensor.item(), form) if isinstance(tensor, fake) and tensor.dim() == 0 else as_text(tensor, form)
     )
+    storage_address = torch.UntypedStorage.data_ptr
+    torch.UntypedStorage.data_ptr = lambda storage: (
+        int(storage._cdata) if storage.device.type == "meta" else storage_address(storage)
+    )
     torch.Tensor.data_ptr = _data_ptr(torch.Tensor.data_ptr, fake)
     torch.UntypedStorage.resize_ = resized
     torch.__future__.set_swap_module_params_on_conversion(True)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 else:
     from vramlens.prediction.late_torch import torch
 
-_MARGIN = 0.005
-"""Of reserved bytes, where every rule is one that recordings decided."""
+_MARGIN = 0.01
+"""Of reserved bytes, where every rule is one that recordings decided (docs/predict.md: 19 of 20 programs)."""
 
 
 class EnoughSteps(BaseException):
