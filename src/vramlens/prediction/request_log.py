@@ -48,9 +48,7 @@ class RequestLog:
         size = storage.nbytes()
         if size == 0:
             return
-        row = self.allocate(size)
-        # The storage's Python object lives exactly as long as the storage (torch/csrc/Storage.cpp).
-        self._row_of_storage[key] = row, weakref.ref(storage, lambda _, key=key: self._gone(key))
+        self._keep(storage, self.allocate(size))
 
     def owns(self, storage: Any) -> bool:
         """Whether a storage was noted."""
@@ -60,11 +58,18 @@ class RequestLog:
         """A storage is given another size: the new one is requested before the old one is freed."""
         entry = self._row_of_storage.pop(storage._cdata, None)
         if size:
-            key = storage._cdata
-            row = self.allocate(size)
-            self._row_of_storage[key] = row, weakref.ref(storage, lambda _, key=key: self._gone(key))
+            self._keep(storage, self.allocate(size))
         if entry is not None:
             self.free(entry[0])
+
+    def _keep(self, storage: Any, row: int) -> None:
+        """Has a row freed with its storage, whose Python object lives exactly as long (torch/csrc/Storage.cpp)."""
+        key = storage._cdata
+
+        def gone(_: Any) -> None:
+            self._gone(key)
+
+        self._row_of_storage[key] = row, weakref.ref(storage, gone)
 
     def scratch(self, size: int) -> None:
         """A kernel's workspace: requested, and freed at once."""
