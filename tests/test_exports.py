@@ -36,6 +36,7 @@ EXPORTS = [
     "no_leaks",
     "place",
     "plan",
+    "predict",
     "profile",
     "record",
     "release",

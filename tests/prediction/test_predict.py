@@ -72,7 +72,7 @@ while True:
         raise SystemExit(4)
     loss.backward()
     optimizer.step()
-    print(f"{loss:.3f}", loss.item(), loss.cpu().numpy(), torch.cuda.max_memory_allocated())
+    print(f"{loss:.3f}", loss.item(), loss.detach().cpu().numpy(), torch.cuda.max_memory_allocated())
 """
     done = predict(script(tmp_path, text), "--json", "--steps", "3")
     assert done.returncode == 0, done.stderr

@@ -60,7 +60,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
         raise InputError("the program asked for no GPU memory: nothing moved to cuda")
     version = version_named(torch_version)
     settings = parse_settings(conf, version)
-    columns, row_of_event = _columns(log)
+    columns, row_of_event = columns_of(log)
     native = settings.native(version)
     replay = Replay(columns, pools=1, settings=native)
     runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
@@ -74,7 +74,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     )
 
 
-def _columns(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
     """The requests as a recording without segments has them: a free is two events."""
     sizes = np.array(log.sizes, np.uint64)
     rounded = (sizes + np.uint64(511)) // np.uint64(512) * np.uint64(512)
