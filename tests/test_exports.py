@@ -37,6 +37,7 @@ EXPORTS = [
     "no_leaks",
     "place",
     "plan",
+    "predict",
     "profile",
     "record",
     "release",

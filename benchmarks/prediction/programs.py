@@ -1,4 +1,4 @@
-"""Programs to predict, then to measure: `python programs.py NAME` trains a few steps; `--measure FILE` notes PyTorch's peaks.
+"""Programs to predict, then to measure: NAME trains a few steps, ``--measure FILE`` notes PyTorch's peaks.
 
     vramlens predict --json --torch 2.11 programs.py -- NAME      # without a GPU
     python programs.py NAME --measure NAME.json                   # on one
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 PROGRAMS: dict[str, Callable[[], None]] = {}
@@ -169,7 +169,9 @@ def bert_fp16() -> None:
 def t5_fp32() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration(T5Config(num_layers=4, num_decoder_layers=4)).to(DEVICE)
+    model = T5ForConditionalGeneration(T5Config(num_layers=4, num_decoder_layers=4, decoder_start_token_id=0)).to(
+        DEVICE
+    )
 
     def loss(_: int) -> Any:
         return model(input_ids=tokens(12, 384), labels=tokens(12, 192)).loss
@@ -476,7 +478,7 @@ def main() -> None:
     PROGRAMS[arguments.name]()
     if arguments.measure:
         stats = torch.cuda.memory_stats()
-        free, total = torch.cuda.mem_get_info()
+        total = torch.cuda.mem_get_info()[1]
         figures = {
             "allocated_bytes": stats["allocated_bytes.all.peak"],
             "reserved_bytes": stats["reserved_bytes.all.peak"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import tempfile
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import add_device, add_output
@@ -31,6 +32,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--update", action="store_true", help="rewrite the budget's limits from this recording (makes a first one)"
     )
+    parser.add_argument(
+        "--predict", action="store_true", help="FILE is a script: hold its predicted peak, without a GPU, to the budget"
+    )
     add_device(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
@@ -45,6 +49,25 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks, or updates; 1 where a limit is broken or cannot be told."""
+    if arguments.predict:
+        return _check_predicted(arguments)
+    return _check(arguments)
+
+
+def _check_predicted(arguments: argparse.Namespace) -> int:
+    """The same for a recording that is predicted from a script."""
+    from vramlens.cli.predict import written_prediction
+
+    if arguments.baseline is not None:
+        raise UsageError("--predict takes no --baseline: diff the script's predictions instead")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(arguments.file) + ".vram")
+        written_prediction(arguments.file, path)
+        arguments.file = path
+        return _check(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
     from vramlens.analyses.budget import check_run
 
     if arguments.update:

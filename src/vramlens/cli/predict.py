@@ -24,7 +24,9 @@ _STEPS_BETWEEN_LINES = 10
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``predict``."""
     parser.add_argument("--gpu", default="h200", metavar="NAME", help="the card whose kernels it takes (default: h200)")
-    parser.add_argument("--steps", type=positive, metavar="N", help="end after N optimizer steps (default: the script's)")
+    parser.add_argument(
+        "--steps", type=positive, metavar="N", help="end after N optimizer steps (default: the script's)"
+    )
     parser.add_argument(
         "--cards", type=_sizes, default=(), metavar="SIZE,SIZE", help="card sizes: on which of them it fits"
     )
@@ -50,6 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
         explanation = _explained(path)
         write_stdout(_drawn(prediction, explanation, arguments))
     return 0
+
+
+def written_prediction(script: str, path: str) -> None:
+    """Predicts a script as it is and writes the recording, for another verb.
+
+    Raises:
+        InputError: it cannot be predicted.
+    """
+    parser = argparse.ArgumentParser()
+    prepare_parser(parser)
+    arguments = parser.parse_args([script])
+    _check(arguments)
+    _predicted(arguments).write(path)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""A prediction: its peaks, the range in which it holds, what it rests on and what it leaves out, and the cards it fits."""
+"""A prediction: its peaks, the range in which it holds, what it rests on, and the cards that it fits."""
 
 from __future__ import annotations
 

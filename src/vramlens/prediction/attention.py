@@ -1,7 +1,7 @@
 """Attention as the kernel that the card would run: flash, memory-efficient or plain, with what each keeps for backward.
 
 Which one is chosen: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. What each returns and saves:
-aten/src/ATen/native/transformers/cuda/attention.cu, of which PyTorch itself has the shapes (torch/_meta_registrations.py).
+aten/src/ATen/native/transformers/cuda/attention.cu, whose shapes PyTorch has (torch/_meta_registrations.py).
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class Attention:
             scale: float | None = None, enable_gqa: bool = False,
         ) -> Any:  # fmt: skip
             if not isinstance(query, self.fake_tensor) or query.fake_device.type != "cuda":
-                return plain(
-                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-                )
+                return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             query, key, value = self._cast(query, key, value)
             return self._run(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -97,7 +95,7 @@ class Attention:
         return "math"
 
     def _prefers_cudnn(self) -> bool:
-        """Where cuDNN's attention comes first (check_prefer_cudnn_attention): Hopper and Blackwell; recording of amp."""
+        """Whether cuDNN's attention comes first: on Hopper and Blackwell (check_prefer_cudnn_attention; amp)."""
         return self.card.capability in ((9, 0), (10, 0))
 
     def _cudnn(

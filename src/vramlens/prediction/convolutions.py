@@ -1,9 +1,10 @@
 """What cuDNN's convolutions ask for: copies of their tensors with channels last, in one workspace.
 
-The recording of ``resnet50`` (float32, H200, PyTorch 2.11) shows it for each of its 53 convolutions: a forward of more
-than 1 x 1 has its input, weight and output in the workspace, and a few bytes; one of 1 x 1 without stride 400 bytes. The
-gradient of the input has both gradients (and the weight, if that is more than 1 x 1), the gradient of the weight the
-input and the output's gradient. Which algorithm cuDNN takes is not known beforehand: the range is wider by a share.
+The recording of ``resnet50`` (float32, H200, PyTorch 2.11) shows it for each of its 53 convolutions: a forward of
+more than 1 x 1 has its input, weight and output in the workspace, and a few bytes; one of 1 x 1 without stride 400
+bytes. The gradient of the input has both gradients (and the weight, if that is more than 1 x 1), the gradient of the
+weight the input and the output's gradient. Which algorithm cuDNN takes is not known beforehand: the range is wider by
+a share (docs/predict.md: two programs were 11 % too low).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from vramlens.prediction.request_log import RequestLog
 
 _FEW_BYTES, _POINTWISE_BYTES = 16, 400
-SHARE = 0.02
+SHARE = 0.12
 BASIS = "workspaces of convolutions, as cuDNN asked for them in recordings on an H200"
 
 
@@ -59,7 +60,7 @@ def _is_pointwise(weight: Any) -> bool:
 
 
 def _has_channels_last(tensor: Any) -> bool:
-    return tensor.dim() == 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1
+    return bool(tensor.dim() == 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1)
 
 
 def _bytes(tensor: Any) -> int:

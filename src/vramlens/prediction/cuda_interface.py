@@ -21,9 +21,11 @@ _RANDOM_STATE_BYTES = 16  # torch.cuda.get_rng_state: seed and offset
 def behave_as(card: Card, runner: Runner) -> None:
     """Makes this process's PyTorch behave as on a card; for good."""
     import torch
+    from torch._subclasses import fake_tensor
 
     # ``torch.tensor(..., device="cuda")`` is made on the CPU, then moved (torch/csrc/utils/tensor_new.cpp).
     torch._C._set_only_lift_cpu_tensors(True)
+    fake_tensor.init_gpu_context = _constant(None)  # it would make a tensor on a GPU that is not there
     _put_device(torch, card, runner)
     _put_streams(torch, runner)
     _put_random_state(torch)
@@ -252,6 +254,11 @@ def _put_memory_figures(torch: Any, card: Card, runner: Runner) -> None:
     def empty_cache(*args: Any) -> None:
         log.empty_cache()
 
+    def settle(conf: str) -> None:
+        log.conf = conf
+
+    torch._C._accelerator_setAllocatorSettings = settle
+    torch.cuda.memory._set_allocator_settings = settle
     functions = {
         "memory_allocated": lambda *args: log.allocated_bytes,
         "max_memory_allocated": lambda *args: log.peak_bytes,
@@ -292,6 +299,10 @@ def _put_tensor_methods(torch: Any, runner: Runner) -> None:
     as_text = torch.Tensor.__format__
     torch.Tensor.__format__ = lambda tensor, form: (
         format(tensor.item(), form) if isinstance(tensor, fake) and tensor.dim() == 0 else as_text(tensor, form)
+    )
+    storage_address = torch.UntypedStorage.data_ptr
+    torch.UntypedStorage.data_ptr = lambda storage: (
+        int(storage._cdata) if storage.device.type == "meta" else storage_address(storage)
     )
     torch.Tensor.data_ptr = _data_ptr(torch.Tensor.data_ptr, fake)
     torch.UntypedStorage.resize_ = resized

@@ -34,9 +34,12 @@ _SUMS = {
 }  # fmt: skip
 _MOMENTS = {"aten.var", "aten.std", "aten.var_mean"}
 _POSITIONS = {"aten.argmax", "aten.argmin", "aten.max", "aten.min"}
+_FACTORIZATIONS = ("aten.linalg_", "aten.cholesky", "aten.triangular_solve", "aten._linalg_")
+_FACTORIZATION_BASIS, _FACTORIZATION_SHARE = "workspaces of matrix factorizations, which are not modelled", 0.1
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
 _LT_WORKSPACE = MIB
 """cuBLASLt's, for products with a bias (aten/src/ATen/cuda/CUDABlas.cpp, _getWorkspaceSize): recording of gpt."""
+
 
 class Kernels:
     """The rules of one card.
@@ -124,6 +127,8 @@ class Kernels:
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """What is asked for after an operator's results."""
         name = operator.name
+        if name.startswith(_FACTORIZATIONS) and "norm" not in name:
+            self.uncertain[_FACTORIZATION_BASIS] = _FACTORIZATION_SHARE
         if name in _PRODUCTS:
             self._product(name, args, outputs)
         elif name in _SUMS:

@@ -1,8 +1,8 @@
 """What a reduction asks for to pass partial sums between thread blocks.
 
 Source: aten/src/ATen/native/cuda/Reduce.cuh (``setReduceConfig``, ``ReduceConfig::global_memory_size`` and
-``semaphore_size``), as of PyTorch 2.11. The recordings of ``gpt`` show it for the sums of biases' gradients: 16 MiB and 16
-bytes for 4096 x 512 numbers.
+``semaphore_size``), as of PyTorch 2.11. The recording of ``gpt`` shows it for the sums of biases' gradients: 16 MiB
+and 16 bytes for 4096 x 512 numbers.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ class RequestLog:
         sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its stack and module.
         allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
         mark: the path of the module that runs now.
+        conf: allocator settings that the program itself chose.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class RequestLog:
         self.marks: list[str] = []
         self.stream = 0
         self.mark = ""
+        self.conf = ""
         self.allocated_bytes = self.peak_bytes = 0
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
@@ -46,9 +48,7 @@ class RequestLog:
         size = storage.nbytes()
         if size == 0:
             return
-        row = self.allocate(size)
-        # The storage's Python object lives exactly as long as the storage (torch/csrc/Storage.cpp).
-        self._row_of_storage[key] = row, weakref.ref(storage, lambda _, key=key: self._gone(key))
+        self._keep(storage, self.allocate(size))
 
     def owns(self, storage: Any) -> bool:
         """Whether a storage was noted."""
@@ -58,11 +58,18 @@ class RequestLog:
         """A storage is given another size: the new one is requested before the old one is freed."""
         entry = self._row_of_storage.pop(storage._cdata, None)
         if size:
-            key = storage._cdata
-            row = self.allocate(size)
-            self._row_of_storage[key] = row, weakref.ref(storage, lambda _, key=key: self._gone(key))
+            self._keep(storage, self.allocate(size))
         if entry is not None:
             self.free(entry[0])
+
+    def _keep(self, storage: Any, row: int) -> None:
+        """Has a row freed with its storage, whose Python object lives exactly as long (torch/csrc/Storage.cpp)."""
+        key = storage._cdata
+
+        def gone(_: Any) -> None:
+            self._gone(key)
+
+        self._row_of_storage[key] = row, weakref.ref(storage, gone)
 
     def scratch(self, size: int) -> None:
         """A kernel's workspace: requested, and freed at once."""
@@ -153,4 +160,6 @@ class _StackTable:
 
 def _is_torchs_dispatch(file: str) -> bool:
     """Whether a frame is of the machinery that only a prediction goes through."""
-    return file.endswith(("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py"))
+    return file.endswith(
+        ("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
+    )

@@ -60,7 +60,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
         raise InputError("the program asked for no GPU memory: nothing moved to cuda")
     version = version_named(torch_version)
     settings = parse_settings(conf, version)
-    columns, row_of_event = _columns(log)
+    columns, row_of_event = columns_of(log)
     native = settings.native(version)
     replay = Replay(columns, pools=1, settings=native)
     runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
@@ -74,11 +74,13 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     )
 
 
-def _columns(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
     """The requests as a recording without segments has them: a free is two events."""
     sizes = np.array(log.sizes, np.uint64)
     rounded = (sizes + np.uint64(511)) // np.uint64(512) * np.uint64(512)
-    row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(([np.uint64(0)], np.cumsum(rounded)[:-1])).astype(np.uint64)
+    row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(([np.uint64(0)], np.cumsum(rounded)[:-1])).astype(
+        np.uint64
+    )
     kinds, rows = np.array(log.kinds, np.int64), np.array(log.rows, np.int64)
     row_freed = (kinds != ALLOCATE) & (kinds != EMPTY_CACHE)
     count = np.where(row_freed, 2, 1)

@@ -62,9 +62,8 @@ class Runner:
         is_fake = any(isinstance(tensor, self.fake_tensor) for tensor in tensors)
         device = kwargs.get("device")
         on_device = device is not None and torch.device(device).type == "cuda"
-        if not is_fake and not on_device:
-            if tensors or not self._is_weight(args, kwargs):
-                return function(*args, **kwargs)
+        if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
+            return function(*args, **kwargs)
         special = self._special.get(function)
         if special is not None:
             return special(operator, args, kwargs)
@@ -74,13 +73,9 @@ class Runner:
         """A tensor of the same shape on another device, without values."""
         with self.fake_mode:
             if memory_format in (None, torch.preserve_format) and _is_dense(tensor):
-                return torch.empty_strided(
-                    tensor.size(), tensor.stride(), dtype=dtype or tensor.dtype, device=device
-                )
+                return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype or tensor.dtype, device=device)
             chosen = torch.contiguous_format if memory_format in (None, torch.preserve_format) else memory_format
-            return torch.empty(
-                tensor.size(), dtype=dtype or tensor.dtype, device=device, memory_format=chosen
-            )
+            return torch.empty(tensor.size(), dtype=dtype or tensor.dtype, device=device, memory_format=chosen)
 
     def _run_shapes(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
         accumulated = self._kernels.accumulated(operator, args, tensors)

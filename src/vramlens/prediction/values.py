@@ -15,6 +15,7 @@ else:
 _MOST_INTEGER_BYTES = 32 << 20
 _MOST_FLOAT_BYTES = 64 << 10
 _ATTRIBUTE = "vramlens_value"
+_GUESS = "vramlens_guess"
 
 _SHAPED_BY_VALUES = {
     "aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten._unique", "aten.unique_consecutive",
@@ -67,7 +68,7 @@ class Values:
         if value is not None:
             return value.item()
         if tensor.dtype is torch.bool:
-            return False
+            return bool(tensor.__dict__.get(_GUESS, False))
         return 1.0 if tensor.is_floating_point() else 0
 
     def computed_first(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> Any | None:
@@ -97,6 +98,8 @@ class Values:
         if operator.is_random and outputs[0].is_floating_point():
             return
         if any(self.of(tensor) is None for tensor in tensors):
+            if operator.name == "aten.all":  # what programs ask so of is that all is well
+                setattr(outputs[0], _GUESS, True)
             return
         if any(not self.is_worth(tensor) for tensor in tensors):
             return
@@ -126,9 +129,9 @@ class Values:
             if operator.name in ("aten.zero_", "aten.fill_") and hasattr(target, "fake_device"):
                 self._filled(operator, target, args)
             return
-        if all(self.of(tensor) is not None for tensor in tensors) and not operator.is_random:
-            if self._computed(operator, args, kwargs) is not None:
-                return
+        is_known = not operator.is_random and all(self.of(tensor) is not None for tensor in tensors)
+        if is_known and self._computed(operator, args, kwargs) is not None:
+            return
         for tensor in valued:
             value = self.of(tensor)
             if value is not None:
@@ -155,7 +158,9 @@ class Values:
         if operator.name == "aten.index":
             indices = [None if i is None else torch.ones(i.shape, dtype=i.dtype) if i.dtype is torch.bool else
                        torch.zeros(i.shape, dtype=i.dtype) for i in args[1]]  # fmt: skip
-            return torch.empty(tensor.shape, dtype=tensor.dtype)[tuple(slice(None) if i is None else i for i in indices)]
+            return torch.empty(tensor.shape, dtype=tensor.dtype)[
+                tuple(slice(None) if i is None else i for i in indices)
+            ]
         if operator.name == "aten.masked_select":
             return torch.zeros(torch.broadcast_shapes(tensor.shape, args[1].shape), dtype=tensor.dtype).flatten()
         if operator.name == "torchvision.nms":

@@ -129,6 +129,7 @@ def find_batch_size(
     largest: int | None = None,
     start: int = 2,
     meter: Meter | None = None,
+    device: str | None = None,
 ) -> BatchSize:
     """The largest batch that fits, from at most three probes, none of which is expected to fail.
 
@@ -145,10 +146,13 @@ def find_batch_size(
         limit: bytes, or as 22GiB; by default what this process can have: what it has reserved and what is free.
         largest: never more samples than this.
         start: samples in the first probe; fewer are tried if they do not fit.
+        device: "predicted": no GPU is needed; steps are predicted as ``vramlens.predict`` does, and ``limit`` is a card.
 
     Raises:
         UsageError: bytes are not counted (on the CPU), no limit is known, or an argument is out of range.
     """
+    if device == "predicted":
+        return _predicted(model, make_batch, loss_fn, optimizer, limit, largest, start)
     found = meter or meter_of(next(model.parameters()).device)
     if start < 1 or (largest is not None and largest < start):
         raise UsageError(f"find_batch_size: start={start}, largest={largest}: start counts from 1, up to largest")
@@ -160,6 +164,44 @@ def find_batch_size(
         return search(prober, make_batch, limit_bytes, limited_by, largest, start)
     finally:
         prober.close()
+
+
+def _predicted(
+    model: torch.nn.Module,
+    make_batch: MakeBatch,
+    loss_fn: LossFunction,
+    optimizer: torch.optim.Optimizer | None,
+    limit: int | str | None,
+    largest: int | None,
+    start: int,
+) -> BatchSize:
+    from vramlens.recovery.predicted_batch_size import PredictedSizes, largest_predicted
+
+    if limit is None:
+        raise UsageError("find_batch_size: without a GPU no limit is known: say limit='22GiB'")
+    limit_bytes = parse_size(limit) if isinstance(limit, str) else int(limit)
+    sizes = PredictedSizes(model, make_batch, loss_fn, optimizer)
+    scaled = sizes.requests_by_size(limit_bytes, start)
+    low, size, high = largest_predicted(scaled, limit_bytes)
+    size = min(size, largest or size)
+    told = scaled.served(size, limit_bytes)
+    return BatchSize(
+        size=size,
+        low=min(low, size),
+        high=high,
+        limit_bytes=limit_bytes,
+        limited_by="the given limit (predicted, no GPU was used)",
+        fullest_phase="step",
+        predicted_bytes=told.allocated_bytes,
+        per_sample_bytes=0,
+        persistent_bytes=0,
+        verified_share=sizes.probes[-1].peak_bytes / limit_bytes,
+        probes=tuple(sizes.probes),
+        failures=0,
+        fit=None,
+        replayed=True,
+        full_speed=size,
+    )
 
 
 def search(

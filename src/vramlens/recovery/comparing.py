@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.errors import UsageError
 from vramlens.recovery.strategy_kinds import COMBINATIONS, STRATEGIES, parts_of
 from vramlens.recovery.strategy_run import run_strategy
-from vramlens.recovery.strategy_table import StrategyRow, StrategyTable
+from vramlens.recovery.strategy_table import PREDICTED, StrategyRow, StrategyTable
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def strategies(
         names: of strategies, joined by + to do several together; by default all and some combinations.
         repeats: processes for each; steps: timed steps in each process, after three that are not.
         device: as torch names it; by default the GPU, else the CPU, where bytes are those of a simulated device.
+            ``"predicted"``: no GPU is needed, and peaks are those of ``vramlens.predict``; there are no times.
         progress: called with a line before each process.
 
     Raises:
@@ -64,6 +65,8 @@ def strategies(
     if "default" not in chosen:
         chosen.insert(0, "default")
     budget_bytes = parse_size(budget) if isinstance(budget, str) else budget
+    if device == PREDICTED:
+        return _predicted(chosen, model_fn, make_batch, loss_fn, optimizer_fn, batch, budget_bytes, progress)
     where = device or ("cuda" if torch.cuda.device_count() else "cpu")  # asks without touching the GPU
     context = _context(where, model_fn, make_batch, loss_fn, optimizer_fn)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
@@ -80,6 +83,27 @@ def strategies(
     reference = found["default"][0]
     rows = [_row(name, found[name], reference) for name in chosen]
     return StrategyTable(tuple(_with_front(rows)), budget_bytes, batch, where, repeats, steps)
+
+
+def _predicted(
+    names: list[str],
+    model_fn: Any,
+    make_batch: Any,
+    loss_fn: Any,
+    optimizer_fn: Any,
+    batch: int,
+    budget_bytes: int | None,
+    progress: Callable[[str], Any] | None,
+) -> StrategyTable:
+    from vramlens.recovery.predicted_strategy import predict_strategy
+
+    runs: dict[str, dict[str, Any]] = {}
+    for name in names:
+        if progress is not None:
+            progress(f"predicting {name}")
+        runs[name] = predict_strategy(name, model_fn, make_batch, loss_fn, optimizer_fn, batch)
+    rows = [_row(name, [runs[name]], runs["default"]) for name in names]
+    return StrategyTable(tuple(rows), budget_bytes, batch, PREDICTED, 1, 2)
 
 
 def _context(where: str, *functions: Any) -> Any:
@@ -140,15 +164,15 @@ def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> St
     if not done:
         return StrategyRow(name, runs[0]["outcome"], runs[0].get("why", ""), None, None, None, None, None, None, hard,
                            same, best_for, edit)  # fmt: skip
-    times = [run["step_ms"] for run in done]
+    times = [run["step_ms"] for run in done if run["step_ms"] is not None]
     return StrategyRow(
         name=name,
         outcome="done",
         why="",
         peak_allocated_bytes=max(run["peak_allocated_bytes"] for run in done),
         peak_reserved_bytes=max(run["peak_reserved_bytes"] for run in done),
-        step_ms=statistics.median(times),
-        step_spread_ms=max(times) - min(times),
+        step_ms=statistics.median(times) if times else None,
+        step_spread_ms=max(times) - min(times) if times else None,
         loss_drift=_loss_drift(done[0], reference),
         gradient_drift=_gradient_drift(done[0], reference),
         difficulty=hard,
@@ -160,7 +184,7 @@ def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> St
 
 def _loss_drift(run: dict[str, Any], reference: dict[str, Any]) -> float | None:
     """The mean difference of the losses, as a share of the default's mean loss."""
-    if reference["outcome"] != "done":
+    if reference["outcome"] != "done" or not run["losses"]:
         return None
     ours, theirs = run["losses"], reference["losses"]
     scale = statistics.fmean(map(abs, theirs)) or 1.0

@@ -70,6 +70,24 @@ def _run(
         return {"outcome": "failed", "why": _words(error)}
 
 
+def prepared(name: str, device_name: str, model_fn: Any, optimizer_fn: Any) -> Training:
+    """A training with a strategy in it, ready for its first step.
+
+    Raises:
+        NotHere: this model or machine cannot use it.
+    """
+    torch.manual_seed(0)
+    training = Training(model_fn(), optimizer_fn, torch.device(device_name))
+    if device_name != "cpu" and hasattr(training.model, "to"):
+        training.model = training.model.to(device_name)
+    for part in parts_of(name):
+        part.prepare(training)
+    _refuse_conflicts(training)
+    if not training.steps_in_backward:
+        training.optimizer = training.optimizer_fn(list(training.model.parameters()))
+    return training
+
+
 def _refuse_conflicts(training: Training) -> None:
     """Strategies that together would train something else.
 
@@ -103,7 +121,7 @@ def _measured(training: Training, meter: Any, make_batch: Any, loss_fn: Any, bat
         data = make_batch(batch)
         _wait(training.device)
         start = time.perf_counter()
-        loss = _step(training, data, loss_fn)
+        loss = step(training, data, loss_fn)
         if why := training.idle():
             raise NotHere(why)
         if training.after is not None:
@@ -159,7 +177,8 @@ def _gradient(training: Training, make_batch: Any, loss_fn: Any, batch: int) -> 
     return taken
 
 
-def _step(training: Training, data: Any, loss_fn: Any) -> Any:
+def step(training: Training, data: Any, loss_fn: Any) -> Any:
+    """The loss of one training step."""
     loss = _backward(training, data, loss_fn)
     if training.optimizer is None:
         return loss

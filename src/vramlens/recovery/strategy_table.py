@@ -15,6 +15,9 @@ from vramlens.whole_file import whole_file
 
 _COLUMNS = 100
 _ON_CPU = "times and bytes on the CPU mean little for a GPU: bytes are a simulated device's, times the processor's"
+_IS_PREDICTED = "no GPU was used: bytes are predicted (vramlens.predict), and there are no times"
+PREDICTED = "predicted"
+"""The device of a table that no GPU was used for."""
 _RERUN = "run this where the model trains, on a GPU, before you choose"
 
 
@@ -103,11 +106,11 @@ class StrategyTable:
         The default stays where it fits and nothing is faster by more than the noise (the spread between processes, and
         2 %). Times on the CPU decide nothing: there it is the default, else what is the least effort and the smallest.
         """
-        fitting = [row for row in self.rows if self.fits(row) and row.step_ms is not None]
+        fitting = [row for row in self.rows if self.fits(row) and row.outcome == "done"]
         if not fitting:
             return None
         default = next((row for row in fitting if row.name == "default"), None)
-        if self.on_cpu:
+        if self.has_no_times:
             return default or min(fitting, key=lambda row: (not row.same_numbers, row.difficulty, _peak(row)))
         if default is not None:
             fitting = [default, *(row for row in fitting if row is not default and _clearly_faster(row, default))]
@@ -121,15 +124,21 @@ class StrategyTable:
         return self.device.partition(":")[0] == "cpu"
 
     @property
+    def has_no_times(self) -> bool:
+        """Whether times decide nothing: it ran on the CPU, or not at all."""
+        return self.on_cpu or self.device == PREDICTED
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """The answer as a claim with its evidence."""
         best = self.best
         if best is None:
             return (Finding("strategies_none_fits", "proven", self._headline(), fix="a smaller batch, or plan()"),)
-        if self.on_cpu:
+        if self.has_no_times:
+            why = _ON_CPU if self.on_cpu else _IS_PREDICTED
             return (
                 Finding(
-                    "strategies_best", "possible", self._headline(), best.peak_reserved_bytes, None, (_ON_CPU,), _RERUN
+                    "strategies_best", "possible", self._headline(), best.peak_reserved_bytes, None, (why,), _RERUN
                 ),
             )
         changes = "" if best.same_numbers else "numbers change within rounding of the type: check your metric"
@@ -147,7 +156,8 @@ class StrategyTable:
 
     def __str__(self) -> str:
         cells = [["strategy", "peak", "reserved", "step", "loss", "gradient", "effort"]]
-        done = sorted((row for row in self.rows if row.outcome == "done"), key=_time)
+        by = _peak if self.device == PREDICTED else _time
+        done = sorted((row for row in self.rows if row.outcome == "done"), key=by)
         for row in done:
             mark = ("*" if row.front else " ") + ("" if self.fits(row) else "!")
             cells.append(
@@ -155,7 +165,7 @@ class StrategyTable:
                     f"{mark} {row.name}",
                     format_size(row.peak_allocated_bytes or 0),
                     format_size(row.peak_reserved_bytes or 0),
-                    f"{row.step_ms:.1f} ms",
+                    "-" if row.step_ms is None else f"{row.step_ms:.1f} ms",
                     _drift(row.loss_drift),
                     _drift(row.gradient_drift),
                     "+" * row.difficulty,
@@ -163,8 +173,8 @@ class StrategyTable:
             )
         widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
         lines = _wrapped(self._headline(), "")
-        if self.on_cpu:
-            lines += _wrapped(_ON_CPU, "  ")
+        if self.has_no_times:
+            lines += _wrapped(_ON_CPU if self.on_cpu else _IS_PREDICTED, "  ")
         for line in cells:
             text = "  ".join(
                 cell.ljust(width) if index in (0, 6) else cell.rjust(width)
@@ -183,7 +193,7 @@ class StrategyTable:
             "  ",
         )
         best = self.best
-        if self.on_cpu:
+        if self.has_no_times:
             lines.append(f"Next: {_RERUN}")
         elif best is None:
             lines.append("Next: a smaller batch, or vramlens.plan()")
@@ -201,9 +211,10 @@ class StrategyTable:
         within = f" within {format_size(self.budget_bytes)}" if self.budget_bytes else ""
         if best is None:
             return f"Nothing that was tried stays{within}."
-        if self.on_cpu:
+        if self.has_no_times:
             kept = "the default fits" if best is default else f"{best.name} is the least effort that stays"
-            return f"Tried on the CPU: {kept}{within}, at a peak of {format_size(_peak(best))}; no fastest is named."
+            how = "Tried on the CPU" if self.on_cpu else "Predicted without a GPU"
+            return f"{how}: {kept}{within}, at a peak of {format_size(_peak(best))}; no fastest is named."
         text = f"Fastest{within}: {best.name}, {best.step_ms:.1f} ms a step at a peak of" + (
             f" {format_size(best.peak_allocated_bytes or 0)}"
         )

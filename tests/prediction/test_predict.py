@@ -1,0 +1,117 @@
+"""Predictions beside what PyTorch's allocator said on an H200, and what cannot be predicted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recordings import truth_of
+
+torch = pytest.importorskip("torch")
+HERE = Path(__file__).parent
+
+
+def predict(script: Path, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vramlens", "predict", *options, str(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(f"import torch\n{text}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("gpt") / "gpt.vram"
+    done = predict(HERE / "gpt_program.py", "--json", "--torch", "2.11", "--cards", "1GiB,24GiB", "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(done.stdout), "path": path}
+
+
+def test_the_peak_is_what_the_allocator_said(answer: dict[str, Any]) -> None:
+    stats = truth_of("recordings/gpt")["stats"]
+    for name in ("requested", "allocated", "active", "reserved"):
+        assert answer["peak"][f"{name}_bytes"] == stats[f"{name}_bytes.all.peak"]
+
+
+def test_the_range_holds_and_cards_are_judged(answer: dict[str, Any]) -> None:
+    prediction = answer["prediction"]
+    reserved = truth_of("recordings/gpt")["stats"]["reserved_bytes.all.peak"]
+    assert prediction["low_bytes"] <= reserved <= prediction["high_bytes"]
+    assert [card["fits"] for card in prediction["cards"]] == [False, True]
+    assert prediction["steps"] == 4
+    assert prediction["confidence"] == "estimated"
+
+
+def test_lines_and_modules_are_those_of_the_script(answer: dict[str, Any]) -> None:
+    lines = {(Path(row["file"]).name, row["function"]) for row in answer["peak"]["by_line"]}
+    assert ("gpt_program.py", "forward") in lines
+    assert any("blocks" in row["name"] for row in answer["peak"]["by_module"])
+
+
+def test_the_recording_is_one_that_replay_proves(answer: dict[str, Any]) -> None:
+    command = [sys.executable, "-m", "vramlens", "replay", "--json", str(answer["path"])]
+    replayed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert replayed["recorded"]["exact"]
+
+
+def test_made_up_values_let_a_script_go_on(tmp_path: Path) -> None:
+    text = """
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    loss = model(torch.randn(8, 64, device="cuda")).square().mean()
+    if torch.isnan(loss) or not torch.isfinite(loss):
+        raise SystemExit(4)
+    loss.backward()
+    optimizer.step()
+    print(f"{loss:.3f}", loss.item(), loss.detach().cpu().numpy(), torch.cuda.max_memory_allocated())
+"""
+    done = predict(script(tmp_path, text), "--json", "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["prediction"]["steps"] == 3
+
+
+def test_known_values_decide_shapes(tmp_path: Path) -> None:
+    text = """
+ids = torch.tensor([[1, 2, 0, 0], [3, 4, 5, 0]], device="cuda")
+kept = torch.ones(2, 4, 1000, device="cuda")[ids != 0]
+assert kept.shape == (5, 1000)
+assert ids.max().item() == 5
+"""
+    done = predict(script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("print(1)", "nothing moved to the GPU"),
+        ("raise SystemExit(7)", "exit code 7"),
+        (
+            "x = torch.ones(3, device='cuda')\nopen('not-there')",
+            "train.py:3: could not be predicted: FileNotFoundError",
+        ),
+        ("torch.ones(3, device='cuda') @ torch.ones(4, device='cuda')", "train.py:2: could not be predicted"),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    done = predict(script(tmp_path, text))
+    assert done.returncode == 3
+    lines = [line for line in done.stderr.splitlines() if line.startswith("vramlens:")]
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert not done.stdout
+
+
+def test_an_unknown_card_is_wrong_usage(tmp_path: Path) -> None:
+    done = predict(script(tmp_path, ""), "--gpu", "abacus")
+    assert done.returncode == 2
+    assert "h200" in done.stderr
