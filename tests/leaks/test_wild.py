@@ -56,5 +56,3 @@ def test_leak(nursery: WildNursery, name: str, way: str) -> None:
 def test_look_alike(nursery: WildNursery, name: str, way: str) -> None:
     answer = nursery.run(wild_programs()[name], way)
     assert not any(score(wild_programs()[name], answer, 0).values()), answer
-
-

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 from vramlens import LeakWatch, no_leaks
 from vramlens.live import account
 from vramlens.live.counters import Series
@@ -17,6 +15,8 @@ from vramlens.live.host_memory import allocated_bytes
 from vramlens.live.scope import LeakError
 from vramlens.live.tensors import Storage
 from vramlens.units import MIB
+
+torch = pytest.importorskip("torch")
 
 
 def _series(values: list[int]) -> Series:
@@ -27,9 +27,7 @@ def _series(values: list[int]) -> Series:
 
 
 def _items(sizes: dict[int, int]) -> list[Item]:
-    return [
-        Item(step, size, step, Storage("cpu", 4096 * step, size)) for step, size in sizes.items()
-    ]
+    return [Item(step, size, step, Storage("cpu", 4096 * step, size)) for step, size in sizes.items()]
 
 
 def test_growth_that_no_storage_explains() -> None:

@@ -34,7 +34,10 @@ def _stack_of(tmp_path: Path, source: str) -> list[str]:
         ("def main():\n    for n in range(1):\n        look()\nmain()\n", "main"),
         ("def main():\n    look()\nif __name__ == '__main__':\n    main()\n", "main"),
         ("def train():\n    for n in range(1):\n        look()\ndef main():\n    train()\nmain()\n", "train main"),
-        ("def train():\n    look()\ndef main():\n    with open('/dev/null'):\n        return train()\nmain()", "train main"),
+        (
+            "def train():\n    look()\ndef main():\n    with open('/dev/null'):\n        return train()\nmain()",
+            "train main",
+        ),
         ("def train():\n    look()\ndef main():\n    train()\n    print(end='')\nmain()\n", "main"),
         ("def main():\n    look()\nmain()\nmain\n", ""),
         ("def main():\n    look()\nfor n in range(1):\n    main()\n", ""),

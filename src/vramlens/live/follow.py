@@ -120,9 +120,7 @@ class LeakFollower:
         """Prints the conclusion on standard error."""
         report = self.conclusion()
         if report is None:
-            say(
-                "--leaks: no optimizer has stepped, no module was called and no vramlens.step(): there is nothing to compare"
-            )
+            say("--leaks: no optimizer stepped, no module was called, nor vramlens.step(): nothing to compare")
             return
         sys.stderr.write(f"{report}\n")
         sys.stderr.flush()
