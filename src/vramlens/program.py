@@ -62,21 +62,30 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
 
 
 class _LeaksOfSteps:
-    """What looks for leaks, made with the first step.
+    """What looks for leaks, made when torch is there.
 
-    It brings NumPy: imported before the program's own first line, that would fix the number of NumPy's threads and the
-    filters of warnings before the program says what it wants.
+    It brings NumPy, as torch does: imported before the program's own first line, that would fix the number of NumPy's
+    threads and the filters of warnings before the program says what it wants.
     """
 
     def __init__(self) -> None:
         self._follower: LeakFollower | None = None
 
+    def torch_is_there(self, torch: Any) -> None:
+        """Once, when the program has imported torch."""
+        self._follower = _leak_follower()
+        if self._follower is not None:
+            self._follower.torch_is_there(torch)
+
     def step_ended(self, count: int) -> None:
         """After each step."""
-        if self._follower is None:
-            self._follower = _leak_follower()
         if self._follower is not None:
             self._follower.step_ended(count)
+
+    def program_ended(self) -> None:
+        """When the program's last statement has run."""
+        if self._follower is not None:
+            self._follower.program_ended()
 
     def tell(self) -> None:
         """Prints what was found so far."""

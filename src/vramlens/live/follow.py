@@ -85,6 +85,8 @@ class LeakFollower:
         if self._calls is not None:
             self._calls.stop()
             self._calls = None
+            if self._watch is not None:
+                self._watch.stop()
             self._watch = self._latest = None  # what calls of the model were counted is of another unit
             self._followed, self._next = {}, _FIRST_LOOK
         self._unit_ended()

@@ -13,15 +13,18 @@ from typing import Any
 from vramlens.capture.warn import harmless
 from vramlens.live.objects import class_name
 
+_FIRST_TOLD = 3  # where an optimizer steps after the first batch nobody needs to begin twice
+
 
 class ModuleCalls:
-    """Tells each call of the outermost module, until it is told to stop."""
+    """Tells each call of the outermost module from the third on, until it is told to stop."""
 
     def __init__(self, torch: Any, called: Callable[[], None]) -> None:
         self._called = called
         self._is_compiling = torch.compiler.is_compiling
         self._root: weakref.ref[Any] = weakref.ref(self)
         self._root_name = ""
+        self._count = 0
         self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._entered)
 
     @property
@@ -45,4 +48,6 @@ class ModuleCalls:
 
     @harmless("counting calls of the model")
     def _tell(self) -> None:
-        self._called()
+        self._count += 1
+        if self._count >= _FIRST_TOLD:
+            self._called()

@@ -41,7 +41,6 @@ _PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pin
 _MOST_DOUBTFUL = 8
 _MOST_NODES = 1000  # that are asked for what they saved
 
-
 OwnedStorage = tuple[Storage, int, int | None]
 """A storage, the index of the leak that owns it (-1: none), the step that it was born in (0: before; None: unknown)."""
 
@@ -76,11 +75,7 @@ class LeakWatch:
         return self._steps
 
     def step(self, caller: FrameType | None = None) -> None:
-        """Ends a step.
-
-        Args:
-            caller: the frame that runs on; by default the one that calls this.
-        """
+        """Ends a step; ``caller`` is the frame that runs on, by default the one that calls this."""
         if self._observer is not None:
             self._observer.end()
         self._steps += 1
@@ -95,6 +90,11 @@ class LeakWatch:
         self._code = caller.f_code
         if self._observer is not None:
             self._observer.begin(self._steps + 1, caller)
+
+    def stop(self) -> None:
+        """Ends what goes on between steps; the watch is of no use after it."""
+        if self._observer is not None:
+            self._observer.end(whole=False)
 
     def report(self) -> LeakReport:
         """What grew so far, and who holds it. Searches the heap: about a second for a million objects."""

@@ -1,0 +1,21 @@
+"""Runs a program that calls ``look()`` and prints whose frames are kept: then, and after its end."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+
+from vramlens.capture.execute import execute_script
+from vramlens.live import last_frames
+
+
+def _look() -> None:
+    last_frames.keep_last(sys._getframe(1))
+    print(*[frame.f_code.co_name for frame in last_frames.kept_frames])
+
+
+def run(path: str) -> None:
+    """Runs the program."""
+    builtins.__dict__["look"] = _look
+    execute_script(path, [])
+    print(*[frame.f_code.co_name for frame, _ in last_frames.ended_frames()])
