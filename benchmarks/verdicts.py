@@ -4,7 +4,8 @@
     python benchmarks/verdicts.py FOLDER --rows  # every failure, one a line
 
 ``truth.json`` holds by program ``peak_reserved_bytes`` (of the whole run without a limit) and ``limits``: by name of a
-recording ``cap_bytes``, ``recorded`` and, by setting, what happened when it was really run: lives, dies or null.
+recording ``cap_bytes``, ``recorded`` and, by setting, what happened when it was really run: lives, dies or null; then
+``replayed`` may hold what the whole run, replayed under that limit, leads to.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def score_settings(oom: dict[str, Any], advised: list[str], truth: dict[str, Any
     told = {row["conf"]: row["lives"] for row in oom.get("settings") or ()}
     told = told or {conf: True for conf in advised}
     for conf in CONFS:
-        really, said = truth.get(conf), told.get(conf)
+        really, said = truth.get(conf) or truth.get("replayed", {}).get(conf), told.get(conf)
         if really is None:
             continue
         if said is None:

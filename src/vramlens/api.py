@@ -170,8 +170,12 @@ def explain_recording(
     """
     from vramlens.replay.explained import EVENTS_TO_REPLAY, with_replay
 
+    chosen = choose_device(recording, device)
+    if view is None and chosen is not None:
+        view = attribute(recording, chosen)
     explanation = explain_trace(recording, at=at, device=device, messages=messages, total_bytes=total_bytes, view=view)
-    return with_replay(explanation, recording, EVENTS_TO_REPLAY if events_to_replay is None else events_to_replay)
+    events = EVENTS_TO_REPLAY if events_to_replay is None else events_to_replay
+    return with_replay(explanation, recording, events, view=view)
 
 
 def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Recording:

@@ -11,6 +11,7 @@ from vramlens.analyses.fragmentation import Fragmentation
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.heap import Heap
 from vramlens.analyses.ledger import LedgerRow
+from vramlens.analyses.need import Need, SettingVerdict
 from vramlens.trace import Meta
 
 
@@ -118,6 +119,8 @@ class OomVerdict:
         headline: the verdict in one sentence, the telling number first.
         survived: whether the program went on after it.
         unknowns: what cannot be known from the input.
+        need: what the step that failed would have needed to finish; None from a text, and where it was not asked.
+        settings: what each setting would have changed; none where it was not asked.
         others: from a text, which other ranks it says ran out of memory, in one sentence; "" where it names none.
     """
 
@@ -139,6 +142,8 @@ class OomVerdict:
     survived: bool = False
     unknowns: tuple[str, ...] = ()
     others: str = ""
+    need: Need | None = None
+    settings: tuple[SettingVerdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.growth import Leak
 from vramlens.analyses.oom_end import went_on
+from vramlens.analyses.step_evidence import are_steps
 from vramlens.analyses.timeline import StepPeaks
 from vramlens.read.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
@@ -29,6 +30,8 @@ _LARGE_REQUEST = 10 * MIB
 _SPIKE = 2.0
 _ROUNDED = 0.005
 """How far a text's figures may be off."""
+_TELLING_HOLES = 0.1
+"""Of the limit: a step that still grows outgrows less than that."""
 _RISE = 1.1
 """Earlier steps "did not rise" when the last of them is at most this much above the first."""
 
@@ -273,9 +276,10 @@ def _wall(failure: Failure, outside: Outside) -> str:
 
 def _cause(view: Attribution, failure: Failure, leaks: tuple[Leak, ...], peaks: StepPeaks) -> str:
     request = failure.request.size_bytes
-    if failure.usable_free_bytes >= request:
+    limit = failure.limit_low_bytes or failure.reserved_bytes
+    if failure.usable_free_bytes >= max(request, _TELLING_HOLES * limit):
         return "fragmentation"
-    leaked = sum(leak.bytes for leak in leaks)
+    leaked = sum(leak.bytes for leak in leaks) if are_steps(view) else 0
     if leaked and leaked + failure.usable_free_bytes + (failure.room_bytes or 0) >= request:
         return "leak"
     return "spike" if _spikes(view, failure, peaks) else "capacity"

@@ -8,42 +8,47 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.explanation import Moment
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.attribution import attribute
 from vramlens.analyses.oom import settings_variable
 from vramlens.errors import VramlensError
 from vramlens.replay.answer import assignment
 from vramlens.replay.proof import Proven, prove
 from vramlens.replay.tune import WORTH_TRYING, distinct_settings, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
+from vramlens.replay.verdict_findings import with_judgement, with_open_settings
+from vramlens.replay.verdicts import ADVICE
 from vramlens.units import MIB, format_size
 
 if TYPE_CHECKING:
+    from vramlens.analyses.attribution import Attribution
     from vramlens.analyses.explanation import Explanation
     from vramlens.trace import Trace
 
 EVENTS_TO_REPLAY = 20_000_000
 """In all, for one explanation: about a second of one core."""
 
-_EXPANDABLE = "expandable_segments:True"
-_ADVICE = (_EXPANDABLE, "max_split_size_mb:128", "garbage_collection_threshold:0.8", "roundup_power2_divisions:8")
-"""What people are told to try when memory ran out."""
 _ORDERS = 12
 """How often a setting is replayed at most: in several orders of addresses."""
-_CONFIRMED = 3
-"""The best settings of a quick look, of which one is told."""
 _LEAST_SAVED, _LEAST_SHARE = 64 * MIB, 0.05
-_NOT_RECORDED = "replayed with the recorded requests; what the program would have asked for next is not recorded"
 
 
-def with_replay(explanation: Explanation, trace: Trace, events_to_replay: int = EVENTS_TO_REPLAY) -> Explanation:
+def with_replay(
+    explanation: Explanation,
+    trace: Trace,
+    events_to_replay: int = EVENTS_TO_REPLAY,
+    *,
+    view: Attribution | None = None,
+) -> Explanation:
     """The explanation with what the replay of its device proves; as it is where nothing can be replayed.
 
     Args:
         events_to_replay: how many in all: bounds the time. Less is told of a recording that is too long for it.
+        view: the device's attribution, where it is at hand.
     """
-    peak = explanation.peak
-    if peak is None:
+    if explanation.peak is None:
         return explanation
-    device = trace.devices[peak.device]
+    explanation = with_open_settings(explanation)
+    device = trace.devices[explanation.peak.device]
     runs = events_to_replay // max(1, len(device.events))
     if not runs:
         return explanation
@@ -60,8 +65,7 @@ def with_replay(explanation: Explanation, trace: Trace, events_to_replay: int = 
     explanation = _with_counters(explanation, proven)
     if explanation.oom is None or explanation.oom.survived:
         return _with_savings(explanation, trace, proven, runs)
-    # Memory from before the recording cannot be moved to where another setting would have put it.
-    return explanation if proven.recorded.warm else _with_verdicts(explanation, trace, proven, runs)
+    return with_judgement(explanation, view or attribute(trace, device), proven, runs)
 
 
 def _with_counters(explanation: Explanation, proven: Proven) -> Explanation:
@@ -95,123 +99,10 @@ def _what_to_do_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: one.fix is None))
 
 
-# After a failure that ended the program
-
-
-def _with_verdicts(explanation: Explanation, trace: Trace, proven: Proven, runs: int) -> Explanation:
-    """What each common advice would have done, and the setting that would have carried the run past its failure."""
-    rows = _replayed(trace, proven, runs)
-    helping = simple_first([row for row in rows if row.past_failure])
-    failing = [row for row in rows if row.oom and row.settings.conf in _ADVICE]
-    findings = list(explanation.findings)
-    undecided = next((one for one in findings if one.id == "expandable_segments" and one.verdict == "possible"), None)
-    if undecided is not None and (row := next((r for r in rows if r.settings.conf == _EXPANDABLE), None)) is not None:
-        at = findings.index(undecided)
-        if row.past_failure:
-            del findings[at]
-        elif row.oom:
-            findings[at] = _expandable_fails(row)
-        elif proven.recorded.limit.below_bytes is not None:
-            findings[at] = _depends_on_the_limit(undecided, proven)
-    others = [row for row in failing if row.settings.conf != _EXPANDABLE]
-    if helping:
-        leaks = sum(one.id == "leak" for one in findings) if explanation.oom and explanation.oom.cause == "leak" else 0
-        findings.insert(leaks, _helps(helping, settings_variable(trace)))
-    findings += [_others_fail(others)] if others else []
-    return replace(explanation, findings=_what_to_do_first(findings))
-
-
-def _replayed(trace: Trace, proven: Proven, runs: int) -> list[WhatIf]:
-    """The common advice, and the settings that get past the failure: as many as there is time for."""
-    if runs < 2 * len(_ADVICE):
-        return []
-    confirming = runs >= len(WORTH_TRYING) + _ORDERS * (_CONFIRMED + len(_ADVICE))
-    quick = _asked(trace, proven, WORTH_TRYING if confirming else _ADVICE, quick=True)
-    if not confirming:  # one order alone: what depends on orders, or on the limit, is not told
-        unsure = proven.recorded.deferred_frees or proven.recorded.limit.below_bytes is not None
-        return [row for row in quick if not row.ties and not unsure]
-    helping = simple_first([row for row in quick if row.past_failure])[:_CONFIRMED]
-    wanted = dict.fromkeys([*(row.settings.conf for row in helping), *_ADVICE])
-    return _asked(trace, proven, tuple(wanted))
-
-
 def _asked(trace: Trace, proven: Proven, confs: Sequence[str], *, quick: bool = False) -> list[WhatIf]:
     """The answers for those settings that this version knows and that differ from the recorded ones."""
     settings = distinct_settings(proven, confs, newest=trace.torch_version is not None)
     return ask(proven, [question(proven, one.conf) for one in settings], quick=quick)
-
-
-def _helps(rows: Sequence[WhatIf], variable: str) -> Finding:
-    best = rows[0]
-    conf, reserved = best.settings.conf, _reserved(best)
-    also = [f"{row.settings.conf} ({_reserved(row)})" for row in rows[1:]]
-    return Finding(
-        id="settings_help",
-        verdict="likely",
-        title=f"{conf} carries the run past this failure, with {reserved} reserved",
-        bytes=best.peak_reserved_bytes,
-        evidence=(_NOT_RECORDED, *([f"so do {', '.join(also)}"] if also else [])),
-        fix=f"run with {assignment(variable, conf)}: it gets past this failure with {reserved} reserved",
-    )
-
-
-def _reserved(row: WhatIf) -> str:
-    """Peak reserved, as far as it is known."""
-    low, high = format_size(row.low_bytes), format_size(row.high_bytes)
-    return low if low == high else f"{low} to {high}"
-
-
-def _expandable_fails(row: WhatIf) -> Finding:
-    return Finding(
-        id="expandable_segments",
-        verdict="not a problem",
-        title=(
-            f"expandable_segments does not help: replayed with it, {_failure(row)}, with"
-            f" {format_size(row.peak_reserved_bytes)} reserved"
-        ),
-        bytes=0,
-        evidence=("the recorded requests, run through the allocator under that setting",),
-    )
-
-
-def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
-    """What sums left open, where replay would know it if it knew the limit."""
-    limit = proven.recorded.limit
-    low, high = format_size(limit.bytes or 0), format_size(limit.below_bytes or 0)
-    return replace(
-        undecided,
-        title=f"expandable_segments is undecided: it depends on the exact limit, somewhere from {low} to {high}",
-        evidence=(*undecided.evidence, "the error's text tells the limit: give it with --log"),
-    )
-
-
-def _others_fail(rows: Sequence[WhatIf]) -> Finding:
-    """One line for all other advice that fails too."""
-    names = [f"{row.settings.conf} ({_how_far(row)})" for row in rows]
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return Finding(
-        id="settings_do_not_help",
-        verdict="not a problem",
-        title=f"replayed, the run is out of memory all the same with {listed}",
-        bytes=0,
-        evidence=tuple(f"{row.settings.conf}: {_failure(row)}" for row in rows),
-    )
-
-
-def _how_far(row: WhatIf) -> str:
-    """What a run that fails has reserved; which request it is, where that is the first."""
-    if not row.peak_reserved_bytes and row.failed_bytes:
-        return f"its first request, {format_size(row.failed_bytes)}, fails"
-    return f"{format_size(row.peak_reserved_bytes)} reserved"
-
-
-def _failure(row: WhatIf) -> str:
-    size = format_size(row.failed_bytes or 0)
-    return (
-        f"a request of {size} fails"
-        if row.oom_event is None
-        else f"a request of {size} fails (event {row.oom_event:,})"
-    )
 
 
 # After a run that lived
@@ -222,14 +113,14 @@ def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: 
     recorded = proven.recorded
     worth = max(_LEAST_SAVED, int(_LEAST_SHARE * recorded.peak_reserved_bytes))
     # No setting reserves less than what is allocated: this is all that there is to save.
-    if recorded.peak_reserved_bytes - recorded.peak_allocated_bytes < worth or runs < _ORDERS + len(_ADVICE):
+    if recorded.peak_reserved_bytes - recorded.peak_allocated_bytes < worth or runs < _ORDERS + len(ADVICE):
         return explanation
     everything = runs >= len(WORTH_TRYING) + 2 * _ORDERS
-    quick = _asked(trace, proven, WORTH_TRYING if everything else _ADVICE, quick=True)
+    quick = _asked(trace, proven, WORTH_TRYING if everything else ADVICE, quick=True)
     lived = simple_first([row for row in quick if row.oom is False])
     best = _asked(trace, proven, [lived[0].settings.conf])[0] if lived else None
     saved = recorded.peak_reserved_bytes - best.high_bytes if best is not None and best.oom is False else 0
-    worse = [row for row in quick if row.settings.conf in _ADVICE and row.oom is False]
+    worse = [row for row in quick if row.settings.conf in ADVICE and row.oom is False]
     worse = [row for row in worse if row.peak_reserved_bytes > recorded.peak_reserved_bytes + worth]
     findings = list(explanation.findings)
     before = next((one for one in findings if one.id == "unused_reserve"), None)

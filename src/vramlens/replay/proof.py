@@ -109,6 +109,7 @@ class Proven:
         replay: the native replay.
         reserve_bytes: address space of one expandable segment.
         total_bytes: the device's memory; None where the recording does not say.
+        requests: what was replayed.
     """
 
     device: DeviceTrace
@@ -116,6 +117,7 @@ class Proven:
     replay: Replay
     reserve_bytes: int
     total_bytes: int | None
+    requests: Requests
 
     @cached_property
     def taken_bytes(self) -> NDArray[np.int64]:
@@ -213,7 +215,7 @@ def _prove(
             settings=settings.native(version, reserve=reserve, **given.native),
         )
         recorded = _recorded(trace, device, requests, replay, settings, version, given)
-        return Proven(device, recorded, replay, reserve, trace.total_bytes.get(device.device))
+        return Proven(device, recorded, replay, reserve, trace.total_bytes.get(device.device), requests)
 
     found = replayed(limit)
     if search and limit.bytes is None and settings.garbage_collection_threshold and not _needs_no_limit(found):

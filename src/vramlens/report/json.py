@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts
     from vramlens.analyses.fragmentation import Fragmentation
     from vramlens.analyses.heap import Heap
+    from vramlens.analyses.need import Need
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
@@ -160,6 +161,33 @@ def _oom(oom: OomVerdict | None) -> dict[str, Any] | None:
         "wall": oom.wall,
         "cause": oom.cause,
         **place_to_json(oom.place),
+        "need": _need(oom.need),
+        "settings": [
+            {
+                "conf": row.conf,
+                "lives": row.lives,
+                "dies_after_bytes": row.dies_after_bytes,
+                "confidence": row.confidence,
+            }
+            for row in oom.settings
+        ],
+    }
+
+
+def _need(need: Need | None) -> dict[str, Any] | None:
+    if need is None:
+        return None
+    return {
+        "peak_reserved_bytes": need.peak_reserved_bytes,
+        "low_bytes": need.low_bytes,
+        "high_bytes": need.high_bytes,
+        "basis": need.basis,
+        "scale": need.scale,
+        "done_share": need.done_share,
+        "confidence": need.confidence,
+        "limit_bytes": need.limit_bytes,
+        "floor_bytes": need.floor_bytes,
+        "reason": need.reason or None,
     }
 
 

@@ -1,0 +1,213 @@
+"""An explanation with the judgement of its failure: cause, need, settings, and what to do first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vramlens.analyses.cause import CauseFacts, cause_of, headline_of
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.need import EARLIER_STEP, Need, SettingVerdict
+from vramlens.analyses.oom import settings_variable
+from vramlens.analyses.step_evidence import are_steps
+from vramlens.analyses.timeline import step_peaks
+from vramlens.replay.answer import assignment
+from vramlens.replay.smaller_batch import largest_share
+from vramlens.replay.verdicts import Judgement, judgement_of, open_settings, unknown_need
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution import Attribution
+    from vramlens.analyses.explanation import Explanation, OomVerdict
+    from vramlens.replay.proof import Proven
+
+_FIRST = ("request_too_large", "settings_help", "leak", "smaller_batch", "process_limit", "device_full")
+_LARGE = 0.05
+"""Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
+
+
+def with_open_settings(explanation: Explanation) -> Explanation:
+    """The explanation with a need that is only bounded and settings that are all open: what holds without replay."""
+    oom = explanation.oom
+    if oom is None or oom.need is not None or oom.event is None:
+        return explanation
+    return replace(explanation, oom=replace(oom, need=unknown_need(oom), settings=open_settings()))
+
+
+def with_judgement(explanation: Explanation, view: Attribution, proven: Proven, runs: int) -> Explanation:
+    """The explanation of a failure that ended its program, with what replay has to say about it."""
+    oom = explanation.oom
+    assert oom is not None
+    judged = judgement_of(view, proven, oom, runs)
+    limit = proven.recorded.limit
+    facts = _facts(explanation, view, judged.need, limit.bytes)
+    cause = cause_of(oom, judged.need, judged.settings, facts)
+    reason = _reason(view, judged)
+    need = replace(judged.need, reason=reason or judged.need.reason)
+    verdict = replace(
+        oom,
+        cause=cause,
+        headline=headline_of(oom, need, cause, limit.bytes),
+        need=need,
+        settings=judged.settings,
+    )
+    findings = [one for one in explanation.findings if not _is_replaced(one, judged, cause, facts)]
+    findings += _about_settings(view, verdict, need, limit.bytes)
+    findings = [_with_limit(one, view, need) for one in findings]
+    if judged.projection is not None and runs >= _RUNS_FOR_BATCH:
+        findings += _about_batch(view, proven, judged, limit.bytes)
+    leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
+    return replace(explanation, oom=verdict, findings=tuple(sorted(findings, key=lambda one: _rank(one, leaking))))
+
+
+_RUNS_FOR_BATCH = 40
+
+
+def _rank(finding: Finding, leaking: bool) -> tuple[bool, int]:
+    """What makes the run live before what does not; the order among the others stays."""
+    first = [name for name in _FIRST if name != "leak" or leaking]
+    return finding.fix is None, first.index(finding.id) if finding.id in first else len(first)
+
+
+def _facts(explanation: Explanation, view: Attribution, need: Need, capacity: int | None) -> CauseFacts:
+    leaked = sum(leak.bytes for leak in explanation.leaks if leak.sure and leak.rows is not None)
+    peaks = step_peaks(view)
+    event = view.device.out_of_memory[-1].event
+    step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) else 0
+    earlier = max(peaks.own_bytes[1 if step > 1 else 0 : step], default=0)
+    start = peaks.start_bytes[step] if step < len(peaks.start_bytes) else 0
+    return CauseFacts(
+        capacity_bytes=capacity,
+        leaked_bytes=leaked if are_steps(view) else 0,
+        earlier_bytes=earlier,
+        needed_bytes=max(0, (need.floor_bytes or 0) - start),
+    )
+
+
+def _reason(view: Attribution, judged: Judgement) -> str:
+    """What grew against the step before, and at which line; "" where nothing did."""
+    projection = judged.projection
+    if projection is None or abs(projection.scaling.scale - 1) <= 0.02:
+        return ""
+    place = view.place_of_stack(view.device.out_of_memory[-1].stack)
+    line = f" (line {place.line})" if place is not None else ""
+    return f"this batch is {projection.scaling.scale:.2f} × that of an earlier step{line}"
+
+
+def _is_replaced(finding: Finding, judged: Judgement, cause: str | None, facts: CauseFacts) -> bool:
+    """Whether a finding that sums alone led to holds no more."""
+    if finding.id == "fragmented_request":
+        return cause != "fragmentation"
+    if finding.id == "expandable_segments":
+        expandable = next((row for row in judged.settings if row.conf == "expandable_segments:True"), None)
+        return expandable is not None and (expandable.lives is not None or judged.need.basis == EARLIER_STEP)
+    return False
+
+
+def _about_settings(view: Attribution, oom: OomVerdict, need: Need, capacity: int | None) -> list[Finding]:
+    """The setting that carries the run; those that may; those that do not, in one line."""
+    variable = settings_variable(view.trace)
+    carrying = [row for row in oom.settings if row.lives is True]
+    failing = [row for row in oom.settings if row.lives is False]
+    open_ones = [row for row in oom.settings if row.lives is None]
+    found = []
+    if carrying:
+        found.append(_carries(carrying, variable, need, capacity))
+    elif open_ones and any(row.peak_reserved_bytes for row in open_ones):
+        found.append(_may_carry(open_ones, variable, need))
+    if failing:
+        found.append(_do_not_carry(failing, need))
+    return found
+
+
+def _carries(rows: Sequence[SettingVerdict], variable: str, need: Need, capacity: int | None) -> Finding:
+    best = rows[0]
+    reserved = format_size(best.peak_reserved_bytes)
+    of_limit = f" of {format_size(capacity)}" if capacity is not None else ""
+    also = [f"{row.conf} ({format_size(row.peak_reserved_bytes)})" for row in rows[1:]]
+    return Finding(
+        id="settings_help",
+        verdict="likely",
+        title=f"{best.conf} carries the run: its step finishes with {reserved}{of_limit} reserved",
+        bytes=best.peak_reserved_bytes,
+        evidence=(
+            "the recorded requests, and those of an earlier step for the rest, replayed with it",
+            *([f"so do {', '.join(also)}"] if also else []),
+        ),
+        fix=f"run with {assignment(variable, best.conf)}: the step finishes with {reserved}{of_limit} reserved",
+    )
+
+
+def _may_carry(rows: Sequence[SettingVerdict], variable: str, need: Need) -> Finding:
+    best = rows[0]
+    why = "it is too near the limit to tell" if need.basis == EARLIER_STEP else "what comes after is not recorded"
+    others = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
+    return Finding(
+        id="settings_may_help",
+        verdict="possible",
+        title=f"{best.conf} may carry the run: {why}",
+        bytes=best.peak_reserved_bytes,
+        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this request, and may or may not be enough",
+    )
+
+
+def _do_not_carry(rows: Sequence[SettingVerdict], need: Need) -> Finding:
+    """One line for all that does not help; what only delays says for how long."""
+    words = [f"{row.conf} {_how_far(row)}" for row in rows]
+    listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return Finding(
+        id="settings_do_not_help",
+        verdict="not a problem",
+        title=f"No help: {listed}",
+        bytes=0,
+        evidence=("replayed under each setting",) if need.basis is not None else (),
+    )
+
+
+def _how_far(row: SettingVerdict) -> str:
+    if row.dies_after_bytes:
+        return f"gets past this request and fails {format_size(row.dies_after_bytes)} later"
+    return "fails at this request or before it" if row.dies_after_bytes == 0 else "fails before the step is done"
+
+
+def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
+    """The advice about the limit, with what the need wants rather than the one request."""
+    if finding.id != "process_limit":
+        return finding
+    wanted = need.limit_bytes or need.peak_reserved_bytes
+    exactly = wanted is not None and need.basis == EARLIER_STEP
+    size = wanted if wanted is not None and exactly else max(need.low_bytes, wanted or 0)
+    total = view.trace.total_bytes.get(view.device.device)
+    words = f"the {format_size(size)} that this step needs" if exactly else f"at least {format_size(size)}: no more is known"
+    if not exactly and need.high_bytes is not None:
+        words = f"at least {format_size(size)}, at most about {format_size(need.high_bytes)}, for this step"
+    if total:
+        fraction = min(1.0, -(-size * 10_000 // total) / 10_000)
+        fix = f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows {words}"
+    else:
+        fix = f"raise the fraction given to torch.cuda.set_per_process_memory_fraction to allow {words}"
+    return replace(finding, fix=fix)
+
+
+def _about_batch(view: Attribution, proven: Proven, judged: Judgement, capacity: int | None) -> list[Finding]:
+    """The largest batch that fits, as a share of this one."""
+    assert judged.projection is not None
+    if capacity is None:
+        return []
+    found = largest_share(proven, judged.projection, view)
+    if found is None:
+        return []
+    return [
+        Finding(
+            id="smaller_batch",
+            verdict="likely",
+            title=f"{found.share:.0%} of this batch fit: {format_size(found.peak_reserved_bytes)} of {format_size(capacity)}",
+            bytes=found.peak_reserved_bytes,
+            evidence=("the same requests at that scale, replayed; what does not grow with the batch stays",),
+            fix=f"make the batch {found.share:.2f} × as large, rounded down: the step finishes with"
+            f" {format_size(found.peak_reserved_bytes)} of {format_size(capacity)} reserved",
+        )
+    ]
