@@ -19,7 +19,6 @@ from typing import Any
 
 from vramlens import load
 from vramlens.report.json import to_json
-from vramlens.units import format_size
 
 CONFS = (
     "expandable_segments:True",
@@ -55,7 +54,7 @@ def score_settings(oom: dict[str, Any], advised: list[str], truth: dict[str, Any
     """How many settings were told rightly and wrongly."""
     counts: Counter[str] = Counter()
     told = {row["conf"]: row["lives"] for row in oom.get("settings") or ()}
-    told = told or {conf: True for conf in advised}
+    told = told or dict.fromkeys(advised, True)
     for conf in CONFS:
         really, said = truth.get(conf) or truth.get("replayed", {}).get(conf), told.get(conf)
         if really is None:

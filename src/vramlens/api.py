@@ -56,7 +56,7 @@ class Recording(Trace):
 
     def oom(self, device: int | None = None) -> OomVerdict | None:
         """The out-of-memory verdict; None when nothing failed."""
-        return explain_trace(self, device=device, view=self._view(device)).oom
+        return self.explain(device=device).oom
 
     def fragmentation(self, device: int | None = None) -> Fragmentation | None:
         """Free memory inside reserved segments, at the failure if there is one, else at the peak."""

@@ -156,7 +156,7 @@ def test_without_the_text_nobody_is_accused() -> None:
         ("found/oom_expandable", "not a problem"),
         ("found/capacity_oom_device", "not a problem"),
         ("recordings/oom_leak", "not a problem"),
-        ("recordings/oom_train", "possible"),
+        ("recordings/oom_train", "not a problem"),
         ("recordings/oom_fragmented", "not a problem"),
     ],
 )

@@ -12,7 +12,10 @@ from vramlens.units import format_size
 _ROUNDING = 1.01
 """What blocks take beyond what is asked for."""
 _CLEARLY = 1.04
-SPIKE = 1.5
+_TELLING_LEAK = 0.1
+"""Of what could be reserved: a leak of less is not why it failed."""
+_SPIKE, _RISE = 2.0, 1.1
+"""A spike is twice the fullest earlier step, where those did not rise by a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,14 @@ class CauseFacts:
         leaked_bytes: what surely leaks, where the steps are steps.
         earlier_bytes: what the fullest earlier step added.
         needed_bytes: what the failed step would have added.
+        rising: whether the earlier steps rose.
     """
 
     capacity_bytes: int | None
     leaked_bytes: int = 0
     earlier_bytes: int = 0
     needed_bytes: int = 0
+    rising: bool = False
 
 
 def cause_of(oom: OomVerdict, need: Need, settings: Sequence[SettingVerdict], facts: CauseFacts) -> str | None:
@@ -44,17 +49,21 @@ def cause_of(oom: OomVerdict, need: Need, settings: Sequence[SettingVerdict], fa
     fits_in_one_piece = floor <= facts.capacity_bytes
     if fits_in_one_piece and any(row.lives is True for row in settings):
         return "fragmentation"
-    if _is_spike(need, facts):
+    if facts.needed_bytes > _SPIKE * facts.earlier_bytes > 0 and not facts.rising:
         return "spike"
     clearly = floor * _CLEARLY <= facts.capacity_bytes
     if clearly and any(row.lives is not False for row in settings):
         return "leak" if facts.leaked_bytes else "fragmentation"
-    return "leak" if facts.leaked_bytes >= floor - facts.capacity_bytes > 0 else "capacity"
+    telling = facts.leaked_bytes >= max(floor - facts.capacity_bytes, _TELLING_LEAK * facts.capacity_bytes)
+    return "leak" if telling else "capacity"
 
 
-def _is_spike(need: Need, facts: CauseFacts) -> bool:
-    grown = facts.needed_bytes > SPIKE * facts.earlier_bytes > 0
-    return grown and (need.scale or 1.0) >= SPIKE
+def is_rising(own_bytes: Sequence[int]) -> bool:
+    """Whether the earlier steps rose; the first also builds what lasts, so it does not count where there are more."""
+    if len(own_bytes) < 2:
+        return False
+    first = own_bytes[1] if len(own_bytes) > 2 else min(own_bytes)
+    return own_bytes[-1] > _RISE * first
 
 
 def headline_of(oom: OomVerdict, need: Need, cause: str | None, capacity_bytes: int | None) -> str:
@@ -62,10 +71,12 @@ def headline_of(oom: OomVerdict, need: Need, cause: str | None, capacity_bytes: 
     if need.basis is None or capacity_bytes is None:
         return oom.headline
     wanted, limit = format_size(oom.requested_bytes or 0), format_size(capacity_bytes)
-    if need.peak_reserved_bytes is None or need.basis != EARLIER_STEP:
-        low = format_size(need.low_bytes)
-        most = f" and at most about {format_size(need.high_bytes)}" if need.high_bytes else ""
-        return f"{wanted} did not fit: this step needs at least {low}{most}, and {limit} are to be had"
+    if need.peak_reserved_bytes is None:
+        if cause == oom.cause:
+            return oom.headline
+        return (
+            f"{wanted} did not fit: this step needs at least {format_size(need.low_bytes)}, and {limit} are to be had"
+        )
     needed = format_size(need.limit_bytes or need.peak_reserved_bytes)
     grown = ""
     if need.scale is not None and abs(need.scale - 1) > 0.02:

@@ -17,7 +17,8 @@ from vramlens.analyses.fragmentation import Fragmentation, fragmentation_at
 from vramlens.analyses.gradients import gradients_kept
 from vramlens.analyses.heap import heap_at
 from vramlens.analyses.leaks import external_leak, leak_finding, leaks_at, predicted
-from vramlens.analyses.oom import Failure, Outside, expandable_finding, failure_of, verdict_of
+from vramlens.analyses.oom import Failure, Outside, failure_of, verdict_of
+from vramlens.analyses.oom_hint import expandable_finding
 from vramlens.analyses.oom_others import others_failed
 from vramlens.analyses.oom_text import explain_message
 from vramlens.analyses.other_devices import other_devices
@@ -249,12 +250,12 @@ def _raise_limit(failure: Failure, outside: Outside) -> str:
     if outside.total_bytes:
         fraction = -(-needed * 10_000 // outside.total_bytes) / 10_000
         return (
-            f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows the {format_size(needed)} "
-            "that this request needs"
+            f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows at least "
+            f"the {format_size(needed)} that this request needs"
         )
     return (
-        f"raise the fraction given to torch.cuda.set_per_process_memory_fraction: {format_size(needed)} in all are "
-        "enough for this request"
+        "raise the fraction given to torch.cuda.set_per_process_memory_fraction: this request needs "
+        f"{format_size(needed)} in all, at least"
     )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EARLIER_STEP, BLOCKS, WHOLE_RUN = "earlier_step", "blocks", "whole_run"
+EARLIER_STEP, BLOCKS = "earlier_step", "blocks"
+EXPANDABLE = "expandable_segments:True"
+ADVICE = (EXPANDABLE, "max_split_size_mb:128", "garbage_collection_threshold:0.8", "roundup_power2_divisions:8")
+"""What people are told to try when memory ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class Need:
     Attributes:
         peak_reserved_bytes: the likeliest peak; None where only a range, or a lower bound, is honest.
         low_bytes, high_bytes: the range of that peak; high is None where nothing bounds it.
-        basis: earlier_step, blocks or whole_run; None where nothing of the step is known.
+        basis: earlier_step or blocks; None where nothing of the step is known.
         scale: the factor of batch or length against the step that it is aligned with; None without one.
         done_share: the share of the step's requested bytes that was served already; None where unknown.
         confidence: exact, bounded, estimated or conditional.
@@ -46,6 +49,8 @@ class SettingVerdict:
             where that cannot be told.
         confidence: exact, bounded, estimated or conditional.
         peak_reserved_bytes: what it reserves to the end of the need, or to where it fails.
+        failed_bytes: the request that fails with it; None where none does.
+        past_failure: whether the recorded requests get past the failure with it, whatever comes then.
     """
 
     conf: str
@@ -53,3 +58,15 @@ class SettingVerdict:
     dies_after_bytes: int | None
     confidence: str
     peak_reserved_bytes: int
+    past_failure: bool = False
+    failed_bytes: int | None = None
+
+
+def unknown_need(least_bytes: int) -> Need:
+    """All that is known where nothing of the step is: at least what was alive, and the request."""
+    return Need(None, least_bytes, None, None, confidence="conditional", floor_bytes=least_bytes)
+
+
+def open_settings() -> tuple[SettingVerdict, ...]:
+    """The common advice where nothing can be said about it."""
+    return tuple(SettingVerdict(conf, None, None, "conditional", 0) for conf in ADVICE)

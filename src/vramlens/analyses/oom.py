@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
-from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.finding import Place
 from vramlens.analyses.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.growth import Leak
+from vramlens.analyses.need import open_settings, unknown_need
 from vramlens.analyses.oom_end import went_on
 from vramlens.analyses.step_evidence import are_steps
 from vramlens.analyses.timeline import StepPeaks
@@ -249,6 +250,8 @@ def verdict_of(
         headline=_headline(failure, wall, cause, leaks, short),
         survived=went_on(view, failure.request),
         unknowns=tuple(unknowns),
+        need=unknown_need(failure.live_bytes + failure.request.size_bytes),
+        settings=open_settings(),
     )
 
 
@@ -344,54 +347,3 @@ def _headline(failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], 
     if cause == "spike":
         return f"{text}; this step needs more than twice what any earlier one did"
     return text
-
-
-def expandable_finding(view: Attribution, failure: Failure, outside: Outside = Outside()) -> Finding:
-    """What the message's own advice, expandable_segments, is worth for this failure."""
-    setting = settings_variable(view.trace)
-    needed = failure.live_bytes + failure.request.size_bytes
-    in_pages = -(-needed // _SMALL_SEGMENT) * _SMALL_SEGMENT
-    capacity = failure.limit_high_bytes
-    if failure.free_bytes is not None and (capacity is None or failure.free_bytes < failure.tried_bytes):
-        on_device = failure.reserved_bytes + failure.free_bytes
-        capacity = on_device if capacity is None else min(capacity, on_device)
-    if failure.expandable:
-        return Finding(
-            id="expandable_segments",
-            verdict="not a problem",
-            title="expandable_segments does not help: it was already on",
-            bytes=0,
-            evidence=("the message prints its hint whatever the settings are",),
-        )
-    if capacity is not None and in_pages > capacity:
-        # The limit of a bare snapshot is known from above only: how much is missing is then not known.
-        known = failure.limit_high_bytes is None or failure.limit_low_bytes == failure.limit_high_bytes
-        excess = f"{format_size(in_pages - capacity)} more than" if known else "more than"
-        return Finding(
-            id="expandable_segments",
-            verdict="not a problem",
-            title=(
-                f"expandable_segments does not help: live blocks and the request, in whole pages, are {excess} the "
-                "limit, even without any holes"
-            ),
-            bytes=0,
-            evidence=(f"{format_size(failure.live_bytes)} live", f"at most {format_size(capacity)} to be had"),
-        )
-    if outside.limit_bytes is not None and failure.room_bytes is not None:
-        spare = outside.limit_bytes - needed
-        evidence = f"it would fit if no more than {format_size(spare)} were left in holes"
-    else:
-        evidence = (
-            f"{format_size(failure.usable_free_bytes)} lie in holes; those smaller than a page cannot be given back"
-        )
-    return Finding(
-        id="expandable_segments",
-        verdict="possible",
-        title="expandable_segments is undecided: sums cannot tell whether the holes could be used",
-        bytes=failure.usable_free_bytes,
-        evidence=(evidence,),
-        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} of holes may become "
-        "usable, and may or may not be enough"
-        if failure.usable_free_bytes
-        else None,
-    )

@@ -225,4 +225,4 @@ def _likeness(view: Attribution, template: Template) -> float:
     same = theirs == sizes[before[paired]]
     missing = 1 - paired.sum() / max(1, len(before))
     alike = float(theirs[same].sum() / max(1, theirs.sum()))
-    return round(template.matched - 0.5 * missing + alike, 2)
+    return float(round(template.matched - 0.5 * missing + alike, 2))

@@ -186,7 +186,9 @@ class Continuation:
         replay = Replay(columns, pools=pools, settings=settings)
         return Continued(
             replay=replay,
-            unrefused=Replay(refused, pools=pools, settings=settings) if (refused := _without_refusals(columns)) else replay,
+            unrefused=Replay(refused, pools=pools, settings=settings)
+            if (refused := _without_refusals(columns))
+            else replay,
             failed_event=self._failed_event,
             step_end=step_end,
             sizes_after=requested,

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vramlens.analyses.attribution import attribute
 from vramlens.analyses.explanation import Moment
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.attribution import attribute
+from vramlens.analyses.need import ADVICE
 from vramlens.analyses.oom import settings_variable
 from vramlens.errors import VramlensError
 from vramlens.replay.answer import assignment
 from vramlens.replay.proof import Proven, prove
 from vramlens.replay.tune import WORTH_TRYING, distinct_settings, simple_first
+from vramlens.replay.verdict_findings import with_judgement
 from vramlens.replay.what_if import WhatIf, ask, question
-from vramlens.replay.verdict_findings import with_judgement, with_open_settings
-from vramlens.replay.verdicts import ADVICE
 from vramlens.units import MIB, format_size
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def with_replay(
     """
     if explanation.peak is None:
         return explanation
-    explanation = with_open_settings(explanation)
     device = trace.devices[explanation.peak.device]
     runs = events_to_replay // max(1, len(device.events))
     if not runs:
@@ -65,6 +64,8 @@ def with_replay(
     explanation = _with_counters(explanation, proven)
     if explanation.oom is None or explanation.oom.survived:
         return _with_savings(explanation, trace, proven, runs)
+    if runs < 2 * len(ADVICE):
+        return explanation
     return with_judgement(explanation, view or attribute(trace, device), proven, runs)
 
 

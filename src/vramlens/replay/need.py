@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.analyses.blocks import unseen_optimizer_bytes
 from vramlens.analyses.need import EARLIER_STEP, Need, SettingVerdict
 from vramlens.analyses.step_scaling import Scaling, scaling_of
 from vramlens.analyses.step_template import Template, template_of
@@ -43,11 +44,13 @@ class Projection:
     Attributes:
         template, scaling: the earlier step, and how much larger the failed one is.
         continued: its requests.
+        unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
     """
 
     template: Template
     scaling: Scaling
     continued: Continued
+    unseen_bytes: int
 
     @property
     def margin(self) -> float:
@@ -78,17 +81,17 @@ def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Pr
     span = template.span
     repeat = scaling.is_same and template.whole_steps and span.end - span.start <= _MOST_EVENTS_TO_REPEAT
     continued = Continuation(view, proven, template, scaling).finished(_MORE_STEPS if repeat else 0)
-    return Projection(template, scaling, continued)
+    unseen = 0 if template.whole_steps else unseen_optimizer_bytes(view, request.event)
+    return Projection(template, scaling, continued, unseen)
 
 
-def need_of(proven: Proven, projection: Projection, unseen_bytes: int = 0, *, searching: bool = True) -> Need:
+def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -> Need:
     """The need of a failed step that an earlier one completes.
 
     Args:
-        unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
         searching: whether there is time to search for the least limit.
     """
-    continued, scaling = projection.continued, projection.scaling
+    continued, scaling, unseen_bytes = projection.continued, projection.scaling, projection.unseen_bytes
     native = proven.recorded.settings.native(proven.recorded.version, reserve=proven.reserve_bytes)
     found = [_peaks(continued, native, order) for order in _ORDERS]
     peaks = [in_step for in_step, _ in found]
@@ -143,14 +146,8 @@ def _finishes(proven: Proven, continued: Continued, settings: Settings, limit_by
 # Settings
 
 
-def verdict_of_setting(
-    proven: Proven, projection: Projection, settings: Settings, *, is_whole: bool = True
-) -> SettingVerdict:
-    """What a setting would have made of the run.
-
-    Args:
-        is_whole: whether the continued requests are all of the step.
-    """
+def verdict_of_setting(proven: Proven, projection: Projection, settings: Settings) -> SettingVerdict:
+    """What a setting would have made of the run."""
     continued = projection.continued
     if proven.recorded.limit.bytes is None:
         return SettingVerdict(settings.conf, None, None, "conditional", 0)
@@ -164,13 +161,15 @@ def verdict_of_setting(
         lives: bool | None = False if sure else None
     else:
         sure = all(run["died_at"] < 0 for run in runs) and projection.tells_what_follows
-        lives = True if sure and is_whole else None
+        lives = True if sure and not projection.unseen_bytes else None
     return SettingVerdict(
         conf=settings.conf,
         lives=lives,
         dies_after_bytes=continued.bytes_until(first["died_at"]) if died else None,
         confidence="bounded" if projection.scaling.is_same else "estimated",
         peak_reserved_bytes=first["peak_reserved"],
+        past_failure=not died,
+        failed_bytes=first["failed_size"] if died else None,
     )
 
 

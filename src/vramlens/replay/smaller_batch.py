@@ -27,6 +27,8 @@ _SPARE = 0.005
 """Of the limit: left free, since outcomes near it hang on the driver."""
 _FINEST = 0.01
 _SMALLEST = 0.02
+_STEP_DOWN = 2
+"""Percent: where another order of addresses does not fit, the next smaller batch is tried."""
 _LEAST_BYTES = 4096
 """What is smaller does not count, and may well not grow."""
 
@@ -54,8 +56,14 @@ class _AtScale:
         self._settings = proven.recorded.settings.native(version, reserve=proven.reserve_bytes)
         limit = proven.recorded.limit
         assert limit.bytes is not None
+        self._room = int(limit.bytes * (1 - _SPARE)) - projection.unseen_bytes
         name = "capacity" if limit.of_device else "allowed_maximum"
-        self._limited = self._settings | {name: int(limit.bytes * (1 - _SPARE))}
+        self._limited = self._settings | {name: self._room}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether anything may be reserved at all, beside what no earlier step shows."""
+        return self._room > 0
 
     def peak(self, share: float, orders: tuple[int, ...] = (_DRIVER,)) -> int | None:
         """What the run reserves at most; None where it runs out of memory."""
@@ -79,7 +87,7 @@ def largest_share(proven: Proven, projection: Projection, view: Attribution) -> 
     """The largest share of the failed step's batch that fits; None where not even a small one does."""
     at_scale = _AtScale(proven, projection, _fixed_rows(view, projection))
     low, high = _SMALLEST, 1.0
-    if at_scale.peak(low) is None:
+    if not at_scale.has_room or at_scale.peak(low) is None:
         return None
     while high - low > _FINEST:
         middle = (low + high) / 2
@@ -87,9 +95,11 @@ def largest_share(proven: Proven, projection: Projection, view: Attribution) -> 
             high = middle
         else:
             low = middle
-    share = int(low * 100) / 100
-    peak = at_scale.peak(share, (_DRIVER, _ASCENDING))
-    return SmallerBatch(share, peak) if peak is not None and share >= _SMALLEST else None
+    for percent in range(int(low * 100), int(_SMALLEST * 100), -_STEP_DOWN):
+        peak = at_scale.peak(percent / 100, (_DRIVER, _ASCENDING))
+        if peak is not None:
+            return SmallerBatch(percent / 100, peak)
+    return None
 
 
 def _fixed_rows(view: Attribution, projection: Projection) -> NDArray[np.bool_]:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vramlens.analyses.cause import CauseFacts, cause_of, headline_of
+from vramlens.analyses.cause import CauseFacts, cause_of, headline_of, is_rising
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.need import EARLIER_STEP, Need, SettingVerdict
+from vramlens.analyses.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
 from vramlens.analyses.oom import settings_variable
 from vramlens.analyses.step_evidence import are_steps
 from vramlens.analyses.timeline import step_peaks
 from vramlens.replay.answer import assignment
 from vramlens.replay.smaller_batch import largest_share
-from vramlens.replay.verdicts import Judgement, judgement_of, open_settings, unknown_need
+from vramlens.replay.verdicts import Judgement, judgement_of
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
     from vramlens.replay.proof import Proven
 
-_FIRST = ("request_too_large", "settings_help", "leak", "smaller_batch", "process_limit", "device_full")
+_FIRST = (
+    "request_too_large",
+    "settings_help",
+    "leak",
+    "smaller_batch",
+    "settings_may_help",
+    "fragmented_request",
+    "process_limit",
+    "device_full",
+)
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
-
-
-def with_open_settings(explanation: Explanation) -> Explanation:
-    """The explanation with a need that is only bounded and settings that are all open: what holds without replay."""
-    oom = explanation.oom
-    if oom is None or oom.need is not None or oom.event is None:
-        return explanation
-    return replace(explanation, oom=replace(oom, need=unknown_need(oom), settings=open_settings()))
 
 
 def with_judgement(explanation: Explanation, view: Attribution, proven: Proven, runs: int) -> Explanation:
@@ -54,10 +55,11 @@ def with_judgement(explanation: Explanation, view: Attribution, proven: Proven, 
         need=need,
         settings=judged.settings,
     )
-    findings = [one for one in explanation.findings if not _is_replaced(one, judged, cause, facts)]
+    findings = [one for one in explanation.findings if one.id != "fragmented_request" or cause == "fragmentation"]
+    findings = _about_expandable(findings, verdict, proven)
     findings += _about_settings(view, verdict, need, limit.bytes)
     findings = [_with_limit(one, view, need) for one in findings]
-    if judged.projection is not None and runs >= _RUNS_FOR_BATCH:
+    if judged.projection is not None and runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
         findings += _about_batch(view, proven, judged, limit.bytes)
     leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
     return replace(explanation, oom=verdict, findings=tuple(sorted(findings, key=lambda one: _rank(one, leaking))))
@@ -84,6 +86,7 @@ def _facts(explanation: Explanation, view: Attribution, need: Need, capacity: in
         leaked_bytes=leaked if are_steps(view) else 0,
         earlier_bytes=earlier,
         needed_bytes=max(0, (need.floor_bytes or 0) - start),
+        rising=is_rising(peaks.own_bytes[:step]),
     )
 
 
@@ -97,26 +100,59 @@ def _reason(view: Attribution, judged: Judgement) -> str:
     return f"this batch is {projection.scaling.scale:.2f} × that of an earlier step{line}"
 
 
-def _is_replaced(finding: Finding, judged: Judgement, cause: str | None, facts: CauseFacts) -> bool:
-    """Whether a finding that sums alone led to holds no more."""
-    if finding.id == "fragmented_request":
-        return cause != "fragmentation"
-    if finding.id == "expandable_segments":
-        expandable = next((row for row in judged.settings if row.conf == "expandable_segments:True"), None)
-        return expandable is not None and (expandable.lives is not None or judged.need.basis == EARLIER_STEP)
-    return False
+def _about_expandable(findings: Sequence[Finding], oom: OomVerdict, proven: Proven) -> list[Finding]:
+    """The findings, where replay decides what sums left open about the message's own hint."""
+    row = next(row for row in oom.settings if row.conf == EXPANDABLE)
+    changed = []
+    for finding in findings:
+        is_open = finding.id == "expandable_segments" and finding.verdict == "possible"
+        if not is_open:
+            is_refuted = row.lives is False and finding.id == "expandable_segments" and not row.dies_after_bytes
+            changed.append(_expandable_fails(row) if is_refuted and "sums cannot tell" in finding.title else finding)
+        elif row.lives is False:
+            changed.append(_expandable_fails(row))
+        elif row.lives is None and not row.past_failure and proven.recorded.limit.below_bytes is not None:
+            changed.append(_depends_on_the_limit(finding, proven))
+        elif row.lives is None and not row.past_failure:
+            changed.append(finding)
+    return changed
+
+
+def _expandable_fails(row: SettingVerdict) -> Finding:
+    reserved = f", with {format_size(row.peak_reserved_bytes)} reserved" if row.peak_reserved_bytes else ""
+    failed = f"a request of {format_size(row.failed_bytes)} fails" if row.failed_bytes else "it fails as well"
+    if row.dies_after_bytes:
+        failed = f"it {_how_far(row)}"
+    return Finding(
+        id="expandable_segments",
+        verdict="not a problem",
+        title=f"expandable_segments does not help: replayed with it, {failed}{reserved}",
+        bytes=0,
+        evidence=("the recorded requests, and those of an earlier step for the rest, under that setting",),
+    )
+
+
+def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
+    """What sums left open, where replay would know it if it knew the limit."""
+    limit = proven.recorded.limit
+    low, high = format_size(limit.bytes or 0), format_size(limit.below_bytes or 0)
+    return replace(
+        undecided,
+        title=f"expandable_segments is undecided: it depends on the exact limit, somewhere from {low} to {high}",
+        evidence=(*undecided.evidence, "the error's text tells the limit: give it with --log"),
+    )
 
 
 def _about_settings(view: Attribution, oom: OomVerdict, need: Need, capacity: int | None) -> list[Finding]:
     """The setting that carries the run; those that may; those that do not, in one line."""
     variable = settings_variable(view.trace)
     carrying = [row for row in oom.settings if row.lives is True]
-    failing = [row for row in oom.settings if row.lives is False]
-    open_ones = [row for row in oom.settings if row.lives is None]
+    failing = [row for row in oom.settings if row.lives is False and row.conf != EXPANDABLE]
+    open_ones = [row for row in oom.settings if row.lives is None and row.past_failure]
     found = []
     if carrying:
         found.append(_carries(carrying, variable, need, capacity))
-    elif open_ones and any(row.peak_reserved_bytes for row in open_ones):
+    elif open_ones:
         found.append(_may_carry(open_ones, variable, need))
     if failing:
         found.append(_do_not_carry(failing, need))
@@ -143,25 +179,27 @@ def _carries(rows: Sequence[SettingVerdict], variable: str, need: Need, capacity
 
 def _may_carry(rows: Sequence[SettingVerdict], variable: str, need: Need) -> Finding:
     best = rows[0]
-    why = "it is too near the limit to tell" if need.basis == EARLIER_STEP else "what comes after is not recorded"
+    reserved = format_size(best.peak_reserved_bytes)
+    why = "too near the limit to tell" if need.basis == EARLIER_STEP else "what comes after is not recorded"
     others = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
     return Finding(
         id="settings_may_help",
         verdict="possible",
-        title=f"{best.conf} may carry the run: {why}",
+        title=f"{best.conf} gets past this failure, with {reserved} reserved, and may carry the run: {why}",
         bytes=best.peak_reserved_bytes,
-        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this request, and may or may not be enough",
+        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this failure with {reserved} reserved,"
+        " and may or may not be enough",
     )
 
 
 def _do_not_carry(rows: Sequence[SettingVerdict], need: Need) -> Finding:
     """One line for all that does not help; what only delays says for how long."""
-    words = [f"{row.conf} {_how_far(row)}" for row in rows]
+    words = [f"{row.conf} ({_how_far(row)})" for row in rows]
     listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
     return Finding(
         id="settings_do_not_help",
         verdict="not a problem",
-        title=f"No help: {listed}",
+        title=f"replayed, the run is out of memory all the same with {listed}",
         bytes=0,
         evidence=("replayed under each setting",) if need.basis is not None else (),
     )
@@ -170,20 +208,22 @@ def _do_not_carry(rows: Sequence[SettingVerdict], need: Need) -> Finding:
 def _how_far(row: SettingVerdict) -> str:
     if row.dies_after_bytes:
         return f"gets past this request and fails {format_size(row.dies_after_bytes)} later"
-    return "fails at this request or before it" if row.dies_after_bytes == 0 else "fails before the step is done"
+    if not row.peak_reserved_bytes and row.failed_bytes:
+        return f"its first request, {format_size(row.failed_bytes)}, fails"
+    return f"{format_size(row.peak_reserved_bytes)} reserved" if row.peak_reserved_bytes else "too much is alive"
 
 
 def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
     """The advice about the limit, with what the need wants rather than the one request."""
-    if finding.id != "process_limit":
+    if finding.id != "process_limit" or need.basis is None:
         return finding
-    wanted = need.limit_bytes or need.peak_reserved_bytes
-    exactly = wanted is not None and need.basis == EARLIER_STEP
-    size = wanted if wanted is not None and exactly else max(need.low_bytes, wanted or 0)
+    size = need.limit_bytes or need.peak_reserved_bytes
+    words = f"the {format_size(size)} that this step needs" if size is not None else ""
+    if size is None:
+        size = need.low_bytes
+        most = f", at most about {format_size(need.high_bytes)}," if need.high_bytes is not None else ""
+        words = f"at least {format_size(size)}{most} for this step"
     total = view.trace.total_bytes.get(view.device.device)
-    words = f"the {format_size(size)} that this step needs" if exactly else f"at least {format_size(size)}: no more is known"
-    if not exactly and need.high_bytes is not None:
-        words = f"at least {format_size(size)}, at most about {format_size(need.high_bytes)}, for this step"
     if total:
         fraction = min(1.0, -(-size * 10_000 // total) / 10_000)
         fix = f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows {words}"
@@ -200,14 +240,17 @@ def _about_batch(view: Attribution, proven: Proven, judged: Judgement, capacity:
     found = largest_share(proven, judged.projection, view)
     if found is None:
         return []
+    size = f"{format_size(found.peak_reserved_bytes)} of {format_size(capacity)}"
+    lasting = judged.projection.tells_what_follows
+    doubt = "" if lasting else "; a later step may be larger"
     return [
         Finding(
             id="smaller_batch",
-            verdict="likely",
-            title=f"{found.share:.0%} of this batch fit: {format_size(found.peak_reserved_bytes)} of {format_size(capacity)}",
+            verdict="likely" if lasting else "possible",
+            title=f"{found.share:.0%} of this batch fit: {size}",
             bytes=found.peak_reserved_bytes,
             evidence=("the same requests at that scale, replayed; what does not grow with the batch stays",),
-            fix=f"make the batch {found.share:.2f} × as large, rounded down: the step finishes with"
-            f" {format_size(found.peak_reserved_bytes)} of {format_size(capacity)} reserved",
+            fix=f"make the batch {found.share:.2f} × as large, rounded down: the step finishes with {size}"
+            f" reserved{doubt}",
         )
     ]

@@ -1,37 +1,29 @@
-"""The verdict on a failure that ended a program: what it would have needed, which settings carry it, and why it died."""
+"""The verdict on a failure that ended a program: what it would have needed, and which settings carry it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.blocks import need_of_first_step, unseen_optimizer_bytes
-from vramlens.analyses.need import Need, SettingVerdict
+from vramlens.analyses.blocks import need_of_first_step
+from vramlens.analyses.need import ADVICE, Need, SettingVerdict
 from vramlens.replay.need import Projection, need_of, projection_of, verdict_of_setting
-from vramlens.replay.tune import WORTH_TRYING
-from vramlens.replay.what_if import ask, question
-from vramlens.units import MIB
+from vramlens.replay.tune import WORTH_TRYING, simple_first
+from vramlens.replay.what_if import WhatIf, ask, question
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution import Attribution
     from vramlens.analyses.explanation import OomVerdict
     from vramlens.replay.proof import Proven
     from vramlens.replay.settings import Settings
-    from vramlens.trace import OutOfMemory
 
-ADVICE = (
-    "expandable_segments:True",
-    "max_split_size_mb:128",
-    "garbage_collection_threshold:0.8",
-    "roundup_power2_divisions:8",
-)
-"""What people are told to try when memory ran out."""
 _RUNS_TO_PROJECT = 10
 _RUNS_TO_SEARCH = 24
-_RUNS_FOR_MORE = 120
+_RUNS_FOR_MORE, _RUNS_TO_CONFIRM = 120, 60
+_CONFIRMED = 3
 _CLEARLY = 1.02
 
 
@@ -59,56 +51,36 @@ def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) 
     request = view.device.out_of_memory[-1]
     projection = projection_of(view, proven, request) if runs >= _RUNS_TO_PROJECT else None
     if projection is None:
-        need = need_of_first_step(view, request, oom.reserved_bytes or 0) or unknown_need(oom)
-        return Judgement(need, tuple(_without_projection(proven, need, runs)), None)
-    unseen = 0 if projection.template.whole_steps else unseen_optimizer_bytes(view, request.event)
-    need = need_of(proven, projection, unseen, searching=runs >= _RUNS_TO_SEARCH)
-    is_whole = not unseen
-    settings = _told(proven, projection, ADVICE, is_whole=is_whole)
-    if runs >= _RUNS_FOR_MORE and is_whole and not any(row.lives for row in settings):
-        others = [conf for conf in WORTH_TRYING if conf and conf not in ADVICE]
-        settings += [row for row in _told(proven, projection, others, is_whole=True) if row.lives]
+        need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
+        assert need is not None
+        settings = _without_projection(proven, need, runs)
+        return Judgement(need, tuple(settings), None)
+    need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
+    settings = _told(proven, projection, ADVICE)
+    if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
+        settings += [row for row in _told(proven, projection, _others(proven)) if row.lives]
     return Judgement(need, tuple(settings), projection)
-
-
-def unknown_need(oom: OomVerdict) -> Need:
-    """All that is known where nothing of the step is: at least what was alive, and the request."""
-    least = (oom.allocated_bytes or 0) + (oom.requested_bytes or oom.tried_bytes or 0)
-    return Need(None, least, None, None, confidence="conditional", floor_bytes=least)
-
-
-def open_settings(failed_with: Sequence[str] = ()) -> tuple[SettingVerdict, ...]:
-    """The common advice where nothing can be said about it; what the run had on did not help."""
-    return tuple(
-        SettingVerdict(conf, False if conf in failed_with else None, 0 if conf in failed_with else None, "conditional", 0)
-        for conf in ADVICE
-    )
 
 
 def _parsed(proven: Proven, conf: str) -> Settings:
     return question(proven, conf).settings
 
 
-def _told(proven: Proven, projection: Projection, confs: Sequence[str], *, is_whole: bool) -> list[SettingVerdict]:
+def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[SettingVerdict]:
     """The verdict on each setting, on all cores."""
 
     def judged(conf: str) -> SettingVerdict:
         settings = _parsed(proven, conf)
         if settings == proven.recorded.settings:
             return SettingVerdict(conf, False, 0, "exact", proven.recorded.peak_reserved_bytes)
-        found = verdict_of_setting(proven, projection, settings, is_whole=is_whole)
+        found = verdict_of_setting(proven, projection, settings)
         if proven.recorded.warm and found.lives is not None:
             # Memory from before the recording cannot be moved to where another setting would have put it.
-            return replace(found, lives=None, dies_after_bytes=None, confidence="conditional")
+            return SettingVerdict(conf, None, None, "conditional", 0)
         return found
 
-    confs = [conf for conf in confs if "large_segment_size_mb" not in conf or _knows_large(proven)]
     with ThreadPoolExecutor(max_workers=max(1, min(len(confs), os.cpu_count() or 1))) as pool:
         return list(pool.map(judged, confs))
-
-
-def _knows_large(proven: Proven) -> bool:
-    return proven.recorded.version.large_segment_option
 
 
 def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVerdict]:
@@ -116,15 +88,52 @@ def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVe
     limit = proven.recorded.limit
     capacity = None if limit.bytes is None else max(limit.bytes, (limit.below_bytes or 1) - 1)
     too_much = capacity is not None and need.low_bytes > _CLEARLY * capacity
-    settings = [_parsed(proven, conf) for conf in ADVICE]
-    others = [one for one in settings if one != proven.recorded.settings]
-    asked = runs >= 2 * len(ADVICE) and not proven.recorded.warm
-    rows = dict(zip(map(id, others), ask(proven, [question(proven, one.conf) for one in others]), strict=True)) if asked else {}
-    found = []
-    for conf, one in zip(ADVICE, settings, strict=True):
-        row = rows.get(id(one))
-        dies = one == proven.recorded.settings or too_much or (row is not None and row.oom is True)
-        reserved = row.peak_reserved_bytes if row is not None else 0
-        after = 0 if dies and not (row is not None and row.past_failure) else None
-        found.append(SettingVerdict(conf, False if dies else None, after, "bounded" if dies else "conditional", reserved))
+    settings = {conf: _parsed(proven, conf) for conf in ADVICE}
+    asked = [conf for conf, one in settings.items() if one != proven.recorded.settings]
+    rows: dict[str, WhatIf] = {}
+    if runs >= 2 * len(ADVICE) and not proven.recorded.warm:
+        rows = _asked(proven, asked, quick=runs < _RUNS_TO_CONFIRM)
+    found = [_by_record(conf, rows.get(conf), surely=too_much or conf not in asked) for conf in ADVICE]
+    if runs >= _RUNS_FOR_MORE and rows and not too_much and not any(row.past_failure for row in found):
+        found += _others_past_failure(proven)
     return found
+
+
+def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict:
+    """What is known of a setting from the recorded requests.
+
+    Args:
+        surely: whether it surely fails, whatever they lead to.
+    """
+    past = row is not None and row.past_failure
+    dies = surely or (row is not None and row.oom is True)
+    return SettingVerdict(
+        conf,
+        False if dies else None,
+        0 if dies and not past else None,
+        "bounded" if dies else "conditional",
+        row.peak_reserved_bytes if row is not None else 0,
+        past_failure=past and not dies,
+        failed_bytes=row.failed_bytes if row is not None and dies else None,
+    )
+
+
+def _others_past_failure(proven: Proven) -> list[SettingVerdict]:
+    """Other settings that get past the failure, where none of the common advice does."""
+    confs = [conf for conf in _others(proven) if _parsed(proven, conf) != proven.recorded.settings]
+    quick = simple_first([row for row in _asked(proven, confs, quick=True).values() if row.past_failure])
+    confirmed = _asked(proven, [row.settings.conf for row in quick[:_CONFIRMED]], quick=False)
+    return [_by_record(conf, row, surely=False) for conf, row in confirmed.items() if row.past_failure]
+
+
+def _asked(proven: Proven, confs: Sequence[str], *, quick: bool) -> dict[str, WhatIf]:
+    if not confs:
+        return {}
+    rows = ask(proven, [question(proven, conf) for conf in confs], quick=quick)
+    return dict(zip(confs, rows, strict=True))
+
+
+def _others(proven: Proven) -> list[str]:
+    """The settings worth trying beside the common advice that this version knows."""
+    large = proven.recorded.version.large_segment_option
+    return [conf for conf in WORTH_TRYING if conf and conf not in ADVICE and (large or "large_segment" not in conf)]

@@ -17,7 +17,7 @@ def step_after_replay(explanation: Explanation) -> NextStep | None:
     found = {finding.id: finding for finding in explanation.findings}
     if oom is None or oom.survived or oom.cause != "fragmentation" or explanation.peak is None:
         return None
-    if "settings_help" in found or "settings_do_not_help" not in found:
+    if found.keys() & {"settings_help", "settings_may_help"} or "settings_do_not_help" not in found:
         return None
     size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
     limit = "raise the limit" if oom.wall == "process_limit" else "use a larger card"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens import __version__
 from vramlens.analyses.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device, explain_trace
+from vramlens.analyses.explain import choose_device
+from vramlens.api import explain_recording
 from vramlens.report.wording import visible
 from vramlens.view.collectives import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
@@ -164,7 +165,7 @@ def _track(
     problems: Problems,
 ) -> dict[str, Any]:
     trace, chosen = view.trace, view.device
-    explanation = explain_trace(trace, device=chosen.device, view=view)
+    explanation = explain_recording(trace, device=chosen.device, view=view)
     meta = trace.meta
     made = meta.devices.get(chosen.device) if meta is not None else None
     limit = made.process_limit_bytes if made is not None else None
