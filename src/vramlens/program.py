@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vramlens.capture.process_group import DistributedState
 
 _LINES = 5  # that hold most, of each device, in ``memory``
-_EVENTS_TO_REPLAY = 4_000_000  # while an exception waits: a fifth of a second
 
 
 def install(output: str | os.PathLike[str] | None = None, *, max_events: int | None = None) -> None:
@@ -162,9 +161,9 @@ def verdict_of(path: str, message: str) -> str:
     recording = load(path)
     messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))
     try:
-        explanation = explain_recording(recording, messages=messages, events_to_replay=_EVENTS_TO_REPLAY)
+        explanation = explain_recording(recording, messages=messages)
     except UsageError:  # the text is another failure's: two threads, one after the other
-        explanation = explain_recording(recording, events_to_replay=_EVENTS_TO_REPLAY)
+        explanation = explain_recording(recording)
     page = io.StringIO()
     render(explanation, Console(file=page, width=100, height=24, color_system=None), "line", None)
     return page.getvalue()

@@ -221,6 +221,8 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
             said.append(wall)
         if oom.cause is not None:
             said.append(_CAUSES.get(oom.cause, plain(oom.cause).capitalize()))
+        if oom.need is not None and oom.need.reason:
+            said.append(capitalized(oom.need.reason))
         if oom.place is not None:
             said.append(f"Asked for by {place_name(oom.place)}")
         if oom.count > 1:
@@ -363,4 +365,7 @@ def _unknown(explanation: Explanation, failed: bool) -> list[str]:
         said.append("The recording is incomplete")
     if oom is not None and failed:
         said.extend(oom.unknowns)
+        if oom.need is not None and oom.need.basis is None:
+            least = format_size(oom.need.low_bytes)
+            said.append(f"What the rest of the step needs: no earlier step is like it; {least} at least")
     return said
