@@ -86,3 +86,12 @@ def test_the_step_of_a_moment() -> None:
     assert heap_at(view, -1).step is None
     assert [heap_at(view, int(start)).step for start in view.steps.starts] == [0, 1, 2, 3]
     assert heap_at(opened("recordings/streams").attribution(), 5).step is None
+
+
+def test_code_is_the_librarys_line_below_the_users() -> None:
+    heap = load(DATA / "failures/lora.cap80.vram").explain().heap
+    assert heap is not None
+    names = {f"{row.place.file.rsplit('/', 1)[-1]}:{row.place.line}" for row in heap.by_code}
+    assert "modeling_llama.py:175" in names
+    assert not any("_call_impl" in row.place.function or "/torch/nn/" in row.place.file for row in heap.by_code)
+    assert sum(row.bytes for row in heap.by_code) + heap.unattributed_bytes == heap.requested_bytes

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution import Attribution
 from vramlens.analyses.categories import Category, Certainty
+from vramlens.analyses.code_lines import CodeBytes, code_lines
 from vramlens.analyses.finding import Place
 from vramlens.analyses.modules import OUTSIDE
 from vramlens.analyses.names import few_names
@@ -100,6 +101,7 @@ class Heap:
     unattributed_bytes: int
     inferred_bytes: int
     named_bytes: int = 0
+    by_code: tuple[CodeBytes, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Heap after event {self.event:,} of device {self.device}: {self.requested_bytes:,} bytes requested>"
@@ -128,6 +130,7 @@ def heap_at(view: Attribution, event: int) -> Heap:
         unattributed_bytes=int(sizes[frame < 0].sum()),
         inferred_bytes=int(sizes[inferred].sum()),
         named_bytes=named_bytes(view, rows),
+        by_code=code_lines(view, rows, sizes),
     )
 
 

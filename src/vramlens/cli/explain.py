@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile import Profile
 
 HELP = "Say where the memory is, why it ran out and what to change."
-_GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
+_GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 _MOST_NAMED = 3
 
 

@@ -62,16 +62,25 @@ def with_judgement(explanation: Explanation, view: Attribution, proven: Proven, 
     if judged.projection is not None and runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
         findings += _about_batch(view, proven, judged, limit.bytes)
     leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
-    return replace(explanation, oom=verdict, findings=tuple(sorted(findings, key=lambda one: _rank(one, leaking))))
+    order = _order(cause, leaking=leaking)
+    return replace(explanation, oom=verdict, findings=tuple(sorted(findings, key=lambda one: _rank(one, order))))
 
 
 _RUNS_FOR_BATCH = 40
 
 
-def _rank(finding: Finding, leaking: bool) -> tuple[bool, int]:
-    """What makes the run live before what does not; the order among the others stays."""
-    first = [name for name in _FIRST if name != "leak" or leaking]
-    return finding.fix is None, first.index(finding.id) if finding.id in first else len(first)
+def _order(cause: str | None, *, leaking: bool) -> tuple[str, ...]:
+    """What comes first: what makes the run live, then what may."""
+    left_out = set() if leaking else {"leak"}
+    if cause != "fragmentation":  # what only may help comes after all that does
+        left_out.add("settings_may_help")
+    return tuple(name for name in _FIRST if name not in left_out)
+
+
+def _rank(finding: Finding, order: tuple[str, ...]) -> tuple[bool, bool, int]:
+    """The order among the others stays."""
+    last = finding.id == "settings_may_help" and finding.id not in order
+    return finding.fix is None, last, order.index(finding.id) if finding.id in order else len(order)
 
 
 def _facts(explanation: Explanation, view: Attribution, need: Need, capacity: int | None) -> CauseFacts:
@@ -217,12 +226,12 @@ def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
     """The advice about the limit, with what the need wants rather than the one request."""
     if finding.id != "process_limit" or need.basis is None:
         return finding
-    size = need.limit_bytes or need.peak_reserved_bytes
-    words = f"the {format_size(size)} that this step needs" if size is not None else ""
-    if size is None:
-        size = need.low_bytes
-        most = f", at most about {format_size(need.high_bytes)}," if need.high_bytes is not None else ""
-        words = f"at least {format_size(size)}{most} for this step"
+    size = need.high_bytes or need.low_bytes
+    least = "at least " if need.high_bytes is None else ""
+    if need.peak_reserved_bytes is not None:
+        words = f"{format_size(size)}: this step needs {format_size(need.peak_reserved_bytes)}"
+    else:
+        words = f"{least}{format_size(size)}: this step needs at least {format_size(need.low_bytes)}"
     total = view.trace.total_bytes.get(view.device.device)
     if total:
         fraction = min(1.0, -(-size * 10_000 // total) / 10_000)

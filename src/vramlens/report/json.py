@@ -132,6 +132,9 @@ def _tables(heap: Heap) -> dict[str, Any]:
             }
             for line in heap.by_line
         ],
+        "by_code": [
+            {**place_to_json(row.place), "bytes": row.bytes, "allocations": row.allocations} for row in heap.by_code
+        ],
         "by_category": {name: held.bytes for name, held in heap.by_category.items()},
         "category_verdicts": {name: held.verdict for name, held in heap.by_category.items()},
         "by_phase": dict(heap.by_phase),

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.report.module_tree import branches_of
-from vramlens.report.wording import Location, place_name, plain, visible
+from vramlens.report.wording import Location, place_name, plain, short_place_name, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.heap import Heap
     from vramlens.trace import Frame
 
-GROUPINGS = ("line", "module", "category", "phase", "region", "stack")
+GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 DEFAULT_TOP = 10
 _INFERRED = "inferred: asked for by the backward pass on behalf of that line"
 _PLURALS = {"category": "categories"}
@@ -115,6 +115,9 @@ def table_of(heap: Heap, by: str) -> Table:
             rest=_rest("(no line known)", heap.unattributed_bytes),
             note_header="mostly",
         )
+    if by == "code":
+        coded = tuple(Row(place_name(row.place), row.place, row.bytes, row.allocations) for row in heap.by_code)
+        return Table(by, total, coded, rest=_rest("(no line known)", heap.unattributed_bytes))
     if by == "category":
         rows = [Row(plain(name), None, held.bytes, note=held.verdict) for name, held in heap.by_category.items()]
         return Table(by, total, tuple(rows), note_header="verdict")
@@ -163,7 +166,32 @@ def _modules(heap: Heap) -> Table:
     )
 
 
+_MOST = 0.6
+"""Of all bytes: a line that holds more tells little where it calls a library; what lies below it is shown, too."""
+_BELOW = 4
+
+
+def _below(heap: Heap) -> tuple[Row, ...]:
+    """The libraries' lines below the largest line, where that holds most."""
+    if not heap.by_line or heap.by_line[0].bytes < _MOST * heap.requested_bytes:
+        return ()
+    line = heap.by_line[0]
+    coded = [row for row in heap.by_code if row.caller == line.place and row.place != line.place]
+    if sum(row.bytes for row in coded) < line.bytes / 2:
+        return ()
+    names = [visible(short_place_name(row.place)) for row in coded]
+    return tuple(
+        Row(name, None, row.bytes, row.allocations, depth=1, label=name)
+        for name, row in list(zip(names, coded, strict=True))[:_BELOW]
+    )
+
+
 def _lines(heap: Heap) -> tuple[Row, ...]:
+    rows = _user_lines(heap)
+    return (*rows[:1], *_below(heap), *rows[1:])
+
+
+def _user_lines(heap: Heap) -> tuple[Row, ...]:
     return tuple(
         Row(
             place_name(line.place),

@@ -30,6 +30,14 @@ _NOT_THE_USERS = re.compile(
 )
 
 
+# PyTorch and what only passes calls on: a library's own line lies outside of it.
+_PLUMBING = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|vramlens|functorch|torchgen|triton)[/\\]|^<(?!ipython-input)|^$|^\?\?"
+    r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|_dynamo|_inductor|_functorch|_ops|amp|fx|func|functional|_tensor)"
+    r"(?:[/\\]|\.py)"
+    r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\](?!(?:site|dist)-packages)|torchinductor_"
+    r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
+)
 _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
 
 
@@ -147,3 +155,11 @@ class Stacks:
     def user_frame(self) -> NDArray[np.int64]:
         """The user line of each stack: its innermost user frame, as a frame id; -1 where it has none."""
         return self.first_frame(self.user_frames)
+
+    @cached_property
+    def code_frame(self) -> NDArray[np.int64]:
+        """The line of code of each stack: its innermost frame outside of PyTorch's plumbing, a library's too."""
+        files, where = np.unique(self.frame_file, return_inverse=True)
+        texts = [self.strings[int(file)][-_LONGEST_NAME:] for file in files]
+        named = np.array([is_user_file(text) or _PLUMBING.search(text) is None for text in texts], np.bool_)
+        return self.first_frame(named[where.reshape(-1)] if len(files) else np.zeros(0, np.bool_))
