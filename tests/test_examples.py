@@ -15,7 +15,7 @@ def test_peak_by_line():
     done = subprocess.run(
         [sys.executable, EXAMPLES / "peak_by_line.py"], capture_output=True, text=True, check=True, timeout=60
     )
-    assert "256.00 MiB wanted" in done.stdout
+    assert "256.00 MiB did not fit" in done.stdout
     assert "train/workloads.py:39 in forward" in done.stdout
 
 

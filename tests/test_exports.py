@@ -103,4 +103,4 @@ def test_errors_are_a_tree_with_exit_codes() -> None:
     found = {name: getattr(vramlens, name) for name in EXPORTS}
     errors = {name: each for name, each in found.items() if isinstance(each, type) and issubclass(each, Exception)}
     codes = {name: error.exit_code for name, error in errors.items()}
-    assert codes == {"InputError": 3, "NotARecording": 3, "UnsafeInput": 3, "UsageError": 2, "VramlensError": 3}
+    assert codes == {"InputError": 3, "LeakError": 3, "NotARecording": 3, "UnsafeInput": 3, "UsageError": 2, "VramlensError": 3}

@@ -10,7 +10,8 @@ from vramlens.report.json import to_json
 TABLES = (
     "unattributed_bytes",
     "named_bytes",
-    "by_line", "by_code",
+    "by_line",
+    "by_code",
     "by_category",
     "category_verdicts",
     "by_phase",

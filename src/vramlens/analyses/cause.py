@@ -66,11 +66,18 @@ def is_rising(own_bytes: Sequence[int]) -> bool:
     return own_bytes[-1] > _RISE * first
 
 
-def headline_of(oom: OomVerdict, need: Need, cause: str | None, capacity_bytes: int | None) -> str:
-    """The verdict in one sentence, by the need; as before where nothing is known of it."""
+def headline_of(
+    oom: OomVerdict, need: Need, cause: str | None, capacity_bytes: int | None, *, roughly: bool = False
+) -> str:
+    """The verdict in one sentence, by the need; as before where nothing is known of it.
+
+    Args:
+        roughly: whether what could be reserved is known only roughly.
+    """
     if need.basis is None or capacity_bytes is None:
         return oom.headline
     wanted, limit = format_size(oom.requested_bytes or 0), format_size(capacity_bytes)
+    limit = f"about {limit}" if roughly else limit
     if need.peak_reserved_bytes is None:
         if cause == oom.cause:
             return oom.headline

@@ -220,7 +220,7 @@ def _about_failure(
         found.append(
             Finding(
                 id="fragmented_request",
-                verdict="proven",
+                verdict="likely",
                 title=verdict.headline,
                 bytes=verdict.requested_bytes,
                 place=verdict.place,

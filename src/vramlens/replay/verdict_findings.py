@@ -51,7 +51,7 @@ def with_judgement(explanation: Explanation, view: Attribution, proven: Proven, 
     verdict = replace(
         oom,
         cause=cause,
-        headline=headline_of(oom, need, cause, limit.bytes),
+        headline=headline_of(oom, need, cause, limit.bytes, roughly=limit.below_bytes is not None),
         need=need,
         settings=judged.settings,
     )
