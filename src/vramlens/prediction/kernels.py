@@ -84,7 +84,8 @@ class Kernels:
         self._sole_uses = None
         weight = torch.ones(4, 4, device="cuda", requires_grad=True)
         doubled = weight * 2
-        (doubled.exp().sum() + doubled.sin().sum()).backward()
+        total: Any = doubled.exp().sum() + doubled.sin().sum()
+        total.backward()
 
     def noted(self, operator: Operator, args: Any, outputs: list[Any]) -> bool:
         """Whether an operator's results were asked for here, with workspaces in between."""

@@ -38,7 +38,7 @@ def put_recurrent_layers(runner: Runner) -> None:
         # The weights move into one buffer, and what held them is freed (_cudnn_rnn_flatten_weight).
         runner.log.scratch(sum(weight.numel() * weight.element_size() for weight in weights))
 
-    torch.nn.RNNBase.flatten_parameters = flatten  # type: ignore[method-assign]
+    setattr(torch.nn.RNNBase, "flatten_parameters", flatten)  # noqa: B010
 
 
 def _layer(runner: Runner, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ else:
     from vramlens.prediction.late_torch import torch
 
 _MARGIN = 0.01
-"""Of reserved bytes, where every rule is one that recordings decided (docs/predict.md: 19 of 20 programs)."""
+"""Of reserved bytes, where every rule is one that recordings decided."""
 
 
 class EnoughSteps(BaseException):

@@ -108,12 +108,15 @@ class Runner:
         """Stand-ins for results that were computed, on the device of the inputs."""
         device = next((t.fake_device for t in tensors if isinstance(t, self.fake_tensor)), torch.device("cuda", 0))
 
+        is_known = all(self._values.of(tensor) is not None for tensor in tensors)
+
         def stand_in(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             made = self.stand_in(value, device)
             self._note([made])
-            self._values.set(made, value)
+            if is_known and self._values.is_worth(made):
+                self._values.set(made, value)
             return made
 
         if isinstance(known, (tuple, list)):

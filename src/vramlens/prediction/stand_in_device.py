@@ -48,7 +48,7 @@ def provide_cuda() -> None:
         hooks_table = _hooks()
         if torch.version.cuda is None:
             _provide_guard()
-            slots = ("isBuilt", "hasPrimaryContext")
+            slots: tuple[str, ...] = ("isBuilt", "hasPrimaryContext")
         else:
             torch._C._ensureCUDADeviceGuardSet()
             slots = ("hasPrimaryContext",)

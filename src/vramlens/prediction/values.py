@@ -21,6 +21,7 @@ _SHAPED_BY_VALUES = {
     "aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten._unique", "aten.unique_consecutive",
     "aten.bincount", "aten.repeat_interleave", "torchvision.nms", "aten.nonzero_static",
 }  # fmt: skip
+_SELECTIONS = {"aten.index", "aten.masked_select"}
 _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
 """Of a loss scaler: predicted are steps without an overflow."""
 
@@ -75,15 +76,17 @@ class Values:
         """The values of a result whose shape hangs on them; None where the shape follows from shapes."""
         if operator.name not in _SHAPED_BY_VALUES and not _selects_by_mask(operator, args):
             return None
-        values = [self.of(tensor) for tensor in tensors]
-        if any(value is None for value in values):
+        if operator.name in _SELECTIONS and all(self.of(tensor) is not None for tensor in tensors[1:]):
+            source = torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)  # its own values decide no shape
+            return operator.function(source, *_replaced(args[1:], self))
+        if any(self.of(tensor) is None for tensor in tensors):
             self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
             return self._most(operator, args)
         return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
 
     def follow(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any], result: Any) -> None:
         """Computes a result's values where all that it is made of is known and small."""
-        outputs = [result] if isinstance(result, torch.Tensor) else list(result) if _is_tuple(result) else []
+        outputs = _listed(result)
         if operator.written:
             self._follow_written(operator, args, kwargs, tensors)
             return
@@ -104,7 +107,7 @@ class Values:
         if any(not self.is_worth(tensor) for tensor in tensors):
             return
         computed = self._computed(operator, args, kwargs)
-        made = [computed] if isinstance(computed, torch.Tensor) else list(computed) if _is_tuple(computed) else []
+        made = _listed(computed)
         for output, value in zip(outputs, made, strict=False):
             if hasattr(output, "fake_device") and output.shape == value.shape:
                 self.set(output, value)
@@ -158,11 +161,12 @@ class Values:
         if operator.name == "aten.index":
             indices = [None if i is None else torch.ones(i.shape, dtype=i.dtype) if i.dtype is torch.bool else
                        torch.zeros(i.shape, dtype=i.dtype) for i in args[1]]  # fmt: skip
-            return torch.empty(tensor.shape, dtype=tensor.dtype)[
+            return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)[
                 tuple(slice(None) if i is None else i for i in indices)
             ]
         if operator.name == "aten.masked_select":
-            return torch.zeros(torch.broadcast_shapes(tensor.shape, args[1].shape), dtype=tensor.dtype).flatten()
+            shape: Any = torch.broadcast_shapes(tensor.shape, args[1].shape)  # type: ignore[no-untyped-call]
+            return torch.zeros(shape, dtype=tensor.dtype).flatten()
         if operator.name == "torchvision.nms":
             return torch.arange(tensor.shape[0])
         count = tensor.numel()
@@ -189,8 +193,11 @@ def _finite(operator: Operator, args: Any) -> bool | None:
     return None
 
 
-def _is_tuple(value: Any) -> bool:
-    return isinstance(value, (tuple, list))
+def _listed(value: Any) -> list[Any]:
+    """An operator's results as a list."""
+    if isinstance(value, (tuple, list)):
+        return list(value)
+    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def _replaced(value: Any, values: Values) -> Any:

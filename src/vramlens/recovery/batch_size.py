@@ -146,7 +146,7 @@ def find_batch_size(
         limit: bytes, or as 22GiB; by default what this process can have: what it has reserved and what is free.
         largest: never more samples than this.
         start: samples in the first probe; fewer are tried if they do not fit.
-        device: "predicted": no GPU is needed; steps are predicted as ``vramlens.predict`` does, and ``limit`` is a card.
+        device: "predicted": no GPU is needed; steps are predicted as by ``vramlens.predict``. It needs a ``limit``.
 
     Raises:
         UsageError: bytes are not counted (on the CPU), no limit is known, or an argument is out of range.

@@ -1,4 +1,4 @@
-"""The largest batch that would fit a card, without one: the requests of two predicted steps, continued to other sizes."""
+"""The largest batch that would fit a card, without one: the requests of predicted steps, continued to other sizes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ class PredictedSizes:
             with predicted.going():
                 model.to("cuda")
                 for _ in range(_STEPS):
-                    loss_of(loss_fn(model, make_batch(size))).mean.backward()
+                    loss: Any = loss_of(loss_fn(model, make_batch(size))).mean
+                    loss.backward()
+                    del loss
                     if optimizer is not None:
                         optimizer.step()
                     model.zero_grad(set_to_none=True)
