@@ -122,7 +122,7 @@ class LeakFollower:
         """Prints the conclusion on standard error."""
         report = self.conclusion()
         if report is None:
-            say("--leaks: no optimizer stepped, no module was called, nor vramlens.step(): nothing to compare")
+            say("--leaks: no step has ended (an optimizer's, vramlens.step(), a call of the model): nothing to compare")
             return
         sys.stderr.write(f"{report}\n")
         sys.stderr.flush()
