@@ -1,9 +1,12 @@
-"""Time the Python API, imports done, against the bare opcode walk, and see whether time is linear in events.
+"""Time the Python API, imports done, against the bare opcode walk, and see whether time is linear
+in events.
 
-    python benchmarks/api.py FILE.pickle[.xz] [--events N ...] [--setup CODE] [--statement CODE] [--runs 5]
+    python benchmarks/api.py FILE.pickle[.xz] [--events N ...] [--setup CODE] [--statement CODE]
+    [--runs 5]
 
-For each N, `grow.py` makes a recording of about N events. Then, alternating: one run of `opcode_walk.c` and
-one fresh Python process that runs `--setup` untimed and `--statement` timed, with `path` bound to the file.
+For each N, `grow.py` makes a recording of about N events. Then, alternating: one run of
+`opcode_walk.c` and one fresh Python process that runs `--setup` untimed and `--statement` timed,
+with `path` bound to the file.
 """
 
 from __future__ import annotations
@@ -54,8 +57,16 @@ def row(path: Path, events: int, walker: Path, code: str, runs: int) -> str:
     for _ in range(runs + 1):
         walks.append(float(printed(walker, path).split()[0]))
         calls.append(float(printed(sys.executable, "-c", code, path)))
-    walk, call = statistics.median(walks[1:]), statistics.median(calls[1:])  # the first run warms the cache
-    cells = [f"{events:,}", f"{path.stat().st_size / 1e6:,.1f}", spread(walks[1:]), spread(calls[1:])]
+    walk, call = (
+        statistics.median(walks[1:]),
+        statistics.median(calls[1:]),
+    )  # the first run warms the cache
+    cells = [
+        f"{events:,}",
+        f"{path.stat().st_size / 1e6:,.1f}",
+        spread(walks[1:]),
+        spread(calls[1:]),
+    ]
     cells += [f"{call / walk:.2f}", f"{walk / events * 1e9:.0f}", f"{call / events * 1e9:.0f}"]
     return f"| {' | '.join(cells)} |"
 
@@ -64,10 +75,14 @@ def main() -> None:
     keep_lines = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=keep_lines)
     parser.add_argument("recording", type=Path, help="a snapshot that grow.py can repeat steps of")
-    parser.add_argument("--events", type=int, nargs="+", default=EVENTS, help="sizes (default: %(default)s)")
+    parser.add_argument(
+        "--events", type=int, nargs="+", default=EVENTS, help="sizes (default: %(default)s)"
+    )
     parser.add_argument("--setup", default=SETUP, help="not timed (default: %(default)s)")
     parser.add_argument("--statement", default=STATEMENT, help="timed (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="counted runs a size (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="counted runs a size (default: %(default)s)"
+    )
     args = parser.parse_args()
     code = TIMED.format(setup=args.setup, statement=args.statement)
     printed(sys.executable, "-c", args.setup)  # fails before the work where it is not installed
@@ -79,7 +94,9 @@ def main() -> None:
         print(f"{machine}, Python {platform.python_version()}.\n")
         print(HEADER)
         for wanted in args.events:
-            grown = printed(sys.executable, HERE / "grow.py", args.recording, path, "--events", str(wanted))
+            grown = printed(
+                sys.executable, HERE / "grow.py", args.recording, path, "--events", str(wanted)
+            )
             events = int(grown.split()[1].replace(",", ""))
             print(row(path, events, walker, code, args.runs), flush=True)
 

@@ -1,12 +1,14 @@
-"""What BalancedBatchSampler does to two GPUs: the same ragged data with and without it, peak by rank.
+"""What BalancedBatchSampler does to two GPUs: the same ragged data with and without it, peak by
+rank.
 
     python benchmarks/balanced.py OUT
 
-trains a small GPT on two GPUs for some steps, sequences of 32 to 2,048 tokens, three times: batches as
-DistributedSampler deals them, with ``BalancedBatchSampler`` (padded) and with ``packed=True`` on packed batches (with
-DistributedSampler's packed batches beside it). Every run is recorded; prints one JSON object and writes
-OUT/balanced.json: by run each rank's peak of every step and of all steps, how far the ranks are apart, tokens (with
-padding) that were computed, seconds, and what ``vramlens ranks`` says.
+trains a small GPT on two GPUs for some steps, sequences of 32 to 2,048 tokens, three times: batches
+as DistributedSampler deals them, with ``BalancedBatchSampler`` (padded) and with ``packed=True`` on
+packed batches (with DistributedSampler's packed batches beside it). Every run is recorded; prints
+one JSON object and writes OUT/balanced.json: by run each rank's peak of every step and of all
+steps, how far the ranks are apart, tokens (with padding) that were computed, seconds, and what
+``vramlens ranks`` says.
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ def work(name: str, out: Path) -> None:
     from torch.utils.data import DistributedSampler
 
     import vramlens
-    from vramlens.recovery.balanced_batches import BalancedBatchSampler
+    from vramlens.recovery.batch_size.balanced_batches import BalancedBatchSampler
 
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, dropout=0.0, batch_first=True)
-    body = nn.Sequential(nn.Embedding(8192, WIDTH), nn.TransformerEncoder(layer, LAYERS), nn.Linear(WIDTH, 8192)).cuda()
+    body = nn.Sequential(
+        nn.Embedding(8192, WIDTH), nn.TransformerEncoder(layer, LAYERS), nn.Linear(WIDTH, 8192)
+    ).cuda()
     model = nn.parallel.DistributedDataParallel(body)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     sizes, packed = lengths(), name.startswith("packed")
@@ -60,7 +64,9 @@ def work(name: str, out: Path) -> None:
         for batch in batches[:STEPS]:
             tokens = [torch.randint(0, 8192, (sizes[index],), device="cuda") for index in batch]
             # A packed batch is one long row in chunks of 256; a padded one has a row a sample.
-            rows = torch.cat(tokens) if packed else nn.utils.rnn.pad_sequence(tokens, batch_first=True)
+            rows = (
+                torch.cat(tokens) if packed else nn.utils.rnn.pad_sequence(tokens, batch_first=True)
+            )
             if packed:
                 rows = functional.pad(rows, (0, -len(rows) % 256)).view(-1, 256)
             computed += rows.numel()
@@ -88,10 +94,22 @@ def main() -> None:
     results = {}
     for name in RUNS:
         (out / name).mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", __file__, str(out), name]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            __file__,
+            str(out),
+            name,
+        ]
         subprocess.run(command, check=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"})
         ranks = [json.loads(path.read_text()) for path in sorted((out / name).glob("*.figures"))]
-        apart = [abs(a - b) / max(a, b) for a, b in zip(ranks[0]["step_peaks"], ranks[1]["step_peaks"], strict=True)]
+        apart = [
+            abs(a - b) / max(a, b)
+            for a, b in zip(ranks[0]["step_peaks"], ranks[1]["step_peaks"], strict=True)
+        ]
         answer = subprocess.run(
             [sys.executable, "-m", "vramlens", "ranks", "--json", str(out / name)],
             capture_output=True,

@@ -1,11 +1,13 @@
-"""What recording costs: step time plain, under PyTorch's own recording and under vramlens, in turns; and the dumps.
+"""What recording costs: step time plain, under PyTorch's own recording and under vramlens, in
+turns; and the dumps.
 
     python benchmarks/capture.py gpt|million [TURNS]
 
-needs a CUDA GPU. ``gpt``: a GPT of 134 million parameters whose step keeps the GPU busy; ``million``: tiny operators
-and a deep stack, where the processor is what limits. The variants take turns, each turn in another order, and each
-ratio is the median over the turns of a variant's median step against the same turn's plain one: a machine that slows
-down in between slows all of them. Prints one JSON object.
+needs a CUDA GPU. ``gpt``: a GPT of 134 million parameters whose step keeps the GPU busy;
+``million``: tiny operators and a deep stack, where the processor is what limits. The variants take
+turns, each turn in another order, and each ratio is the median over the turns of a variant's median
+step against the same turn's plain one: a machine that slows down in between slows all of them.
+Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 from gpt import GPT
 from torch.nn import functional
 
-from vramlens.capture.session import Plan
+from vramlens.capture.recording.session import Plan
 from vramlens.program import begin_watch
 
 KIND = sys.argv[1]
@@ -38,7 +40,11 @@ def workload() -> tuple[Callable[[], None], int]:
     torch.manual_seed(0)
     gpu_bound = KIND == "gpt"
     vocabulary, batch, length = (32_000, 32, 1024) if gpu_bound else (2048, 2, 64)
-    model = GPT(vocabulary, 768, 12, 12, 1024).cuda() if gpu_bound else GPT(vocabulary, 128, 12, 8, 1024).cuda()
+    model = (
+        GPT(vocabulary, 768, 12, 12, 1024).cuda()
+        if gpu_bound
+        else GPT(vocabulary, 128, 12, 8, 1024).cuda()
+    )
     optimizer = torch.optim.AdamW(model.parameters(), foreach=gpu_bound)
 
     def loss() -> None:
@@ -87,7 +93,9 @@ def main() -> None:
             off()
 
     def ratio(one: str, other: str) -> float:
-        return round(statistics.median(a / b for a, b in zip(medians[one], medians[other], strict=True)), 4)
+        return round(
+            statistics.median(a / b for a, b in zip(medians[one], medians[other], strict=True)), 4
+        )
 
     found = {
         "workload": KIND,
@@ -96,7 +104,9 @@ def main() -> None:
         "pytorch_over_plain": ratio("pytorch", "plain"),
         "vramlens_over_plain": ratio("vramlens", "plain"),
         "vramlens_over_pytorch": ratio("vramlens", "pytorch"),
-        "turns_ms": {name: [round(value, 2) for value in values] for name, values in medians.items()},
+        "turns_ms": {
+            name: [round(value, 2) for value in values] for name, values in medians.items()
+        },
     }
     if KIND == "million":
         found["dump"] = dumps(step)
@@ -123,7 +133,9 @@ def dumps(step: Callable[[], None]) -> dict[str, object]:
     return {
         "events": sum(map(len, snapshot["device_traces"])),
         "seconds": {name: round(statistics.median(values), 2) for name, values in times.items()},
-        "time_ratio": round(statistics.median(times["vramlens"]) / statistics.median(times["pytorch"]), 3),
+        "time_ratio": round(
+            statistics.median(times["vramlens"]) / statistics.median(times["pytorch"]), 3
+        ),
         "bytes": sizes,
         "size_ratio": round(sizes["vramlens"] / sizes["pytorch"], 3),
     }

@@ -4,10 +4,11 @@
     python benchmarks/diff.py --only copies --repeat 100
     python benchmarks/diff.py --only speed --recording million.pickle.xz
 
-Speed: two recordings are read once, then compared a few times; reading is not counted. Copies: resnet50 with one line
-of its forward pass asking for 1 % more, with nothing changed but the order of segments (all requests made again to an
-allocator), and with times and addresses shuffled. Each copy goes through ``diff`` and through ``check`` with the budget
-that ``check --update`` writes from the original.
+Speed: two recordings are read once, then compared a few times; reading is not counted. Copies:
+resnet50 with one line of its forward pass asking for 1 % more, with nothing changed but the order
+of segments (all requests made again to an allocator), and with times and addresses shuffled. Each
+copy goes through ``diff`` and through ``check`` with the budget that ``check --update`` writes from
+the original.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from copies import again, forward_lines, planted, shuffled, snapshot_of  # noqa: E402
+from support.copies import again, forward_lines, planted, shuffled, snapshot_of  # noqa: E402
 from vramlens import api  # noqa: E402
-from vramlens.analyses.budget import check_run, update  # noqa: E402
-from vramlens.analyses.budget_file import read_budget  # noqa: E402
-from vramlens.analyses.diff import diff_runs  # noqa: E402
-from vramlens.analyses.run import Run, run_of  # noqa: E402
+from vramlens.analyses.budget.budget import check_run, update  # noqa: E402
+from vramlens.analyses.budget.budget_file import read_budget  # noqa: E402
+from vramlens.analyses.compare.diff import diff_runs  # noqa: E402
+from vramlens.analyses.compare.run import Run, run_of  # noqa: E402
 from vramlens.read.snapshot import read_snapshot  # noqa: E402
 
 RECORDINGS = ROOT / "tests" / "data" / "recordings"
@@ -49,7 +50,8 @@ def speed(path: Path, rounds: int) -> None:
         cpu.append(time.process_time() - began_cpu)
     spread = f"{min(seconds):.2f}–{max(seconds):.2f}"
     print(
-        f"diff of two recordings of {events:,} events, after reading: median {statistics.median(seconds):.2f} s", end=""
+        f"diff of two recordings of {events:,} events, after reading: median {statistics.median(seconds):.2f} s",
+        end="",
     )
     print(f" ({spread} s, {rounds} rounds), {statistics.median(cpu):.2f} s of a core")
 
@@ -70,8 +72,16 @@ def outcomes(repeat: int) -> Iterator[tuple[str, bool, bool]]:
         line = lines[index % len(lines)]
         copy = run_from(shuffled(planted(snapshot, line), rng.randrange(1 << 30)))
         diff, check = diff_runs([original], [copy]), check_run(copy, budget, original)
-        found = [change for change in diff.by_line if change.inner and (change.inner.file, change.inner.line) == line]
-        named = [finding for finding in check.findings if f"{line[0]}:{line[1]} " in " ".join(finding.evidence) + " "]
+        found = [
+            change
+            for change in diff.by_line
+            if change.inner and (change.inner.file, change.inner.line) == line
+        ]
+        named = [
+            finding
+            for finding in check.findings
+            if f"{line[0]}:{line[1]} " in " ".join(finding.evidence) + " "
+        ]
         yield (
             "planted",
             len(diff.by_line) == len(found) == 1 and not diff.elsewhere,

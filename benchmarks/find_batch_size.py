@@ -1,12 +1,14 @@
-"""The largest batch of six models by vramlens, by Lightning's finder, by accelerate's, and in truth, on one GPU.
+"""The largest batch of six models by vramlens, by Lightning's finder, by accelerate's, and in
+truth, on one GPU.
 
     python benchmarks/find_batch_size.py FOLDER [MODEL ...]
 
-Each process may have 6 GiB (``set_per_process_memory_fraction``). The truth is bisection with real failures: two steps
-each. Lightning's and accelerate's finders are used as their documentation shows; where a package is missing, its column
-says so. Each model runs in a process of its own, nine minutes at most. find_batch_size.json in FOLDER is whole after
-each model and keeps those of earlier calls: where a command may take ten minutes, say one model a command. Prints a
-table.
+Each process may have 6 GiB (``set_per_process_memory_fraction``). The truth is bisection with real
+failures: two steps each. Lightning's and accelerate's finders are used as their documentation
+shows; where a package is missing, its column says so. Each model runs in a process of its own, nine
+minutes at most. find_batch_size.json in FOLDER is whole after
+each model and keeps those of earlier calls: where a command may take ten minutes, say one model a
+command. Prints a table.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ PATIENCE_S = 540
 
 
 class Tokens(nn.Module):
-    def __init__(self, vocabulary: int, width: int, layers: int, causal: bool = True, classes: int = 0) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, layers: int, causal: bool = True, classes: int = 0
+    ) -> None:
         super().__init__()
         self.tokens, self.classes = nn.Embedding(vocabulary, width), classes
         self.blocks = nn.Sequential(*(Block(width, width // 64, causal) for _ in range(layers)))
@@ -51,7 +55,9 @@ class Tokens(nn.Module):
 class Residual(nn.Module):
     def __init__(self, width: int, out: int, stride: int) -> None:
         super().__init__()
-        self.a = nn.Sequential(nn.Conv2d(width, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
+        self.a = nn.Sequential(
+            nn.Conv2d(width, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU()
+        )
         self.b = nn.Sequential(nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out))
         self.short = nn.Conv2d(width, out, 1, stride, bias=False)
 
@@ -63,7 +69,9 @@ class UNet(nn.Module):
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         sizes = [width, width * 2, width * 4]
-        self.down = nn.ModuleList(Residual(a, b, 1) for a, b in zip([3, *sizes[:-1]], sizes, strict=True))
+        self.down = nn.ModuleList(
+            Residual(a, b, 1) for a, b in zip([3, *sizes[:-1]], sizes, strict=True)
+        )
         self.up = nn.ModuleList(Residual(b + a, a, 1) for a, b in itertools.pairwise(sizes))
         self.out = nn.Conv2d(width, 1, 1)
 
@@ -122,7 +130,9 @@ def ids(length: int, vocabulary: int, classes: int = 0) -> Callable[[int], Any]:
 
 def images(side: int, classes: int = 1000) -> Callable[[int], Any]:
     def make(size: int) -> Any:
-        return torch.randn(size, 3, side, side, device="cuda"), torch.randint(0, classes, (size,), device="cuda")
+        return torch.randn(size, 3, side, side, device="cuda"), torch.randint(
+            0, classes, (size,), device="cuda"
+        )
 
     return make
 
@@ -185,7 +195,12 @@ def truth(name: str, near: int) -> dict[str, Any]:
     while high - low > max(1, low // 200):  # to half a percent
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return {"size": low, "probes": tries, "failures": failures, "seconds": time.perf_counter() - began}
+    return {
+        "size": low,
+        "probes": tries,
+        "failures": failures,
+        "seconds": time.perf_counter() - began,
+    }
 
 
 def ours(name: str) -> dict[str, Any]:
@@ -222,7 +237,12 @@ def accelerates(name: str, start: int) -> dict[str, Any]:
         return batch_size
 
     size = train()
-    return {"size": size, "probes": len(tried), "failures": len(tried) - 1, "seconds": time.perf_counter() - began}
+    return {
+        "size": size,
+        "probes": len(tried),
+        "failures": len(tried) - 1,
+        "seconds": time.perf_counter() - began,
+    }
 
 
 def lightnings(name: str) -> dict[str, Any]:
@@ -274,7 +294,9 @@ def lightnings(name: str) -> dict[str, Any]:
             accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, default_root_dir=tempfile.gettempdir(),
         )  # fmt: skip
-        size = lightning.tuner.Tuner(trainer).scale_batch_size(module, mode="binsearch", max_trials=25)
+        size = lightning.tuner.Tuner(trainer).scale_batch_size(
+            module, mode="binsearch", max_trials=25
+        )
     return {
         "size": size, "probes": len(tried), "failures": len({*failures}), "seconds": time.perf_counter() - began,
         "note": "failures in its backward are not counted",
@@ -309,7 +331,10 @@ def run(name: str) -> dict[str, Any]:
     """A model's row, from a process of its own; else why there is none."""
     try:
         done = subprocess.run(
-            [sys.executable, __file__, "--one", name], capture_output=True, text=True, timeout=PATIENCE_S
+            [sys.executable, __file__, "--one", name],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
     except subprocess.TimeoutExpired:
         return {"model": name, "failed": f"it took more than {PATIENCE_S} s"}
@@ -343,7 +368,9 @@ def main() -> None:
         sys.exit(__doc__)
     folder, names = sys.argv[1], sys.argv[2:] or list(MODELS)
     if not torch.cuda.is_available():
-        sys.exit("find_batch_size: this needs a CUDA GPU; find_batch_size_simulated.py does without")
+        sys.exit(
+            "find_batch_size: this needs a CUDA GPU; find_batch_size_simulated.py does without"
+        )
     if folder == "--one":
         print(json.dumps(one(names[0])))
         return

@@ -1,11 +1,13 @@
-"""find_batch_size beside the truth without a GPU: the benchmark's models on a simulation of PyTorch's allocator.
+"""find_batch_size beside the truth without a GPU: the benchmark's models on a simulation of
+PyTorch's allocator.
 
     python benchmarks/find_batch_size_simulated.py [MODEL ...]
 
-A step's requests come from running the model on the meta device (nothing is computed): each storage that appears and
-dies, in order. A caching allocator with PyTorch's default rules serves them under a limit. The truth is bisection with
-the memory of a fresh process for each size; the search is ``find_batch_size``'s own. What only a GPU has is missing:
-cuDNN's workspaces; cuBLAS's are one block of 32 MiB. Prints a line for each model and limit.
+A step's requests come from running the model on the meta device (nothing is computed): each storage
+that appears and dies, in order. A caching allocator with PyTorch's default rules serves them under
+a limit. The truth is bisection with the memory of a fresh process for each size; the search is
+``find_batch_size``'s own. What only a GPU has is missing: cuDNN's workspaces; cuBLAS's are one
+block of 32 MiB. Prints a line for each model and limit.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from vramlens.recovery.batch_size import search
-from vramlens.recovery.peak_fit import Probe
-from vramlens.recovery.scaled_requests import requests_of_snapshot
+from vramlens.recovery.batch_size.largest_batch import search
+from vramlens.recovery.batch_size.peak_fit import Probe
+from vramlens.recovery.batch_size.scaled_requests import requests_of_snapshot
 
 MIB, GIB = 2**20, 2**30
 WORKSPACE = 32 * MIB
@@ -43,10 +45,19 @@ class Block:
 
 
 class Allocator:
-    """CUDACachingAllocator.cpp by its defaults: best fit by size and address, blocks split and joined in segments."""
+    """CUDACachingAllocator.cpp by its defaults: best fit by size and address, blocks split and
+    joined in segments.
+    """
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.next, self.reserved, self.live, self.peak, self.retries = limit, GIB, 0, 0, 0, 0
+        self.limit, self.next, self.reserved, self.live, self.peak, self.retries = (
+            limit,
+            GIB,
+            0,
+            0,
+            0,
+            0,
+        )
         self.recorded: list[dict[str, Any]] | None = None
         self.blocks: dict[int, Block] = {}
         self.pools: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
@@ -60,7 +71,12 @@ class Allocator:
         block.free, rest = False, block.size - size
         if rest >= 512 if small else rest > MIB:
             other = Block()
-            other.address, other.size, other.small, other.free = block.address + size, rest, small, True
+            other.address, other.size, other.small, other.free = (
+                block.address + size,
+                rest,
+                small,
+                True,
+            )
             other.before, other.after = block, block.after
             if block.after is not None:
                 block.after.before = other
@@ -75,17 +91,27 @@ class Allocator:
     def note(self, action: str, address: int, size: int) -> None:
         """As PyTorch's recording has it; segments do not matter here."""
         if self.recorded is not None:
-            self.recorded.append({"action": action, "addr": address, "size": size, "stream": 0, "frames": []})
+            self.recorded.append(
+                {"action": action, "addr": address, "size": size, "stream": 0, "frames": []}
+            )
 
     def segment(self, size: int, small: bool) -> Block:
-        whole = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        whole = (
+            2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+        )
         if self.reserved + whole > self.limit:
             self.retries += 1
             self.empty()
             if self.reserved + whole > self.limit:
                 raise Full
         block = Block()
-        block.address, block.size, block.small, block.before, block.after = self.next, whole, small, None, None
+        block.address, block.size, block.small, block.before, block.after = (
+            self.next,
+            whole,
+            small,
+            None,
+            None,
+        )
         self.next += whole + GIB
         self.blocks[block.address] = block
         self.reserved += whole
@@ -125,7 +151,9 @@ class Allocator:
 
 
 class Requests(TorchDispatchMode):
-    """Storages of the meta device as they come and go: (number, bytes), (number, -1), or (a phase that begins, 0)."""
+    """Storages of the meta device as they come and go: (number, bytes), (number, -1), or (a
+    phase that begins, 0).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +161,9 @@ class Requests(TorchDispatchMode):
         self.known: dict[int, int] = {}
         self.count = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         for leaf in tree_iter(result):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == "meta":
@@ -154,15 +184,23 @@ class Requests(TorchDispatchMode):
 
 
 def like_a_gpu(half: bool) -> None:
-    """Attention without its matrix, as CUDA's kernels; autocast's casts, which the meta device does not know."""
+    """Attention without its matrix, as CUDA's kernels; autocast's casts, which the meta device
+    does not know.
+    """
 
     def attention(q: Any, k: Any, v: Any, is_causal: bool = False, **_: Any) -> Any:
         if q.dtype == torch.bfloat16:
-            return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False)[0]
-        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, is_causal)[0]
+            return torch.ops.aten._scaled_dot_product_flash_attention(
+                q, k, v, 0.0, is_causal, False
+            )[0]
+        return torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, k, v, None, True, 0.0, is_causal
+        )[0]
 
     def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-        return PLAIN["linear"](*(one if one is None or not half else one.bfloat16() for one in (x, weight, bias)))
+        return PLAIN["linear"](
+            *(one if one is None or not half else one.bfloat16() for one in (x, weight, bias))
+        )
 
     functional.scaled_dot_product_attention, functional.linear = attention, linear
     functional.layer_norm = lambda x, *a, **k: PLAIN["layer_norm"](x.float(), *a, **k)
@@ -173,7 +211,9 @@ PLAIN = {name: getattr(functional, name) for name in ("linear", "layer_norm", "c
 
 
 def batch_of(name: str, size: int) -> Any:
-    length, classes = {"gpt": (256, 0), "gpt bf16": (512, 0), "encoder": (256, 10)}.get(name, (0, 0))
+    length, classes = {"gpt": (256, 0), "gpt bf16": (512, 0), "encoder": (256, 10)}.get(
+        name, (0, 0)
+    )
     if length:
         tokens = torch.zeros((size, length), dtype=torch.int64)
         return tokens, torch.zeros((size,), dtype=torch.int64) if classes else tokens
@@ -244,7 +284,9 @@ class Simulated:
     def __init__(self, name: str, limit: int, is_recorded: bool) -> None:
         self.name, self.limit, self.failures, self.is_recorded = name, limit, 0, is_recorded
         with torch.device("meta"):
-            self.gradient_bytes = sum(p.numel() * 4 for p in measured.MODELS[name][0]().parameters())
+            self.gradient_bytes = sum(
+                p.numel() * 4 for p in measured.MODELS[name][0]().parameters()
+            )
         copies = 2 if measured.MODELS[name][3] is measured.momentum else 3
         self.persistent_bytes = copies * self.gradient_bytes + WORKSPACE
 
@@ -271,7 +313,9 @@ def main() -> None:
             for is_recorded in (True, False):
                 prober = Simulated(name, limit_gib * GIB, is_recorded)
                 found = search(prober, None, limit_gib * GIB, "the limit", None, 2)
-                sizes = ", ".join(f"{probe.size}{'r' * bool(probe.retries)}" for probe in found.probes)
+                sizes = ", ".join(
+                    f"{probe.size}{'r' * bool(probe.retries)}" for probe in found.probes
+                )
                 print(
                     f"{name:13} {limit_gib:3} GiB  truth {real:5}  {'requests' if is_recorded else 'peaks':8}"
                     f" {found.size:5} ({found.size / real - 1:+.1%}), {found.low} to {found.high}; probes {sizes};"

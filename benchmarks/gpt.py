@@ -1,4 +1,6 @@
-"""The GPT that several benchmarks train: blocks of attention and a feed-forward net, as published, nothing clever."""
+"""The GPT that several benchmarks train: blocks of attention and a feed-forward net, as
+published, nothing clever.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,20 @@ from torch.nn import functional
 class Block(nn.Module):
     def __init__(self, width: int, heads: int, causal: bool = True) -> None:
         super().__init__()
-        self.norm1, self.norm2, self.heads, self.causal = nn.LayerNorm(width), nn.LayerNorm(width), heads, causal
+        self.norm1, self.norm2, self.heads, self.causal = (
+            nn.LayerNorm(width),
+            nn.LayerNorm(width),
+            heads,
+            causal,
+        )
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         a = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.proj(a.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
@@ -31,7 +40,13 @@ class GPT(nn.Module):
     """
 
     def __init__(
-        self, vocabulary: int, width: int, layers: int, heads: int = 0, context: int = 0, tied: bool = False
+        self,
+        vocabulary: int,
+        width: int,
+        layers: int,
+        heads: int = 0,
+        context: int = 0,
+        tied: bool = False,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)

@@ -2,16 +2,17 @@
 
     python benchmarks/grow.py IN.pickle[.xz] OUT.pickle --events N
 
-Step boundaries are the ends of the optimizer's annotations at which the allocator is in one and the same
-state (same live allocations, pending frees and segments). Between two of them lies a *step* that can be
-dropped or repeated at will: whatever comes next finds every address as it was. The result is the recording's
-start, as many whole steps as come closest to N events, and its end; ``time_us`` runs on, each step's
-annotations go with it, and the final segments are the recording's own.
+Step boundaries are the ends of the optimizer's annotations at which the allocator is in one and the
+same state (same live allocations, pending frees and segments). Between two of them lies a *step*
+that can be
+dropped or repeated at will: whatever comes next finds every address as it was. The result is the
+recording's start, as many whole steps as come closest to N events, and its end; ``time_us`` runs
+on, each step's annotations go with it, and the final segments are the recording's own.
 
-A repeated step is written the way PyTorch would have written another real one: fresh event dicts, a fresh
-frame list wherever the original step had its own, frame dicts shared with the whole file. Its bytes are those
-of the original step with the times and the memo indices of its own objects moved, so memory use does not grow
-with N.
+A repeated step is written the way PyTorch would have written another real one: fresh event dicts, a
+fresh frame list wherever the original step had its own, frame dicts shared with the whole file. Its
+bytes are those of the original step with the times and the memo indices of its own objects moved,
+so memory use does not grow with N.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ Plan = list[int]  # indices of the steps to write
 
 @dataclass(frozen=True)
 class Step:
-    """Events [first, last) and annotations [first_mark, last_mark) between two equal allocator states."""
+    """Events [first, last) and annotations [first_mark, last_mark) between two equal allocator
+    states.
+    """
 
     first: int
     last: int
@@ -86,19 +89,26 @@ def states_at_marks(events: list[Item], marks: list[Item]) -> list[tuple[int, in
 def find_steps(events: list[Item], marks: list[Item]) -> list[Step]:
     """The recording's interchangeable steps, in order and without a gap."""
     states = states_at_marks(events, marks)
-    by_event = {at: (mark, state) for at, mark, state in states}  # of marks with no event between, the last
+    by_event = {
+        at: (mark, state) for at, mark, state in states
+    }  # of marks with no event between, the last
     times = Counter(state for _, state in by_event.values())
     common = max(times, key=times.__getitem__, default=0)
     cuts = {at: mark for at, (mark, state) in by_event.items() if state == common}
     if len(cuts) < 3:
-        raise SystemExit("grow: no two steps that start and end with the allocator in the same state")
+        raise SystemExit(
+            "grow: no two steps that start and end with the allocator in the same state"
+        )
     return [
-        Step(a, b, m, n, marks[m - 1]["time_us"], marks[n - 1]["time_us"]) for (a, m), (b, n) in pairwise(cuts.items())
+        Step(a, b, m, n, marks[m - 1]["time_us"], marks[n - 1]["time_us"])
+        for (a, m), (b, n) in pairwise(cuts.items())
     ]
 
 
 def plan_steps(steps: list[Step], fixed: int, wanted: int) -> Plan:
-    """Which steps to write so that they and the `fixed` events around them come closest to `wanted`."""
+    """Which steps to write so that they and the `fixed` events around them come closest to
+    `wanted`.
+    """
     plan: Plan = []
     total = fixed
     cycle = min(REPEATED_STEPS, len(steps))
@@ -118,13 +128,17 @@ def shifted(items: Iterable[Item], shift_us: int) -> Iterator[Item]:
 
 
 class Opcodes:
-    """Turns values into bare opcodes (no header, frames, STOP) that refer to what was pickled before."""
+    """Turns values into bare opcodes (no header, frames, STOP) that refer to what was pickled
+    before.
+    """
 
     def __init__(self) -> None:
         self.dumped = bytearray()
         self.pickler = pickle.Pickler(self, protocol=4)
         self.unseen_from = 0  # memo index from which on
-        self.unseen = 0  # so many objects of repeated steps precede in the file, unknown to the pickler
+        self.unseen = (
+            0  # so many objects of repeated steps precede in the file, unknown to the pickler
+        )
 
     def write(self, data: bytes) -> None:
         self.dumped += data
@@ -165,9 +179,13 @@ def own_references(opcodes: bytes, memo_start: int) -> Iterator[tuple[int, int]]
 
 
 class StepBytes:
-    """One step's events as opcodes that can be written again, later and with objects of their own."""
+    """One step's events as opcodes that can be written again, later and with objects of their
+    own.
+    """
 
-    def __init__(self, step: Step, events: list[Item], pickled: list[bytes], memo_start: int) -> None:
+    def __init__(
+        self, step: Step, events: list[Item], pickled: list[bytes], memo_start: int
+    ) -> None:
         joined = b"".join(pickled)
         self.step = step
         self.memo_start = memo_start
@@ -178,7 +196,10 @@ class StepBytes:
         self.times_us = np.array([event["time_us"] for event in events], dtype="<i8")
         self.time_at = np.array(
             [
-                end - len(data) + data.index(b"\x8a\x07" + event["time_us"].to_bytes(7, "little")) + 2
+                end
+                - len(data)
+                + data.index(b"\x8a\x07" + event["time_us"].to_bytes(7, "little"))
+                + 2
                 for end, data, event in zip(self.ends, pickled, events, strict=True)
             ]
         )
@@ -187,17 +208,25 @@ class StepBytes:
         self.reference_at = np.array([at for _, at in references])
 
     def again(self, shift_us: int, memo_start: int) -> Iterator[bytes]:
-        """Each event's opcodes, `shift_us` later, for a reader whose memo has `memo_start` objects."""
+        """Each event's opcodes, `shift_us` later, for a reader whose memo has `memo_start`
+        objects.
+        """
         out: NDArray[np.uint8] = self.opcodes.copy()
         times = (self.times_us + shift_us).view(np.uint8).reshape(-1, 8)
         out[self.time_at[:, None] + np.arange(7)] = times[:, :7]
-        references = (self.references + np.uint32(memo_start - self.memo_start)).view(np.uint8).reshape(-1, 4)
+        references = (
+            (self.references + np.uint32(memo_start - self.memo_start))
+            .view(np.uint8)
+            .reshape(-1, 4)
+        )
         out[self.reference_at[:, None] + np.arange(4)] = references
         data = out.tobytes()
         return (data[a:b] for a, b in pairwise([0, *self.ends]))
 
 
-def event_opcodes(opcodes: Opcodes, events: list[Item], steps: list[Step], plan: Plan) -> Iterator[bytes]:
+def event_opcodes(
+    opcodes: Opcodes, events: list[Item], steps: list[Step], plan: Plan
+) -> Iterator[bytes]:
     """The opcodes of every event of the new trace: start, planned steps, end."""
     yield from map(opcodes.of, events[: steps[0].first])
     clock_us = steps[0].start_us
@@ -256,7 +285,11 @@ def snapshot_opcodes(snapshot: Item, device: int, steps: list[Step], plan: Plan)
                 yield opcodes.of([]) + pickle.MARK
                 if index == device:
                     for count, event in enumerate(event_opcodes(opcodes, trace, steps, plan)):
-                        yield pickle.APPENDS + pickle.MARK + event if count and count % BATCH == 0 else event
+                        yield (
+                            pickle.APPENDS + pickle.MARK + event
+                            if count and count % BATCH == 0
+                            else event
+                        )
                 yield pickle.APPENDS
             yield pickle.APPENDS
         else:
@@ -284,9 +317,13 @@ def grow(source: Path, target: Path, wanted: int) -> int:
 def main() -> None:
     keep_lines = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=keep_lines)
-    parser.add_argument("source", type=Path, help="a snapshot, .pickle or .pickle.xz, of one device")
+    parser.add_argument(
+        "source", type=Path, help="a snapshot, .pickle or .pickle.xz, of one device"
+    )
     parser.add_argument("target", type=Path, help="the .pickle to write")
-    parser.add_argument("--events", type=int, required=True, help="about how many events it shall have")
+    parser.add_argument(
+        "--events", type=int, required=True, help="about how many events it shall have"
+    )
     args = parser.parse_args()
     events = grow(args.source, args.target, args.events)
     print(f"{args.target.name}: {events:,} events, {args.target.stat().st_size / 1e6:,.0f} MB")

@@ -1,10 +1,12 @@
-"""The guard on real programs that really run out of memory: what survives, with which gradients, and what is refused.
+"""The guard on real programs that really run out of memory: what survives, with which gradients,
+and what is refused.
 
     python benchmarks/guard_gpu.py FOLDER [CASE ...]
 
 Each case runs in a process of its own: first undisturbed, then, in the same process, under a limit
-(``set_per_process_memory_fraction``) below the peak it had, with the guard. Without a CUDA GPU the programs are small
-and run on a simulated device, whose operators fail where it is full; there is nothing to learn about time then.
+(``set_per_process_memory_fraction``) below the peak it had, with the guard. Without a CUDA GPU the
+programs are small and run on a simulated device, whose operators fail where it is full; there is
+nothing to learn about time then.
 
     trainer       a Hugging Face Trainer fine-tunes a GPT-2 (random weights, nothing is downloaded), as it is: one line
     detector      torchvision's Faster R-CNN and RetinaNet with BatchNorm; with the norms frozen; what is refused
@@ -12,8 +14,8 @@ and run on a simulated device, whose operators fail where it is full; there is n
     contrastive   a loss over pairs: refused
     overhead      the guard's cost when nothing fails, side by side in turns (a GPU only)
 
-A case whose package is missing says so, and the others go on. Writes guard_gpu.json into FOLDER and prints one line a
-result.
+A case whose package is missing says so, and the others go on. Writes guard_gpu.json into FOLDER and
+prints one line a result.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from torch.nn import functional
 
 from vramlens.recovery import guard, guard_trainer
 from vramlens.recovery.meters import CountingMeter
-from vramlens.recovery.rollback import host_copy
+from vramlens.recovery.training.rollback import host_copy
 from vramlens.whole_file import whole_file
 
 MIB = 2**20
@@ -72,14 +74,21 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def furthest(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """The largest difference of a parameter's gradient over its norm; those that are zero but for rounding aside."""
+    """The largest difference of a parameter's gradient over its norm; those that are zero but
+    for rounding aside.
+    """
     assert ours.keys() == theirs.keys()
     largest = max(float(one.norm()) for one in theirs.values())
-    return max(float((ours[n] - theirs[n]).norm() / max(float(theirs[n].norm()), 1e-4 * largest)) for n in theirs)
+    return max(
+        float((ours[n] - theirs[n]).norm() / max(float(theirs[n].norm()), 1e-4 * largest))
+        for n in theirs
+    )
 
 
 # Layers, width, vocabulary, length, batch of the Trainer, of the others.
-LAYERS, WIDTH, VOCABULARY, LENGTH, TRAINED, BATCH = (6, 512, 8192, 256, 32, 48) if ON_GPU else (2, 64, 512, 64, 8, 12)
+LAYERS, WIDTH, VOCABULARY, LENGTH, TRAINED, BATCH = (
+    (6, 512, 8192, 256, 32, 48) if ON_GPU else (2, 64, 512, 64, 8, 12)
+)
 
 
 def gpt(layers: int = LAYERS, width: int = WIDTH, vocabulary: int = VOCABULARY) -> nn.Module:
@@ -87,7 +96,9 @@ def gpt(layers: int = LAYERS, width: int = WIDTH, vocabulary: int = VOCABULARY) 
     return GPT(vocabulary, width, layers).to(DEVICE)
 
 
-def ragged(size: int, seed: int, vocabulary: int = VOCABULARY, length: int = LENGTH) -> dict[str, torch.Tensor]:
+def ragged(
+    size: int, seed: int, vocabulary: int = VOCABULARY, length: int = LENGTH
+) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, vocabulary, (size, length), generator=generator)
     targets = ids.clone()
@@ -103,7 +114,9 @@ def next_token(model: Any, batch: Any) -> torch.Tensor:
 def accumulation() -> dict[str, Any]:
     batches = [ragged(BATCH, seed) for seed in range(4)]
 
-    def train(watched: bool, limit: float | None) -> tuple[Any, dict[str, torch.Tensor], list[float], int]:
+    def train(
+        watched: bool, limit: float | None
+    ) -> tuple[Any, dict[str, torch.Tensor], list[float], int]:
         model = gpt()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         cap(limit)
@@ -184,7 +197,9 @@ def with_trainer(
 
 
 def trainer() -> dict[str, Any]:
-    """The Trainer as it is, with accumulation and ``num_items_in_batch``; the guard is one line beside it."""
+    """The Trainer as it is, with accumulation and ``num_items_in_batch``; the guard is one line
+    beside it.
+    """
     import transformers
 
     found: dict[str, Any] = {"transformers": transformers.__version__}
@@ -204,11 +219,17 @@ def trainer() -> dict[str, Any]:
 
 
 def detectors() -> dict[str, Callable[[], nn.Module]]:
-    """torchvision's own, random weights: its ResNets have BatchNorm then, which learns, or is frozen as for tuning."""
+    """torchvision's own, random weights: its ResNets have BatchNorm then, which learns, or is
+    frozen as for tuning.
+    """
     from torchvision.models import detection as made
 
     side = 256 if ON_GPU else 96
-    backbone = {"backbone_name": "resnet50"} if ON_GPU else {"backbone_name": "resnet18", "returned_layers": [1, 2]}
+    backbone = (
+        {"backbone_name": "resnet50"}
+        if ON_GPU
+        else {"backbone_name": "resnet18", "returned_layers": [1, 2]}
+    )
 
     def build(kind: Any, frozen: bool, **options: Any) -> nn.Module:
         torch.manual_seed(0)
@@ -216,8 +237,12 @@ def detectors() -> dict[str, Callable[[], nn.Module]]:
             weights=None, norm_layer=nn.BatchNorm2d, trainable_layers=5, **backbone
         )
         if not ON_GPU:  # three levels only, and a head with fewer than 14 million parameters
-            anchors = made.anchor_utils.AnchorGenerator(((8,), (16,), (32,)), ((0.5, 1.0, 2.0),) * 3)
-            options["anchor_generator" if kind is made.RetinaNet else "rpn_anchor_generator"] = anchors
+            anchors = made.anchor_utils.AnchorGenerator(
+                ((8,), (16,), (32,)), ((0.5, 1.0, 2.0),) * 3
+            )
+            options["anchor_generator" if kind is made.RetinaNet else "rpn_anchor_generator"] = (
+                anchors
+            )
         if not ON_GPU and kind is made.FasterRCNN:
             options["box_head"] = made.faster_rcnn.TwoMLPHead(256 * 7 * 7, 32)
             options["box_predictor"] = made.faster_rcnn.FastRCNNPredictor(32, 21)
@@ -240,12 +265,19 @@ def pictures() -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
     """Images of two sizes; one to three boxes each."""
     side, size = (256, 24) if ON_GPU else (96, 12)
     generator = torch.Generator().manual_seed(0)
-    images = [torch.rand(3, side, side - side // 4 * (k % 2), generator=generator).to(DEVICE) for k in range(size)]
+    images = [
+        torch.rand(3, side, side - side // 4 * (k % 2), generator=generator).to(DEVICE)
+        for k in range(size)
+    ]
     targets = []
     for k in range(size):
         corners = torch.rand(k % 3 + 1, 2, generator=generator) * side / 2
-        boxes = torch.cat([corners, corners + 8 + torch.rand(k % 3 + 1, 2, generator=generator) * side / 8], 1)
-        targets.append({"boxes": boxes.to(DEVICE), "labels": (torch.arange(k % 3 + 1) + k % 18 + 1).to(DEVICE)})
+        boxes = torch.cat(
+            [corners, corners + 8 + torch.rand(k % 3 + 1, 2, generator=generator) * side / 8], 1
+        )
+        targets.append(
+            {"boxes": boxes.to(DEVICE), "labels": (torch.arange(k % 3 + 1) + k % 18 + 1).to(DEVICE)}
+        )
     return images, targets
 
 
@@ -259,7 +291,9 @@ def detector() -> dict[str, Any]:
     batch = pictures()
     results: dict[str, Any] = {"torchvision": torchvision.__version__}
 
-    def undisturbed(build: Callable[[], nn.Module]) -> tuple[dict[str, torch.Tensor], Any, int, float]:
+    def undisturbed(
+        build: Callable[[], nn.Module],
+    ) -> tuple[dict[str, torch.Tensor], Any, int, float]:
         cap(None)
         model = build()
         torch.manual_seed(1)  # Faster R-CNN draws which proposals to learn from
@@ -281,11 +315,13 @@ def detector() -> dict[str, Any]:
 
     for name, build in detectors().items():
         _, _, peak, _ = undisturbed(build)
-        # cuDNN takes larger workspaces where there is room: the limit is lowered until a plain step really fails.
+        # cuDNN takes larger workspaces where there is room: the limit is lowered until a plain step
+        #     really fails.
         share = 0.7 if ON_GPU or "frozen" in name else 0.97
         while share > 0.2 and not fails(build, share * peak):
             share -= 0.05
-        # Now: cuDNN keeps to the algorithms that it chose when room was scarce, and others round otherwise.
+        # Now: cuDNN keeps to the algorithms that it chose when room was scarce, and others round
+        #     otherwise.
         truth, means, _, loss = undisturbed(build)
         again = undisturbed(build)[0]
         row: dict[str, Any] = {
@@ -312,7 +348,8 @@ def detector() -> dict[str, Any]:
                 one["gradient_difference"] = furthest(seen, truth)
                 now = running(model)
                 one["running_mean_difference"] = max(
-                    float((now[n] - means[n]).norm() / means[n].norm().clamp(min=1e-12)) for n in means
+                    float((now[n] - means[n]).norm() / means[n].norm().clamp(min=1e-12))
+                    for n in means
                 )
             except torch.OutOfMemoryError as error:
                 one["refused"], one["text"] = True, str(error)
@@ -328,7 +365,9 @@ def detector() -> dict[str, Any]:
 def contrastive() -> dict[str, Any]:
     def loss_fn(model: Any, batch: Any) -> torch.Tensor:
         vectors = functional.normalize(model(batch["ids"]).mean(1), dim=-1)
-        return functional.cross_entropy(vectors @ vectors.T / 0.1, torch.arange(len(vectors), device=DEVICE))
+        return functional.cross_entropy(
+            vectors @ vectors.T / 0.1, torch.arange(len(vectors), device=DEVICE)
+        )
 
     batch = ragged(BATCH, 1)
     model = gpt()
@@ -344,11 +383,18 @@ def contrastive() -> dict[str, Any]:
     except torch.OutOfMemoryError as error:
         refused = str(error)
     found = watch.verify({"ids": batch["ids"][:8], "labels": batch["labels"][:8]}, loss_fn)
-    return {"refused": bool(refused), "difference": found.error, "reason": found.reason, "report": str(watch.report())}
+    return {
+        "refused": bool(refused),
+        "difference": found.error,
+        "reason": found.reason,
+        "report": str(watch.report()),
+    }
 
 
 def overhead() -> dict[str, Any]:
-    """A GPT in bfloat16 of about 30 ms a step, and one of about 10; plain and guarded steps in turns."""
+    """A GPT in bfloat16 of about 30 ms a step, and one of about 10; plain and guarded steps in
+    turns.
+    """
     rows = {}
     for name, (layers, width, size) in {"large": (12, 1024, 16), "small": (6, 512, 16)}.items():
         model = gpt(layers, width, 8192)
@@ -361,7 +407,12 @@ def overhead() -> dict[str, Any]:
 
         watch = guard(model, optimizer)
 
-        def plain(model: Any = model, optimizer: Any = optimizer, batch: Any = batch, loss_fn: Any = loss_fn) -> None:
+        def plain(
+            model: Any = model,
+            optimizer: Any = optimizer,
+            batch: Any = batch,
+            loss_fn: Any = loss_fn,
+        ) -> None:
             loss_fn(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -403,10 +454,15 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def in_a_process(script: str, *words: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
-    """What a part of a script found, run with ``--one`` and for so long at most; else why it failed."""
+    """What a part of a script found, run with ``--one`` and for so long at most; else why it
+    failed.
+    """
     try:
         run = subprocess.run(
-            [sys.executable, script, "--one", *words], capture_output=True, text=True, timeout=patience_s
+            [sys.executable, script, "--one", *words],
+            capture_output=True,
+            text=True,
+            timeout=patience_s,
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"it took more than {patience_s} s"}
@@ -429,7 +485,11 @@ def told(name: str, found: Any) -> list[str]:
     lines = [line for key, value in found.items() for line in told(f"{name}, {key}", value)]
     keys = ("peak_mib", "limit_mib", "failures", "gradient_difference", "difference_of_two_undisturbed", "refused",
             "difference", "cost_percent", "failed", "missing")  # fmt: skip
-    found = {**found, "failed": str(found["failed"]).splitlines()[-1][:300]} if "failed" in found else found
+    found = (
+        {**found, "failed": str(found["failed"]).splitlines()[-1][:300]}
+        if "failed" in found
+        else found
+    )
     figures = [f"{key} {found[key]:.4g}" if isinstance(found[key], float) else f"{key} {found[key]}"
                for key in keys if key in found]  # fmt: skip
     return [f"{name}: {', '.join(figures)}", *lines] if figures else lines
@@ -446,7 +506,10 @@ def or_missing(case: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    folder, names = sys.argv[1], sys.argv[2:] or [name for name in CASES if ON_GPU or name != "overhead"]
+    folder, names = (
+        sys.argv[1],
+        sys.argv[2:] or [name for name in CASES if ON_GPU or name != "overhead"],
+    )
     if folder == "--one":
         warnings.simplefilter("ignore")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -459,7 +522,12 @@ def main() -> None:
     for name in names:
         began = time.monotonic()
         results[name] = in_a_process(__file__, name)
-        print(f"{name} ({time.monotonic() - began:.0f} s)", *told(name, results[name]), sep="\n  ", flush=True)
+        print(
+            f"{name} ({time.monotonic() - began:.0f} s)",
+            *told(name, results[name]),
+            sep="\n  ",
+            flush=True,
+        )
         written(os.path.join(folder, "guard_gpu.json"), results)
 
 

@@ -1,19 +1,22 @@
-"""Each remedy and each strategy on three real programs: what it brings, whether the gradient stays, what it refuses.
+"""Each remedy and each strategy on three real programs: what it brings, whether the gradient stays,
+what it refuses.
 
-    python benchmarks/guard_matrix.py FOLDER [PROGRAM ...] [--remedies NAME,...] [--strategies NAME,...]
+    python benchmarks/guard_matrix.py FOLDER [PROGRAM ...] [--remedies NAME,...] [--strategies
+    NAME,...]
 
     trainer       a Hugging Face Trainer fine-tunes a GPT-2 (random weights); remedies by guard_trainer
     detector      torchvision's RetinaNet with BatchNorm that learns
     accumulation  a GPT, its gradient accumulated over four batches with ragged, ignored labels
     refusals      for each remedy a program that it refuses
 
-Remedies: the program runs undisturbed, then under a limit below its peak with that remedy alone allowed. Strategies:
-the program's model, loss and optimizer by ``vramlens.strategies`` (a batch a step: accumulation is ``split``). On a GPU
-failures and bytes are real; without one the programs are small and run on a simulated device, which caches nothing and
-offloads nothing: those rows say so. Every part runs in a process of its own, with a time limit. guard_matrix.json in
-FOLDER is whole after each part and keeps the rows of earlier calls: where a command may take ten minutes, say one
-program a command; with --remedies or --strategies only these are run. At the end the whole matrix is printed, and
-written as guard_matrix.txt.
+Remedies: the program runs undisturbed, then under a limit below its peak with that remedy alone
+allowed. Strategies: the program's model, loss and optimizer by ``vramlens.strategies`` (a batch a
+step: accumulation is ``split``). On a GPU failures and bytes are real; without one the programs are
+    small and run on a simulated device, which caches nothing and
+offloads nothing: those rows say so. Every part runs in a process of its own, with a time limit.
+guard_matrix.json in FOLDER is whole after each part and keeps the rows of earlier calls: where a
+command may take ten minutes, say one program a command; with --remedies or --strategies only these
+are run. At the end the whole matrix is printed, and written as guard_matrix.txt.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from torch import nn
 from torch.nn import functional
 
 from vramlens.recovery import guard, strategies
-from vramlens.recovery.optimizer_state import make_state
+from vramlens.recovery.training.optimizer_state import make_state
 from vramlens.whole_file import whole_file
 
 REMEDIES = ("free_cached", "split", "checkpoint", "offload")
@@ -54,7 +57,9 @@ PATIENCE_S = 540 if ON_GPU else 1800
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Of the undisturbed peak: the limit is the first at which the program really fails."""
 DETECTORS = (0.97, *SHARES, 0.37, 0.34, 0.3)
-"""Less of a detector's memory lies in blocks that can be recomputed; and cuDNN takes large workspaces while it can."""
+"""Less of a detector's memory lies in blocks that can be recomputed; and cuDNN takes large
+workspaces while it can.
+"""
 
 
 # The programs, as strategies() takes them.
@@ -117,11 +122,15 @@ def looped(
     order: tuple[str, ...] | None,
     optimizer_fn: Callable[[Any], torch.optim.Optimizer] = adam,
 ) -> tuple[Any, dict[str, torch.Tensor], int, str]:
-    """One step over some batches, plain (``order`` None) or guarded: guard, gradient, peak, and the error's text."""
+    """One step over some batches, plain (``order`` None) or guarded: guard, gradient, peak, and
+    the error's text.
+    """
     cap(None)
     model = build()
     optimizer = optimizer_fn(model.parameters())
-    make_state(optimizer)  # so that the peak is that of any later step: the guard makes it beforehand as well
+    make_state(
+        optimizer
+    )  # so that the peak is that of any later step: the guard makes it beforehand as well
     seen: dict[str, torch.Tensor] = {}
     optimizer.register_step_pre_hook(lambda *_: seen.update(gradients(model)))
     cap(limit)
@@ -142,10 +151,16 @@ def looped(
     return watch, seen, peak_bytes(), text
 
 
-def by_trainer(limit: float | None, order: tuple[str, ...] | None) -> tuple[Any, dict[str, torch.Tensor], int, str]:
-    """The same with a Trainer. A Trainer that fails under a limit without a guard is one with no remedy allowed."""
+def by_trainer(
+    limit: float | None, order: tuple[str, ...] | None
+) -> tuple[Any, dict[str, torch.Tensor], int, str]:
+    """The same with a Trainer. A Trainer that fails under a limit without a guard is one with no
+    remedy allowed.
+    """
     try:
-        watch, seen, _, peak = programs.with_trainer(1, limit, **({} if limit is None else {"order": order or ()}))
+        watch, seen, _, peak = programs.with_trainer(
+            1, limit, **({} if limit is None else {"order": order or ()})
+        )
     except torch.OutOfMemoryError as error:
         text = str(error)
         error.__traceback__ = None
@@ -153,12 +168,18 @@ def by_trainer(limit: float | None, order: tuple[str, ...] | None) -> tuple[Any,
     return watch, seen, peak, ""
 
 
-def program_of(name: str) -> Callable[[float | None, tuple[str, ...] | None], tuple[Any, Any, int, str]]:
+def program_of(
+    name: str,
+) -> Callable[[float | None, tuple[str, ...] | None], tuple[Any, Any, int, str]]:
     """A program as a function of its limit and of the remedies that are allowed."""
     if name == "trainer":
         return by_trainer
     build, _, loss_fn, size = AS_STRATEGIES[name]
-    batches = [programs.pictures()] if name == "detector" else [programs.ragged(size, seed) for seed in range(4)]
+    batches = (
+        [programs.pictures()]
+        if name == "detector"
+        else [programs.ragged(size, seed) for seed in range(4)]
+    )
     optimizer_fn = descent if name == "detector" else adam
     return lambda limit, order: looped(build, batches, loss_fn, limit, order, optimizer_fn)
 
@@ -174,10 +195,16 @@ def remedied(name: str, remedy: str) -> dict[str, Any]:
             "outcome": f"nothing to do: it does not fail at {SHARES[-1]:.0%} of its peak",
             "plain_peak_mib": peak / MIB,
         }
-    _, truth, _, _ = run(None, None)  # now: cuDNN keeps to the algorithms that it chose when room was scarce
+    _, truth, _, _ = run(
+        None, None
+    )  # now: cuDNN keeps to the algorithms that it chose when room was scarce
     watch, seen, ours, text = run(share * peak, (remedy,))
     cap(None)
-    row: dict[str, Any] = {"plain_peak_mib": peak / MIB, "limit_mib": share * peak / MIB, "peak_mib": ours / MIB}
+    row: dict[str, Any] = {
+        "plain_peak_mib": peak / MIB,
+        "limit_mib": share * peak / MIB,
+        "peak_mib": ours / MIB,
+    }
     if text:
         return {**row, "outcome": f"refused: {reason_of(text, remedy)}", "text": text}
     row |= {"gradient_difference": furthest(seen, truth), "failures": watch.report().failures}
@@ -186,7 +213,9 @@ def remedied(name: str, remedy: str) -> dict[str, Any]:
 
 def reason_of(text: str, remedy: str) -> str:
     """Why the guard could not go on with this remedy, from its report."""
-    told = next((line for line in text.splitlines() if "no remedy left" in line), text.splitlines()[0])
+    told = next(
+        (line for line in text.splitlines() if "no remedy left" in line), text.splitlines()[0]
+    )
     return told.partition(f"{remedy}: ")[2] or told.strip()
 
 
@@ -194,32 +223,47 @@ def reason_of(text: str, remedy: str) -> str:
 
 
 def refusals() -> dict[str, Any]:
-    """Each remedy where it must not, or cannot, do anything: an error with the reason, never another gradient."""
+    """Each remedy where it must not, or cannot, do anything: an error with the reason, never
+    another gradient.
+    """
     batch = programs.ragged(programs.BATCH, 1)
 
     def contrastive(model: Any, batch: Any) -> torch.Tensor:
         vectors = functional.normalize(model(batch["ids"]).mean(1), dim=-1)
-        return functional.cross_entropy(vectors @ vectors.T / 0.1, torch.arange(len(vectors), device=DEVICE))
+        return functional.cross_entropy(
+            vectors @ vectors.T / 0.1, torch.arange(len(vectors), device=DEVICE)
+        )
 
     def refused(
-        remedy: str, build: Callable[[], nn.Module], loss_fn: Any, shares: tuple[float, ...] = SHARES
+        remedy: str,
+        build: Callable[[], nn.Module],
+        loss_fn: Any,
+        shares: tuple[float, ...] = SHARES,
     ) -> dict[str, Any]:
         _, _, peak, _ = looped(build, [batch], loss_fn, None, None)
         text = ""
         for share in shares:
             _, seen, _, text = looped(build, [batch], loss_fn, share * peak, (remedy,))
             if text:
-                return {"limit_mib": share * peak / MIB, "refused": reason_of(text, remedy), "stepped": bool(seen)}
+                return {
+                    "limit_mib": share * peak / MIB,
+                    "refused": reason_of(text, remedy),
+                    "stepped": bool(seen),
+                }
         return {"refused": "", "stepped": True}
 
     def compiled() -> nn.Module:
         return torch.compile(programs.gpt(), backend="eager")  # type: ignore[return-value]
 
     return {
-        "free_cached, too little is cached": refused("free_cached", programs.gpt, programs.next_token),
+        "free_cached, too little is cached": refused(
+            "free_cached", programs.gpt, programs.next_token
+        ),
         "split, a contrastive loss": refused("split", programs.gpt, contrastive),
         "checkpoint, a compiled model": refused("checkpoint", compiled, programs.next_token),
-        "offload, no room even so": refused("offload", programs.gpt, programs.next_token, (0.2, 0.1)),
+        "offload, no room even so": refused(
+            "offload", programs.gpt, programs.next_token, (0.2, 0.1)
+        ),
     }
 
 
@@ -230,7 +274,17 @@ def compared(name: str, wanted: list[str]) -> dict[str, Any]:
     """The strategies on a program, a row each."""
     build, make_batch, loss_fn, size = AS_STRATEGIES[name]
     build()  # a package that is missing is told before anything else
-    table = strategies(build, make_batch, loss_fn, adam, batch=size, names=wanted, repeats=1, steps=3, device=DEVICE)
+    table = strategies(
+        build,
+        make_batch,
+        loss_fn,
+        adam,
+        batch=size,
+        names=wanted,
+        repeats=1,
+        steps=3,
+        device=DEVICE,
+    )
     return {"rows": [asdict(row) for row in table.rows]}
 
 
@@ -258,7 +312,11 @@ def lines_of(results: dict[str, Any]) -> list[str]:
     for name in PROGRAMS:
         if name not in results:
             continue
-        lines += ["", f"{name}: remedies", f"  {'':12} {'plain MiB':>10} {'limit':>10} {'peak':>10} {'gradient':>9}"]
+        lines += [
+            "",
+            f"{name}: remedies",
+            f"  {'':12} {'plain MiB':>10} {'limit':>10} {'peak':>10} {'gradient':>9}",
+        ]
         for remedy, row in results[name].get("remedies", {}).items():
             lines.append(
                 f"  {remedy:12} {mib(row.get('plain_peak_mib')):>10} {mib(row.get('limit_mib')):>10}"
@@ -272,7 +330,9 @@ def lines_of(results: dict[str, Any]) -> list[str]:
             lines.append(f"  {outcome(told)}")
         if "rows" not in told:
             continue
-        lines.append(f"  {'':24} {'peak MiB':>10} {'reserved':>10} {'a step':>10} {'loss':>9} {'gradient':>9}")
+        lines.append(
+            f"  {'':24} {'peak MiB':>10} {'reserved':>10} {'a step':>10} {'loss':>9} {'gradient':>9}"
+        )
         for row in told["rows"]:
             if row["outcome"] != "done":
                 lines.append(f"  {row['name']:24} {row['outcome']}: {row['why'][:150]}")
@@ -329,7 +389,9 @@ def main() -> None:
     folder, names = words[0], words[1:] or [*PROGRAMS, "refusals"]
     unknown = [name for name in names if name not in (*PROGRAMS, "refusals")]
     if unknown:
-        sys.exit(f"guard_matrix: {unknown[0]!r} is no program: say {', '.join(PROGRAMS)} or refusals")
+        sys.exit(
+            f"guard_matrix: {unknown[0]!r} is no program: say {', '.join(PROGRAMS)} or refusals"
+        )
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, "guard_matrix.json")
     device = torch.cuda.get_device_name() if ON_GPU else "a simulated device on the CPU"
@@ -344,7 +406,11 @@ def main() -> None:
         patience_s = PATIENCE_S if words[0] == "strategies" else programs.PATIENCE_S
         found = programs.in_a_process(__file__, *words, patience_s=patience_s)
         told = outcome(found) or "done"
-        print(f"{' '.join(words[:2])}: {told} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
+        print(
+            f"{' '.join(words[:2])}: {told} ({time.monotonic() - began:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
         return found
 
     for name in names:
@@ -358,7 +424,8 @@ def main() -> None:
             wanted = chosen.get("--strategies", ())
             for start in range(0, len(wanted), AT_ONCE):
                 kept["strategies"] = beside(
-                    run("strategies", name, ",".join(wanted[start : start + AT_ONCE])), kept.get("strategies", {})
+                    run("strategies", name, ",".join(wanted[start : start + AT_ONCE])),
+                    kept.get("strategies", {}),
                 )
                 programs.written(path, results)
         programs.written(path, results)

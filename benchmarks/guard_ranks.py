@@ -1,10 +1,12 @@
-"""Ranks that train with a guard while one of them runs out of memory, again and again: does any wait for ever?
+"""Ranks that train with a guard while one of them runs out of memory, again and again: does any
+wait for ever?
 
     python benchmarks/guard_ranks.py [TRIES] [RANKS]
 
-on the CPU over gloo, no GPU needed. Each try fails a forward or a backward, at the first or a later part, on one rank
-or on all. Prints one JSON object: tries, hangs (a try over 60 s), the largest difference of a parameter between the
-ranks and from an undisturbed training, and the seconds.
+on the CPU over gloo, no GPU needed. Each try fails a forward or a backward, at the first or a later
+part, on one rank
+or on all. Prints one JSON object: tries, hangs (a try over 60 s), the largest difference of a
+parameter between the ranks and from an undisturbed training, and the seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ SAMPLES = 8
 
 def model() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)
+    ).double()
 
 
 def batch(step: int, rank: int) -> dict[str, torch.Tensor]:
@@ -59,7 +63,11 @@ def undisturbed(tries: int, ranks: int) -> nn.Module:
 def train(rank: int, ranks: int, tries: int, store: str, results: Any) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=60),
     )
     net = DistributedDataParallel(model())
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)

@@ -1,15 +1,18 @@
-"""Random trainings with failures anywhere: each step of the guard equals the plain program's, or is refused in words.
+"""Random trainings with failures anywhere: each step of the guard equals the plain program's, or is
+refused in words.
 
     python benchmarks/guard_trials.py 10000              # on the CPU, float64
-    python benchmarks/guard_trials.py 1000 --device cuda # the same on a GPU, half of them with real failures
-    python benchmarks/guard_trials.py 300 --ranks 2      # two processes over gloo
+    python benchmarks/guard_trials.py 1000 --device cuda # the same on a GPU, half of them with real
+    failures python benchmarks/guard_trials.py 300 --ranks 2      # two processes over gloo
 
-A trial draws a model (buffers, norms, frozen parts, noise), a loss (means over samples, labels, masks and class
-weights, sums, coupled ones, losses that change or alternate), an optimizer (plain, foreach, fused, one that writes
-``parameter.data``), perhaps a scaler, clipping and accumulation, and points of failure. A failure is raised by an
-operator that allocates, in a forward, a backward, a check or clipping; in an optimizer's step also between parameters
-and in the middle of a list. After each step all parameters, buffers and optimizer states are compared with those of
-the plain program on whole batches. Exits with 1 if one is not equal, or memory ran out under "No memory ran out".
+A trial draws a model (buffers, norms, frozen parts, noise), a loss (means over samples, labels,
+masks and class weights, sums, coupled ones, losses that change or alternate), an optimizer (plain,
+foreach, fused, one that writes ``parameter.data``), perhaps a scaler, clipping and accumulation,
+and points of failure. A failure is raised by an operator that allocates, in a forward, a backward,
+a check or clipping; in an optimizer's step also between parameters and in the middle of a list.
+After each step all parameters, buffers and optimizer states are compared with those of the plain
+program on whole batches. Exits with 1 if one is not equal, or memory ran out under "No memory ran
+out".
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramlens.recovery import guard
-from vramlens.recovery.agreement import PeerFailed
+from vramlens.recovery.guarding.rank_agreement import PeerFailed
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3}
 """Of a tensor's norm, after up to six steps."""
@@ -53,10 +56,16 @@ class Failing(TorchDispatchMode):
         self.count = self.raised = 0
         self.in_step = False
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = function._schema.name.rpartition("::")[2]
-        allocates = not name.endswith("_") and not function.is_view and name not in ("_local_scalar_dense", "detach")
+        allocates = (
+            not name.endswith("_")
+            and not function.is_view
+            and name not in ("_local_scalar_dense", "detach")
+        )
         in_lists = name.endswith("_") and name.startswith(("_foreach", "_fused"))
         if allocates or (self.in_step and name.endswith("_")):
             self.count += 1
@@ -64,14 +73,18 @@ class Failing(TorchDispatchMode):
                 self.raised += 1
                 if in_lists and self.in_step:
                     self._half(function, args, kwargs)
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. [trial]")
+                raise torch.OutOfMemoryError(
+                    "CUDA out of memory. Tried to allocate 2.00 MiB. [trial]"
+                )
         return function(*args, **kwargs)
 
     def _half(self, function: Any, args: Any, kwargs: Any) -> None:
         """What a list operator does before it fails in the middle."""
         count = len(args[0]) // 2
         with contextlib.suppress(Exception):
-            function(*(arg[:count] if isinstance(arg, list) and arg else arg for arg in args), **kwargs)
+            function(
+                *(arg[:count] if isinstance(arg, list) and arg else arg for arg in args), **kwargs
+            )
 
 
 # Models.
@@ -139,7 +152,9 @@ MIDDLES: dict[str, Callable[[int], nn.Module]] = {
 
 def make_model(kind: str, dtype: torch.dtype, device: str) -> nn.Module:
     width = 6
-    model = nn.Sequential(nn.Linear(4, width), MIDDLES[kind](width), nn.Tanh(), nn.Linear(width, CLASSES))
+    model = nn.Sequential(
+        nn.Linear(4, width), MIDDLES[kind](width), nn.Tanh(), nn.Linear(width, CLASSES)
+    )
     model = model.to(device, dtype)
     if kind == "frozen batch norm":
         model[1].eval()
@@ -167,7 +182,9 @@ def masked(model: Any, batch: Any) -> torch.Tensor:
 
 def contrastive(model: Any, batch: Any) -> torch.Tensor:
     vectors = functional.normalize(model(batch["x"]), dim=-1)
-    return functional.cross_entropy(vectors @ vectors.T / 0.3, torch.arange(len(vectors), device=vectors.device))
+    return functional.cross_entropy(
+        vectors @ vectors.T / 0.3, torch.arange(len(vectors), device=vectors.device)
+    )
 
 
 def class_weights(x: torch.Tensor) -> torch.Tensor:
@@ -181,10 +198,16 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
     "smoothed": lambda m, b: cross_entropy(m, b, label_smoothing=0.1),
     "squared": squared,
     "masked by hand": masked,
-    "chosen by mask": lambda m, b: per_sample(m, b)[b["m"] > 0].sum() / (b["m"] > 0).sum().clamp(min=1),
-    "masked over the mean": lambda m, b: (per_sample(m, b) * b["m"] / b["m"].mean().clamp(min=0.01)).mean(),
+    "chosen by mask": lambda m, b: (
+        per_sample(m, b)[b["m"] > 0].sum() / (b["m"] > 0).sum().clamp(min=1)
+    ),
+    "masked over the mean": lambda m, b: (
+        per_sample(m, b) * b["m"] / b["m"].mean().clamp(min=0.01)
+    ).mean(),
     "masked inside": lambda m, b: (per_sample(m, b) * (b["m"] / b["m"].sum().clamp(min=1))).sum(),
-    "masked by column": lambda m, b: ((m(b["x"]) * b["m"][:, None]).sum(0) / b["m"].sum().clamp(min=1)).square().mean(),
+    "masked by column": lambda m, b: (
+        ((m(b["x"]) * b["m"][:, None]).sum(0) / b["m"].sum().clamp(min=1)).square().mean()
+    ),
     "sum": lambda m, b: per_sample(m, b).sum(),
     "sum over a number": lambda m, b: per_sample(m, b).sum() / 7,
     "sum and count": lambda m, b: (per_sample(m, b).sum(), len(b["x"])),
@@ -192,11 +215,15 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
         cross_entropy(m, b, ignore_index=0, reduction="sum"),
         (b["y"] != 0).sum().clamp(min=1),
     ),
-    "regularised": lambda m, b: squared(m, b) + 1e-3 * sum(p.square().sum() for p in m.parameters()),
+    "regularised": lambda m, b: (
+        squared(m, b) + 1e-3 * sum(p.square().sum() for p in m.parameters())
+    ),
     "two means": lambda m, b: squared(m, b) + 0.5 * cross_entropy(m, b, ignore_index=0),
     "root": lambda m, b: squared(m, b).sqrt(),
     "contrastive": contrastive,
-    "normalised": lambda m, b: ((m(b["x"]) / m(b["x"]).detach().std().clamp(min=0.1)) - b["z"]).square().mean(),
+    "normalised": lambda m, b: (
+        ((m(b["x"]) / m(b["x"]).detach().std().clamp(min=0.1)) - b["z"]).square().mean()
+    ),
     "with text": lambda m, b: squared(m, b) if b["kind"] == "a" else contrastive(m, b),
 }
 
@@ -215,9 +242,19 @@ class Plan:
         self.middle = draw.choice([*MIDDLES, "tanh", "tanh", "layer norm", "layer norm"])
         self.losses = [draw.choice(list(LOSSES)) for _ in range(3)]
         self.order = draw.choice(
-            ["one", "one", "alternating", "A A B", "changes inside", "grows inside", "counts inside"]
+            [
+                "one",
+                "one",
+                "alternating",
+                "A A B",
+                "changes inside",
+                "grows inside",
+                "counts inside",
+            ]
         )
-        self.optimizer = draw.choice(["sgd", "momentum", "adam", "adam foreach", "adam fused", "data", "data momentum"])
+        self.optimizer = draw.choice(
+            ["sgd", "momentum", "adam", "adam foreach", "adam fused", "data", "data momentum"]
+        )
         self.scaled = draw.random() < 0.25 and self.dtype is torch.float32
         self.clip = draw.choice([None, None, 0.5, "function"])
         self.window = draw.choice([1, 1, 1, 2, 3])
@@ -238,7 +275,9 @@ class Plan:
             mask = (torch.rand(count, generator=generator) < 0.6).to(self.dtype)
         batch = {
             "x": torch.randn(count, 4, generator=generator, dtype=self.dtype),
-            "y": torch.randint(0 if index >= self.mask_from else 1, CLASSES, (count,), generator=generator),
+            "y": torch.randint(
+                0 if index >= self.mask_from else 1, CLASSES, (count,), generator=generator
+            ),
             "z": torch.randn(count, CLASSES, generator=generator, dtype=self.dtype),
             "m": mask,
         }
@@ -266,7 +305,9 @@ class Plan:
 
 
 class ByData(torch.optim.Optimizer):
-    """As many packages' optimizers: writes ``parameter.data``, and keeps its momentum outside of ``state``."""
+    """As many packages' optimizers: writes ``parameter.data``, and keeps its momentum outside of
+    ``state``.
+    """
 
     def __init__(self, parameters: Any, lr: float, momentum: float = 0.0) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -296,7 +337,9 @@ def make_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
         return ByData(parameters, 0.05, 0.9 if "momentum" in plan.optimizer else 0.0)
     kind = plan.optimizer.partition(" ")[2]
     options = {kind: True} if kind else {"foreach": False}
-    return torch.optim.AdamW(parameters, lr=0.02, eps=1e-2, **options)  # rounding is not blown up where g is nearly 0
+    return torch.optim.AdamW(
+        parameters, lr=0.02, eps=1e-2, **options
+    )  # rounding is not blown up where g is nearly 0
 
 
 def state_of(model: nn.Module, optimizer: Any) -> list[torch.Tensor]:
@@ -309,7 +352,9 @@ def state_of(model: nn.Module, optimizer: Any) -> list[torch.Tensor]:
 
 
 def differs(ours: list[torch.Tensor], theirs: list[torch.Tensor], dtype: torch.dtype) -> float:
-    """The largest difference, over the tensor's norm; infinite where shapes or numbers of tensors differ."""
+    """The largest difference, over the tensor's norm; infinite where shapes or numbers of
+    tensors differ.
+    """
     if len(ours) != len(theirs):
         return float("inf")
     worst = 0.0
@@ -317,7 +362,9 @@ def differs(ours: list[torch.Tensor], theirs: list[torch.Tensor], dtype: torch.d
         if a.shape != b.shape or a.isfinite().all() != b.isfinite().all():
             return float("inf")
         if b.isfinite().all():
-            worst = max(worst, float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-2)))
+            worst = max(
+                worst, float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-2))
+            )
     return worst
 
 
@@ -390,7 +437,9 @@ def watched_steps(optimizer: Any, failing: Failing) -> None:
     optimizer.step = step
 
 
-def trial(plan: Plan, rank: int = 0, wrap: Callable[[nn.Module], nn.Module] = lambda model: model) -> dict[str, Any]:
+def trial(
+    plan: Plan, rank: int = 0, wrap: Callable[[nn.Module], nn.Module] = lambda model: model
+) -> dict[str, Any]:
     """How a trial ended: equal, refused (with the words), or wrong."""
     plain = Training(plan)
     plain.called = wrap(plain.model)
@@ -402,7 +451,12 @@ def trial(plan: Plan, rank: int = 0, wrap: Callable[[nn.Module], nn.Module] = la
     training = Training(plan)
     failing = Failing()
     watched_steps(training.optimizer, failing)
-    options = {"clip": training.clip(), "step_backup": plan.backup, "micro_batch": plan.micro_batch, "timeout_s": 30}
+    options = {
+        "clip": training.clip(),
+        "step_backup": plan.backup,
+        "micro_batch": plan.micro_batch,
+        "timeout_s": 30,
+    }
     watch = guard(wrap(training.model), training.optimizer, training.scaler, **options)
     failing.numbers = set() if rank % 2 and plan.seed % 3 else {*plan.failures, *plan.step_failures}
     result: dict[str, Any] = {"outcome": "equal", "steps": 0}
@@ -421,7 +475,9 @@ def trial(plan: Plan, rank: int = 0, wrap: Callable[[nn.Module], nn.Module] = la
         except Exception as error:
             result |= {"outcome": "error", "words": f"{type(error).__name__}: {error}"}
             break
-        worst = max(worst, differs(state_of(training.model, training.optimizer), expected[step], plan.dtype))
+        worst = max(
+            worst, differs(state_of(training.model, training.optimizer), expected[step], plan.dtype)
+        )
         result["steps"] += 1
         if not worst <= TOLERANCE[plan.dtype]:
             result |= {"outcome": "wrong", "words": f"step {step + 1} is {worst:.1e} off"}
@@ -437,9 +493,18 @@ def trial(plan: Plan, rank: int = 0, wrap: Callable[[nn.Module], nn.Module] = la
             result |= {"outcome": "wrong", "words": "other random numbers"}
     if failing.raised and headline.startswith("No memory ran out"):
         result |= {"outcome": "wrong", "words": f"{failing.raised} failures, and: {headline}"}
-    if result["outcome"] == "refused" and "guard" not in result["words"] and not watch.report().stopped:
+    if (
+        result["outcome"] == "refused"
+        and "guard" not in result["words"]
+        and not watch.report().stopped
+    ):
         result |= {"outcome": "wrong", "words": f"a refusal without words: {result['words'][:200]}"}
-    result |= {"failures": failing.raised, "off": worst, "headline": headline, "split": watch.report().micro_batch}
+    result |= {
+        "failures": failing.raised,
+        "off": worst,
+        "headline": headline,
+        "split": watch.report().micro_batch,
+    }
     return result
 
 
@@ -467,7 +532,9 @@ def trials(seeds: Iterator[int], device: str, dtype: torch.dtype) -> dict[str, A
 
 
 def real_trial(seed: int) -> dict[str, Any]:
-    """A trial on a GPU with a limit below its peak: requests fail where they are made, nothing is injected."""
+    """A trial on a GPU with a limit below its peak: requests fail where they are made, nothing
+    is injected.
+    """
     draw = random.Random(seed)
     name = draw.choice([name for name in LOSSES if name not in ("root", "with text")])
     plan = Plan(seed, "cuda", torch.float64)
@@ -498,7 +565,8 @@ def real_trial(seed: int) -> dict[str, Any]:
             loss_fn = training.begin(step)
             watch.step(plan.batch(step), loss_fn)
             result["off"] = max(
-                result["off"], differs(state_of(training.model, training.optimizer), expected[step], plan.dtype)
+                result["off"],
+                differs(state_of(training.model, training.optimizer), expected[step], plan.dtype),
             )
             result["steps"] += 1
     except torch.OutOfMemoryError as error:
@@ -509,9 +577,15 @@ def real_trial(seed: int) -> dict[str, Any]:
     result["failures"] = torch.cuda.memory_stats()["num_ooms"] - failed_before
     result["headline"] = watch.report().headline
     if not result["off"] <= TOLERANCE[plan.dtype]:
-        result |= {"outcome": "wrong", "words": f"step {result['steps']} is {result['off']:.1e} off"}
+        result |= {
+            "outcome": "wrong",
+            "words": f"step {result['steps']} is {result['off']:.1e} off",
+        }
     if result["failures"] and result["headline"].startswith("No memory ran out"):
-        result |= {"outcome": "wrong", "words": f"{result['failures']} failures, and: {result['headline']}"}
+        result |= {
+            "outcome": "wrong",
+            "words": f"{result['failures']} failures, and: {result['headline']}",
+        }
     return result | {"plan": f"{plan.middle}, {name}, {plan.optimizer}"}
 
 
@@ -519,7 +593,11 @@ def real_trials(seeds: Iterator[int]) -> dict[str, Any]:
     """Counts of the outcomes of trials with real failures."""
     results = [(seed, real_trial(seed)) for seed in seeds]
     counts = collections.Counter(result["outcome"] for _, result in results)
-    bad = [{"seed": seed, **result} for seed, result in results if result["outcome"] in ("wrong", "error")]
+    bad = [
+        {"seed": seed, **result}
+        for seed, result in results
+        if result["outcome"] in ("wrong", "error")
+    ]
     return {
         "trials": len(results), **counts,
         "steps": sum(result["steps"] for _, result in results),
@@ -530,17 +608,27 @@ def real_trials(seeds: Iterator[int]) -> dict[str, Any]:
 
 
 def rank_trials(rank: int, world: int, store: str, seeds: range, answers: Any) -> None:
-    """The trials of one rank: all ranks make the same ones, each with its own batches and failures."""
+    """The trials of one rank: all ranks make the same ones, each with its own batches and
+    failures.
+    """
     torch.set_num_threads(1)
     quiet()
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=60),
     )
     counts: collections.Counter[str] = collections.Counter()
     wrong, failures, steps = [], 0, 0
     for seed in seeds:
         plan = Plan(seed)
-        if plan.middle in ("noise", "counting", "spectral norm", "replacing") or plan.thaws or plan.freezes:
+        if (
+            plan.middle in ("noise", "counting", "spectral norm", "replacing")
+            or plan.thaws
+            or plan.freezes
+        ):
             continue  # DistributedDataParallel itself cannot: it looks at parameters once
         try:
             result = trial(plan, rank, lambda model: DistributedDataParallel(model))
@@ -549,13 +637,22 @@ def rank_trials(rank: int, world: int, store: str, seeds: range, answers: Any) -
         outcomes: list[Any] = [None] * world
         torch.distributed.all_gather_object(outcomes, result["outcome"])
         if result["outcome"] == "equal" and "refused" in outcomes:
-            result = result | {"outcome": "wrong", "words": "another rank stopped, this one did not"}
+            result = result | {
+                "outcome": "wrong",
+                "words": "another rank stopped, this one did not",
+            }
         counts[result["outcome"]] += 1
         failures += result["failures"]
         steps += result["steps"]
         if result["outcome"] in ("wrong", "error"):
             wrong.append({"seed": seed, "rank": rank, **result, "plan": str(vars(plan))})
-    found = {"trials": sum(counts.values()), **counts, "steps": steps, "failures": failures, "wrong_trials": wrong}
+    found = {
+        "trials": sum(counts.values()),
+        **counts,
+        "steps": steps,
+        "failures": failures,
+        "wrong_trials": wrong,
+    }
     answers.put((rank, found))
     torch.distributed.barrier()
 
@@ -567,13 +664,18 @@ def in_ranks(world: int, seeds: range) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         arguments = [(rank, world, store, seeds, answers) for rank in range(world)]
-        processes = [context.Process(target=rank_trials, args=row, daemon=True) for row in arguments]
+        processes = [
+            context.Process(target=rank_trials, args=row, daemon=True) for row in arguments
+        ]
         for process in processes:
             process.start()
         rows = dict(answers.get() for _ in processes)
         for process in processes:
             process.join(60)
-    return {"ranks": rows, "wrong_trials": [row for found in rows.values() for row in found["wrong_trials"]]}
+    return {
+        "ranks": rows,
+        "wrong_trials": [row for found in rows.values() for row in found["wrong_trials"]],
+    }
 
 
 def until(seconds: float, seeds: range) -> Iterator[int]:
@@ -587,7 +689,7 @@ def until(seconds: float, seeds: range) -> Iterator[int]:
 
 def quiet() -> None:
     """The guard's remarks on stderr are many here."""
-    import vramlens.recovery.guarding as guarding
+    import vramlens.recovery.guarding.guard as guarding
 
     guarding.say = lambda *_: None  # type: ignore[assignment]
 
@@ -598,7 +700,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no trial after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no trial after so many"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     quiet()
@@ -610,7 +714,11 @@ def main() -> int:
         torch.backends.cuda.matmul.allow_tf32 = False
         injected = trials(until(half, seeds[: len(seeds) // 2]), "cuda", torch.float64)
         real = real_trials(until(half, seeds[len(seeds) // 2 :]))
-        found = {"injected": injected, "real": real, "wrong_trials": injected["wrong_trials"] + real["wrong_trials"]}
+        found = {
+            "injected": injected,
+            "real": real,
+            "wrong_trials": injected["wrong_trials"] + real["wrong_trials"],
+        }
     else:
         found = trials(until(options.seconds, seeds), options.device, torch.float64)
     print(json.dumps(found, indent=1))

@@ -1,12 +1,15 @@
-"""Small programs plain and under vramlens, on every Python at hand: whether anything of theirs changes.
+"""Small programs plain and under vramlens, on every Python at hand: whether anything of theirs
+changes.
 
-    python benchmarks/harmless.py [--python PYTHON ...] [--modes MODE ...] [--programs NAME ...] [--jobs N]
+    python benchmarks/harmless.py [--python PYTHON ...] [--modes MODE ...] [--programs NAME ...]
+    [--jobs N]
 
-Each program runs plain, then under ``run``, ``run --leaks``, ``run --profile``, ``install``, ``record``, the guard and
-the pytest plugin, where each makes sense. Compared are both outputs (but for vramlens's own lines), the exit code,
-random numbers, open descriptors, threads, signal handlers and settings at the end, CPU time and peak memory.
-``--programs few`` are those of the test suite. The Pythons need NumPy, rich and psutil; PyTorch, gevent and others
-where a program needs them. Exit code 1 where something differs.
+Each program runs plain, then under ``run``, ``run --leaks``, ``run --profile``, ``install``,
+``record``, the guard and the pytest plugin, where each makes sense. Compared are both outputs (but
+for vramlens's own lines), the exit code, random numbers, open descriptors, threads, signal handlers
+and settings at the end, CPU time and peak memory. ``--programs few`` are those of the test suite.
+The Pythons need NumPy, rich and psutil; PyTorch, gevent and others where a program needs them. Exit
+code 1 where something differs.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from users_programs.harness import MODES, Harness, compare_all, read_programs
 
 def main() -> int:
     """Runs what was asked for and prints the table; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", nargs="+", default=[sys.executable])
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--programs", nargs="+", default=[])
@@ -50,7 +55,9 @@ def main() -> int:
         for mode in arguments.modes:
             wanted = sum(mode in program.modes for program in programs)
             row = (harness.version, mode)
-            print(f"{harness.version:8} {mode:8} {ran[row]:8} {differ[row]:6} {wanted - ran[row]:7}")
+            print(
+                f"{harness.version:8} {mode:8} {ran[row]:8} {differ[row]:6} {wanted - ran[row]:7}"
+            )
     return 1 if differ else 0
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/interrupts.py FILE [--tries 200] [--python PYTHON]
 
-Half of the tries are ``vramlens explain FILE``, which must exit with 130 and say nothing (or die of the signal, which
-a shell shows as 130: that is Python's way while it starts and ends); half are ``vramlens.load(FILE)`` in a program,
-which must raise KeyboardInterrupt. A try that was over before Ctrl-C came does not count: another is made.
-Exits with 1 where a try ended otherwise.
+Half of the tries are ``vramlens explain FILE``, which must exit with 130 and say nothing (or die of
+the signal, which a shell shows as 130: that is Python's way while it starts and ends); half are
+``vramlens.load(FILE)`` in a program, which must raise KeyboardInterrupt. A try that was over before
+Ctrl-C came does not count: another is made. Exits with 1 where a try ended otherwise.
 """
 
 from __future__ import annotations
@@ -37,12 +37,17 @@ try:
 except KeyboardInterrupt:
     sys.exit(77)
 """
-WAYS = {"vramlens explain": (CLI, (130, -signal.SIGINT)), "vramlens.load": (PROGRAM, (77, -signal.SIGINT))}
+WAYS = {
+    "vramlens explain": (CLI, (130, -signal.SIGINT)),
+    "vramlens.load": (PROGRAM, (77, -signal.SIGINT)),
+}
 PATIENCE_S = 60
 
 
 def one_try(python: str, code: str, file: str, wait_s: float | None) -> tuple[int, bytes, float]:
-    """The exit code, what was said, and how long it took from its first word on; Ctrl-C comes ``wait_s`` after that."""
+    """The exit code, what was said, and how long it took from its first word on; Ctrl-C comes
+    ``wait_s`` after that.
+    """
     environment = dict(os.environ, PYTHONPATH=str(SOURCES), PYTHONDONTWRITEBYTECODE="1")
     program = subprocess.Popen(
         [python, "-c", code, file],
@@ -87,15 +92,21 @@ def outcomes(python: str, file: str, tries: int, seed: int) -> dict[str, collect
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file")
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     is_right = True
-    for name, counts in outcomes(arguments.python, arguments.file, arguments.tries // 2, arguments.seed).items():
-        print(f"{name}: {', '.join(f'{count} {outcome}' for outcome, count in counts.most_common())}")
+    for name, counts in outcomes(
+        arguments.python, arguments.file, arguments.tries // 2, arguments.seed
+    ).items():
+        print(
+            f"{name}: {', '.join(f'{count} {outcome}' for outcome, count in counts.most_common())}"
+        )
         is_right &= set(counts) == {"right"}
     return 0 if is_right else 1
 

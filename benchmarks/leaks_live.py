@@ -43,7 +43,9 @@ class Trainer:
 
 
 def idle(steps: int) -> None:
-    """Steps with and without a watch, in turns of 20; wall times of both and what ``step()`` itself took."""
+    """Steps with and without a watch, in turns of 20; wall times of both and what ``step()``
+    itself took.
+    """
     trainer = Trainer(512)
     for _ in range(10):
         trainer.step()
@@ -69,7 +71,9 @@ def idle(steps: int) -> None:
         middle, mean = statistics.median(times) * 1e3, statistics.mean(times) * 1e3
         print(f"a step {name} a watch: median {middle:.2f} ms, mean {mean:.2f} ms")
     share = sum(calls) / sum(watched)
-    print(f"of that step() itself:  {statistics.median(calls) * 1e6:.0f} us median, {share:.2%} of all time")
+    print(
+        f"of that step() itself:  {statistics.median(calls) * 1e6:.0f} us median, {share:.2%} of all time"
+    )
 
 
 def report(objects: int) -> None:
@@ -95,7 +99,9 @@ def report(objects: int) -> None:
     print(
         f"a report with {tracked:,} tracked objects ({len(crowd):,} x 5 of ours): {wall:.2f} s wall, {cpu:.2f} s CPU,"
     )
-    print(f"  {(after - before) / 1024:.0f} MiB more at its peak; owner {owner.name if owner else None}")
+    print(
+        f"  {(after - before) / 1024:.0f} MiB more at its peak; owner {owner.name if owner else None}"
+    )
     began = time.perf_counter()
     found_chain = vramlens.who_holds(history[3])
     print(f"who_holds: {time.perf_counter() - began:.2f} s ({found_chain.owners[0].name})")

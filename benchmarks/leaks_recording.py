@@ -1,13 +1,16 @@
 """Leaks from recordings: how often each detector is right, on made-up runs of known truth.
 
-    PYTHONPATH=src:tests python benchmarks/leaks_recording.py [--seeds 10] [--steps 10,20,50,100,200]
+    PYTHONPATH=src:tests python benchmarks/leaks_recording.py [--seeds 10] [--steps
+    10,20,50,100,200]
 
-Side by side on the same runs: ``vramlens leaks`` (proven or likely counts as an alarm), and two detectors that look at
-the total, as monitors do: a straight line through it (|r| > 0.5 and rising), and the same without the first fifth of
-the run (r > 0.9). A run is right where a leak raises an alarm and a look-alike raises none. Look-alikes that are
-emptied after more steps than the run has are the same data as a leak until then; they have columns of their own. Half
-of the seeds end with their program (its function gives everything back), half are cut off in the middle. The last
-lines are those of ``leak_attacks``, whose runs have a length of their own.
+Side by side on the same runs: ``vramlens leaks`` (proven or likely counts as an alarm), and two
+    detectors that look at
+the total, as monitors do: a straight line through it (|r| > 0.5 and rising), and the same without
+the first fifth of the run (r > 0.9). A run is right where a leak raises an alarm and a look-alike
+raises none. Look-alikes that are emptied after more steps than the run has are the same data as a
+leak until then; they have columns of their own. Half of the seeds end with their program (its
+function gives everything back), half are cut off in the middle. The last lines are those of
+``leak_attacks``, whose runs have a length of their own.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import leak_attacks
-from leak_programs import LEAKS, LOOK_ALIKES, Run, Truth, made
-from vramlens.analyses.attribution import attribute
-from vramlens.analyses.growth import Leak
-from vramlens.analyses.leaks import leaks_at
+from support import leak_attacks
+from support.leak_programs import LEAKS, LOOK_ALIKES, Run, Truth, made
+from vramlens.analyses.attribution.attribution import attribute
+from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leaks import leaks_at
 
 OURS = ("vramlens leaks, cut off", "vramlens leaks, to the end")
 
@@ -75,13 +78,19 @@ def sure(run: Run) -> list[Leak]:
 
 def main(arguments: Iterable[str] | None = None) -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", default="10,20,50,100,200")
     options = parser.parse_args(None if arguments is None else list(arguments))
     totals: dict[str, Callable[[list[int]], bool]] = {
-        "line through the total, r > 0.5": lambda total: line_through(total, skipped=0.0, least=0.5),
-        "the same after a fifth, r > 0.9": lambda total: line_through(total, skipped=0.2, least=0.9),
+        "line through the total, r > 0.5": lambda total: line_through(
+            total, skipped=0.0, least=0.5
+        ),
+        "the same after a fifth, r > 0.9": lambda total: line_through(
+            total, skipped=0.2, least=0.9
+        ),
     }
     print(f"{options.seeds} seeds of {len(LEAKS)} leaks and {len(LOOK_ALIKES)} look-alikes")
     print(f"{'steps':>5}  {'detector':32}  {'P / R':11}   {'false alarms':12}  before they show")
@@ -112,7 +121,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
 def attacked(seeds: int) -> None:
     """Prints what comes of the runs of ``leak_attacks``."""
-    for name, programs in (("look-alikes", leak_attacks.LOOK_ALIKES), ("leaks", leak_attacks.LEAKS)):
+    for name, programs in (
+        ("look-alikes", leak_attacks.LOOK_ALIKES),
+        ("leaks", leak_attacks.LEAKS),
+    ):
         alarms, runs, wanted = 0, 0, 0
         for program in programs.values():
             for seed in range(seeds):
@@ -120,7 +132,9 @@ def attacked(seeds: int) -> None:
                 wanted += program(run).sure
                 alarms += bool(sure(run))
                 runs += 1
-        print(f"{len(programs)} other {name}: {alarms} of {runs} proven or likely ({wanted} ought to be)")
+        print(
+            f"{len(programs)} other {name}: {alarms} of {runs} proven or likely ({wanted} ought to be)"
+        )
 
 
 if __name__ == "__main__":

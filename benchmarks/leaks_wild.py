@@ -1,10 +1,12 @@
 """What vramlens says of programs that it was not made for: live, as scripts, and by no_leaks.
 
-    python benchmarks/leaks_wild.py [NAME...] [--ways live script no_leaks] [--bundles loops servers] [-v]
+    python benchmarks/leaks_wild.py [NAME...] [--ways live script no_leaks] [--bundles loops
+    servers] [-v]
 
-A leak is *found* where it is proven or likely, or where "Cannot tell" says what grew and no owner can be named.
-*Owner* and *statement* are right where the answer names the words and lines that ``tests/leaks/wild`` marks; *bytes*
-where they are within 5 % of the truth: by construction, or else of what malloc counted.
+A leak is *found* where it is proven or likely, or where "Cannot tell" says what grew and no owner
+can be named. *Owner* and *statement* are right where the answer names the words and lines that
+``tests/leaks/wild`` marks; *bytes* where they are within 5 % of the truth: by construction, or else
+of what malloc counted.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="wild") as folder:
         nurseries = {False: WildNursery(folder, ())}
         for program in chosen:
-            needs_frameworks = any(f"import {name.split('.')[0]}" in program.text for name in FRAMEWORKS)
+            needs_frameworks = any(
+                f"import {name.split('.')[0]}" in program.text for name in FRAMEWORKS
+            )
             if needs_frameworks not in nurseries:
                 nurseries[needs_frameworks] = WildNursery(folder, FRAMEWORKS)
             nursery = nurseries[needs_frameworks]
@@ -49,7 +53,12 @@ def main() -> None:
                 witness = nursery.run(program, "bytes")
                 counted_bytes = slope(witness["bytes"]) if "bytes" in witness else 0.0
                 if arguments.ways == ["bytes"]:
-                    print(program.name, round(counted_bytes), program.bytes_per_step, witness.get("error", ""))
+                    print(
+                        program.name,
+                        round(counted_bytes),
+                        program.bytes_per_step,
+                        witness.get("error", ""),
+                    )
                     continue
                 true_bytes = counted_bytes
             for way in arguments.ways:
@@ -59,7 +68,10 @@ def main() -> None:
                 sums[way].update(name for name, is_so in points.items() if is_so)
                 wrong = [name for name, is_so in points.items() if is_so == (name == "alarm")]
                 if wrong or "error" in answer:
-                    print(f"{way:9} {program.name:26} {' '.join(wrong)} (true {true_bytes:,.0f})", flush=True)
+                    print(
+                        f"{way:9} {program.name:26} {' '.join(wrong)} (true {true_bytes:,.0f})",
+                        flush=True,
+                    )
                 if "error" in answer:
                     print(answer["error"][-700:])
                 if arguments.verbose:

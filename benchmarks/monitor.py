@@ -1,11 +1,13 @@
-"""What watching costs, without a GPU: the screen at 10 Hz on eight GPUs, the monitor's thread, the file for ``top``.
+"""What watching costs, without a GPU: the screen at 10 Hz on eight GPUs, the monitor's thread, the
+file for ``top``.
 
     python benchmarks/monitor.py [SECONDS]
 
-The driver is a fake one that answers at once (``tests/monitor/fake_nvml.py``): what is measured is vramlens and
-textual; ``benchmarks/monitor_gpu.py`` measures with a real driver. The screen runs in a pseudo-terminal of 120 x 40,
-all figures change at every look, and processor time is the process's own, user and system, all threads, after two
-seconds of start-up; a loop that only wakes up ten times a second is measured beside it. Prints one JSON object.
+The driver is a fake one that answers at once (``tests/monitor/fake_nvml.py``): what is measured is
+vramlens and textual; ``benchmarks/monitor_gpu.py`` measures with a real driver. The screen runs in
+a pseudo-terminal of 120 x 40, all figures change at every look, and processor time is the process's
+own, user and system, all threads, after two seconds of start-up; a loop that only wakes up ten
+times a second is measured beside it. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ def cpu_s() -> float:
 def screen_child(out: int) -> None:
     """In the child: the screen on eight fake GPUs whose figures all change; writes what it cost."""
     from monitor.fake_nvml import plug_in, several
-    from vramlens.monitor.screen import Screen
-    from vramlens.monitor.watching import Watching
+    from vramlens.monitor.top.screen import Screen
+    from vramlens.monitor.top.watching import Watching
 
     nvml, dice = plug_in(several()), random.Random(0)
     watching = Watching()
@@ -66,7 +68,11 @@ def screen_child(out: int) -> None:
 
         def end(self) -> None:
             used, began, first = self.at
-            result = {"cpu_s": cpu_s() - used, "wall_s": time.monotonic() - began, "looks": looks[0] - first}
+            result = {
+                "cpu_s": cpu_s() - used,
+                "wall_s": time.monotonic() - began,
+                "looks": looks[0] - first,
+            }
             os.write(out, json.dumps(result).encode())
             self.exit()
 
@@ -114,8 +120,9 @@ def idle() -> dict[str, float]:
 
 def threads() -> dict[str, dict[str, float]]:
     """Processor time of one sample of the monitor, and of one file for ``top``, on one GPU."""
-    from monitor.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
     from monitor.test_inside import Cuda
+
+    from monitor.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
     from vramlens.monitor import Monitor, publisher, sampler
 
     plug_in(FakeNvml(Gpu(uuid_of(0))))
@@ -136,7 +143,10 @@ def threads() -> dict[str, dict[str, float]]:
                 call()
             costs.append((time.thread_time() - began) / 50)
         middle = sorted(costs)[4]
-        found[name] = {"us_a_sample": round(middle * 1e6, 1), "core_percent_at_1_hz": round(100 * middle, 4)}
+        found[name] = {
+            "us_a_sample": round(middle * 1e6, 1),
+            "core_percent_at_1_hz": round(100 * middle, 4),
+        }
     began = time.thread_time()
     for _ in range(1000):
         monitor.step()

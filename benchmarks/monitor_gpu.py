@@ -1,11 +1,12 @@
-"""The monitor against nvidia-smi and memory_stats, side by side over a run, with two processes on one GPU.
+"""The monitor against nvidia-smi and memory_stats, side by side over a run, with two processes on
+one GPU.
 
     python benchmarks/monitor_gpu.py OUT
 
-needs a CUDA GPU, takes about 40 seconds, prints a table and writes ``OUT/monitor_gpu.json``. The first process trains;
-the second holds a block of known size. At each moment one after the other is asked: this process's monitor,
-``torch.cuda.memory_stats``, nvidia-smi and, as another program, ``vramlens top --json``. Ends with exit code 1 where
-figures differ that must not.
+needs a CUDA GPU, takes about 40 seconds, prints a table and writes ``OUT/monitor_gpu.json``. The
+first process trains; the second holds a block of known size. At each moment one after the other is
+asked: this process's monitor, ``torch.cuda.memory_stats``, nvidia-smi and, as another program,
+``vramlens top --json``. Ends with exit code 1 where figures differ that must not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import nn
 
 import vramlens
-from vramlens.capture.steps import StepCounter
+from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.monitor import Monitor
 from vramlens.monitor.publisher import Publisher
 
@@ -48,7 +49,9 @@ def smi(query: str, kind: str = "gpu") -> list[list[str]]:
 def top() -> dict:
     """What another program sees."""
     code = "import sys; from vramlens.cli.main import main; sys.exit(main(['top', '--json']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
     return json.loads(done.stdout)
 
 
@@ -58,12 +61,27 @@ def moment(monitor: Monitor) -> dict:
     sample = monitor.sample()
     stats = torch.cuda.memory_stats()
     uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid)
-    row = next(row for row in smi("uuid,memory.total,memory.used,memory.reserved,memory.free") if row[0] == uuid)
-    processes = {int(pid): int(size) * MIB for pid, size in smi("pid,used_memory", "compute-apps") if size.isdecimal()}
+    row = next(
+        row
+        for row in smi("uuid,memory.total,memory.used,memory.reserved,memory.free")
+        if row[0] == uuid
+    )
+    processes = {
+        int(pid): int(size) * MIB
+        for pid, size in smi("pid,used_memory", "compute-apps")
+        if size.isdecimal()
+    }
     time.sleep(1.1)  # the publisher's next file
     seen = next(device for device in top()["devices"] if device["uuid"] == uuid)
     device = sample.devices[0]
-    mine = next((one for one in seen["processes"] or [] if one["inside"] and one["inside"]["pid"] == os.getpid()), None)
+    mine = next(
+        (
+            one
+            for one in seen["processes"] or []
+            if one["inside"] and one["inside"]["pid"] == os.getpid()
+        ),
+        None,
+    )
     return {
         "monitor": {
             "total": device.total_bytes,
@@ -102,13 +120,16 @@ def checks(rows: list[dict]) -> dict[str, bool]:
     """What must hold in every row."""
     found = {
         "monitor: allocated and reserved are memory_stats'": all(
-            row["monitor"][key] == row["torch"][key] for row in rows for key in ("allocated", "reserved")
+            row["monitor"][key] == row["torch"][key]
+            for row in rows
+            for key in ("allocated", "reserved")
         ),
         "monitor: free within 64 MiB of nvidia-smi": all(
             abs(row["monitor"]["free"] - row["smi"]["free"]) <= 64 * MIB for row in rows
         ),
         "monitor: used within 64 MiB of nvidia-smi's used and reserved": all(
-            abs(row["monitor"]["used"] - row["smi"]["used"] - row["smi"]["reserved"]) <= 64 * MIB for row in rows
+            abs(row["monitor"]["used"] - row["smi"]["used"] - row["smi"]["reserved"]) <= 64 * MIB
+            for row in rows
         ),
         "top: the kinds sum to the total": all(
             sum(row["top"]["kinds"].values()) == row["top"]["total"] for row in rows
@@ -141,7 +162,9 @@ def main() -> int:
     publisher.start()
     kept: list[torch.Tensor] = []
     rows = []
-    other = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     with Monitor(1.0, alerts=["growth > 5MiB/step"]) as monitor:
         for number in range(MOMENTS):
             for _ in range(20):
@@ -162,8 +185,21 @@ def main() -> int:
     publisher.stop()
     other.communicate("")
     summary = monitor.summary()
-    print(f"{torch.cuda.get_device_name()}, driver {top()['driver']}, torch {torch.__version__}; MiB\n")
-    header = ("allocated", "(torch)", "reserved", "(torch)", "used", "(smi)", "free", "(smi)", "top: other", "live")
+    print(
+        f"{torch.cuda.get_device_name()}, driver {top()['driver']}, torch {torch.__version__}; MiB\n"
+    )
+    header = (
+        "allocated",
+        "(torch)",
+        "reserved",
+        "(torch)",
+        "used",
+        "(smi)",
+        "free",
+        "(smi)",
+        "top: other",
+        "live",
+    )
     print("  ".join(f"{word:>10}" for word in header))
     for row in rows:
         kinds = row["top"]["kinds"]
@@ -175,13 +211,18 @@ def main() -> int:
         print("  ".join(f"{cell / MIB:10,.0f}" for cell in cells))
     found = checks(rows)
     found["monitor: the planted growth of 8 MiB a step within 5 %"] = any(
-        alert.metric == "growth" and abs(alert.value - LEAK) < 0.05 * LEAK for alert in summary.alerts
+        alert.metric == "growth" and abs(alert.value - LEAK) < 0.05 * LEAK
+        for alert in summary.alerts
     )
-    found["monitor thread: under 0.1 % of a core at one sample a second"] = cost["monitor_share"] < 1e-3
+    found["monitor thread: under 0.1 % of a core at one sample a second"] = (
+        cost["monitor_share"] < 1e-3
+    )
     found["file for top: under 0.1 % of a core at one a second"] = cost["publisher_share"] < 1e-3
     found["the GPU's queue is left alone"] = queue["still_running"]
     print("\n" + str(summary))
-    print(f"\nmonitor: {cost['monitor_us']:.0f} us of a core a sample; file for top: {cost['publisher_us']:.0f} us")
+    print(
+        f"\nmonitor: {cost['monitor_us']:.0f} us of a core a sample; file for top: {cost['publisher_us']:.0f} us"
+    )
     for what, holds in found.items():
         print(f"{'ok ' if holds else 'NOT'} {what}")
     result = {
@@ -199,9 +240,14 @@ def main() -> int:
 
 
 def own_cost() -> dict[str, float]:
-    """Processor time of a sample and of a file, on this machine with its real driver, the first of each apart."""
+    """Processor time of a sample and of a file, on this machine with its real driver, the first
+    of each apart.
+    """
     rounds = 100
-    monitor, publisher = Monitor(60.0), Publisher(StepCounter(), path=f"/dev/shm/vramlens-{os.getpid()}.inside")
+    monitor, publisher = (
+        Monitor(60.0),
+        Publisher(StepCounter(), path=f"/dev/shm/vramlens-{os.getpid()}.inside"),
+    )
     found: dict[str, float] = {}
     for name, call in (("monitor", monitor.sample), ("publisher", publisher.write)):
         call()

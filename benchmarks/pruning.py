@@ -1,11 +1,12 @@
-"""What pruning, quantisation and small optimizers do to bytes, and which of them come back: exact, on the CPU.
+"""What pruning, quantisation and small optimizers do to bytes, and which of them come back: exact,
+on the CPU.
 
     python benchmarks/pruning.py
 
-Each way begins with the same GPT and AdamW after one training step, is applied to the linear layers of its blocks, and
-goes on for one more (what does not train: for one forward). Counted are the tensors themselves and, by a simulated
-device that counts every storage (``CountingMeter``; on the CPU), all that is alive afterwards and the peak of a step.
-Prints a table in Markdown.
+Each way begins with the same GPT and AdamW after one training step, is applied to the linear layers
+of its blocks, and goes on for one more (what does not train: for one forward). Counted are the
+tensors themselves and, by a simulated device that counts every storage (``CountingMeter``; on the
+CPU), all that is alive afterwards and the peak of a step. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ MIB = 2**20
 
 
 class WeightOnly(nn.Module):
-    """A linear layer whose weights are int8 with a scale a row; a float copy is made for the time of its forward."""
+    """A linear layer whose weights are int8 with a scale a row; a float copy is made for the
+    time of its forward.
+    """
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -65,8 +68,17 @@ def made_permanent(model: nn.Module) -> None:
 def narrower(model: nn.Module) -> None:
     """Half of each feed-forward layer's neurons, really taken out: the layers are smaller ones."""
     for block in model.blocks:
-        keep = block.up.weight.detach().norm(dim=1).topk(block.up.out_features // 2).indices.sort().values
-        up, down = nn.Linear(block.up.in_features, len(keep)), nn.Linear(len(keep), block.down.out_features)
+        keep = (
+            block.up.weight.detach()
+            .norm(dim=1)
+            .topk(block.up.out_features // 2)
+            .indices.sort()
+            .values
+        )
+        up, down = (
+            nn.Linear(block.up.in_features, len(keep)),
+            nn.Linear(len(keep), block.down.out_features),
+        )
         with torch.no_grad():
             up.weight.copy_(block.up.weight[keep])
             up.bias.copy_(block.up.bias[keep])
@@ -108,22 +120,32 @@ def half(model: nn.Module) -> None:
 
 def size(tensor: Any) -> int:
     if tensor.layout is torch.sparse_csr:
-        return sum(size(part) for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
+        return sum(
+            size(part) for part in (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+        )
     return tensor.numel() * tensor.element_size()
 
 
 def held(model: nn.Module) -> dict[int, Any]:
-    """Every tensor that modules hold: parameters, buffers (masks), and plain attributes (what a mask makes)."""
+    """Every tensor that modules hold: parameters, buffers (masks), and plain attributes (what a
+    mask makes).
+    """
     found: dict[int, Any] = {}
     for module in model.modules():
-        for value in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
+        for value in [
+            *module._parameters.values(),
+            *module._buffers.values(),
+            *vars(module).values(),
+        ]:
             if isinstance(value, torch.Tensor):
                 found[id(value)] = value
     return found
 
 
 def measured(change: Callable[[nn.Module], None] | None, how: str) -> dict[str, int]:
-    """Bytes by kind after a change. how: ``train`` (a new optimizer), ``keep`` (the old one goes on), ``infer``."""
+    """Bytes by kind after a change. how: ``train`` (a new optimizer), ``keep`` (the old one goes
+    on), ``infer``.
+    """
     torch.manual_seed(0)
     with CountingMeter() as meter:
         model = GPT(2048, 256, 4, context=128)
@@ -141,7 +163,9 @@ def measured(change: Callable[[nn.Module], None] | None, how: str) -> dict[str, 
         if change is not None:
             change(model)
         if how == "train":
-            optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+            optimizer = torch.optim.AdamW(
+                [p for p in model.parameters() if p.requires_grad], lr=1e-4
+            )
         gc.collect()
         meter.restart()
         if how == "infer":
@@ -162,25 +186,33 @@ def measured(change: Callable[[nn.Module], None] | None, how: str) -> dict[str, 
 
 
 def dynamic_bytes() -> str:
-    """PyTorch's own dynamic quantisation, whose packed weights no tensor shows: unpacked to count them."""
+    """PyTorch's own dynamic quantisation, whose packed weights no tensor shows: unpacked to
+    count them.
+    """
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return "not measured: this PyTorch has no engine for it"
     torch.manual_seed(0)
     model = GPT(2048, 256, 4, context=128)
     warnings.simplefilter("ignore")
     try:
-        changed = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear}, torch.qint8)
+        changed = torch.ao.quantization.quantize_dynamic(
+            copy.deepcopy(model), {nn.Linear}, torch.qint8
+        )
     except Exception as error:
         return f"not measured: {type(error).__name__}: {error}"
     before = sum(size(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear))
-    weights = [layer.weight() for layer in changed.modules() if callable(getattr(layer, "weight", None))]
+    weights = [
+        layer.weight() for layer in changed.modules() if callable(getattr(layer, "weight", None))
+    ]
     scales = sum(8 + 8 for _ in weights)
     after = sum(weight.numel() for weight in weights) + scales
     return f"{before / MIB:.2f} MiB of linear weights become {after / MIB:.2f} MiB ({after / before - 1:+.0%})"
 
 
 def optimizer_bytes() -> str:
-    """The state of torchao's small optimizers, where it is installed; eager, which bytes do not mind."""
+    """The state of torchao's small optimizers, where it is installed; eager, which bytes do not
+    mind.
+    """
     if find_spec("torchao") is None:
         return "not measured: torchao is not installed"
     small = importlib.import_module("torchao.optim")
@@ -192,7 +224,12 @@ def optimizer_bytes() -> str:
         optimizer = kind(model.parameters(), lr=1e-4)
         functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
         optimizer.step()
-        state = [t for one in optimizer.state.values() for t in one.values() if isinstance(t, torch.Tensor)]
+        state = [
+            t
+            for one in optimizer.state.values()
+            for t in one.values()
+            if isinstance(t, torch.Tensor)
+        ]
         found.append(f"{kind.__name__} {sum(map(flat_size, state)) / MIB:.2f} MiB")
     return ", ".join(found)
 
@@ -221,7 +258,10 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|---:|")
     for name, change, how in ways:
         found = measured(change, how)
-        cells = [f"{found[key] / MIB:.2f}" for key in ("model", "gradients", "optimizer", "alive", "peak")]
+        cells = [
+            f"{found[key] / MIB:.2f}"
+            for key in ("model", "gradients", "optimizer", "alive", "peak")
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
     print(f"\nMiB, torch {torch.__version__}. Dynamic quantisation: {dynamic_bytes()}.")
     print(f"The optimizer's state: {optimizer_bytes()}.")

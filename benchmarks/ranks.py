@@ -2,10 +2,11 @@
 
     python benchmarks/ranks.py [JOBS] [CLEAN]
 
-makes JOBS jobs (default 600) of 2 to 256 ranks out of real recordings of seventeen kinds (tests/planted_ranks.py), in
-each of which one rank has one known cause in a size from 2.5 to 50 % of the peak, with and without marks of steps; and
-CLEAN jobs (default 120) without any. Prints what was planted against what was said, and exits with 1 under 95 % or
-with a single false alarm. Some of the recordings are made as long as 200,000 events.
+makes JOBS jobs (default 600) of 2 to 256 ranks out of real recordings of seventeen kinds
+(tests/support/planted_ranks.py), in each of which one rank has one known cause in a size from 2.5
+to 50 % of the peak, with and without marks of steps; and CLEAN jobs (default 120) without any.
+Prints what was planted against what was said, and exits with 1 under 95 % or with a single false
+alarm. Some of the recordings are made as long as 200,000 events.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from planted_ranks import BASES, CAUSES, CLEAN, NotPossible, base_of, job
+from support.planted_ranks import BASES, CAUSES, CLEAN, NotPossible, base_of, job
 from vramlens.ranks import compare
 
 SHARES = (0.025, 0.04, 0.08, 0.2, 0.5)
@@ -50,7 +51,9 @@ def main() -> None:
         ok = said == [((odd,), cause)]
         right += ok
         table[name][
-            "right" if ok else ", ".join(f"{c}{'' if r == (odd,) else ' elsewhere'}" for r, c in said) or "silent"
+            "right"
+            if ok
+            else ", ".join(f"{c}{'' if r == (odd,) else ' elsewhere'}" for r, c in said) or "silent"
         ] += 1
         if ok and line:
             place = compare(ranks).differences[0].place
@@ -64,14 +67,22 @@ def main() -> None:
         world = chance.choice((2, 4, 8, 16)) if kind != "same" else chance.choice(WORLDS)
         if len(base.events) > 20_000:
             world = min(world, 4)
-        said = [(one.ranks, one.cause, one.bytes) for one in compare(CLEAN[kind](base, world, number)).differences]
-        # The longest sequences of all on one rank: leveling them lowers the job's peak, so it is no false alarm.
-        worth = kind == "lengths" and all(c == "uneven_batch" and b > 0.2 * base.peak for _, c, b in said)
+        said = [
+            (one.ranks, one.cause, one.bytes)
+            for one in compare(CLEAN[kind](base, world, number)).differences
+        ]
+        # The longest sequences of all on one rank: leveling them lowers the job's peak, so it is no
+        #     false alarm.
+        worth = kind == "lengths" and all(
+            c == "uneven_batch" and b > 0.2 * base.peak for _, c, b in said
+        )
         if said and worth:
             table[f"clean, {kind}"]["worth acting on: uneven_batch by 20 % and more"] += 1
             continue
         alarms += bool(said)
-        table[f"clean, {kind}"]["right" if not said else ", ".join(sorted({cause for _, cause, _ in said}))] += 1
+        table[f"clean, {kind}"][
+            "right" if not said else ", ".join(sorted({cause for _, cause, _ in said}))
+        ] += 1
         if said:
             print("alarm:", kind, world, base.name, number, base.peak, said[:3], file=sys.stderr)
     for name, counts in table.items():

@@ -3,8 +3,9 @@
     python benchmarks/replay.py DATA            # a folder of recordings, each with its truth beside it
     python benchmarks/replay.py DATA --only speed
 
-DATA/NAME.pickle.xz is a recording, DATA/NAME.json what the allocator itself said. A truth whose program asked for other
-allocations than the recording holds (another number of steps) is left out of the what-ifs.
+DATA/NAME.pickle.xz is a recording, DATA/NAME.json what the allocator itself said. A truth whose
+program asked for other allocations than the recording holds (another number of steps) is left out
+of the what-ifs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ DATA = Path()
 
 @cache
 def trace_of(name: str) -> Trace:
-    return read_snapshot(io.BytesIO(lzma.decompress((DATA / f"{name}.pickle.xz").read_bytes())), name)
+    return read_snapshot(
+        io.BytesIO(lzma.decompress((DATA / f"{name}.pickle.xz").read_bytes())), name
+    )
 
 
 @cache
@@ -66,7 +69,9 @@ def proven(name: str) -> Proven:
 
 
 def self_replays() -> None:
-    """Each folder: recordings, exact ones (from the file alone), those with the measured peaks and counters."""
+    """Each folder: recordings, exact ones (from the file alone), those with the measured peaks
+    and counters.
+    """
     print("| folder | recordings | exact | peaks and counters equal |\n|---|---:|---:|---:|")
     counts: dict[str, list[int]] = {}
     for path in sorted(DATA.rglob("*.pickle.xz")):
@@ -75,7 +80,11 @@ def self_replays() -> None:
             continue
         trace, stats = trace_of(name), truth_of(name)["stats"]
         row = counts.setdefault(str(Path(name).parent), [0, 0, 0])
-        found = {index: prove(trace, device) for index, device in trace.devices.items() if len(device.events)}
+        found = {
+            index: prove(trace, device)
+            for index, device in trace.devices.items()
+            if len(device.events)
+        }
         row[0] += 1
         row[1] += all(one.recorded.exact for one in found.values())
         assert trace.main_device is not None
@@ -98,13 +107,17 @@ def pairs() -> list[tuple[str, str]]:
             ours, theirs = truth_of(source), truth_of(name)
             counts = [one["stats"]["allocation.all.allocated"] for one in (ours, theirs)]
             # Failures make cuDNN ask for other workspaces; all else is the same program or not.
-            if counts[0] == counts[1] or (theirs["stats"]["num_ooms"] and "oom_message" not in ours):
+            if counts[0] == counts[1] or (
+                theirs["stats"]["num_ooms"] and "oom_message" not in ours
+            ):
                 found.append((source, name))
     return found
 
 
 def what_ifs() -> None:
-    print("\n| truth | from | predicted | range | measured | retries (measured) | outcome (measured) |")
+    print(
+        "\n| truth | from | predicted | range | measured | retries (measured) | outcome (measured) |"
+    )
     print("|---|---|---:|---|---:|---:|---|")
     rows: list[tuple[WhatIf, dict[str, Any]]] = []
     for source, name in pairs():
@@ -129,27 +142,48 @@ def what_ifs() -> None:
 def summarize(rows: list[tuple[WhatIf, dict[str, Any]]]) -> None:
     truths = [truth["stats"]["reserved_bytes.all.peak"] for _, truth in rows]
     equal = [row.peak_reserved_bytes == truth for (row, _), truth in zip(rows, truths, strict=True)]
-    inside = [row.low_bytes <= truth <= row.high_bytes for (row, _), truth in zip(rows, truths, strict=True)]
-    expandable = [good for good, (row, _) in zip(equal, rows, strict=True) if row.settings.expandable_segments]
+    inside = [
+        row.low_bytes <= truth <= row.high_bytes
+        for (row, _), truth in zip(rows, truths, strict=True)
+    ]
+    expandable = [
+        good for good, (row, _) in zip(equal, rows, strict=True) if row.settings.expandable_segments
+    ]
     widths = [(row.high_bytes - row.low_bytes) / row.peak_reserved_bytes for row, _ in rows]
-    unsure = [width for width, (row, _) in zip(widths, rows, strict=True) if row.confidence != "exact"]
+    unsure = [
+        width for width, (row, _) in zip(widths, rows, strict=True) if row.confidence != "exact"
+    ]
     wrong = sum(row.oom not in (None, "oom_message" in truth) for row, truth in rows)
-    print(f"\n{len(rows)} what-ifs: {sum(equal)} equal to the byte, {sum(inside)} inside their range;", end=" ")
+    print(
+        f"\n{len(rows)} what-ifs: {sum(equal)} equal to the byte, {sum(inside)} inside their range;",
+        end=" ",
+    )
     print(f"under expandable segments {sum(expandable)} of {len(expandable)} equal.")
-    print(f"Width of the range: median {statistics.median(widths):.2%}, of those not exact", end=" ")
+    print(
+        f"Width of the range: median {statistics.median(widths):.2%}, of those not exact", end=" "
+    )
     print(f"{statistics.median(unsure):.2%}, widest {max(widths):.1%}.")
     print(f"Live or die: {wrong} wrong, {sum(row.oom is None for row, _ in rows)} not told.")
 
 
 def speed(runs: int = 7) -> None:
-    print(f"\n{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; best of {runs} runs.\n")
-    print("| recording | events | proof | one what-if, driver's order | tune |\n|---|---:|---:|---:|---:|")
+    print(
+        f"\n{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; best of {runs} runs.\n"
+    )
+    print(
+        "| recording | events | proof | one what-if, driver's order | tune |\n|---|---:|---:|---:|---:|"
+    )
     for name in ("recordings/gpt_varlen", "recordings/million"):
         found, trace = proven(name), trace_of(name)
         events = len(found.device.events)
         native = found.recorded.settings.native(found.recorded.version)
         proof = best(lambda trace=trace, found=found: prove(trace, found.device), runs)
-        one = best(lambda found=found, native=native: found.replay.run(native, addresses=0, completion=0, seed=0), runs)
+        one = best(
+            lambda found=found, native=native: found.replay.run(
+                native, addresses=0, completion=0, seed=0
+            ),
+            runs,
+        )
         cap = int(found.recorded.peak_reserved_bytes * 0.95)
         tuned = best(lambda trace=trace, cap=cap: tune_trace(trace, cap_bytes=cap), 2)
         settings = len(tune_trace(trace, cap_bytes=cap).tried)
@@ -170,7 +204,9 @@ def best(what: Any, runs: int) -> float:
 
 def main() -> None:
     global DATA
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", choices=("exact", "what-if", "speed"))
     arguments = parser.parse_args()

@@ -1,16 +1,20 @@
-"""Holds the replay against new runs on a GPU: predictions are written down first, then the runs are measured.
+"""Holds the replay against new runs on a GPU: predictions are written down first, then the runs are
+measured.
 
     python benchmarks/replay_gpu.py OUT               # about three minutes on one GPU
     python benchmarks/replay_gpu.py OUT --only hard   # one part: models, fuzz, hard, recorder
 
 1. Every program runs once under PyTorch's default settings, without a limit, and is recorded.
-2. From those recordings alone its runs under other settings and limits are predicted: OUT/predictions.json, with its
+2. From those recordings alone its runs under other settings and limits are predicted:
+OUT/predictions.json, with its
    SHA-256 beside it and on the screen.
-3. Only then are they measured: OUT/measured.json; OUT/results.md and OUT/results.json hold the two side by side.
-4. Every recording made on the way, and more that are made to be hard to replay, is replayed under its own settings.
+3. Only then are they measured: OUT/measured.json; OUT/results.md and OUT/results.json hold the two
+side by side.
+4. Every recording made on the way, and more that are made to be hard to replay, is replayed under
+its own settings.
 
-OUT/recordings.tar holds recordings with what the allocator itself said (``NAME.pickle.xz``, ``NAME.json``): first those
-that did not come out, then the small ones.
+OUT/recordings.tar holds recordings with what the allocator itself said (``NAME.pickle.xz``,
+``NAME.json``): first those that did not come out, then the small ones.
 """
 
 from __future__ import annotations
@@ -49,7 +53,12 @@ CONFS = (
     "expandable_segments:True,max_split_size_mb:64",
     "garbage_collection_threshold:0.7,max_split_size_mb:128",
 )
-LIMITED = ("", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.7")
+LIMITED = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "garbage_collection_threshold:0.7",
+)
 SHARES = (0.9, 0.75)
 """Of what the default settings reserved: limits to predict and measure under."""
 SMALL_BYTES, KEPT_BYTES = 80_000, 30_000_000
@@ -101,7 +110,12 @@ def perform(run: Run, path: Path) -> None:
         _recording = vramlens.record(f"{path}.vram")
     if run.program not in BEGINS_ITSELF:
         begin_recording(torch)
-    truth: dict[str, Any] = {"workload": run.program, "conf": run.conf, "seed": run.seed, "cap_bytes": run.cap_bytes}
+    truth: dict[str, Any] = {
+        "workload": run.program,
+        "conf": run.conf,
+        "seed": run.seed,
+        "cap_bytes": run.cap_bytes,
+    }
     more = [lambda: begin_recording(torch)] if run.program in BEGINS_ITSELF else []
     try:
         PROGRAMS[run.program](torch, run.seed, *more)
@@ -110,7 +124,9 @@ def perform(run: Run, path: Path) -> None:
     torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
     truth |= {
-        "stats": {key: value for key, value in stats.items() if ".all." in key or key.startswith("num_")},
+        "stats": {
+            key: value for key, value in stats.items() if ".all." in key or key.startswith("num_")
+        },
         "mem_get_info": torch.cuda.mem_get_info(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(0),
@@ -140,13 +156,20 @@ def perform_all(runs: list[Run], folder: Path, until: float) -> list[Run]:
         words = [str(folder / run.name), "--perform", json.dumps(asdict(run))]
         try:
             done = subprocess.run(
-                [sys.executable, __file__, *words], env=environment, check=False, capture_output=True, timeout=LONGEST_S
+                [sys.executable, __file__, *words],
+                env=environment,
+                check=False,
+                capture_output=True,
+                timeout=LONGEST_S,
             )
         except subprocess.TimeoutExpired:
             print(f"{run.name}: took more than {LONGEST_S} s", flush=True)
             return False
         if done.returncode:
-            print(f"{run.name}: {done.stderr.decode(errors='replace').strip().splitlines()[-1:]}", flush=True)
+            print(
+                f"{run.name}: {done.stderr.decode(errors='replace').strip().splitlines()[-1:]}",
+                flush=True,
+            )
         return done.returncode == 0
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +185,9 @@ def read(path: Path) -> Any:
         return vramlens.load(f"{path}.vram")
     from vramlens.read.snapshot import read_snapshot
 
-    return read_snapshot(io.BytesIO(lzma.decompress(Path(f"{path}.pickle.xz").read_bytes())), path.name)
+    return read_snapshot(
+        io.BytesIO(lzma.decompress(Path(f"{path}.pickle.xz").read_bytes())), path.name
+    )
 
 
 def truth_of(path: Path) -> dict[str, Any]:
@@ -171,7 +196,9 @@ def truth_of(path: Path) -> dict[str, Any]:
 
 
 def predict(base: Run, folder: Path) -> list[dict[str, Any]]:
-    """What the runs of a program under other settings and limits will lead to, from its default recording."""
+    """What the runs of a program under other settings and limits will lead to, from its default
+    recording.
+    """
     from vramlens.replay import prove
     from vramlens.replay.what_if import ask, question
 
@@ -180,7 +207,9 @@ def predict(base: Run, folder: Path) -> list[dict[str, Any]]:
     reserved = proven.recorded.peak_reserved_bytes
     runs = [Run(base.program, conf, 0, base.seed) for conf in CONFS[1:] if "garbage" not in conf]
     for share in SHARES:
-        cap = int(reserved * share) // (2 * MIB) * 2 * MIB + MIB  # between two sizes that can be reserved
+        cap = (
+            int(reserved * share) // (2 * MIB) * 2 * MIB + MIB
+        )  # between two sizes that can be reserved
         runs += [Run(base.program, conf, cap, base.seed) for conf in LIMITED]
     rows = ask(proven, [question(proven, run.conf, run.cap_bytes or None) for run in runs])
     return [
@@ -216,7 +245,11 @@ def compare(prediction: dict[str, Any], folder: Path, base_requests: list[int]) 
     truth, trace = truth_of(folder / run.name), read(folder / run.name)
     stats, asked = truth["stats"], requests_in(trace)
     died = "oom_message" in truth
-    peak, low, high = stats["reserved_bytes.all.peak"], prediction["low_bytes"], prediction["high_bytes"]
+    peak, low, high = (
+        stats["reserved_bytes.all.peak"],
+        prediction["low_bytes"],
+        prediction["high_bytes"],
+    )
     if asked != base_requests[: len(asked)]:
         verdict = "asked for other memory"  # after a caught failure, a program is another
     elif peak == prediction["peak_reserved_bytes"]:
@@ -235,7 +268,9 @@ def compare(prediction: dict[str, Any], folder: Path, base_requests: list[int]) 
 
 
 def self_replay(name: str, folder: Path) -> dict[str, Any]:
-    """One recording under its own settings: exact or not, and whether the counters are those of memory_stats."""
+    """One recording under its own settings: exact or not, and whether the counters are those of
+    memory_stats.
+    """
     from vramlens.errors import VramlensError
     from vramlens.replay import prove
 
@@ -245,10 +280,24 @@ def self_replay(name: str, folder: Path) -> dict[str, Any]:
     except VramlensError as error:
         return {"name": name, "exact": False, "counters_that_differ": [], "why": str(error)}
     recorded, summary, stats = proven.recorded, proven.replay.summary, truth["stats"]
-    figures = {"reserved_bytes.all.peak": "peak_reserved", "allocated_bytes.all.peak": "peak_allocated"}
-    figures |= {"requested_bytes.all.peak": "peak_requested", "active_bytes.all.peak": "peak_active"}
-    figures |= {"num_ooms": "ooms", "num_alloc_retries": "retries", "num_device_alloc": "device_allocs"}
-    differ = [] if recorded.warm else [key for key, ours in figures.items() if stats.get(key) != summary[ours]]
+    figures = {
+        "reserved_bytes.all.peak": "peak_reserved",
+        "allocated_bytes.all.peak": "peak_allocated",
+    }
+    figures |= {
+        "requested_bytes.all.peak": "peak_requested",
+        "active_bytes.all.peak": "peak_active",
+    }
+    figures |= {
+        "num_ooms": "ooms",
+        "num_alloc_retries": "retries",
+        "num_device_alloc": "device_allocs",
+    }
+    differ = (
+        []
+        if recorded.warm
+        else [key for key, ours in figures.items() if stats.get(key) != summary[ours]]
+    )
     first = recorded.first_difference
     return {
         "name": name,
@@ -258,7 +307,9 @@ def self_replay(name: str, folder: Path) -> dict[str, Any]:
         "segment_events": recorded.segment_events,
         "failed_requests": recorded.failed_requests,
         "counters_that_differ": differ,
-        "why": "" if first is None else f"event {first.event}: {first.recorded}; replayed {first.simulated}",
+        "why": ""
+        if first is None
+        else f"event {first.event}: {first.recorded}; replayed {first.simulated}",
     }
 
 
@@ -287,11 +338,17 @@ def fuzz_runs() -> list[Run]:
 
 
 def hard_runs() -> list[Run]:
-    """What once did not replay exactly, and its like: collections under a limit, retries with pools and streams."""
+    """What once did not replay exactly, and its like: collections under a limit, retries with
+    pools and streams.
+    """
     gc, expandable = "garbage_collection_threshold:0.7", "expandable_segments:True"
-    runs = [Run("fuzz", gc, cap * MIB, seed) for seed, cap in ((1, 751), (1, 625), (2, 803), (2, 669))]
+    runs = [
+        Run("fuzz", gc, cap * MIB, seed) for seed, cap in ((1, 751), (1, 625), (2, 803), (2, 669))
+    ]
     runs += [Run("pooled", expandable, 301 * MIB, seed) for seed in (4, *range(11, 19))]
-    runs += [Run("pooled", f"{expandable},max_split_size_mb:64", 301 * MIB, seed) for seed in (11, 12)]
+    runs += [
+        Run("pooled", f"{expandable},max_split_size_mb:64", 301 * MIB, seed) for seed in (11, 12)
+    ]
     runs += [Run("pooled", gc, 301 * MIB, seed) for seed in (11, 12, 13)]
     runs += [Run("waiting", gc, 301 * MIB, seed) for seed in (11, 12, 13)]
     return [*runs, Run("pooled", "", 301 * MIB, 11), *(Run(name) for name in (*MODELS, "fuzz"))]
@@ -330,11 +387,15 @@ def proof_table(proofs: list[dict[str, Any]]) -> str:
 
 
 def summary(rows: list[dict[str, Any]], proofs: list[dict[str, Any]]) -> str:
-    measured = [row for row in rows if row["verdict"] not in ("not measured", "asked for other memory")]
+    measured = [
+        row for row in rows if row["verdict"] not in ("not measured", "asked for other memory")
+    ]
     equal = sum(row["verdict"] == "equal" for row in measured)
     inside = sum(row["verdict"] != "outside the range" for row in measured)
     expandable = [row for row in measured if "expandable" in row["run"]["conf"]]
-    widths = sorted((row["high_bytes"] - row["low_bytes"]) / row["peak_reserved_bytes"] for row in measured)
+    widths = sorted(
+        (row["high_bytes"] - row["low_bytes"]) / row["peak_reserved_bytes"] for row in measured
+    )
     wrong = sum(row["outcome_is_right"] is False for row in measured)
     told = sum(row["outcome_is_right"] is not None for row in measured)
     exact = sum(proof["exact"] for proof in proofs)
@@ -345,7 +406,9 @@ def summary(rows: list[dict[str, Any]], proofs: list[dict[str, Any]]) -> str:
             f"- {len(measured)} predictions measured: {equal} equal to the byte, {inside} inside the printed range;"
             f" under expandable segments {sum(row['verdict'] == 'equal' for row in expandable)} of {len(expandable)}"
             " equal",
-            f"- median width of the range {widths[len(widths) // 2]:.3%}, widest {widths[-1]:.2%}" if widths else "",
+            f"- median width of the range {widths[len(widths) // 2]:.3%}, widest {widths[-1]:.2%}"
+            if widths
+            else "",
             f"- live or die: told in {told}, wrong in {wrong}",
             f"- {others} more asked for other memory than the recorded run, so they cannot be compared",
             f"- {len(proofs)} recordings replayed under their own settings: {exact} exact, {counters} of them with"
@@ -355,8 +418,12 @@ def summary(rows: list[dict[str, Any]], proofs: list[dict[str, Any]]) -> str:
 
 
 def keep(proofs: list[dict[str, Any]], folder: Path, kept: Path) -> None:
-    """One archive of recordings with their truths: those that did not come out first, then the small ones."""
-    wrong = [proof["name"] for proof in proofs if not proof["exact"] or proof["counters_that_differ"]]
+    """One archive of recordings with their truths: those that did not come out first, then the
+    small ones.
+    """
+    wrong = [
+        proof["name"] for proof in proofs if not proof["exact"] or proof["counters_that_differ"]
+    ]
     right = [proof["name"] for proof in proofs if proof["name"] not in wrong]
     left = KEPT_BYTES
     with tarfile.open(kept, "w") as archive:
@@ -375,16 +442,22 @@ def bare_of(name: str, folder: Path) -> str:
     """The snapshot inside of a .vram, as a recording without what vramlens adds."""
     bare = f"{name}__bare"
     with zipfile.ZipFile(f"{folder / name}.vram") as archive:
-        Path(f"{folder / bare}.pickle.xz").write_bytes(lzma.compress(archive.read("snapshot.pickle"), preset=2))
+        Path(f"{folder / bare}.pickle.xz").write_bytes(
+            lzma.compress(archive.read("snapshot.pickle"), preset=2)
+        )
         meta = json.loads(archive.read("meta.json"))
-    truth = truth_of(folder / name) | {"stats": meta["devices"]["0"]["stats"]}  # it may be written at a failure
+    truth = truth_of(folder / name) | {
+        "stats": meta["devices"]["0"]["stats"]
+    }  # it may be written at a failure
     for each in (name, bare):
         Path(f"{folder / each}.json").write_text(json.dumps(truth))
     return bare
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--seed", type=int, default=1, help="of the programs that are predicted")
@@ -400,18 +473,29 @@ def main() -> None:
     recorded: list[Run] = []
     if "models" in arguments.only:
         seed = arguments.seed
-        bases = [*(Run(name, seed=seed) for name in MODELS), Run("fuzz", seed=seed), Run("fuzz", seed=seed + 1)]
+        bases = [
+            *(Run(name, seed=seed) for name in MODELS),
+            Run("fuzz", seed=seed),
+            Run("fuzz", seed=seed + 1),
+        ]
         bases = perform_all(bases, folder, until)
         predictions = [row for base in bases for row in predict(base, folder)]
         text = json.dumps(predictions, indent=1)
         digest = hashlib.sha256(text.encode()).hexdigest()
         (out / "predictions.json").write_text(text)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-        (out / "predictions.sha256").write_text(f"{digest}  predictions.json  written {when} UTC, before measuring\n")
-        print(f"{len(predictions)} predictions written before measuring, sha256 {digest}", flush=True)
+        (out / "predictions.sha256").write_text(
+            f"{digest}  predictions.json  written {when} UTC, before measuring\n"
+        )
+        print(
+            f"{len(predictions)} predictions written before measuring, sha256 {digest}", flush=True
+        )
         recorded = [*bases, *perform_all([Run(**row["run"]) for row in predictions], folder, until)]
         asked = {(base.program, base.seed): requests_in(read(folder / base.name)) for base in bases}
-        rows = [compare(row, folder, asked[row["run"]["program"], row["run"]["seed"]]) for row in predictions]
+        rows = [
+            compare(row, folder, asked[row["run"]["program"], row["run"]["seed"]])
+            for row in predictions
+        ]
         (out / "measured.json").write_text(json.dumps(rows, indent=1))
     if "fuzz" in arguments.only:
         recorded += perform_all(fuzz_runs(), folder, until + 30)
@@ -421,7 +505,10 @@ def main() -> None:
     if "recorder" in arguments.only:
         by_vramlens = perform_all(recorder_runs(), folder / "by_vramlens", until + 45)
         for run in by_vramlens:
-            names += [f"by_vramlens/{run.name}", f"by_vramlens/{bare_of(run.name, folder / 'by_vramlens')}"]
+            names += [
+                f"by_vramlens/{run.name}",
+                f"by_vramlens/{bare_of(run.name, folder / 'by_vramlens')}",
+            ]
     proofs = [self_replay(name, folder) for name in names]
     report = f"{summary(rows, proofs)}\n\n{table(rows)}\n\n{proof_table(proofs)}\n"
     (out / "results.md").write_text(report)

@@ -1,10 +1,11 @@
 """Time reading and analysing one snapshot: pickle, PyTorch's own viewer, other tools, vramlens.
 
-    python benchmarks/side_by_side.py FILE.pickle[.xz] [--mosaic CHECKOUT] [--ours COMMAND] [--runs 5]
+    python benchmarks/side_by_side.py FILE.pickle[.xz] [--mosaic CHECKOUT] [--ours COMMAND] [--runs
+    5]
 
-Every tool runs as a fresh process on the same uncompressed file with a warm cache, one after the other,
-`--runs` rounds of that; a first round is not counted and yields what each says the peak is. A tool that is
-missing or fails is named below the table. README.md says what each row means.
+Every tool runs as a fresh process on the same uncompressed file with a warm cache, one after the
+other, `--runs` rounds of that; a first round is not counted and yields what each says the peak is.
+A tool that is missing or fails is named below the table. README.md says what each row means.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Tool:
-    """A row: the command to time; "FILE" and "OUT" in it stand for the snapshot and an empty folder."""
+    """A row: the command to time; "FILE" and "OUT" in it stand for the snapshot and an empty
+    folder.
+    """
 
     name: str
     command: list[str]
@@ -58,7 +61,9 @@ class Tool:
 
 
 def run(command: list[str], snapshot: Path, python_path: str, out: Path) -> Run:
-    """One fresh process: wall time from start to reaped, and the kernel's own peak of its resident memory."""
+    """One fresh process: wall time from start to reaped, and the kernel's own peak of its
+    resident memory.
+    """
     words = [word.replace("FILE", str(snapshot)).replace("OUT", str(out)) for word in command]
     path = os.pathsep.join(filter(None, [python_path, os.environ.get("PYTHONPATH", "")]))
     env = {**os.environ, "PYTHONPATH": path}
@@ -106,11 +111,17 @@ def tools(mosaic: Path | None, ours: str) -> list[Tool]:
     torch, no_torch = versioned("torch", "torch")
     pt_snap, no_pt_snap = versioned("pt-snap", "pt-snap-cli")
     spec = None if no_torch else importlib.util.find_spec("torch")
-    viewer = Path(spec.origin).parent / "cuda" / "_memory_viz.py" if spec and spec.origin else Path()
+    viewer = (
+        Path(spec.origin).parent / "cuda" / "_memory_viz.py" if spec and spec.origin else Path()
+    )
     snap = [python, "-m", "pt_snap_cli.cli"]
     return [
         Tool("`pickle.load`", [python, "-c", LOAD, "FILE"], lambda _: "–"),
-        Tool("`pickle.load`, collector off", [python, "-c", NO_COLLECTOR + LOAD, "FILE"], lambda _: "–"),
+        Tool(
+            "`pickle.load`, collector off",
+            [python, "-c", NO_COLLECTOR + LOAD, "FILE"],
+            lambda _: "–",
+        ),
         Tool(
             f"{torch} `_memory_viz trace_plot`",
             [python, str(viewer), "trace_plot", "FILE", "-o", "OUT/page.html"],
@@ -131,7 +142,11 @@ def tools(mosaic: Path | None, ours: str) -> list[Tool]:
             then=[*snap, "report", "peak-memory", "OUT/snapshot.pickle.db", "--json"],
             missing=no_pt_snap,
         ),
-        Tool(f"`{ours}`", [python if word == "python" else word for word in shlex.split(ours)], our_peak),
+        Tool(
+            f"`{ours}`",
+            [python if word == "python" else word for word in shlex.split(ours)],
+            our_peak,
+        ),
     ]
 
 
@@ -145,7 +160,9 @@ def warm_up(tool: Tool, snapshot: Path) -> str:
             if done.code:
                 last = (done.error.strip() or done.output.strip() or "no message").splitlines()[-1]
                 absent = re.fullmatch(r".*No module named (\S+)", last)
-                reason = f"not installed ({absent[1]})" if absent else f"exit code {done.code}: {last}"
+                reason = (
+                    f"not installed ({absent[1]})" if absent else f"exit code {done.code}: {last}"
+                )
                 raise RuntimeError(reason)
     return tool.peak(done)
 
@@ -176,7 +193,14 @@ def table(snapshot: Path, rows: list[Tool], rounds: int) -> list[str]:
         middle = statistics.median(seconds)
         rss = statistics.median(one.rss_bytes for one in runs[tool.name]) / size
         spread = f"{min(seconds):.2f}–{max(seconds):.2f}"
-        cells = [tool.name, f"{middle:.2f}", spread, f"{middle / base:.2f}", f"{rss:.1f}", peaks[tool.name]]
+        cells = [
+            tool.name,
+            f"{middle:.2f}",
+            spread,
+            f"{middle / base:.2f}",
+            f"{rss:.1f}",
+            peaks[tool.name],
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, "", *skipped] if skipped else lines
 
@@ -187,7 +211,9 @@ def unpack(source: Path, target: Path) -> None:
 
 
 def truth(source: Path) -> str:
-    """What torch.cuda.memory_stats() said in the recorded process, if a .json beside the recording has it."""
+    """What torch.cuda.memory_stats() said in the recorded process, if a .json beside the
+    recording has it.
+    """
     notes = source.with_name(source.name.removesuffix(".xz").removesuffix(".pickle") + ".json")
     with contextlib.suppress(OSError, ValueError, LookupError):
         stats = json.loads(notes.read_text())["stats"]
@@ -202,7 +228,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=keep_lines)
     parser.add_argument("file", type=Path, help="a snapshot, .pickle or .pickle.xz")
     parser.add_argument("--mosaic", type=Path, help="a checkout of facebookresearch/mosaic")
-    parser.add_argument("--ours", default=OURS, help="command of the last row (default: %(default)s)")
+    parser.add_argument(
+        "--ours", default=OURS, help="command of the last row (default: %(default)s)"
+    )
     parser.add_argument("--runs", type=int, default=5, help="counted rounds (default: %(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -2,8 +2,8 @@
 
     python benchmarks/strategies.py FOLDER [REPEATS [NAME ...]]
 
-12 layers, width 1024, batch of 16 sequences of 512 tokens. Writes strategies.txt (the page), strategies.svg (the
-figure) and strategies.json (all figures) into FOLDER, and prints the page.
+12 layers, width 1024, batch of 16 sequences of 512 tokens. Writes strategies.txt (the page),
+strategies.svg (the figure) and strategies.json (all figures) into FOLDER, and prints the page.
 """
 
 from __future__ import annotations
@@ -61,11 +61,17 @@ def main() -> None:
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
-    page = f"{table}\n\n{name}, torch {torch.__version__}, {time.monotonic() - began:.0f} s in all\n"
+    page = (
+        f"{table}\n\n{name}, torch {torch.__version__}, {time.monotonic() - began:.0f} s in all\n"
+    )
     with whole_file(os.path.join(folder, "strategies.txt")) as text:
         text.write(page.encode())
     table.figure(os.path.join(folder, "strategies.svg"))
-    found = {"device": name, "torch": torch.__version__, "rows": [asdict(row) for row in table.rows]}
+    found = {
+        "device": name,
+        "torch": torch.__version__,
+        "rows": [asdict(row) for row in table.rows],
+    }
     with whole_file(os.path.join(folder, "strategies.json")) as text:
         text.write(json.dumps(found, indent=1).encode())
     print(page)

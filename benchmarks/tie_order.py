@@ -1,10 +1,11 @@
-"""Asks the installed PyTorch which rules its allocator follows, and prints them as a line of replay/versions.py.
+"""Asks the installed PyTorch which rules its allocator follows, and prints them as a line of
+replay/versions.py.
 
     python benchmarks/tie_order.py        # on any CUDA GPU with 2 GiB free; a few seconds; needs PyTorch alone
 
-What differs between versions cannot be read off a recording that has no ties. Each question is a handful of requests
-whose answer is an address; where the driver's own placement hides the answer, the question is asked again, and if it
-stays hidden that is said, never guessed.
+What differs between versions cannot be read off a recording that has no ties. Each question is a
+handful of requests whose answer is an address; where the driver's own placement hides the answer,
+the question is asked again, and if it stays hidden that is said, never guessed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def fresh(torch: Any) -> None:
 
 
 def by_address(torch: Any) -> bool | None:
-    """Whether the lower of two equal free segments is taken, and not the one that was made first."""
+    """Whether the lower of two equal free segments is taken, and not the one that was made
+    first.
+    """
     allocate, delete = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
     for _ in range(TRIES):
         fresh(torch)
@@ -42,14 +45,19 @@ def by_address(torch: Any) -> bool | None:
 
 
 def by_segment(torch: Any) -> bool | None:
-    """Given that a number decides: whether it counts segments, and not each piece that is split off."""
+    """Given that a number decides: whether it counts segments, and not each piece that is split
+    off.
+    """
     allocate, delete = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
     fresh(torch)
     earlier, later = allocate(WHOLE), allocate(WHOLE)
     delete(later)
     piece_of_later, rest_of_later = allocate(HALF), allocate(HALF)
     delete(earlier)
-    piece_of_earlier, rest_of_earlier = allocate(HALF), allocate(HALF)  # split after the piece of the later segment
+    piece_of_earlier, rest_of_earlier = (
+        allocate(HALF),
+        allocate(HALF),
+    )  # split after the piece of the later segment
     split_as_meant = piece_of_later == later and piece_of_earlier == earlier
     delete(piece_of_later)
     delete(piece_of_earlier)
@@ -60,7 +68,9 @@ def by_segment(torch: Any) -> bool | None:
 
 
 def scope_suppresses_release(torch: Any) -> bool | None:
-    """Whether an open pool scope keeps a failing request from giving back what is cached outside of the pool."""
+    """Whether an open pool scope keeps a failing request from giving back what is cached outside
+    of the pool.
+    """
     if not hasattr(torch.cuda, "MemPool"):
         return None
     fresh(torch)
@@ -83,7 +93,10 @@ def scope_suppresses_release(torch: Any) -> bool | None:
 
 def settle(torch: Any, text: str) -> dict[str, Any] | None:
     """The allocator's settings after a text was given to it; None where it refuses the text."""
-    give = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
+    give = (
+        getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+        or torch.cuda.memory._set_allocator_settings
+    )
     try:
         give(text)
     except (RuntimeError, ValueError):
@@ -110,13 +123,18 @@ def main() -> None:
     settle(torch, "roundup_power2_divisions:1")
     version = re.match(r"(\d+)\.(\d+)", torch.__version__)
     assert version is not None
-    rounds = (int(version[1]), int(version[2])) >= (2, 10)  # read from the source: no request shows it
+    rounds = (int(version[1]), int(version[2])) >= (
+        2,
+        10,
+    )  # read from the source: no request shows it
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name(0)}")
     print(f"equal free blocks: {order}")
     print(f"an open pool scope keeps a failing request from releasing: {suppresses}")
     print(f"large_segment_size_mb exists: {large_option}")
     print(f"'>' in roundup_power2_divisions overwrites the last interval named: {overwrites}")
-    print("as a line of src/vramlens/replay/versions.py (rounds_fraction is read from the source, not asked):")
+    print(
+        "as a line of src/vramlens/replay/versions.py (rounds_fraction is read from the source, not asked):"
+    )
     print(
         f'    Version("{version[0]}", ({version[1]}, {version[2]}), {order}, {suppresses}, {rounds}, {overwrites},'
         f" {large_option}),"

@@ -3,9 +3,10 @@
     python benchmarks/verdicts.py FOLDER...      # folders with a truth.json and the recordings that it names
     python benchmarks/verdicts.py FOLDER --rows  # every failure, one a line
 
-``truth.json`` holds by program ``peak_reserved_bytes`` (of the whole run without a limit) and ``limits``: by name of a
-recording ``cap_bytes``, ``recorded`` and, by setting, what happened when it was really run: lives, dies or null; then
-``replayed`` may hold what the whole run, replayed under that limit, leads to.
+``truth.json`` holds by program ``peak_reserved_bytes`` (of the whole run without a limit) and
+``limits``: by name of a recording ``cap_bytes``, ``recorded`` and, by setting, what happened when
+it was really run: lives, dies or null; then ``replayed`` may hold what the whole run, replayed
+    under that limit, leads to.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vramlens import load
-from vramlens.report.json import to_json
+from vramlens.report.explain.json import to_json
 
 CONFS = (
     "expandable_segments:True",
@@ -31,7 +32,9 @@ NEAR = 0.1
 
 
 def failures_in(folder: Path) -> list[tuple[str, dict[str, Any], int]]:
-    """The failures of a folder that were recorded: name, what really happened, the whole run's peak."""
+    """The failures of a folder that were recorded: name, what really happened, the whole run's
+    peak.
+    """
     truth = json.loads((folder / "truth.json").read_text())
     return [
         (name, limit, program["peak_reserved_bytes"])
@@ -62,7 +65,11 @@ def score_settings(oom: dict[str, Any], advised: list[str], truth: dict[str, Any
         if said is None:
             counts[f"open, {really}"] += 1
         else:
-            counts["right" if said == (really == "lives") else f"WRONG: called {'lives' if said else 'dies'}"] += 1
+            counts[
+                "right"
+                if said == (really == "lives")
+                else f"WRONG: called {'lives' if said else 'dies'}"
+            ] += 1
     return counts
 
 
@@ -101,12 +108,16 @@ def print_row(row: dict[str, Any]) -> None:
         high = "" if row["high"] is None else f"{100 * row['high']:+.0f}"
         need += f" [{100 * row['low']:+.0f}..{high}]"
     told = ", ".join(f"{what} {count}" for what, count in sorted(row["settings"].items()))
-    print(f"{row['name']:20} {row['cause']:13} {need:34} {told:50} {row['first']} {row['seconds']:.2f} s")
+    print(
+        f"{row['name']:20} {row['cause']:13} {need:34} {told:50} {row['first']} {row['seconds']:.2f} s"
+    )
 
 
 def main() -> None:
     """Prints the table of every folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--rows", action="store_true", help="every failure, too")
     parser.add_argument("--only", default="", help="names that hold this")

@@ -1,8 +1,10 @@
-"""Ragged samples in batches that fill a memory budget; runs anywhere, on a simulated device without a GPU.
+"""Ragged samples in batches that fill a memory budget; runs anywhere, on a simulated device without
+a GPU.
 
     python examples/adaptive_batches.py
 
-On a GPU leave ``meter`` away: its own counters are used, and ``max_memory`` may be as large as the GPU.
+On a GPU leave ``meter`` away: its own counters are used, and ``max_memory`` may be as large as the
+    GPU.
 """
 
 from __future__ import annotations
@@ -45,5 +47,7 @@ with CountingMeter(BUDGET) as meter:
         optimizer.zero_grad()
         sizes.append(tuple(batch.shape))
 
-print(f"{len(sizes)} batches of {min(n for n, _ in sizes)} to {max(n for n, _ in sizes)} samples, none failed:")
+print(
+    f"{len(sizes)} batches of {min(n for n, _ in sizes)} to {max(n for n, _ in sizes)} samples, none failed:"
+)
 print(f"the most was {meter.peak_bytes() / 2**20:.1f} of {BUDGET / 2**20:.0f} MiB")

@@ -1,11 +1,12 @@
-"""Data-parallel training, set up and cleaned up as it should be: one process a GPU, or two on a CPU.
+"""Data-parallel training, set up and cleaned up as it should be: one process a GPU, or two on a
+CPU.
 
     torchrun --nproc-per-node 2 examples/ddp.py
     torchrun --nproc-per-node 8 --no-python vramlens run -o runs/ examples/ddp.py
 
-What is often missing in recipes: ``set_device`` *before* the process group (else every rank makes a context on GPU 0,
-hundreds of MiB each), a timeout, ``set_epoch`` (else all epochs see one order), and ``destroy_process_group`` in
-``finally`` (else a failure on one rank leaves the others waiting).
+What is often missing in recipes: ``set_device`` *before* the process group (else every rank makes a
+context on GPU 0, hundreds of MiB each), a timeout, ``set_epoch`` (else all epochs see one order),
+and ``destroy_process_group`` in ``finally`` (else a failure on one rank leaves the others waiting).
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""A monitor thread beside a training loop: what memory does while it runs, and a warning before it runs out.
+"""A monitor thread beside a training loop: what memory does while it runs, and a warning before it
+runs out.
 
     python examples/monitor_thread.py [STEPS]
 
-The loop keeps every loss with its graph, which is what most slow leaks are; on a GPU the monitor says how fast memory
-grows and for how many steps it lasts. Without a GPU it runs all the same and watches the host.
+The loop keeps every loss with its graph, which is what most slow leaks are; on a GPU the monitor
+says how fast memory grows and for how many steps it lasts. Without a GPU it runs all the same and
+watches the host.
 """
 
 from __future__ import annotations
@@ -36,12 +38,16 @@ def train(monitor: Monitor) -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(model(batch).mean())  # the leak: it keeps its graph; .item() behind it is the fix
+        losses.append(
+            model(batch).mean()
+        )  # the leak: it keeps its graph; .item() behind it is the fix
         monitor.step()
         vramlens.step()
 
 
 if __name__ == "__main__":
-    with Monitor(interval=0.2, alerts=["used > 92%", "growth > 1MiB/step"], on_alert=warn, quiet=True) as watch:
+    with Monitor(
+        interval=0.2, alerts=["used > 92%", "growth > 1MiB/step"], on_alert=warn, quiet=True
+    ) as watch:
         train(watch)
     print(watch.summary())

@@ -2,8 +2,9 @@
 
     python examples/profiler_regions.py [trace.json.gz]
 
-What is often missing in recipes: a warm-up (the first steps pay for start-up), ``prof.step()``, the program's own names
-(``record_function``), and a file that is compressed. ``export_memory_timeline`` is not needed: the trace holds it.
+What is often missing in recipes: a warm-up (the first steps pay for start-up), ``prof.step()``, the
+program's own names (``record_function``), and a file that is compressed. ``export_memory_timeline``
+is not needed: the trace holds it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python examples/snapshot_of_five_steps.py [snapshot.pickle]
 
-What is often missing in recipes: a warm-up before recording (else the snapshot shows the optimizer's first step and
-cuDNN's trials), the end of the recording in ``finally`` (else every later allocation pays for it, and a failure leaves
-no file), and a bound on the events. ``vramlens run --steps 3:8 train.py`` does the same without any of these lines.
+What is often missing in recipes: a warm-up before recording (else the snapshot shows the
+optimizer's first step and cuDNN's trials), the end of the recording in ``finally`` (else every
+later allocation pays for it, and a failure leaves no file), and a bound on the events. ``vramlens
+run --steps 3:8 train.py`` does the same without any of these lines.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def record(path: str) -> None:
     for _ in range(WARMUP):
         step()
     # Stacks of requests only: those of frees tell nothing more, and cost as much.
-    torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=MOST_EVENTS)
+    torch.cuda.memory._record_memory_history(
+        "all", context="alloc", stacks="python", max_entries=MOST_EVENTS
+    )
     try:
         for _ in range(STEPS):
             step()

@@ -1,9 +1,10 @@
-"""A training loop that survives out of memory with the same gradients; runs anywhere, without a GPU.
+"""A training loop that survives out of memory with the same gradients; runs anywhere, without a
+GPU.
 
     python examples/surviving_out_of_memory.py
 
-The failures are drills (``inject_oom``): on a GPU they come by themselves. The loop also keeps what was learned in its
-checkpoint, and hears of each change.
+The failures are drills (``inject_oom``): on a GPU they come by themselves. The loop also keeps what
+was learned in its checkpoint, and hears of each change.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ def loss_fn(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 guard = vramlens.guard(
     model,
     optimizer,
-    order=("free_cached", "split", "checkpoint", "offload"),  # the default: what changes nothing, cheapest first
+    order=(
+        "free_cached",
+        "split",
+        "checkpoint",
+        "offload",
+    ),  # the default: what changes nothing, cheapest first
     on_change=lambda before, after, why: print(f"parts of {after} samples now: {why}"),
 )
 batches = [{"x": torch.randn(64, 32), "label": torch.randint(0, 10, (64,))} for _ in range(20)]

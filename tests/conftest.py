@@ -7,24 +7,27 @@ from pathlib import Path
 
 import pytest
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # before anything loads NumPy or torch: as many workers as cores are enough
+# Before anything loads NumPy or torch: as many workers as cores are enough.
+if "PYTEST_XDIST_WORKER" in os.environ:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
 
 TESTS = Path(__file__).parent
 SLOW = (
-    "capture/test_names.py",
-    "capture/test_names_sharded.py",
-    "capture/test_run.py",
+    "capture/names",
+    "capture/triggers/test_run.py",
     "fleet/test_workers.py",
     "integrations",
     "leaks",
     "live",
+    "prediction",
     "recovery",
     "ranks/test_torchrun.py",
     "test_examples.py",
 )
-"""Files and folders whose tests take long, most of them because each starts programs that import PyTorch."""
+"""Files and folders whose tests take long, most of them because each starts programs that import
+PyTorch.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what takes long and leaves it out unless it is asked for.
 
-    Those that search all of Python's objects come first: what other tests keep would make them slow.
+    Those that search all of Python's objects come first: what other tests keep would make them
+    slow.
     """
     slow_paths = [TESTS / name for name in SLOW]
     for item in items:
@@ -44,7 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--slow") or "slow" in config.getoption("markexpr", ""):
         return
     named = [path for path in _named_paths(config) if path != TESTS and TESTS in path.parents]
-    late = [item for item in items if item.get_closest_marker("slow") and not _is_named(item, named)]
+    late = [
+        item for item in items if item.get_closest_marker("slow") and not _is_named(item, named)
+    ]
     if late:
         config.hook.pytest_deselected(items=late)
         left_out = set(late)
@@ -52,7 +58,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _named_paths(config: pytest.Config) -> list[Path]:
-    return [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return [
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+    ]
 
 
 def _is_named(item: pytest.Item, named: list[Path]) -> bool:

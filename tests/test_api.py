@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oracle import MIB
-from recordings import DATA, data_of, truth_of
+from support.oracle import MIB
+from support.recordings import DATA, data_of, truth_of
 from vramlens import InputError, NotARecording, UsageError, explain, load
-from vramlens.analyses.attribution import attribute
+from vramlens.analyses.attribution.attribution import attribute
 from vramlens.api import Recording, example_path
 
 if sys.version_info >= (3, 14):
@@ -39,7 +39,12 @@ def vram(path: Path, data: bytes, meta: Any = META) -> Path:
 
 def test_every_compression_gives_the_same(tmp_path: Path) -> None:
     data = data_of("recordings/gpt")
-    packed = {"": data, ".xz": lzma.compress(data), ".gz": gzip.compress(data), ".zst": zstd.compress(data)}
+    packed = {
+        "": data,
+        ".xz": lzma.compress(data),
+        ".gz": gzip.compress(data),
+        ".zst": zstd.compress(data),
+    }
     heaps = []
     for ending, content in packed.items():
         path = tmp_path / f"gpt.pickle{ending}"
@@ -50,7 +55,9 @@ def test_every_compression_gives_the_same(tmp_path: Path) -> None:
         heaps.append(recording.peak())
     heaps.append(load(vram(tmp_path / "gpt.vram", data)).peak())
     assert all(heap == heaps[0] for heap in heaps)
-    assert heaps[0].requested_bytes == truth_of("recordings/gpt")["stats"]["requested_bytes.all.peak"]
+    assert (
+        heaps[0].requested_bytes == truth_of("recordings/gpt")["stats"]["requested_bytes.all.peak"]
+    )
 
 
 def test_the_content_counts_and_not_the_name(tmp_path: Path) -> None:
@@ -119,7 +126,9 @@ def test_moments(at: str | None) -> None:
     assert explanation.peak is not None
     assert explanation.heap is not None
     events = {"peak": explanation.peak.heap.event, "end": explanation.recording.events - 1}
-    assert explanation.heap.event == (events[explanation.at] if explanation.at in events else int(explanation.at))
+    assert explanation.heap.event == (
+        events[explanation.at] if explanation.at in events else int(explanation.at)
+    )
 
 
 def test_a_failure_is_shown_first() -> None:
@@ -154,7 +163,9 @@ def test_an_attribution_is_made_once() -> None:
 
 def test_all_questions_share_the_attribution(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr("vramlens.api.attribute", lambda *given: made.append(attribute(*given)) or made[-1])
+    monkeypatch.setattr(
+        "vramlens.api.attribute", lambda *given: made.append(attribute(*given)) or made[-1]
+    )
     monkeypatch.setattr("vramlens.analyses.explain.attribute", lambda *given: made.append(None))
     recording = load(GPT)
     assert recording.explain().peak is not None
@@ -181,7 +192,9 @@ def test_progress_ends_at_one(tmp_path: Path) -> None:
         (b'{"a": 1}', NotARecording, "is JSON"),
     ],
 )
-def test_what_is_no_recording(tmp_path: Path, content: bytes, error: type[InputError], said: str) -> None:
+def test_what_is_no_recording(
+    tmp_path: Path, content: bytes, error: type[InputError], said: str
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     for ask in (load, explain):
@@ -205,7 +218,9 @@ def test_a_log_without_an_error_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [300, 1000, 20_000])
-def test_of_a_cut_file_the_rest_is_told_and_nothing_claimed_exact(tmp_path: Path, kept: int) -> None:
+def test_of_a_cut_file_the_rest_is_told_and_nothing_claimed_exact(
+    tmp_path: Path, kept: int
+) -> None:
     path = tmp_path / "cut.pickle.xz"
     path.write_bytes(GPT.read_bytes()[:kept])
     explanation = load(path).explain()

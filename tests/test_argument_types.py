@@ -9,7 +9,7 @@ import re
 import pytest
 
 import vramlens
-from recordings import DATA
+from support.recordings import DATA
 
 GPT = DATA / "recordings" / "gpt.pickle.xz"
 WRONG = (5, 2.5, b"x", [5], {}, object(), True, math.nan, "bananas", -1, None)
@@ -29,13 +29,18 @@ def recording() -> vramlens.Recording:
 
 
 @pytest.mark.parametrize(
-    ("name", "argument"), [(name, argument) for name, arguments in ARGUMENTS.items() for argument in arguments]
+    ("name", "argument"),
+    [(name, argument) for name, arguments in ARGUMENTS.items() for argument in arguments],
 )
-def test_a_wrong_type_is_told_in_words(name: str, argument: str, recording: vramlens.Recording) -> None:
+def test_a_wrong_type_is_told_in_words(
+    name: str, argument: str, recording: vramlens.Recording
+) -> None:
     function = getattr(vramlens, name) if name in ("load", "explain") else getattr(recording, name)
     told = []
     for value in WRONG:
-        given = {argument: value} if (name, argument) in OPEN else {argument: value, **_required(name)}
+        given = (
+            {argument: value} if (name, argument) in OPEN else {argument: value, **_required(name)}
+        )
         with contextlib.suppress(vramlens.VramlensError):
             try:
                 function(**given)

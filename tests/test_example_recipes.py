@@ -1,4 +1,6 @@
-"""The recipes and the story's programs run, here on the CPU; PyTorch is imported once for all of them."""
+"""The recipes and the story's programs run, here on the CPU; PyTorch is imported once for all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,28 @@ from pathlib import Path
 
 import pytest
 
-from installed import PYTHON_PATH
-from vramlens.analyses.budget_file import read_budget
+from support.installed import PYTHON_PATH
+from vramlens.analyses.budget.budget_file import read_budget
 from vramlens.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-SMALL = ["--steps", "4", "--width", "64", "--layers", "2", "--length", "16", "--batch", "2", "--words", "32"]
-# One process imports PyTorch; its forks run the programs, each with arguments and an environment of its own.
+SMALL = [
+    "--steps",
+    "4",
+    "--width",
+    "64",
+    "--layers",
+    "2",
+    "--length",
+    "16",
+    "--batch",
+    "2",
+    "--words",
+    "32",
+]
+# One process imports PyTorch; its forks run the programs, each with arguments and an environment of
+# its own.
 DRIVER = """
 import json, os, runpy, sys, traceback
 import torch, torch.distributed, torch.profiler, torch.utils.data, torch.nn.parallel
@@ -71,11 +87,20 @@ def printed(tmp_path_factory):
         ports = one.getsockname()[1], other.getsockname()[1]
     groups.append([program("profiler", "profiler_regions.py", str(folder / "trace.json.gz"))])
     groups.append([program("snapshot", "snapshot_of_five_steps.py")])
-    groups.append([program("before", "story/before.py", *SMALL), program("after", "story/after.py", *SMALL)])
+    groups.append(
+        [program("before", "story/before.py", *SMALL), program("after", "story/after.py", *SMALL)]
+    )
     groups.append(ranks("ddp", "ddp.py", ports[0]))
     groups.append(ranks("check", "all_reduce_check.py", ports[1]))
-    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", DRIVER, json.dumps(groups)], env=environment, check=True, timeout=120)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": PYTHON_PATH,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+    subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(groups)], env=environment, check=True, timeout=120
+    )
     return {key: path.read_text() for key, path in outputs.items()}
 
 
@@ -107,7 +132,9 @@ def test_the_storys_programs(printed):
 
 
 def test_the_storys_programs_differ_only_in_what_the_layer_keeps():
-    before, after = ((EXAMPLES / "story" / f"{name}.py").read_text().splitlines() for name in ("before", "after"))
+    before, after = (
+        (EXAMPLES / "story" / f"{name}.py").read_text().splitlines() for name in ("before", "after")
+    )
     assert len(before) == len(after)
     changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
     assert sum("self.seen" in a or '"seen"' in b for a, b in changed) == 2
@@ -116,7 +143,11 @@ def test_the_storys_programs_differ_only_in_what_the_layer_keeps():
 
 def test_the_storys_budget_is_one():
     budget = read_budget((EXAMPLES / "story" / "vram.toml").read_bytes(), "vram.toml")
-    assert [limit.scope for limit in budget.limits] == ["peak_allocated", "growth_per_step", "alloc_retries"]
+    assert [limit.scope for limit in budget.limits] == [
+        "peak_allocated",
+        "growth_per_step",
+        "alloc_retries",
+    ]
 
 
 def test_the_workflow_uses_verbs_and_options_that_exist(capsys):

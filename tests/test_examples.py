@@ -13,7 +13,11 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 def test_peak_by_line():
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "peak_by_line.py"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, EXAMPLES / "peak_by_line.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert "256.00 MiB did not fit" in done.stdout
     assert "train/workloads.py:39 in forward" in done.stdout
@@ -21,9 +25,18 @@ def test_peak_by_line():
 
 @pytest.mark.parametrize(
     ("example", "promise"),
-    [("surviving_out_of_memory.py", "Survived 1 out-of-memory error"), ("adaptive_batches.py", "none failed")],
+    [
+        ("surviving_out_of_memory.py", "Survived 1 out-of-memory error"),
+        ("adaptive_batches.py", "none failed"),
+    ],
 )
 def test_recovery(example, promise):
     pytest.importorskip("torch")
-    done = subprocess.run([sys.executable, EXAMPLES / example], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / example],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert promise in done.stdout

@@ -1,4 +1,6 @@
-"""The package's face: exactly these names, the same objects whatever else is imported, and a light import."""
+"""The package's face: exactly these names, the same objects whatever else is imported, and a
+light import.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ SOURCE = Path(vramlens.__path__[0]).parent
 
 def submodules() -> list[str]:
     paths = [path.relative_to(SOURCE).with_suffix("") for path in SOURCE.glob("vramlens/**/*.py")]
-    return sorted(".".join(path.parts) for path in paths if path.name not in ("__init__", "__main__"))
+    return sorted(
+        ".".join(path.parts) for path in paths if path.name not in ("__init__", "__main__")
+    )
 
 
 def test_exactly_these() -> None:
@@ -69,7 +73,9 @@ def test_a_name_stays_what_it_is_when_all_is_imported(name: str) -> None:
 
 
 def test_no_part_has_the_name_of_an_export() -> None:
-    assert {module.rpartition(".")[2] for module in submodules() if module.count(".") == 1}.isdisjoint(EXPORTS)
+    assert {
+        module.rpartition(".")[2] for module in submodules() if module.count(".") == 1
+    }.isdisjoint(EXPORTS)
 
 
 def test_an_unknown_name_is_no_attribute() -> None:
@@ -85,12 +91,17 @@ def test_an_unknown_name_is_no_attribute() -> None:
         ("import vramlens; vramlens.load", ("rich", "torch")),
         ("import vramlens; vramlens.install", ("numpy", "rich", "torch")),
         ("import vramlens; vramlens.guard; vramlens.find_batch_size", ("numpy", "rich", "torch")),
-        ("import vramlens; vramlens.install(); vramlens.step()", ("numpy", "rich", "torch", "multiprocessing")),
+        (
+            "import vramlens; vramlens.install(); vramlens.step()",
+            ("numpy", "rich", "torch", "multiprocessing"),
+        ),
     ],
 )
 def test_an_import_brings_no_more_than_it_needs(statement: str, absent: tuple[str, ...]) -> None:
     program = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); {statement}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "vramlens" in loaded
     assert set(absent).isdisjoint(loaded)
 
@@ -101,6 +112,17 @@ def test_errors_are_a_tree_with_exit_codes() -> None:
     assert issubclass(vramlens.InputError, vramlens.VramlensError)
     assert not issubclass(vramlens.UsageError, vramlens.InputError)
     found = {name: getattr(vramlens, name) for name in EXPORTS}
-    errors = {name: each for name, each in found.items() if isinstance(each, type) and issubclass(each, Exception)}
+    errors = {
+        name: each
+        for name, each in found.items()
+        if isinstance(each, type) and issubclass(each, Exception)
+    }
     codes = {name: error.exit_code for name, error in errors.items()}
-    assert codes == {"InputError": 3, "LeakError": 3, "NotARecording": 3, "UnsafeInput": 3, "UsageError": 2, "VramlensError": 3}
+    assert codes == {
+        "InputError": 3,
+        "LeakError": 3,
+        "NotARecording": 3,
+        "UnsafeInput": 3,
+        "UsageError": 2,
+        "VramlensError": 3,
+    }

@@ -1,4 +1,6 @@
-"""``vramlens.profile``: what a call did to memory, against what a made-up GPU and a real one say themselves."""
+"""``vramlens.profile``: what a call did to memory, against what a made-up GPU and a real one say
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,14 @@ from typing import Any
 
 import pytest
 
-from recordings import block, segment, snapshot
+from support.recordings import block, segment, snapshot
 from vramlens import function_profile
-from vramlens.analyses.function_use import DeviceUse, LineShare
-from vramlens.capture import line_clock, session, torch_api, warn
+from vramlens.analyses.profile.function_use import DeviceUse, LineShare
+from vramlens.capture import line_clock, torch_api, warn
 from vramlens.capture.line_clock import LineClock
+from vramlens.capture.recording import session
 from vramlens.function_profile import profile
-from vramlens.report.function_text import FunctionProfile
+from vramlens.report.profile.function_text import FunctionProfile
 from vramlens.units import GIB, MIB
 
 BASE, ROOM = 1 << 40, 1 << 38
@@ -37,7 +40,8 @@ HAS_MONITORING = sys.version_info >= (3, 12)
 class Gpu:
     """A GPU with an allocator that hands out the requested bytes and keeps PyTorch's books on them.
 
-    ``moves`` is the oracle: for each move the line that ``watched`` was on, the change, the level after it.
+    ``moves`` is the oracle: for each move the line that ``watched`` was on, the change, the level
+        after it.
     """
 
     kind = "cuda"
@@ -73,7 +77,9 @@ class Gpu:
     def tensor(self, size: int, device: int = 0) -> Tensor:
         return Tensor(self, size, device)
 
-    def _move(self, action: str, address: int, size: int, device: int, frames: list[Any], change: int) -> None:
+    def _move(
+        self, action: str, address: int, size: int, device: int, frames: list[Any], change: int
+    ) -> None:
         self.levels[device] += change
         self._record(action, address, size, device, frames)
         if self.watched is not None:
@@ -150,16 +156,29 @@ class Tensor:
 def _frames() -> list[dict[str, Any]]:
     """The Python stack as PyTorch records it, from the caller of the GPU on."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code in _OWN:  # not by f_locals: asking for them keeps their values alive
+    while (
+        frame is not None and frame.f_code in _OWN
+    ):  # not by f_locals: asking for them keeps their values alive
         frame = frame.f_back
     found = []
     while frame is not None:
-        found.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+        found.append(
+            {
+                "filename": frame.f_code.co_filename,
+                "line": frame.f_lineno,
+                "name": frame.f_code.co_name,
+            }
+        )
         frame = frame.f_back
     return found
 
 
-_OWN = {made.__code__ for kind in (Gpu, Tensor) for made in vars(kind).values() if hasattr(made, "__code__")}
+_OWN = {
+    made.__code__
+    for kind in (Gpu, Tensor)
+    for made in vars(kind).values()
+    if hasattr(made, "__code__")
+}
 
 
 @pytest.fixture
@@ -222,7 +241,11 @@ def test_a_call_is_reported(gpu: Gpu) -> None:
     assert (found.function, found.file, found.error, found.notes) == ("work", __file__, None, ())
     assert found.line == work.__wrapped__.__code__.co_firstlineno + 1
     assert (seen.use.kept_bytes, seen.use.peak_bytes) == (512 * MIB, 512 * MIB + 3 * GIB)
-    at_peak = {(one.place.line - found.line, one.bytes, one.allocations) for one in seen.use.at_peak if one.place}
+    at_peak = {
+        (one.place.line - found.line, one.bytes, one.allocations)
+        for one in seen.use.at_peak
+        if one.place
+    }
     assert at_peak == {(1, 512 * MIB, 1), (2, 3 * GIB, 2)}
     assert [(one.bytes, one.allocations) for one in seen.use.stayed] == [(512 * MIB, 1)]
     check_sums(found)
@@ -281,7 +304,9 @@ def test_many_lines_are_summed_up_in_print_only(gpu: Gpu) -> None:
 # ---- lines
 
 
-def check_lines(found: FunctionProfile, gpu: Gpu, start: int, *, hits: dict[int, int] | None = None) -> None:
+def check_lines(
+    found: FunctionProfile, gpu: Gpu, start: int, *, hits: dict[int, int] | None = None
+) -> None:
     """Each line's change is the oracle's; so is its peak, where the line moved memory."""
     (use,) = found.devices
     changes: dict[int, int] = {}
@@ -302,7 +327,9 @@ def check_lines(found: FunctionProfile, gpu: Gpu, start: int, *, hits: dict[int,
 
 
 def test_lines_of_a_training_step(gpu: Gpu) -> None:
-    """Forward on this thread; the backward pass frees and allocates on another, without a Python stack."""
+    """Forward on this thread; the backward pass frees and allocates on another, without a Python
+    stack.
+    """
     seen: Seen = Seen()
     old = gpu.alloc(7 * MIB)
     gradients: list[int] = []
@@ -333,7 +360,9 @@ def test_lines_of_a_training_step(gpu: Gpu) -> None:
     found, top = seen.only, seen.only.line
     check_sums(found)
     lines = {one.line - top: one for one in seen.use.lines}
-    assert [(n, one.hits, one.change_bytes, one.peak_bytes) for n, one in lines.items() if n > 0] == [
+    assert [
+        (n, one.hits, one.change_bytes, one.peak_bytes) for n, one in lines.items() if n > 0
+    ] == [
         (1, 1, 0, 0),
         (2, 5, 0, 10 * MIB),
         (3, 4, 10 * MIB, 18 * MIB),  # 1 + 2 + 3 kept, and 3 x 4 for a moment
@@ -496,7 +525,11 @@ def test_another_tracer_is_left_alone(gpu: Gpu) -> None:
     lines = {one.line - seen.only.line: one for one in seen.use.lines}
     if HAS_MONITORING:
         assert seen.only.notes == ()
-        assert [(lines[n].hits, lines[n].change_bytes) for n in (1, 2, 3)] == [(1, MIB), (1, 2 * MIB), (1, 4 * MIB)]
+        assert [(lines[n].hits, lines[n].change_bytes) for n in (1, 2, 3)] == [
+            (1, MIB),
+            (1, 2 * MIB),
+            (1, 4 * MIB),
+        ]
     else:
         assert [(lines[n].hits, lines[n].change_bytes) for n in (1, 2, 3)] == [
             (None, 3 * MIB),
@@ -584,7 +617,9 @@ def test_a_function_whose_code_does_not_run(gpu: Gpu) -> None:
         gpu.alloc(MIB)
 
     profile(instead, lines=True, report=seen)()
-    assert seen.only.notes[0].startswith("none of its lines was seen to run: lines are told by stacks alone")
+    assert seen.only.notes[0].startswith(
+        "none of its lines was seen to run: lines are told by stacks alone"
+    )
     assert (seen.use.kept_bytes, [one.change_bytes for one in seen.use.lines]) == (MIB, [0, 0])
 
 
@@ -651,8 +686,12 @@ def test_a_report_that_fails_is_one_warning(gpu: Gpu, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.count("reporting on a function failed (KeyError") == 1
 
 
-@pytest.mark.parametrize("method", ["counters", "snapshot", "history_is_on", "device_count", "is_initialized"])
-def test_a_failure_inside_is_one_warning(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", ["counters", "snapshot", "history_is_on", "device_count", "is_initialized"]
+)
+def test_a_failure_inside_is_one_warning(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     def fails(*_: Any) -> Any:
         raise OSError("broken")
 
@@ -739,7 +778,12 @@ def test_methods(gpu: Gpu) -> None:
             return x
 
     trainer = Trainer()
-    assert (trainer.one(), Trainer.two(), trainer.three(), trainer.four(4)) == (trainer, Trainer, Trainer, 4)
+    assert (trainer.one(), Trainer.two(), trainer.three(), trainer.four(4)) == (
+        trainer,
+        Trainer,
+        Trainer,
+        4,
+    )
     assert profile(trainer, report=seen)(5) == 5
     assert profile(trainer.one, report=seen, lines=True)() is trainer
     assert profile(functools.partial(trainer, 6), report=seen)() == 6
@@ -813,7 +857,9 @@ def test_recursion_is_one_report(gpu: Gpu) -> None:
 
 
 def test_a_call_from_its_own_undecorated_self(gpu: Gpu) -> None:
-    """Its frame is not the outermost of its code: stacks cannot tell the two apart, the clock can."""
+    """Its frame is not the outermost of its code: stacks cannot tell the two apart, the clock
+    can.
+    """
     seen = Seen()
 
     def work(n: int) -> None:
@@ -825,7 +871,12 @@ def test_a_call_from_its_own_undecorated_self(gpu: Gpu) -> None:
     profiled = profile(work, lines=True, report=seen)
     work(1)
     lines = {one.line - seen.only.line: one for one in seen.use.lines}
-    assert [(lines[n].hits, lines[n].change_bytes) for n in (1, 2, 3, 4)] == [(1, MIB), (1, 0), (1, 0), (0, 0)]
+    assert [(lines[n].hits, lines[n].change_bytes) for n in (1, 2, 3, 4)] == [
+        (1, MIB),
+        (1, 0),
+        (1, 0),
+        (0, 0),
+    ]
 
 
 def test_profiled_functions_in_each_other(gpu: Gpu) -> None:
@@ -850,7 +901,9 @@ def test_profiled_functions_in_each_other(gpu: Gpu) -> None:
     for found in seen:
         check_sums(found)
         assert found.notes == ()
-    assert [(f.devices[0].kept_bytes, f.devices[0].peak_bytes) for f in (first, second)] == [(2 * MIB, 4 * MIB)] * 2
+    assert [(f.devices[0].kept_bytes, f.devices[0].peak_bytes) for f in (first, second)] == [
+        (2 * MIB, 4 * MIB)
+    ] * 2
     assert (whole.devices[0].kept_bytes, whole.devices[0].peak_bytes) == (13 * MIB, 13 * MIB)
     lines = {one.line - whole.line: one for one in whole.devices[0].lines}
     expected = [
@@ -861,7 +914,9 @@ def test_profiled_functions_in_each_other(gpu: Gpu) -> None:
         (1, 2 * MIB, 7 * MIB),
         (1, 8 * MIB, 13 * MIB),
     ]
-    assert [(lines[n].hits, lines[n].change_bytes, lines[n].peak_bytes) for n in range(1, 7)] == expected
+    assert [
+        (lines[n].hits, lines[n].change_bytes, lines[n].peak_bytes) for n in range(1, 7)
+    ] == expected
     assert gpu.calls.count("start") == gpu.calls.count("stop") == 1
     assert whole.seconds < 0.5
     assert not gpu.history
@@ -919,7 +974,10 @@ def test_two_devices(gpu: Gpu) -> None:
         (0, MIB, MIB),
     ]
     check_sums(seen.only)
-    assert "): device 2: nothing kept, peak 4.00 MiB above the start; device 0: +1.00 MiB kept, peak" in str(seen.only)
+    assert (
+        "): device 2: nothing kept, peak 4.00 MiB above the start; device 0: +1.00 MiB kept, peak"
+        in str(seen.only)
+    )
     assert "  behind the peak, device 2:" in str(seen.only).splitlines()
 
 
@@ -939,7 +997,11 @@ def test_a_recording_that_is_there_goes_on(gpu: Gpu) -> None:
 
     profile(work, report=seen)()
     gpu.alloc(MIB)
-    assert (seen.use.kept_bytes, seen.use.peak_bytes, seen.use.freed_bytes) == (-32 * MIB, MIB, 32 * MIB)
+    assert (seen.use.kept_bytes, seen.use.peak_bytes, seen.use.freed_bytes) == (
+        -32 * MIB,
+        MIB,
+        32 * MIB,
+    )
     check_sums(seen.only)
     assert gpu.history
     assert gpu.calls == ["start", "snapshot"]
@@ -968,7 +1030,9 @@ def test_a_use_of_the_gpu_after_all_calls_records_nothing(gpu: Gpu) -> None:
     assert gpu.calls == []
 
 
-def test_a_session_that_begins_inside_keeps_the_recording(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_begins_inside_keeps_the_recording(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Watch:
         class recorder:  # noqa: N801
             recording = False
@@ -983,7 +1047,9 @@ def test_a_session_that_begins_inside_keeps_the_recording(gpu: Gpu, monkeypatch:
     assert session.current_session() is None
 
 
-def test_an_allocator_without_history_has_figures_only(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_allocator_without_history_has_figures_only(
+    gpu: Gpu, capsys: pytest.CaptureFixture[str]
+) -> None:
     gpu.refuses = True
     seen = Seen()
     profile(lambda: gpu.alloc(MIB), lines=True, report=seen)()
@@ -1006,7 +1072,9 @@ def test_a_recording_cut_short_says_so(gpu: Gpu) -> None:
     assert "not all of the call was recorded" in str(seen.only)
 
 
-def test_without_a_gpu_one_plain_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_one_plain_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(torch_api, "connect", lambda: None)
     warn._said.clear()
     seen = Seen()
@@ -1025,7 +1093,9 @@ def work(x): return x + 1
 assert work(1) == 2 and work(2) == 3
 assert not {{"torch", "numpy"}} & set(sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stderr == "vramlens: no GPU in use: nothing measured\n"
 
 
@@ -1089,13 +1159,17 @@ def test_the_text_of_a_profile_with_what_backward_asked_for() -> None:
     use = DeviceUse(0, 0, 3 * MIB, (share, replace(share, place=None)), (), 0, 0, (), exact=True)
     text = str(FunctionProfile("f", "/x/t.py", 3, 1.2421, None, 0, (use,), ())).splitlines()
     assert text[0] == "f (t.py:3): nothing kept, peak 3.00 MiB above the start, in 1.24 s"
-    assert text[2].endswith("model.py:55 in forward (1.00 MiB likely: asked for by its backward pass)")
+    assert text[2].endswith(
+        "model.py:55 in forward (1.00 MiB likely: asked for by its backward pass)"
+    )
     assert "without a Python line" in text[3]
 
 
 @pytest.mark.gpu
 def test_on_a_real_gpu() -> None:
-    """Change and peak are those of the allocator's own counters; the user's peak statistics stay."""
+    """Change and peak are those of the allocator's own counters; the user's peak statistics
+    stay.
+    """
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
@@ -1150,7 +1224,10 @@ def test_on_a_real_gpu() -> None:
             seen, before = Seen(), now()
             held = profile(function, lines=True, report=seen)()
             use = seen.use
-            assert (use.kept_bytes, use.peak_bytes) == (now() - before, peak() - before), (function, recorded_before)
+            assert (use.kept_bytes, use.peak_bytes) == (now() - before, peak() - before), (
+                function,
+                recorded_before,
+            )
             assert use.peak_bytes == expected
             check_sums(seen.only)
             assert seen.only.notes == ()

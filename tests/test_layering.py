@@ -14,6 +14,7 @@ ROOT = Path(vramlens.__path__[0])
 RANKS = {
     "errors": 0,
     "schema": 0,
+    "ground": 0,
     "foreign_text": 1,
     "units": 1,
     "allowance": 1,
@@ -46,20 +47,28 @@ RANKS = {
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {
-    "capture": {"_core", "errors", "foreign_text", "units", "whole_file"},  # runs in the user's program: no NumPy
+    "capture": {
+        "ground",
+        "_core",
+        "errors",
+        "foreign_text",
+        "units",
+        "whole_file",
+    },  # runs in the user's program: no NumPy
     "trace": set(),  # columns: nothing that judges, reads or prints
     "read": {"_native", "allowance", "trace", "errors", "units"},
-    "analyses": {"read.oom_text", "trace", "errors", "units"},
-    "replay": {"_native", "analyses", "trace", "errors", "units"},
-    "ranks": {"analyses", "trace", "errors", "units"},
-    "monitor": {"capture", "errors", "foreign_text", "schema", "units"},
+    "analyses": {"ground", "read.oom_text", "trace", "errors", "units"},
+    "replay": {"ground", "_native", "analyses", "trace", "errors", "units"},
+    "ranks": {"ground", "analyses", "trace", "errors", "units"},
+    "monitor": {"ground", "capture", "errors", "foreign_text", "schema", "units"},
 }
 """Stages of which not even all lower ones may be imported."""
 LONG = {
-    "recovery/guarding.py": "the guard: its arguments, each told, and the order of a step",
+    "live/watch.py": "leak watching: what each step leaves behind, from births to report",
+    "recovery/guarding/guard.py": "the guard: its arguments, each told, and the order of a step",
     "read/snapshot.py": "one pass over a snapshot's tables, which share their row numbers",
 }
-"""Modules of 400 lines and more, with the reason."""
+"""Modules of more than 500 lines, with the reason."""
 MODULES = sorted(ROOT.rglob("*.py"))
 
 
@@ -72,11 +81,15 @@ def imports(path: Path) -> Iterator[str]:
     """What a module imports of the package, wherever in it, as names below ``vramlens``."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name[9:] for alias in node.names if alias.name.startswith("vramlens."))
+            yield from (
+                alias.name[9:] for alias in node.names if alias.name.startswith("vramlens.")
+            )
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             if node.module == "vramlens":
-                yield from (alias.name for alias in node.names if not alias.name.startswith("__version"))
+                yield from (
+                    alias.name for alias in node.names if not alias.name.startswith("__version")
+                )
             elif node.module and node.module.startswith("vramlens."):
                 inner = node.module[9:]
                 for alias in node.names:
@@ -94,12 +107,23 @@ def test_no_stage_imports_a_later_one(path: Path) -> None:
         assert RANKS[other] < RANKS[stage], f"{stage} imports {imported}"
         if stage in NARROWER:
             allowed = NARROWER[stage]
-            assert any(imported == name or imported.startswith(f"{name}.") for name in allowed), imported
+            assert any(imported == name or imported.startswith(f"{name}.") for name in allowed), (
+                imported
+            )
 
 
 def test_the_package_itself_imports_errors_and_the_interface() -> None:
     named = {name.split(".")[0] for name in imports(ROOT / "__init__.py")}
-    assert named <= {"errors", "api", "program", "function_profile", "live", "monitor", "prediction", "recovery"}
+    assert named <= {
+        "errors",
+        "api",
+        "program",
+        "function_profile",
+        "live",
+        "monitor",
+        "prediction",
+        "recovery",
+    }
 
 
 def test_every_stage_has_its_place() -> None:
@@ -107,12 +131,17 @@ def test_every_stage_has_its_place() -> None:
 
 
 def test_imports_are_found_where_they_are() -> None:
-    assert "analyses.heap" in set(imports(ROOT / "api.py"))
-    assert "analyses.explanation" in set(imports(ROOT / "cli/explain.py"))  # inside of a condition
-    assert any(name.split(".")[0] == "api" for name in imports(ROOT / "cli/explain.py"))
+    assert "analyses.memory.heap" in set(imports(ROOT / "api.py"))
+    assert "analyses.explanation" in set(
+        imports(ROOT / "cli/verbs/explain.py")
+    )  # inside of a condition
+    assert any(name.split(".")[0] == "api" for name in imports(ROOT / "cli/verbs/explain.py"))
 
 
 def test_modules_are_short() -> None:
-    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert {name for name, count in lines.items() if count >= 400} <= set(LONG)
-    assert max(lines.values()) < 600
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in MODULES
+    }
+    assert {name for name, count in lines.items() if count > 500} <= set(LONG)
+    assert max(lines.values()) < 650

@@ -1,4 +1,6 @@
-"""The native core against the oracle: identical columns for every recording, however it was pickled."""
+"""The native core against the oracle: identical columns for every recording, however it was
+pickled.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracle
-from oracle import MIB, Event, FreeList, lifetimes_of, rounded
-from recordings import (
+from support import oracle
+from support.oracle import MIB, Event, FreeList, lifetimes_of, rounded
+from support.recordings import (
     ALL,
     SMALL,
     collector_off,
@@ -37,7 +39,9 @@ from vramlens.read.snapshot import read_snapshot
 from vramlens.trace import BEFORE, DeviceTrace
 
 # The largest takes the oracle as long as all others together: with VRAMLENS_TEST_ALL=1.
-READ = ALL if os.environ.get("VRAMLENS_TEST_ALL") else [name for name in ALL if "million" not in name]
+READ = (
+    ALL if os.environ.get("VRAMLENS_TEST_ALL") else [name for name in ALL if "million" not in name]
+)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -56,7 +60,9 @@ def test_every_protocol(name: str, protocol: int) -> None:
 
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("dump", [dump_slowly, dump_one_by_one])
-@pytest.mark.parametrize("name", ["recordings/graphs", "recordings/streams", "replay/recorded/streams__c2"])
+@pytest.mark.parametrize(
+    "name", ["recordings/graphs", "recordings/streams", "replay/recorded/streams__c2"]
+)
 def test_other_picklers(name: str, dump: Any, protocol: int) -> None:
     value = oracle.load(data_of(name))
     oracle.assert_same(read(dump(value, protocol)), value)
@@ -66,7 +72,9 @@ def test_other_picklers(name: str, dump: Any, protocol: int) -> None:
 def test_stacks_that_are_not_shared(name: str) -> None:
     value = oracle.load(data_of(name))
     shared = read(data_of(name))
-    value["device_traces"] = [[copy.deepcopy(e) for e in events] for events in value["device_traces"]]
+    value["device_traces"] = [
+        [copy.deepcopy(e) for e in events] for events in value["device_traces"]
+    ]
     for item in value["segments"]:
         item["blocks"] = [copy.deepcopy(b) for b in item["blocks"]]
     apart = read(pickle.dumps(value))
@@ -95,7 +103,21 @@ def test_streams_that_come_in_pieces(name: str, most: int) -> None:
 
 # ---- made-up histories -----------------------------------------------------------------
 
-SIZES = [1, 511, 512, 513, 4096, MIB - 1, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 21 * MIB, 40 * MIB]
+SIZES = [
+    1,
+    511,
+    512,
+    513,
+    4096,
+    MIB - 1,
+    MIB,
+    MIB + 1,
+    3 * MIB,
+    9 * MIB,
+    10 * MIB,
+    21 * MIB,
+    40 * MIB,
+]
 SETTINGS: list[dict[str, Any]] = [
     {"max_split_size": -1},
     {"max_split_size": 20 * MIB},
@@ -104,13 +126,17 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 class Allocator:
-    """A caching allocator that picks at random among what the rules allow, and records what it did."""
+    """A caching allocator that picks at random among what the rules allow, and records what it
+    did.
+    """
 
     def __init__(self, choose: random.Random, settings: dict[str, Any], expandable: bool) -> None:
         self.choose, self.settings, self.expandable = choose, settings, expandable
         self.events: list[dict[str, Any]] = []
         self.free = FreeList()
-        self.live: dict[int, tuple[int, int, int, Any]] = {}  # address: requested, taken, stream, owner
+        self.live: dict[
+            int, tuple[int, int, int, Any]
+        ] = {}  # address: requested, taken, stream, owner
         self.pending: list[int] = []
         self.top = {stream: (1 + stream) << 40 for stream in range(3)}
         self.segments: dict[int, tuple[int, int]] = {}  # address: size, stream
@@ -118,7 +144,9 @@ class Allocator:
     def note(self, action: str, addr: int, size: int, stream: int) -> None:
         line = self.choose.randrange(4)
         frames = [{"filename": "train.py", "line": line, "name": "step"}] * (line + 1)
-        self.events.append(event(action, addr, size, stream=stream, time_us=len(self.events), frames=frames))
+        self.events.append(
+            event(action, addr, size, stream=stream, time_us=len(self.events), frames=frames)
+        )
 
     def grow(self, size: int, stream: int) -> int:
         page = 2 * MIB if size <= MIB else 20 * MIB
@@ -173,10 +201,17 @@ class Allocator:
                 self.note("segment_free", start, end - start, self.segments.pop(start)[1])
 
     def fail(self) -> None:
-        self.events.append({"action": "oom", "device_free": 5, "size": 512, "stream": 0, "time_us": 9})
+        self.events.append(
+            {"action": "oom", "device_free": 5, "size": 512, "stream": 0, "time_us": 9}
+        )
 
     def run(self, steps: int) -> list[dict[str, Any]]:
-        acts = [self.allocate] * 10 + [self.request_free] * 7 + [self.complete_free] * 2 + [self.give_back, self.fail]
+        acts = (
+            [self.allocate] * 10
+            + [self.request_free] * 7
+            + [self.complete_free] * 2
+            + [self.give_back, self.fail]
+        )
         for _ in range(steps):
             self.choose.choice(acts)()
         return self.events
@@ -194,7 +229,9 @@ def rows_of(events: list[dict[str, Any]]) -> list[Event]:
     expandable=st.booleans(),
     dropped=st.floats(0, 1),
 )
-def test_made_up_histories(seed: int, steps: int, which: dict[str, Any], expandable: bool, dropped: float) -> None:
+def test_made_up_histories(
+    seed: int, steps: int, which: dict[str, Any], expandable: bool, dropped: float
+) -> None:
     events = Allocator(random.Random(seed), which, expandable).run(steps)
     life = lifetimes_of(rows_of(events), [], which)  # undone to nothing: that is how it began
     assert not any(life.base.values())
@@ -216,13 +253,21 @@ def _check_invariants(device: DeviceTrace) -> None:
     assert (a.taken_bytes >= a.requested_bytes).all()
     for event_index in range(BEFORE, count, 7):
         alive = a.alive_after(event_index)
-        now = device.requested.base_bytes if event_index == BEFORE else int(device.requested_curve[event_index])
+        now = (
+            device.requested.base_bytes
+            if event_index == BEFORE
+            else int(device.requested_curve[event_index])
+        )
         assert int(a.requested_bytes[alive].sum()) == now >= 0
         ends = a.address[alive] + a.taken_bytes[alive].astype(a.address.dtype)
         order = a.address[alive].argsort()
         assert (ends[order][:-1] <= a.address[alive][order][1:]).all()  # blocks never overlap
         held = device.segments.alive_after(event_index)
-        now = device.reserved.base_bytes if event_index == BEFORE else int(device.reserved_curve[event_index])
+        now = (
+            device.reserved.base_bytes
+            if event_index == BEFORE
+            else int(device.reserved_curve[event_index])
+        )
         assert int(device.segments.size_bytes[held].sum()) == now >= 0
 
 
@@ -233,10 +278,14 @@ def test_without_the_core_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         read(pickle.dumps(snapshot([], [])))
 
 
-def test_settings_where_the_program_writes_a_comma_for_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_where_the_program_writes_a_comma_for_a_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Programs set their locale, and the verdict on a failure is made inside of them."""
     made = shutil.which("localedef") and subprocess.run(
-        ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", tmp_path / "de_DE"], capture_output=True, check=False
+        ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", tmp_path / "de_DE"],
+        capture_output=True,
+        check=False,
     )
     if not made or made.returncode:
         pytest.skip("this system cannot make a locale")

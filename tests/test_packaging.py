@@ -28,7 +28,9 @@ def test_types_are_shipped() -> None:
     assert any((Path(folder) / "py.typed").is_file() for folder in vramlens.__path__)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name
+)
 def test_workflows_and_forms_can_be_read(path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     assert yaml.safe_load(path.read_text(encoding="utf-8"))

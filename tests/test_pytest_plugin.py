@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy  # noqa: F401  # the test bed forgets what is imported in it, and NumPy cannot be imported twice
 import pytest
 
-import plugin_gpu
-import vramlens.analyses.attribution
-import vramlens.capture.limits
+import vramlens.analyses.attribution.attribution
+import vramlens.capture.recording.ring_size
 import vramlens.read.snapshot  # noqa: F401
-from installed import PYTHON_PATH
-from recordings import event, snapshot
+from support import plugin_gpu
+from support.installed import PYTHON_PATH
+from support.recordings import event, snapshot
 from vramlens.pytest_plugin import use
 
 pytest_plugins = ["pytester"]
@@ -32,7 +32,9 @@ MIB = 2**20
 def bed(pytester, monkeypatch):
     """A folder with tests, and the fake GPU in this process."""
     monkeypatch.setattr(use, "find_gpu", use.find_gpu)  # put back when the test is over
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # an installed vramlens would bring it a second time
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # an installed vramlens would bring it a second time
     for variable in (
         "CI",
         "BUILD_NUMBER",
@@ -67,7 +69,10 @@ def test_a_limit_is_held_and_the_line_named(bed):
     done = run(bed, "--vramlens", tests=LIMITS)
     done.assert_outcomes(passed=1, failed=1)
     out = done.stdout.str()
-    assert "vramlens: 3.00 MiB of GPU memory at the peak, 1.00 MiB over limit_gpu_memory('2 MiB')" in out
+    assert (
+        "vramlens: 3.00 MiB of GPU memory at the peak, 1.00 MiB over limit_gpu_memory('2 MiB')"
+        in out
+    )
     lines = re.findall(r"^ +([0-9.]+ MiB)  \S*test_it\.py:(\d+) in test_over", out, re.MULTILINE)
     assert lines == [("2.00 MiB", "13"), ("1.00 MiB", "12")]
     assert re.search(r"3\.00 MiB  test_it\.py::test_over", out)  # the summary
@@ -179,7 +184,9 @@ def test_skips():
 
 def test_history_is_off_again_and_a_users_own_stays_on(bed):
     gpu = plugin_gpu.GPU
-    run(bed, "--vramlens", tests="def test_a(): GPU.alloc(9)\ndef test_b(): pass\n").assert_outcomes(passed=2)
+    run(
+        bed, "--vramlens", tests="def test_a(): GPU.alloc(9)\ndef test_b(): pass\n"
+    ).assert_outcomes(passed=2)
     assert (gpu.starts, gpu.stops, gpu.history) == (2, 2, False)
     done = run(
         bed,
@@ -239,7 +246,9 @@ def test_a_marker_that_says_nothing_is_refused(bed, marker, said):
 
 
 def test_a_refused_marker_is_told_in_one_line(bed):
-    done = run(bed, "--vramlens", tests='@pytest.mark.limit_gpu_memory("2 bananas")\ndef test_it(): pass\n')
+    done = run(
+        bed, "--vramlens", tests='@pytest.mark.limit_gpu_memory("2 bananas")\ndef test_it(): pass\n'
+    )
     out = done.stdout.str()
     assert "('2 bananas') is no size" in out
     assert "marks.py" not in out
@@ -266,27 +275,42 @@ def test_peaks_are_held_against_a_baseline(bed):
     }
     assert "vramlens-tests.json: written" in done.stdout.str()
     before = baseline.read_text()
-    done = run(bed, "--vramlens-fail-on-increase", tests=SIZES.format(a=11, b=5) + "def test_new(): GPU.alloc(MIB)\n")
+    done = run(
+        bed,
+        "--vramlens-fail-on-increase",
+        tests=SIZES.format(a=11, b=5) + "def test_new(): GPU.alloc(MIB)\n",
+    )
     done.assert_outcomes(passed=2, failed=1)
     out = done.stdout.str()
-    assert "11.00 MiB of GPU memory at the peak, 1.00 MiB more than the 10.00 MiB in vramlens-tests.json" in out
+    assert (
+        "11.00 MiB of GPU memory at the peak, 1.00 MiB more than the 10.00 MiB in vramlens-tests.json"
+        in out
+    )
     assert "1 test not in " in out
-    assert baseline.read_text() == before  # a run does not loosen, or tighten, what it is held against
+    assert (
+        baseline.read_text() == before
+    )  # a run does not loosen, or tighten, what it is held against
     run(bed, "--vramlens-update-baseline").assert_outcomes(passed=3)
     assert json.loads(baseline.read_text())["tests"]["test_it.py::test_b"] == 5 * MIB
     run(bed, "--vramlens-fail-on-increase").assert_outcomes(passed=3)
 
 
 def test_a_tolerance(bed):
-    run(bed, "--vramlens-update-baseline", tests=SIZES.format(a=100, b=100)).assert_outcomes(passed=2)
+    run(bed, "--vramlens-update-baseline", tests=SIZES.format(a=100, b=100)).assert_outcomes(
+        passed=2
+    )
     tests = SIZES.format(a=101, b=102)
     run(bed, "--vramlens-fail-on-increase", tests=tests).assert_outcomes(passed=1, failed=1)
     run(bed, "--vramlens-fail-on-increase", "--vramlens-tolerance", "2%").assert_outcomes(passed=2)
     run(bed, "--vramlens-fail-on-increase", "--vramlens-tolerance", "0").assert_outcomes(failed=2)
-    run(bed, "--vramlens-fail-on-increase", "--vramlens-tolerance", "1MiB").assert_outcomes(passed=1, failed=1)
+    run(bed, "--vramlens-fail-on-increase", "--vramlens-tolerance", "1MiB").assert_outcomes(
+        passed=1, failed=1
+    )
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "vramlens/1", "tests": {"a": "b"}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"schema": "vramlens/1", "tests": {"a": "b"}}', "[" * 100_000]
+)
 def test_a_broken_baseline_is_refused_and_kept(bed, text):
     (bed.path / "vramlens-tests.json").write_text(text)
     done = run(bed, "--vramlens-fail-on-increase", tests=LIMITS)
@@ -302,7 +326,10 @@ def test_figures_are_properties_in_junit_files(bed):
         case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
         for case in tree.iter("testcase")
     }
-    assert found["test_b"] == {"vramlens_peak_bytes": str(2 * MIB), "vramlens_kept_bytes": str(2 * MIB)}
+    assert found["test_b"] == {
+        "vramlens_peak_bytes": str(2 * MIB),
+        "vramlens_kept_bytes": str(2 * MIB),
+    }
 
 
 def test_with_xdist_each_worker_measures_and_one_process_stores(bed):
@@ -324,7 +351,13 @@ def test_with_xdist_each_worker_measures_and_one_process_stores(bed):
     ]
     environment = {**os.environ, "PYTHONPATH": f"{PYTHON_PATH}{os.pathsep}{TESTS}"}
     done = subprocess.run(
-        arguments, cwd=bed.path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        arguments,
+        cwd=bed.path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert "6 passed" in done.stdout, done.stdout
     assert "6 tests measured" in done.stdout
@@ -340,11 +373,15 @@ def bed_without_gpu(bed, monkeypatch):
 
 
 def test_without_a_gpu_marked_tests_run_unmeasured_and_it_is_said(bed_without_gpu):
-    tests = LIMITS + "def test_plain(): pass\n@pytest.mark.no_gpu_leaks\ndef test_wrong(): assert False\n"
+    tests = (
+        LIMITS
+        + "def test_plain(): pass\n@pytest.mark.no_gpu_leaks\ndef test_wrong(): assert False\n"
+    )
     done = run(bed_without_gpu, "--vramlens", tests=tests)
     done.assert_outcomes(passed=3, failed=1)
     assert (
-        "no GPU (or no PyTorch) to measure on: 3 marked tests ran unmeasured, no marker was held" in done.stdout.str()
+        "no GPU (or no PyTorch) to measure on: 3 marked tests ran unmeasured, no marker was held"
+        in done.stdout.str()
     )
 
 
@@ -380,9 +417,13 @@ def test_an_option_of_the_projects_own_with_that_name_stays(bed):
 
 
 def test_a_conftest_that_names_the_plugin_has_the_option(bed):
-    bed.makeconftest("pytest_plugins = ['vramlens.pytest_plugin']\nfrom plugin_gpu import plug_in\nplug_in()\n")
+    bed.makeconftest(
+        "pytest_plugins = ['vramlens.pytest_plugin']\nfrom plugin_gpu import plug_in\nplug_in()\n"
+    )
     bed.makepyfile(test_it="import pytest\nfrom plugin_gpu import GPU\nMIB = 2**20\n" + LIMITS)
-    bed.runpytest_inprocess("-p", "no:cacheprovider", "--vramlens").assert_outcomes(passed=1, failed=1)
+    bed.runpytest_inprocess("-p", "no:cacheprovider", "--vramlens").assert_outcomes(
+        passed=1, failed=1
+    )
 
 
 def test_loading_the_plugin_costs_nothing():
@@ -390,7 +431,9 @@ def test_loading_the_plugin_costs_nothing():
         f"import sys; sys.path.insert(0, {PYTHON_PATH!r}); import pytest; before = set(sys.modules);"
         " import vramlens.pytest_plugin; print(*set(sys.modules) - before)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert {"numpy", "torch", "rich"}.isdisjoint(done.stdout.split())
 
 
@@ -439,11 +482,20 @@ def test_on_a_real_gpu(tmp_path):
     environment = {**os.environ, "PYTHONPATH": PYTHON_PATH, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     arguments = [sys.executable, "-m", "pytest", *PLUGIN, "--vramlens", "-v"]
     done = subprocess.run(
-        arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        arguments,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     print(done.stdout, done.stderr)
     assert "2 failed, 4 passed" in done.stdout
-    assert "96.00 MiB of GPU memory at the peak, 32.00 MiB over limit_gpu_memory('64 MiB')" in done.stdout
+    assert (
+        "96.00 MiB of GPU memory at the peak, 32.00 MiB over limit_gpu_memory('64 MiB')"
+        in done.stdout
+    )
     assert "4.00 MiB of GPU memory stay behind after the test, in each of 3 runs" in done.stdout
     assert re.search(r"4\.00 MiB  \S*test_real\.py:\d+ in test_leaks", done.stdout)
 

@@ -20,7 +20,9 @@ SIZES = st.integers(0, 1 << 60)
 def test_a_printed_size_reads_back_within_its_rounding(size: int) -> None:
     printed = format_size(size)
     unit = {"KiB": KIB, "MiB": MIB, "GiB": GIB}.get(printed.split()[1], 0)
-    assert abs(parse_size(printed) - size) <= unit / 200 + 1 + size // 2**50  # two digits; a float's own
+    assert (
+        abs(parse_size(printed) - size) <= unit / 200 + 1 + size // 2**50
+    )  # two digits; a float's own
 
 
 @given(SIZES, st.sampled_from(["", " B", " byte", "bytes"]))
@@ -57,7 +59,9 @@ def test_printed_as_pytorch_prints(size: int, printed: str) -> None:
     assert format_size(size) == printed
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "12 parsecs", "-5", "1e9", "1,5GiB", "\u0663MiB", "0x10", "5 Mi B", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "MiB", "12 parsecs", "-5", "1e9", "1,5GiB", "\u0663MiB", "0x10", "5 Mi B", "nan"]
+)
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         parse_size(text)

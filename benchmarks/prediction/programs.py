@@ -1,4 +1,5 @@
-"""Programs to predict, then to measure: NAME trains a few steps, ``--measure FILE`` notes PyTorch's peaks.
+"""Programs to predict, then to measure: NAME trains a few steps, ``--measure FILE`` notes PyTorch's
+peaks.
 
     vramlens predict --json --torch 2.11 programs.py -- NAME      # without a GPU
     python programs.py NAME --measure NAME.json                   # on one
@@ -103,7 +104,11 @@ def gpt2_accumulate() -> None:
 @program
 def gpt2_fused() -> None:
     model = gpt2()
-    train(model, language_loss(model, 5, 384), optimizer=torch.optim.AdamW(model.parameters(), fused=True))
+    train(
+        model,
+        language_loss(model, 5, 384),
+        optimizer=torch.optim.AdamW(model.parameters(), fused=True),
+    )
 
 
 def llama(**changes: Any) -> Any:
@@ -133,7 +138,9 @@ def llama_checkpointed() -> None:
 def llama_lora() -> None:
     from peft import LoraConfig, get_peft_model
 
-    model = get_peft_model(llama().to(DEVICE), LoraConfig(r=16, target_modules=["q_proj", "v_proj"]))
+    model = get_peft_model(
+        llama().to(DEVICE), LoraConfig(r=16, target_modules=["q_proj", "v_proj"])
+    )
     train(model, language_loss(model, 3, 768), dtype=torch.bfloat16)
 
 
@@ -169,9 +176,9 @@ def bert_fp16() -> None:
 def t5_fp32() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    model = T5ForConditionalGeneration(T5Config(num_layers=4, num_decoder_layers=4, decoder_start_token_id=0)).to(
-        DEVICE
-    )
+    model = T5ForConditionalGeneration(
+        T5Config(num_layers=4, num_decoder_layers=4, decoder_start_token_id=0)
+    ).to(DEVICE)
 
     def loss(_: int) -> Any:
         return model(input_ids=tokens(12, 384), labels=tokens(12, 192)).loss
@@ -188,7 +195,9 @@ def vit() -> Any:
 def image_loss(model: Any, batch: int, size: int) -> Callable[[int], Any]:
     def loss(_: int) -> Any:
         images = torch.randn(batch, 3, size, size, device=DEVICE)
-        return model(pixel_values=images, labels=torch.randint(0, 100, (batch,), device=DEVICE)).loss
+        return model(
+            pixel_values=images, labels=torch.randint(0, 100, (batch,), device=DEVICE)
+        ).loss
 
     return loss
 
@@ -202,17 +211,25 @@ def vit_bf16() -> None:
 @program
 def vit_sgd() -> None:
     model = vit()
-    train(model, image_loss(model, 24, 224), optimizer=torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
+    train(
+        model,
+        image_loss(model, 24, 224),
+        optimizer=torch.optim.SGD(model.parameters(), 0.01, momentum=0.9),
+    )
 
 
 @program
 def whisper_bf16() -> None:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    model = WhisperForConditionalGeneration(WhisperConfig(encoder_layers=4, decoder_layers=4)).to(DEVICE)
+    model = WhisperForConditionalGeneration(WhisperConfig(encoder_layers=4, decoder_layers=4)).to(
+        DEVICE
+    )
 
     def loss(_: int) -> Any:
-        return model(input_features=torch.randn(4, 80, 3000, device=DEVICE), labels=tokens(4, 96)).loss
+        return model(
+            input_features=torch.randn(4, 80, 3000, device=DEVICE), labels=tokens(4, 96)
+        ).loss
 
     train(model, loss, dtype=torch.bfloat16)
 
@@ -222,7 +239,11 @@ def resnet_fp32() -> None:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     model = ResNetForImageClassification(ResNetConfig(num_labels=100)).to(DEVICE)
-    train(model, image_loss(model, 32, 224), optimizer=torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
+    train(
+        model,
+        image_loss(model, 32, 224),
+        optimizer=torch.optim.SGD(model.parameters(), 0.01, momentum=0.9),
+    )
 
 
 @program
@@ -268,9 +289,12 @@ class UNet(nn.Module):
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         widths = [width * 2**level for level in range(4)]
-        self.down = nn.ModuleList(self.block(a, b) for a, b in zip([3, *widths[:-1]], widths, strict=True))
+        self.down = nn.ModuleList(
+            self.block(a, b) for a, b in zip([3, *widths[:-1]], widths, strict=True)
+        )
         self.rise = nn.ModuleList(
-            nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(widths[-2::-1], widths[:0:-1], strict=True)
+            nn.ConvTranspose2d(b, a, 2, 2)
+            for a, b in zip(widths[-2::-1], widths[:0:-1], strict=True)
         )
         self.up = nn.ModuleList(self.block(2 * a, a) for a in widths[-2::-1])
         self.last = nn.Conv2d(width, 4, 1)
@@ -318,7 +342,10 @@ def lstm_fp32() -> None:
     class Words(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.words, self.layers = nn.Embedding(20000, 512), nn.LSTM(512, 1024, 2, batch_first=True)
+            self.words, self.layers = (
+                nn.Embedding(20000, 512),
+                nn.LSTM(512, 1024, 2, batch_first=True),
+            )
             self.head = nn.Linear(1024, 20000)
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -375,7 +402,9 @@ def gp_fp32() -> None:
     marginal = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
 
     def loss(_: int) -> Any:
-        with gpytorch.settings.fast_computations(log_prob=False, solves=False, covar_root_decomposition=False):
+        with gpytorch.settings.fast_computations(
+            log_prob=False, solves=False, covar_root_decomposition=False
+        ):
             return -marginal(model(x), y)
 
     train(model, loss)
@@ -395,7 +424,14 @@ def ode_fp32() -> None:
 
     model = Flow().to(DEVICE)
     times = torch.linspace(0, 1, 9, device=DEVICE)
-    train(model, lambda _: odeint(model, torch.randn(4096, 256, device=DEVICE), times, method="rk4").square().mean())
+    train(
+        model,
+        lambda _: (
+            odeint(model, torch.randn(4096, 256, device=DEVICE), times, method="rk4")
+            .square()
+            .mean()
+        ),
+    )
 
 
 @program
@@ -417,7 +453,9 @@ def trainer_bf16() -> None:
     Trainer(model=gpt2(), args=options, train_dataset=Rows()).train()
 
 
-def vision_loss(model: nn.Module, batch: int, size: int, pick: Callable[[Any], Any]) -> Callable[[int], Any]:
+def vision_loss(
+    model: nn.Module, batch: int, size: int, pick: Callable[[Any], Any]
+) -> Callable[[int], Any]:
     def loss(_: int) -> Any:
         output = pick(model(torch.randn(batch, 3, size, size, device=DEVICE)))
         labels = torch.randint(0, 20, (batch, *output.shape[2:]), device=DEVICE)
@@ -431,7 +469,11 @@ def torchvision_resnet50() -> None:
     from torchvision.models import resnet50
 
     model = resnet50(num_classes=20).to(DEVICE)
-    train(model, vision_loss(model, 40, 224, lambda output: output), optimizer=torch.optim.Adam(model.parameters()))
+    train(
+        model,
+        vision_loss(model, 40, 224, lambda output: output),
+        optimizer=torch.optim.Adam(model.parameters()),
+    )
 
 
 @program

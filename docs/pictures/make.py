@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vramlens import api
-from vramlens.report.text import render
+from vramlens.report.explain.text import render
 
 HERE = Path(__file__).parent
 CAPTURED = HERE.parent.parent / "tests" / "data" / "captured"

@@ -76,7 +76,8 @@ __all__ = [
     "who_holds",
 ]
 
-# Where each name lives; it is imported, with what it needs, only when it is asked for: ``vramlens --help`` is quick.
+# Where each name lives; it is imported, with what it needs, only when it is asked for: ``vramlens
+# --help`` is quick.
 _HOMES = {
     "AdaptiveBatchLoader": "recovery",
     "BalancedBatchSampler": "recovery",

@@ -1,8 +1,10 @@
-"""A call on a thread of its own: Python runs signal handlers on the main thread, so that none interrupts it.
+"""A call on a thread of its own: Python runs signal handlers on the main thread, so that none
+interrupts it.
 
-An exception that a handler raises (Ctrl-C, an alarm) inside a callback from C is swallowed by ctypes, and C goes on
-with a number that nobody wrote. ``Thread.join`` is no way to wait for the thread: interrupted, it may take a running
-thread for one that has ended (https://github.com/python/cpython/issues/89437).
+An exception that a handler raises (Ctrl-C, an alarm) inside a callback from C is swallowed by
+ctypes, and C goes on with a number that nobody wrote. ``Thread.join`` is no way to wait for the
+thread: interrupted, it may take a running thread for one that has ended
+    (https://github.com/python/cpython/issues/89437).
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class _Call(Generic[T]):
             self._ending.acquire(timeout=_LOOK_AGAIN_S)
 
     def call_off(self) -> None:
-        """Forbids work that has not begun; waits for the end of work that has, however often it is interrupted."""
+        """Forbids work that has not begun; waits for the end of work that has, however often it
+        is interrupted.
+        """
         while True:
             try:
                 with self._gate:
@@ -56,7 +60,9 @@ class _Call(Generic[T]):
                 if self._has_begun:
                     self.wait()
                 return
-            except BaseException:  # the first interruption is the one that is raised, once the thread has ended
+            except (
+                BaseException
+            ):  # the first interruption is the one that is raised, once the thread has ended
                 continue
 
 

@@ -25,7 +25,9 @@ def load_core() -> ctypes.CDLL:
     paths = [os.path.join(place, "libvramlens" + suffix) for place in vramlens.__path__]
     found = next(filter(os.path.exists, paths), None)
     if found is None:
-        raise VramlensError("the native core of vramlens is missing: install the package with `pip install .`")
+        raise VramlensError(
+            "the native core of vramlens is missing: install the package with `pip install .`"
+        )
     library = ctypes.CDLL(found)
     if library.vl_interface() != _INTERFACE:
         raise VramlensError(f"{found} is of another version: install vramlens again")

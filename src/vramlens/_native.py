@@ -1,4 +1,5 @@
-"""The one door to the native core: loads it, and hands out its columns as NumPy arrays without copying them.
+"""The one door to the native core: loads it, and hands out its columns as NumPy arrays without
+copying them.
 
 Interface: native/vramlens.h. Calls release the interpreter lock, as ctypes does.
 """
@@ -28,7 +29,11 @@ class _Column(ctypes.Structure):
 
 
 class _Status(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_int32), ("offset", ctypes.c_int64), ("message", ctypes.c_char * 160)]
+    _fields_ = [
+        ("code", ctypes.c_int32),
+        ("offset", ctypes.c_int64),
+        ("message", ctypes.c_char * 160),
+    ]
 
 
 class _Device(ctypes.Structure):
@@ -36,7 +41,10 @@ class _Device(ctypes.Structure):
         ("events", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("action", "address", "size", "stream", "stack")),
         ("segments", ctypes.c_int64),
-        *((f"segment_{name}", ctypes.c_void_p) for name in ("address", "size", "stream", "expandable")),
+        *(
+            (f"segment_{name}", ctypes.c_void_p)
+            for name in ("address", "size", "stream", "expandable")
+        ),
         ("blocks", ctypes.c_int64),
         *(
             (f"block_{name}", ctypes.c_void_p)
@@ -70,12 +78,29 @@ class _ReplayInput(ctypes.Structure):
         ("events", ctypes.c_int64),
         *(
             (name, ctypes.c_void_p)
-            for name in ("action", "address", "size", "stream", "emptied", "allocation", "released_pool")
+            for name in (
+                "action",
+                "address",
+                "size",
+                "stream",
+                "emptied",
+                "allocation",
+                "released_pool",
+            )
         ),
         ("rows", ctypes.c_int64),
         *(
             (f"row_{name}", ctypes.c_void_p)
-            for name in ("born", "address", "requested", "taken", "stream", "pool", "scratch", "pending")
+            for name in (
+                "born",
+                "address",
+                "requested",
+                "taken",
+                "stream",
+                "pool",
+                "scratch",
+                "pending",
+            )
         ),
         ("base_segments", ctypes.c_int64),
         *(
@@ -160,7 +185,12 @@ def _load() -> ctypes.CDLL:
     library.vl_snapshot_read.restype = ctypes.c_void_p
     library.vl_snapshot_status.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Status)]
     library.vl_snapshot_status.restype = None
-    library.vl_snapshot_json.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64]
+    library.vl_snapshot_json.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_uint64,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+    ]
     library.vl_snapshot_json.restype = ctypes.c_int64
     library.vl_lifetimes_make.argtypes = [ctypes.POINTER(_Device)]
     library.vl_lifetimes_make.restype = ctypes.c_void_p
@@ -250,7 +280,8 @@ class Snapshot(_Columns):
 
         core, callback = _core(), _ReadFunction(fill)
         super().__init__(
-            call_apart(lambda: core.vl_snapshot_read(callback, None), stop, core.vl_snapshot_free), "snapshot"
+            call_apart(lambda: core.vl_snapshot_read(callback, None), stop, core.vl_snapshot_free),
+            "snapshot",
         )
         if failure:
             raise failure[0]
@@ -265,14 +296,18 @@ class Snapshot(_Columns):
         self.truncated_at = int(status.offset) if status.code == _TRUNCATED else None
 
     def json(self, value: int, capacity: int = 1 << 20) -> Any:
-        """The Python value that a value cell stands for; None where it is larger than ``capacity`` characters."""
+        """The Python value that a value cell stands for; None where it is larger than
+        ``capacity`` characters.
+        """
         buffer = ctypes.create_string_buffer(2 * capacity)
         length = _core().vl_snapshot_json(self._handle, value, buffer, capacity)
         return None if length < 0 else json.loads(buffer.raw[:length].decode(errors="replace"))
 
 
 class Lifetimes(_Columns):
-    """What became of every allocation and segment of one device: the columns of native/lifetimes.h."""
+    """What became of every allocation and segment of one device: the columns of
+    native/lifetimes.h.
+    """
 
     def __init__(
         self,
@@ -282,7 +317,9 @@ class Lifetimes(_Columns):
         max_split_size: int,
         roundup_divisions: Column | None,
     ) -> None:
-        """Pairs the events in ``columns`` (the fields of vl_device by name, contiguous, of its types)."""
+        """Pairs the events in ``columns`` (the fields of vl_device by name, contiguous, of its
+        types).
+        """
         device = _Device(
             events=len(columns["action"]),
             segments=len(columns["segment_address"]),
@@ -304,7 +341,9 @@ class Replay(_Columns):
         summary: what came out, by name.
     """
 
-    def __init__(self, columns: Mapping[str, Column], *, pools: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, columns: Mapping[str, Column], *, pools: int, settings: Mapping[str, Any]
+    ) -> None:
         """Replays ``columns`` (the fields of vl_replay_input by name, contiguous, of its types)."""
         given = _ReplayInput(
             events=len(columns["action"]),
@@ -319,9 +358,16 @@ class Replay(_Columns):
         super().__init__(_core().vl_replay_make(ctypes.byref(given)), "replay")
         self.summary = dict(zip(_REPLAY_SUMMARY, self["summary"].tolist(), strict=True))
 
-    def run(self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int) -> dict[str, int]:
+    def run(
+        self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
+    ) -> dict[str, int]:
         """What the same requests lead to under other settings; several threads may ask at once."""
-        what_if = _WhatIf(settings=_replay_settings(settings), addresses=addresses, completion=completion, seed=seed)
+        what_if = _WhatIf(
+            settings=_replay_settings(settings),
+            addresses=addresses,
+            completion=completion,
+            seed=seed,
+        )
         outcome = _Outcome()
         if not _core().vl_replay_run(self._handle, ctypes.byref(what_if), ctypes.byref(outcome)):
             raise InputError("not enough memory to replay it")
@@ -331,18 +377,27 @@ class Replay(_Columns):
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
     ) -> tuple[dict[str, int], Curve]:
         """What ``run`` gives, and what that run has reserved over the events."""
-        return self._watched_run(_core().vl_curve_make, settings, addresses=addresses, completion=completion, seed=seed)
+        return self._watched_run(
+            _core().vl_curve_make, settings, addresses=addresses, completion=completion, seed=seed
+        )
 
     def log(
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
     ) -> tuple[dict[str, int], Curve]:
         """What ``curve`` gives, with columns of all that the allocator did (vl_log_make)."""
-        return self._watched_run(_core().vl_log_make, settings, addresses=addresses, completion=completion, seed=seed)
+        return self._watched_run(
+            _core().vl_log_make, settings, addresses=addresses, completion=completion, seed=seed
+        )
 
     def _watched_run(
         self, make: Any, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
     ) -> tuple[dict[str, int], Curve]:
-        what_if = _WhatIf(settings=_replay_settings(settings), addresses=addresses, completion=completion, seed=seed)
+        what_if = _WhatIf(
+            settings=_replay_settings(settings),
+            addresses=addresses,
+            completion=completion,
+            seed=seed,
+        )
         outcome = _Outcome()
         made = make(self._handle, ctypes.byref(what_if), ctypes.byref(outcome))
         if made is None:
@@ -359,6 +414,8 @@ def _outcome(outcome: _Outcome) -> dict[str, int]:
 
 
 def _replay_settings(settings: Mapping[str, Any]) -> _ReplaySettings:
-    made = _ReplaySettings(**{name: value for name, value in settings.items() if name != "roundup_power2_divisions"})
+    made = _ReplaySettings(
+        **{name: value for name, value in settings.items() if name != "roundup_power2_divisions"}
+    )
     made.roundup_power2_divisions[:] = settings["roundup_power2_divisions"]
     return made

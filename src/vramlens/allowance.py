@@ -1,7 +1,9 @@
-"""What a verb may take of this machine for its input: the one place that states the bounds, and what keeps to them.
+"""What a verb may take of this machine for its input: the one place that states the bounds, and
+what keeps to them.
 
-Files come from anywhere. Each reader has bounds of its own (``read/values.py``, ``native/pickle_machine.cpp``,
-``native/replay.h``); these here hold for a whole verb, whatever the file does to the code behind it. They grow with the
+Files come from anywhere. Each reader has bounds of its own (``read/values.py``,
+``native/pickle_machine.cpp``, ``native/replay.h``); these here hold for a whole verb, whatever the
+file does to the code behind it. They grow with the
 input: with the bytes of its files, or with what those expand to. The Python API has no such bound.
 """
 
@@ -17,7 +19,9 @@ from contextlib import contextmanager
 MEMORY_BYTES = 200_000_000
 """What every verb may take, the interpreter and its libraries included."""
 MEMORY_TIMES_THE_INPUT, MEMORY_TIMES_EXPANDED = 6, 4
-"""More for each byte of the files, and for each byte that compressed ones expand to (recorded programs: below 3)."""
+"""More for each byte of the files, and for each byte that compressed ones expand to (recorded
+programs: below 3).
+"""
 SECONDS = 10.0
 """Of the processor, on every input."""
 SECONDS_A_MEGABYTE = 2.0
@@ -25,7 +29,9 @@ SECONDS_A_MEGABYTE = 2.0
 STREAM_SECONDS = 600.0
 """More of them for an input whose size nobody knows: standard input."""
 EXPANDS_TIMES = 100
-"""What a compressed file may expand to: real ones shrink 10 to 70 times, bombs 1,000 times and more."""
+"""What a compressed file may expand to: real ones shrink 10 to 70 times, bombs 1,000 times and
+more.
+"""
 EXPANDS_ALWAYS_BYTES = 16 << 20
 
 _LIBRARIES_BYTES = 70_000_000
@@ -37,7 +43,9 @@ EXIT_CODE = 3
 
 
 class Exhausted(BaseException):
-    """The verb has taken more than its input justifies. Not an Exception: nobody on the way may keep it."""
+    """The verb has taken more than its input justifies. Not an Exception: nobody on the way may
+    keep it.
+    """
 
 
 class Allowance:
@@ -93,7 +101,9 @@ class Allowance:
         return bool(self.reason)
 
     def is_far_exceeded(self) -> bool:
-        """Whether so much more memory was taken that nothing waits for the verb to end by itself."""
+        """Whether so much more memory was taken that nothing waits for the verb to end by
+        itself.
+        """
         return _private_bytes() - self._began_bytes > _FAR_TIMES * self.most_bytes
 
     def sentence(self) -> str:
@@ -116,7 +126,9 @@ def count_file(name: str, size_bytes: int | None) -> None:
 
 
 def release() -> None:
-    """Ends the allowance of the verb under way: its input is read, and what it does now may take its time."""
+    """Ends the allowance of the verb under way: its input is read, and what it does now may take
+    its time.
+    """
     if _current is not None:
         _current.is_over = True
 
@@ -140,7 +152,10 @@ def allowance(factor: int = 1) -> Iterator[Allowance]:
     global _current
     allowed, over = Allowance(factor), threading.Event()
     watcher = threading.Thread(
-        target=_watch, args=(allowed, threading.get_ident(), over), name="vramlens-allowance", daemon=True
+        target=_watch,
+        args=(allowed, threading.get_ident(), over),
+        name="vramlens-allowance",
+        daemon=True,
     )
     _current = allowed
     watcher.start()
@@ -149,12 +164,16 @@ def allowance(factor: int = 1) -> Iterator[Allowance]:
     finally:
         over.set()
         watcher.join()
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)  # it came too late
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(threading.get_ident()), None
+        )  # it came too late
         _current = None
 
 
 def _watch(allowed: Allowance, thread: int, over: threading.Event) -> None:
-    """Raises Exhausted in the thread when the allowance is exceeded; ends the process where that does not help."""
+    """Raises Exhausted in the thread when the allowance is exceeded; ends the process where that
+    does not help.
+    """
     while not over.wait(_LOOKS_EVERY_S):
         if allowed.is_exceeded():
             break

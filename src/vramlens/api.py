@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.attribution import Attribution, attribute
+from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device, explain_text, explain_trace, peak_of
 from vramlens.analyses.explanation import Explanation, OomVerdict
-from vramlens.analyses.fragmentation import Fragmentation
-from vramlens.analyses.heap import Heap
+from vramlens.analyses.memory.fragmentation import Fragmentation
+from vramlens.analyses.memory.heap import Heap
 from vramlens.argument_types import (
     device_given,
     function_given,
@@ -24,6 +24,7 @@ from vramlens.argument_types import (
     texts_given,
 )
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
+from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
@@ -31,7 +32,7 @@ from vramlens.trace import Trace
 from vramlens.units import check_limit
 
 if TYPE_CHECKING:
-    from vramlens.analyses.profile import Profile
+    from vramlens.analyses.profile.profile import Profile
     from vramlens.replay import Answer, Tuning
 
 Progress = Callable[[float], None]
@@ -41,11 +42,13 @@ Progress = Callable[[float], None]
 class Recording(Trace):
     """An opened recording: a Trace with the questions that one can ask it.
 
-    The columns are those of ``vramlens.trace.Trace``; each method runs one analysis of ``vramlens.analyses``.
+    The columns are those of ``vramlens.trace.Trace``; each method runs one analysis of
+    ``vramlens.analyses``.
     """
 
     def peak(self, device: int | None = None) -> Heap:
-        """The heap where requested bytes are highest: ``by_line``, ``by_category``, ``by_phase`` and so on.
+        """The heap where requested bytes are highest: ``by_line``, ``by_category``, ``by_phase``
+        and so on.
 
         Args:
             device: the device; by default the one with the highest requested peak.
@@ -68,7 +71,9 @@ class Recording(Trace):
         return self.explain(device=device).oom
 
     def fragmentation(self, device: int | None = None) -> Fragmentation | None:
-        """Free memory inside reserved segments, at the failure if there is one, else at the peak."""
+        """Free memory inside reserved segments, at the failure if there is one, else at the
+        peak.
+        """
         return explain_trace(self, device=device, view=self._view(device)).fragmentation
 
     def replay(
@@ -79,7 +84,8 @@ class Recording(Trace):
         device: int | None = None,
         recorded_cap: str | int | None = None,
     ) -> Answer:
-        """The run again in a simulated allocator: the proof that it is right, and one answer a setting.
+        """The run again in a simulated allocator: the proof that it is right, and one answer a
+        setting.
 
         Args:
             conf: a setting as ``PYTORCH_ALLOC_CONF`` takes it, or several to try one after another.
@@ -88,7 +94,8 @@ class Recording(Trace):
             recorded_cap: the limit of the recorded run, where the recording does not say.
 
         Raises:
-            UsageError: PyTorch would refuse the setting; there is no such device; the cap is below what is live.
+            UsageError: PyTorch would refuse the setting; there is no such device; the cap is below
+                what is live.
             InputError: the recording holds no requests, or not enough to replay them.
         """
         from vramlens.replay import replay_trace
@@ -126,7 +133,9 @@ class Recording(Trace):
         from vramlens.replay import WORTH_TRYING, tune_trace
 
         if cap is not None and cards:
-            raise UsageError("cap and cards cannot be asked together: a card's size is the driver's limit")
+            raise UsageError(
+                "cap and cards cannot be asked together: a card's size is the driver's limit"
+            )
         return tune_trace(
             self,
             cap_bytes=_limit("cap", cap),
@@ -151,7 +160,9 @@ class Recording(Trace):
 
     def _view(self, device: int | None) -> Attribution | None:
         """The attribution, made once for all questions; None of a recording that holds nothing."""
-        return None if choose_device(self, device_given(device)) is None else self.attribution(device)
+        return (
+            None if choose_device(self, device_given(device)) is None else self.attribution(device)
+        )
 
     @cached_property
     def _attributions(self) -> dict[int, Attribution]:
@@ -168,7 +179,8 @@ def explain_recording(
     events_to_replay: int | None = None,
     view: Attribution | None = None,
 ) -> Explanation:
-    """The explanation of a recording, with what its replay proves: ``analyses.explain_trace``, then ``with_replay``.
+    """The explanation of a recording, with what its replay proves: ``analyses.explain_trace``, then
+    ``with_replay``.
 
     Args:
         events_to_replay: bounds the time that replay may take; None is about a second.
@@ -182,15 +194,19 @@ def explain_recording(
     chosen = choose_device(recording, device)
     if view is None and chosen is not None:
         view = attribute(recording, chosen)
-    explanation = explain_trace(recording, at=at, device=device, messages=messages, total_bytes=total_bytes, view=view)
+    explanation = explain_trace(
+        recording, at=at, device=device, messages=messages, total_bytes=total_bytes, view=view
+    )
     events = EVENTS_TO_REPLAY if events_to_replay is None else events_to_replay
     return with_replay(explanation, recording, events, view=view)
 
 
 def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Recording:
-    """Opens a recording: a ``.vram`` file or a PyTorch memory snapshot, compressed (xz, gz, zst) or not.
+    """Opens a recording: a ``.vram`` file or a PyTorch memory snapshot, compressed (xz, gz, zst) or
+    not.
 
-    Nothing in the file is executed. What is whole in a truncated file is there; ``missing`` says what is not.
+    Nothing in the file is executed. What is whole in a truncated file is there; ``missing`` says
+    what is not.
 
     Raises:
         InputError: the file cannot be read.
@@ -213,12 +229,13 @@ def explain(
     total_bytes: str | int | None = None,
     progress: Progress | None = None,
 ) -> Explanation | Profile:
-    """Explains whatever the file is: a recording, a log with an out-of-memory error in it, or a profiler trace.
+    """Explains whatever the file is: a recording, a log with an out-of-memory error in it, or a
+    profiler trace.
 
     Args:
         path: the file; ``-`` is standard input.
-        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number; None is the failure that
-            ended the program, else the peak.
+        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number; None is
+            the failure that ended the program, else the peak.
         device: the device; by default the one with the highest requested peak.
         log: a file with the text of the error, to close the ledger of a recording.
         total_bytes: the device's memory, for the ledger, in bytes or as "80GiB".
@@ -238,21 +255,29 @@ def explain(
         if source.kind == "pickle":
             recording = _read_recording(source, progress)
             messages = () if log is None else _messages(log)
-            return explain_recording(recording, at=at, device=device, messages=messages, total_bytes=total)
+            return explain_recording(
+                recording, at=at, device=device, messages=messages, total_bytes=total
+            )
         stream = source.stream
         if source.kind == "json":
-            from vramlens.analyses.profile import explain_profile  # only what is a trace pays for it
+            from vramlens.analyses.profile.profile import (
+                explain_profile,  # only what is a trace pays for it
+            )
             from vramlens.read.profiler_trace import read_profiler_trace
             from vramlens.trace.profile import ProfilerTrace
 
             found = read_profiler_trace(stream, source.name, _reporter(source, progress))
             if isinstance(found, ProfilerTrace):
                 if log is not None or total_bytes is not None or at not in (None, "peak"):
-                    raise UsageError(f"{source.name}: is a profiler trace: it takes no log, total or moment")
+                    raise UsageError(
+                        f"{source.name}: is a profiler trace: it takes no log, total or moment"
+                    )
                 return explain_profile(found, device)
             stream = found
         if device is not None or log is not None or at not in (None, "peak", "oom"):
-            raise UsageError(f"{source.name}: is no recording: a device, a moment or a log cannot be chosen")
+            raise UsageError(
+                f"{source.name}: is no recording: a device, a moment or a log cannot be chosen"
+            )
         messages = find_oom_messages(stream)
         if not messages:
             raise NotARecording(f"{source.name}: {_NO_ERROR[source.kind]}")
@@ -275,7 +300,9 @@ _NO_ERROR = _NO_RECORDING | {
 
 
 def example_path() -> Path:
-    """The recording that ships with the package: a real training run on an H200 that ran out of memory."""
+    """The recording that ships with the package: a real training run on an H200 that ran out of
+    memory.
+    """
     return Path(__file__).with_name("example.pickle.xz")
 
 
@@ -315,7 +342,7 @@ def _telling(messages: Sequence[OomMessage]) -> tuple[OomMessage, int]:
     """
 
     def rank(message: OomMessage) -> tuple[bool, bool]:
-        return message.verdict == "proven", message.tried_bytes is not None
+        return message.verdict == Verdict.PROVEN, message.tried_bytes is not None
 
     best = max(map(rank, messages))
     telling = [message for message in messages if rank(message) == best][-1]
@@ -344,9 +371,16 @@ def _read_recording(source: Source, progress: Progress | None) -> Recording:
             progress(min(1.0, source.position() / source.size_bytes))
 
     try:
-        trace = read_snapshot(source.stream, source.name, progress=report if progress else None, members=source.members)
+        trace = read_snapshot(
+            source.stream,
+            source.name,
+            progress=report if progress else None,
+            members=source.members,
+        )
     except VramlensError as error:
         damage = " (the compressed data is damaged or cut short)" if source.damaged else ""
         text = str(error)
-        raise type(error)((text if text.startswith(source.name) else f"{source.name}: {text}") + damage) from None
+        raise type(error)(
+            (text if text.startswith(source.name) else f"{source.name}: {text}") + damage
+        ) from None
     return Recording(**{field.name: getattr(trace, field.name) for field in fields(trace)})

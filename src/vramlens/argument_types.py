@@ -1,4 +1,6 @@
-"""What a public function was given, checked before anything is done with it: a wrong type is told in words."""
+"""What a public function was given, checked before anything is done with it: a wrong type is
+told in words.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def path_given(name: str, value: Any) -> str | os.PathLike[str]:
     Raises:
         TypeError: it is none.
     """
-    if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
+    if isinstance(value, str) or (
+        isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)
+    ):
         return value
     raise wrong_type(name, "a file's path", value)
 

@@ -1,8 +1,9 @@
 """Foreign text: how names and messages that came with the input are written, wherever they go.
 
-File, function, region and rank names, commands, error messages: whoever made the file chose them. Shown as they are
-they would draw on the terminal, forge lines, close a code block, or give commands to the machine that reads the log.
-Every place that shows text writes it with one of these, each in its own form:
+File, function, region and rank names, commands, error messages: whoever made the file chose them.
+Shown as they are they would draw on the terminal, forge lines, close a code block, or give commands
+to the machine that reads the log. Every place that shows text writes it with one of these, each in
+its own form:
 
 - ``visible``: a name, for a terminal, a log, or any other plain text;
 - ``one_line``: the same for a whole sentence, which is never cut; ``text_of``: for lines;
@@ -20,8 +21,8 @@ from collections.abc import Iterable
 
 LONGEST = 2000
 """Characters of a name that are shown."""
-# The commands of a GitHub workflow, wherever a line may be broken before them (actions/runner, ActionCommand.cs), and
-# those of Azure's and TeamCity's logs.
+# The commands of a GitHub workflow, wherever a line may be broken before them (actions/runner,
+# ActionCommand.cs), and those of Azure's and TeamCity's logs.
 _LOG_COMMAND = re.compile(
     r"::(?=(?:add-mask|add-matcher|add-path|debug|echo|endgroup|error|group|notice|remove-matcher|save-state|set-env"
     r"|set-output|stop-commands|warning)(?:\s|::|$))"
@@ -47,14 +48,16 @@ _CODE = re.compile(
     r")"
 )
 _SHELL = ("vramlens", "dmesg", "df", "ulimit")
-# A mention or a reference in a comment would notify people and link issues that have nothing to do with it.
+# A mention or a reference in a comment would notify people and link issues that have nothing to do
+# with it.
 _ENTITIES = {"&": "&amp;", "@": "&#64;"}
 _LONGEST_MESSAGE = 4000
 _LONGEST_PROPERTY = 1000
 
 
 def visible(text: str) -> str:
-    """A name on one line, with whatever would not show, or would steer a terminal or a log, as an escape.
+    """A name on one line, with whatever would not show, or would steer a terminal or a log, as an
+    escape.
 
     What is longer than any name is cut, and ends in "…".
     """
@@ -96,7 +99,9 @@ def markdown(text: str) -> str:
     parts = one_line(text).split("`")
     if len(parts) % 2 == 0:  # a backtick without its pair is just a character
         return _with_code("`".join(parts))
-    return "".join(markdown_code(part) if i % 2 else _with_code(part) for i, part in enumerate(parts))
+    return "".join(
+        markdown_code(part) if i % 2 else _with_code(part) for i, part in enumerate(parts)
+    )
 
 
 def markdown_code(text: str) -> str:
@@ -124,7 +129,11 @@ def workflow_command(kind: str, message: str, **properties: str | int | None) ->
         properties: None is left out.
     """
     given = {name: value for name, value in properties.items() if value is not None}
-    head = " ".join(filter(None, (kind, ",".join(f"{name}={_property(value)}" for name, value in given.items()))))
+    head = " ".join(
+        filter(
+            None, (kind, ",".join(f"{name}={_property(value)}" for name, value in given.items()))
+        )
+    )
     lines = "\n".join(one_line(line) for line in _cut(message, _LONGEST_MESSAGE).split("\n"))
     return f"::{head}::{_data(lines)}"
 
@@ -155,9 +164,14 @@ def _escaped(text: str) -> str:
 
 
 def _with_backslashes(match: re.Match[str]) -> str:
-    """A special character with its backslash; underscores inside a word mean nothing and are left alone."""
+    """A special character with its backslash; underscores inside a word mean nothing and are
+    left alone.
+    """
     text = match.string
-    inside = text[match.start() - 1 : match.start()].isalnum() and text[match.end() : match.end() + 1].isalnum()
+    inside = (
+        text[match.start() - 1 : match.start()].isalnum()
+        and text[match.end() : match.end() + 1].isalnum()
+    )
     return match[0] if inside and match[0][0] == "_" else "".join(f"\\{char}" for char in match[0])
 
 
@@ -171,4 +185,6 @@ def _data(text: str) -> str:
 
 
 def _property(value: str | int) -> str:
-    return _data(one_line(_cut(str(value), _LONGEST_PROPERTY))).replace(":", "%3A").replace(",", "%2C")
+    return (
+        _data(one_line(_cut(str(value), _LONGEST_PROPERTY))).replace(":", "%3A").replace(",", "%2C")
+    )

@@ -1,7 +1,9 @@
-"""``vramlens.profile``: after each call of a function what it kept, how high it went, and which lines did it.
+"""``vramlens.profile``: after each call of a function what it kept, how high it went, and which
+lines did it.
 
-Memory is a device's, not a thread's: what other threads allocate and free during a call counts, as it does in
-``torch.cuda.memory_allocated``. All bytes are allocated bytes; what the function returns is still there when it ends.
+Memory is a device's, not a thread's: what other threads allocate and free during a call counts, as
+it does in ``torch.cuda.memory_allocated``. All bytes are allocated bytes; what the function returns
+is still there when it ends.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vramlens.capture import torch_api
-from vramlens.capture.limits import default_max_events
 from vramlens.capture.line_clock import LineClock
-from vramlens.capture.on_import import when_imported
-from vramlens.capture.places import rank_of_process
-from vramlens.capture.recording_file import no_collection
-from vramlens.capture.session import current_session
+from vramlens.capture.recording.output_path import rank_of_process
+from vramlens.capture.recording.recording_file import no_collection
+from vramlens.capture.recording.ring_size import default_max_events
+from vramlens.capture.recording.session import current_session
 from vramlens.capture.torch_api import Allocator, loaded_torch
+from vramlens.capture.triggers.on_import import when_imported
 from vramlens.capture.warn import harmless, say_once
-from vramlens.report.function_text import FunctionProfile
+from vramlens.report.profile.function_text import FunctionProfile
 
 if TYPE_CHECKING:
-    from vramlens.analyses.function_use import DeviceUse, Moves, SourceLine
+    from vramlens.analyses.profile.function_use import DeviceUse, Moves, SourceLine
     from vramlens.trace import Trace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -43,23 +45,31 @@ Report = Callable[[FunctionProfile], object]
 
 
 @overload
-def profile(function: Function, /, *, lines: bool = False, report: Report | None = None) -> Function: ...
+def profile(
+    function: Function, /, *, lines: bool = False, report: Report | None = None
+) -> Function: ...
 @overload
-def profile(*, lines: bool = False, report: Report | None = None) -> Callable[[Function], Function]: ...
+def profile(
+    *, lines: bool = False, report: Report | None = None
+) -> Callable[[Function], Function]: ...
 def profile(function: Any = None, /, *, lines: bool = False, report: Report | None = None) -> Any:
-    """The function, which from now on says after each call what it kept of the GPU's memory and what its peak was.
+    """The function, which from now on says after each call what it kept of the GPU's memory and
+    what its peak was.
 
-    ``@vramlens.profile``, ``@vramlens.profile(lines=True)`` or ``vramlens.profile(function)(arguments)``. Nothing waits
-    for the GPU and no statistic is reset. If nobody has PyTorch record its history, it does so during the call.
-    Inside of ``torch.compile`` the function is compiled as if it were not decorated, and nothing is measured.
+    ``@vramlens.profile``, ``@vramlens.profile(lines=True)`` or
+    ``vramlens.profile(function)(arguments)``. Nothing waits for the GPU and no statistic is reset.
+    If nobody has PyTorch record its history, it does so during the call. Inside of
+    ``torch.compile`` the function is compiled as if it were not decorated, and nothing is measured.
 
     Args:
         function: a function, method, class method or static method, or another callable.
-        lines: whether the source of the function is shown with the change and the peak beside each line.
+        lines: whether the source of the function is shown with the change and the peak beside each
+            line.
         report: what takes the FunctionProfile; by default it is printed on standard error.
 
     Raises:
-        TypeError: a generator or ``async`` function, whose work is not done when its call returns; or no function.
+        TypeError: a generator or ``async`` function, whose work is not done when its call returns;
+            or no function.
     """
     if function is None:
         return lambda found: profile(found, lines=lines, report=report)
@@ -75,7 +85,10 @@ def profile(function: Any = None, /, *, lines: bool = False, report: Report | No
             return function(*args, **kwargs)
         call = profiler.begin()
         held: list[Any] = [kwargs, args]
-        del args, kwargs  # from Python 3.12 the function alone holds what it is given without a name, and may free it
+        del (
+            args,
+            kwargs,
+        )  # from Python 3.12 the function alone holds what it is given without a name, and may free it
         if call is None:
             return function(*held.pop(), **held.pop())
         try:
@@ -100,7 +113,9 @@ def _refuse_what_is_no_plain_function(function: Any) -> None:
     for kind, tests in kinds.items():
         if any(test(function) or test(inner) for test in tests):
             name = getattr(function, "__qualname__", repr(function))
-            raise TypeError(f"vramlens.profile: {name} is {kind}: profile the function that does the work, or runs it")
+            raise TypeError(
+                f"vramlens.profile: {name} is {kind}: profile the function that does the work, or runs it"
+            )
 
 
 def _not_compiling() -> bool:
@@ -117,7 +132,9 @@ def _wait_for_torch() -> None:
 
 @harmless("looking for torch.compile")
 def _know_torch() -> None:
-    """Has what torch.compile makes of a profiled function not go further than the function itself."""
+    """Has what torch.compile makes of a profiled function not go further than the function
+    itself.
+    """
     global _is_compiling
     _is_compiling = loaded_torch().compiler.is_compiling
 
@@ -139,10 +156,14 @@ _thread = _Thread()
 
 
 class _History:
-    """PyTorch's recording, switched on by the first call that finds it off, and off when the last such call is over."""
+    """PyTorch's recording, switched on by the first call that finds it off, and off when the
+    last such call is over.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # where another thread begins to use the GPU meanwhile, _start_late runs at once
+        self._lock = (
+            threading.RLock()
+        )  # where another thread begins to use the GPU meanwhile, _start_late runs at once
         self._users = 0
         self._is_ours = self._waits = False
 
@@ -167,7 +188,9 @@ class _History:
                 return
             self._is_ours = False
             session = current_session()
-            if session is None or not session.recorder.recording:  # it began during the call: the recording is its now
+            if (
+                session is None or not session.recorder.recording
+            ):  # it began during the call: the recording is its now
                 gpu.stop_history()
 
     def _start_late(self, gpu: Allocator) -> None:
@@ -179,7 +202,9 @@ class _History:
     @harmless("starting to record")
     def _start(self, gpu: Allocator) -> None:
         if not self._is_ours and not gpu.history_is_on():
-            gpu.start_history(default_max_events(1 if rank_of_process() is not None else gpu.device_count()))
+            gpu.start_history(
+                default_max_events(1 if rank_of_process() is not None else gpu.device_count())
+            )
             self._is_ours = True
 
 
@@ -270,7 +295,7 @@ class _Profiler:
 
     @harmless("measuring a function")
     def _measure(self, call: _Call, ended_us: int, seconds: float) -> FunctionProfile | None:
-        from vramlens.analyses.function_use import DeviceUse, device_use, moves_of
+        from vramlens.analyses.profile.function_use import DeviceUse, device_use, moves_of
 
         if not call.gpu.is_initialized():
             say_once(_NOTHING)
@@ -303,7 +328,7 @@ class _Profiler:
         self._report(found)
 
     def _source_lines(self, moves: Moves, call: _Call) -> tuple[SourceLine, ...]:
-        from vramlens.analyses.function_use import LinesSeen, source_lines
+        from vramlens.analyses.profile.function_use import LinesSeen, source_lines
 
         clock = call.clock
         if clock is None or self._code is None:
@@ -312,7 +337,9 @@ class _Profiler:
         return source_lines(moves, self._code, dict(self._source()), seen, is_nested=call.is_nested)
 
     def _is_running(self) -> bool:
-        """Whether the function's code runs on this thread already, as where it calls itself undecorated."""
+        """Whether the function's code runs on this thread already, as where it calls itself
+        undecorated.
+        """
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
@@ -336,7 +363,9 @@ class _Profiler:
 
 def _levels(gpu: Allocator) -> dict[int, int]:
     """Allocated bytes of every device."""
-    return {n: gpu.counters(n)[0] for n in range(gpu.device_count())} if gpu.is_initialized() else {}
+    return (
+        {n: gpu.counters(n)[0] for n in range(gpu.device_count())} if gpu.is_initialized() else {}
+    )
 
 
 @harmless("stopping to record")
@@ -371,6 +400,8 @@ def _notes(devices: list[DeviceUse], clock: LineClock | None) -> Iterator[str]:
 
 def _print(found: FunctionProfile) -> None:
     """Prints a profile on standard error."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or replaced: not the program's trouble
+    with contextlib.suppress(
+        OSError, ValueError, AttributeError
+    ):  # closed or replaced: not the program's trouble
         sys.stderr.write(f"{found}\n")
         sys.stderr.flush()

@@ -1,4 +1,6 @@
-"""What a program calls to have itself watched: one line each, none of which can break or slow it."""
+"""What a program calls to have itself watched: one line each, none of which can break or slow
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vramlens.capture.places import Places
-from vramlens.capture.recorder import Recorder
-from vramlens.capture.recording_file import no_collection
-from vramlens.capture.session import Plan, Session, begin_session, current_session
-from vramlens.capture.spawned import follow_children, plan_for_child
-from vramlens.capture.steps import NO_STEP, by_hand
+from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.recorder import Recorder
+from vramlens.capture.recording.recording_file import no_collection
+from vramlens.capture.recording.session import Plan, Session, begin_session, current_session
+from vramlens.capture.recording.step_marks import NO_STEP, by_hand
+from vramlens.capture.triggers.child_processes import follow_children, plan_for_child
 from vramlens.capture.warn import harmless, say
 from vramlens.errors import UsageError
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
-    from vramlens.capture.memory_now import MemoryNow
+    from vramlens.capture.memory.memory_now import MemoryNow
     from vramlens.capture.process_group import DistributedState
     from vramlens.live.follow import LeakFollower
 
@@ -30,14 +32,17 @@ _LINES = 5  # that hold most, of each device, in ``memory``
 
 
 def install(output: str | os.PathLike[str] | None = None, *, max_events: int | None = None) -> None:
-    """Watches this program from now on: on any out-of-memory error a recording, and its verdict in the exception.
+    """Watches this program from now on: on any out-of-memory error a recording, and its verdict in
+    the exception.
 
-    Call it once, early; a second call changes nothing. Recording begins when the program first uses a GPU.
-    ``kill -USR2`` and ``vramlens dump`` write a recording at any time; nothing is written at a normal end.
+    Call it once, early; a second call changes nothing. Recording begins when the program first uses
+    a GPU. ``kill -USR2`` and ``vramlens dump`` write a recording at any time; nothing is written at
+    a normal end.
 
     Args:
         output: a ``.vram`` file or a folder; by default the present folder.
-        max_events: events kept for each device; by default what fits in 1 GiB or 2 % of the machine's memory.
+        max_events: events kept for each device; by default what fits in 1 GiB or 2 % of the
+            machine's memory.
     """
     _watch(Plan(output=None if output is None else os.fspath(output), max_events=max_events))
 
@@ -53,7 +58,9 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
     if plan.program is None:
         plan = replace(plan, program=getattr(sys.modules["__main__"], "__file__", None) or "python")
     leaks = _LeaksOfSteps() if plan.leaks else None
-    session = begin_session(plan, verdict=verdict_of, command=None if command is None else list(command), leaks=leaks)
+    session = begin_session(
+        plan, verdict=verdict_of, command=None if command is None else list(command), leaks=leaks
+    )
     if not plan.blocks_only:
         from vramlens.monitor.publisher import publish_inside
 
@@ -64,8 +71,8 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
 class _LeaksOfSteps:
     """What looks for leaks, made when torch is there.
 
-    It brings NumPy, as torch does: imported before the program's own first line, that would fix the number of NumPy's
-    threads and the filters of warnings before the program says what it wants.
+    It brings NumPy, as torch does: imported before the program's own first line, that would fix the
+    number of NumPy's threads and the filters of warnings before the program says what it wants.
     """
 
     def __init__(self) -> None:
@@ -115,9 +122,11 @@ def begin_in_child() -> None:
 
 
 def snapshot(path: str | os.PathLike[str]) -> str | None:
-    """Writes a recording of now, and gives its path. Without ``install`` or ``record`` it holds the state only.
+    """Writes a recording of now, and gives its path. Without ``install`` or ``record`` it holds the
+    state only.
 
-    None, and one line on standard error, where no GPU is in use or the file cannot be written: never an exception.
+    None, and one line on standard error, where no GPU is in use or the file cannot be written:
+    never an exception.
     """
     session = current_session()
     recorder = session.recorder if session is not None else Recorder(Places(os.fspath(path), None))
@@ -133,8 +142,8 @@ def snapshot(path: str | os.PathLike[str]) -> str | None:
 def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> Iterator[None]:
     """Records what the block does and writes it at the block's end, also when that is an error.
 
-    Inside of another recording (``vramlens run``, ``install``, an outer ``record``) the file holds the block's events
-    and the outer one goes on. Without a GPU the block simply runs.
+    Inside of another recording (``vramlens run``, ``install``, an outer ``record``) the file holds
+    the block's events and the outer one goes on. Without a GPU the block simply runs.
 
     Args:
         path: the file to write; ``.vram`` is added where it is missing.
@@ -148,7 +157,9 @@ def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> It
 
 
 def step() -> None:
-    """Ends a step. Optional: optimizer steps are seen without it. Cheap, and safe without a GPU or a recording."""
+    """Ends a step. Optional: optimizer steps are seen without it. Cheap, and safe without a GPU
+    or a recording.
+    """
     for listener in tuple(by_hand):
         listener()
     session = current_session()
@@ -157,21 +168,25 @@ def step() -> None:
 
 
 def memory() -> MemoryNow:
-    """Where the memory of every visible GPU is right now, with no set-up: print it, or read its fields.
+    """Where the memory of every visible GPU is right now, with no set-up: print it, or read its
+    fields.
 
-    While this program is recorded, the lines that hold most are there too; then it takes as long as reading the events.
+    While this program is recorded, the lines that hold most are there too; then it takes as long as
+    reading the events.
     """
-    from vramlens.capture.memory_now import memory as now
+    from vramlens.capture.memory.memory_now import memory as now
 
     session = current_session()
     is_recorded = session is not None and session.recorder.recording
-    return now(_fullest_lines(session.recorder) or () if session is not None and is_recorded else ())
+    return now(
+        _fullest_lines(session.recorder) or () if session is not None and is_recorded else ()
+    )
 
 
 @harmless("looking for the lines that hold most")
 def _fullest_lines(recorder: Recorder) -> list[str]:
-    from vramlens.analyses.attribution import attribute
-    from vramlens.analyses.heap import heap_at
+    from vramlens.analyses.attribution.attribution import attribute
+    from vramlens.analyses.memory.heap import heap_at
     from vramlens.read.snapshot import read_snapshot
 
     if recorder.gpu is None:
@@ -181,7 +196,10 @@ def _fullest_lines(recorder: Recorder) -> list[str]:
     lines = []
     for device in trace.devices.values():
         heap = heap_at(attribute(trace, device), len(device.events) - 1)
-        lines += [f"{format_size(line.bytes):>12}  GPU {device.device}: {line.place}" for line in heap.by_line[:_LINES]]
+        lines += [
+            f"{format_size(line.bytes):>12}  GPU {device.device}: {line.place}"
+            for line in heap.by_line[:_LINES]
+        ]
     return lines
 
 
@@ -198,7 +216,7 @@ def verdict_of(path: str, message: str) -> str:
 
     from vramlens.api import explain_recording, load
     from vramlens.read.oom_text import find_oom_messages
-    from vramlens.report.text import render
+    from vramlens.report.explain.text import render
 
     recording = load(path)
     messages = find_oom_messages(io.BytesIO(message.encode("utf-8", "replace")))

@@ -1,4 +1,6 @@
-"""Sizes in and out: KiB, MiB, GiB are powers of 1024; KB, MB, GB of 1000; a bare number is bytes."""
+"""Sizes in and out: KiB, MiB, GiB are powers of 1024; KB, MB, GB of 1000; a bare number is
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def check_limit(size_bytes: int, said: object) -> int:
 
 
 def format_size(size_bytes: int | float) -> str:
-    """A size as PyTorch prints it (``512 bytes``, ``1.50 KiB``, ``57.00 MiB``, ``3.71 GiB``), sign kept."""
+    """A size as PyTorch prints it (``512 bytes``, ``1.50 KiB``, ``57.00 MiB``, ``3.71 GiB``),
+    sign kept.
+    """
     sign, size = ("-", -size_bytes) if size_bytes < 0 else ("", size_bytes)
     if size < KIB:
         return f"{sign}{size:.0f} bytes" if size != 1 else f"{sign}1 byte"
@@ -62,7 +66,9 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def format_duration(nanoseconds: int | float) -> str:
-    """A time with its unit, in three digits: ``1.24 s``, ``471 ms``, ``23.1 us``; ``812 ns`` below a microsecond."""
+    """A time with its unit, in three digits: ``1.24 s``, ``471 ms``, ``23.1 us``; ``812 ns``
+    below a microsecond.
+    """
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if abs(nanoseconds) >= factor * 0.9995:
             value = nanoseconds / factor

@@ -14,8 +14,8 @@ from typing import BinaryIO
 def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> Iterator[BinaryIO]:
     """A file to write to, which takes its place in one step when the block ends without an error.
 
-    Until then, and after an error, whatever was there before stays. A link is written through; the permissions of a
-    file that is replaced are kept.
+    Until then, and after an error, whatever was there before stays. A link is written through; the
+    permissions of a file that is replaced are kept.
 
     Args:
         put: gives the written file (the first path) its place (the second).
@@ -24,12 +24,16 @@ def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> It
         OSError: it cannot be written; nothing is left behind.
     """
     target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):  # a pipe, a device
+    if (
+        os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target)
+    ):  # a pipe, a device
         with open(target, "wb") as file:
             yield file
         return
     who = f"{threading.get_ident()}.{os.getpid()}"  # two threads that write one file do not write into each other's
-    partial = os.path.join(os.path.dirname(target), f".{os.path.basename(target)[:40]}.{who}.partial")
+    partial = os.path.join(
+        os.path.dirname(target), f".{os.path.basename(target)[:40]}.{who}.partial"
+    )
     try:
         with open(partial, "wb") as file:
             with contextlib.suppress(OSError):

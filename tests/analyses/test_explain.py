@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oracle import MIB
-from recordings import DATA, data_of, event, read, segment, snapshot, truth_of
+from support.oracle import MIB
+from support.recordings import DATA, data_of, event, read, segment, snapshot, truth_of
 from vramlens import UsageError, explain, load
 from vramlens.analyses.explain import explain_trace, moment
 from vramlens.analyses.explanation import Explanation
@@ -18,7 +18,12 @@ EVERY = sorted(
     for path in DATA.rglob("*.pickle.xz")
     if not path.name.endswith(".nccl.pickle.xz")
 )
-PARTLY_RECORDED = ["found/late_start", "found/oom_wrapped", "found/wrapped", "ranks/wrong_device/wrong_device.rank0"]
+PARTLY_RECORDED = [
+    "found/late_start",
+    "found/oom_wrapped",
+    "found/wrapped",
+    "ranks/wrong_device/wrong_device.rank0",
+]
 GPT_PEAK_ACTIVATIONS = 205_948_932
 """Of one step of GPT(d=256, layers=4) at 8 by 256 tokens: the same model in all ``leak_*`` runs."""
 
@@ -32,23 +37,33 @@ def test_peaks_that_are_claimed_exact_are_those_of_memory_stats(name: str) -> No
     peak = explained(name).peak
     assert peak is not None
     stats = truth_of(name)["stats"]
-    told = {field: stats[f"{field}.all.peak"] for field in peak.exact if f"{field}.all.peak" in stats}
+    told = {
+        field: stats[f"{field}.all.peak"] for field in peak.exact if f"{field}.all.peak" in stats
+    }
     assert {field: getattr(peak, field) for field in told} == told
     every = ("requested_bytes", "reserved_bytes", "allocated_bytes", "active_bytes")
     assert peak.exact == (() if name in PARTLY_RECORDED else every)
     if name != "found/wrapped":  # its peak is not among the events that are left
         for field in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"):
-            assert getattr(peak, field) == stats.get(f"{field}.all.peak", getattr(peak, field)), field
+            assert getattr(peak, field) == stats.get(f"{field}.all.peak", getattr(peak, field)), (
+                field
+            )
 
 
 def test_a_ring_that_wrapped_claims_no_more_than_it_holds() -> None:
     peak = explained("found/wrapped").peak
     assert peak is not None
-    assert peak.requested_bytes == 539_554_824 < truth_of("found/wrapped")["stats"]["requested_bytes.all.peak"]
+    assert (
+        peak.requested_bytes
+        == 539_554_824
+        < truth_of("found/wrapped")["stats"]["requested_bytes.all.peak"]
+    )
     assert peak.exact == ()
 
 
-@pytest.mark.parametrize(("name", "before"), [("late_start", "122.12 MiB in 126 blocks"), ("wrapped", "126.12 MiB")])
+@pytest.mark.parametrize(
+    ("name", "before"), [("late_start", "122.12 MiB in 126 blocks"), ("wrapped", "126.12 MiB")]
+)
 def test_what_was_there_before_is_said_to_be_missing(name: str, before: str) -> None:
     facts = explained(f"found/{name}").recording
     assert not facts.complete
@@ -115,12 +130,18 @@ def test_unused_reserve_of_changing_sequence_lengths() -> None:
     assert saved is not None
     assert 0.95 * unused < saved <= unused
     assert "unused_reserve" not in found
-    assert "settings_save" not in {f.id for f in explained("recordings/gpt_varlen_expandable").findings}
+    assert "settings_save" not in {
+        f.id for f in explained("recordings/gpt_varlen_expandable").findings
+    }
 
 
 @pytest.mark.parametrize("name", ["gpt_annotated", "leak_losses", "leak_hook"])
 def test_activations_are_counted_without_what_leaks(name: str) -> None:
-    found = [finding for finding in explained(f"recordings/{name}").findings if finding.id == "activations"]
+    found = [
+        finding
+        for finding in explained(f"recordings/{name}").findings
+        if finding.id == "activations"
+    ]
     assert [finding.bytes for finding in found] == [GPT_PEAK_ACTIVATIONS]
 
 
@@ -131,7 +152,10 @@ def test_decoding_waits_for_no_backward_pass(name: str) -> None:
 
 def test_findings_that_can_be_acted_on_come_first() -> None:
     for name in EVERY:
-        can = [finding.fix is not None and finding.verdict != "not a problem" for finding in explained(name).findings]
+        can = [
+            finding.fix is not None and finding.verdict != "not a problem"
+            for finding in explained(name).findings
+        ]
         assert can == sorted(can, reverse=True), name
 
 
@@ -184,7 +208,10 @@ def test_advice_on_next_to_nothing_is_left_out() -> None:
 def test_one_line_that_holds_most_is_advised_on() -> None:
     found = explain(DATA / "captured/oom_really_full.vram")
     assert found.oom is not None
-    assert found.oom.headline == "9.81 MiB short at the driver: 256.00 MiB wanted, 246.19 MiB free on the GPU"
+    assert (
+        found.oom.headline
+        == "9.81 MiB short at the driver: 256.00 MiB wanted, 246.19 MiB free on the GPU"
+    )
     (line,) = [one for one in found.findings if one.id == "largest_line"]
     assert (line.place, line.bytes) == (found.heap.by_line[0].place, found.heap.by_line[0].bytes)
     assert line.fix == (

@@ -1,4 +1,6 @@
-"""A GPU that is none: PyTorch's allocator interface, answering from a real recording, for machines without one."""
+"""A GPU that is none: PyTorch's allocator interface, answering from a real recording, for
+machines without one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class FakeGpu:
 
     kind = "cuda"
 
-    def __init__(self, recording: str = "recordings/gpt.pickle.xz", *, metadata: bool = True) -> None:
+    def __init__(
+        self, recording: str = "recordings/gpt.pickle.xz", *, metadata: bool = True
+    ) -> None:
         self.recording, self.metadata = recording, metadata
         self.initialized = self.history = False
         self.waiting: list[Callable[[], None]] = []

@@ -16,20 +16,23 @@ from typing import Any
 
 import torch
 
-from vramlens.capture.driver import Driver, driver, own_pids
-from vramlens.capture.ledger import Ledger, ledger, ledgers
-from vramlens.capture.memory_now import memory
+from vramlens.capture.memory.device_ledger import Ledger, ledger, ledgers
+from vramlens.capture.memory.driver import Driver, driver, own_pids
+from vramlens.capture.memory.memory_now import memory
 from vramlens.units import GIB, MIB, format_size
 
 with contextlib.suppress(ImportError):
     import pytest
 
-    pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+    pytestmark = [
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    ]
 
 FRESH = """
 import torch
-from vramlens.capture.driver import driver, own_pids
-from vramlens.capture.memory_now import memory
+from vramlens.capture.memory.driver import driver, own_pids
+from vramlens.capture.memory.memory_now import memory
 now = memory()
 assert now.gpus and not torch.cuda.is_initialized(), now
 assert all(gpu.total_bytes and not gpu.has_context for gpu in now.gpus), now
@@ -60,7 +63,9 @@ def nvml() -> Driver:
 
 def show(found: Ledger) -> None:
     for row in found.rows:
-        print(f"  {row.kind:20} {row.bytes:>15,} {format_size(row.bytes):>12} {row.confidence:9} {row.note}")
+        print(
+            f"  {row.kind:20} {row.bytes:>15,} {format_size(row.bytes):>12} {row.confidence:9} {row.note}"
+        )
     print("  notes:", found.notes, " processes:", found.processes)
 
 
@@ -71,7 +76,9 @@ def rows(found: Ledger) -> dict[str, int]:
 @contextlib.contextmanager
 def another_process(device: int) -> Iterator[subprocess.Popen[str]]:
     pipe: Any = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-c", OTHER, str(device)], stdin=pipe, stdout=pipe, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", OTHER, str(device)], stdin=pipe, stdout=pipe, text=True
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -82,13 +89,19 @@ def another_process(device: int) -> Iterator[subprocess.Popen[str]]:
 
 def test_asking_makes_no_context() -> None:
     """In a fresh process, and before anything here uses the GPU."""
-    print(subprocess.run([sys.executable, "-c", FRESH], check=True, capture_output=True, text=True).stdout)
+    print(
+        subprocess.run(
+            [sys.executable, "-c", FRESH], check=True, capture_output=True, text=True
+        ).stdout
+    )
 
 
 def test_rows_sum_to_the_drivers_total_and_equal_memory_stats() -> None:
     held = [torch.empty(200 * MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
     del held[::2]  # so that there is a cache
-    torch.ones(512, 512, device="cuda") @ torch.ones(512, 512, device="cuda")  # cuBLAS's handle and workspace
+    torch.ones(512, 512, device="cuda") @ torch.ones(
+        512, 512, device="cuda"
+    )  # cuBLAS's handle and workspace
     torch.cuda.synchronize()
     index = torch.cuda.current_device()
     found, stats = ledger(), torch.cuda.memory_stats(index)
@@ -103,13 +116,19 @@ def test_rows_sum_to_the_drivers_total_and_equal_memory_stats() -> None:
     older = pynvml.nvmlDeviceGetMemoryInfo(handle)
     print(f"  v2: total {info.total:,} reserved {info.reserved:,} free {info.free:,} used {info.used:,}; "
           f"v1: free {older.free:,} used {older.used:,}")  # fmt: skip
-    print(f"  v2 used counts the reserved part: {info.used + info.free > info.total - info.reserved}")
-    print(f"  cudaMemGetInfo (free, total): {torch.cuda.mem_get_info(index)}, driver {nvml().version()}, {own_pids()}")
+    print(
+        f"  v2 used counts the reserved part: {info.used + info.free > info.total - info.reserved}"
+    )
+    print(
+        f"  cudaMemGetInfo (free, total): {torch.cuda.mem_get_info(index)}, driver {nvml().version()}, {own_pids()}"
+    )
     assert found.uuid == uuid
     assert found.total_bytes == info.total == sum(row.bytes for row in found.rows)
     kinds = rows(found)
     assert kinds["pytorch_allocated"] == stats["allocated_bytes.all.current"] >= 1000 * MIB
-    assert kinds["pytorch_allocated"] + kinds["pytorch_cached"] == stats["reserved_bytes.all.current"]
+    assert (
+        kinds["pytorch_allocated"] + kinds["pytorch_cached"] == stats["reserved_bytes.all.current"]
+    )
     assert kinds["pytorch_cached"] >= 800 * MIB
     assert abs(kinds["free"] - torch.cuda.mem_get_info(index)[0]) < 64 * MIB
     assert kinds["driver_reserved"] == info.reserved
@@ -147,7 +166,9 @@ def test_other_devices_get_no_context() -> None:
     before = [torch._C._cuda_hasPrimaryContext(index) for index in range(torch.cuda.device_count())]
     found = ledgers()
     memory()
-    assert [torch._C._cuda_hasPrimaryContext(index) for index in range(torch.cuda.device_count())] == before
+    assert [
+        torch._C._cuda_hasPrimaryContext(index) for index in range(torch.cuda.device_count())
+    ] == before
     assert [gpu.has_context for gpu in found] == before
     assert all(gpu.total_bytes == sum(row.bytes for row in gpu.rows) for gpu in found)
 

@@ -1,4 +1,6 @@
-"""Programs for a real GPU, each run under ``vramlens run`` by gpu_capture.sh: python gpu_programs.py NAME."""
+"""Programs for a real GPU, each run under ``vramlens run`` by gpu_capture.sh: python
+gpu_programs.py NAME.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from torch.utils.checkpoint import checkpoint
 class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.qkv, self.proj = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm, self.qkv, self.proj = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 3 * width),
+            nn.Linear(width, width),
+        )
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +62,11 @@ def train(model: nn.Module, steps: int = 4, **size: int) -> list[float]:
 
 def gpt() -> None:
     torch.manual_seed(0)
-    print(train(GPT().cuda()), torch.cuda.max_memory_allocated(), torch.cuda.get_rng_state().sum().item())
+    print(
+        train(GPT().cuda()),
+        torch.cuda.max_memory_allocated(),
+        torch.cuda.get_rng_state().sum().item(),
+    )
 
 
 def checkpointed() -> None:
@@ -91,7 +101,9 @@ def eval_with_grad() -> None:
 
 
 def capped(gib: float) -> None:
-    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / torch.cuda.get_device_properties(0).total_memory)
+    torch.cuda.set_per_process_memory_fraction(
+        gib * 2**30 / torch.cuda.get_device_properties(0).total_memory
+    )
 
 
 def oom_forward() -> None:

@@ -9,7 +9,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from installed import PYTHON_PATH
+from support.installed import PYTHON_PATH
 
 HERE = Path(__file__).parent
 PLUG_IN = f"import sys; sys.path.insert(0, {str(HERE)!r}); from fake_gpu import plug_in; gpu = plug_in()\n"
@@ -29,7 +29,9 @@ def python(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     )
 
 
-def run_program(folder: Path, text: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_program(
+    folder: Path, text: str, *options: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """What ``vramlens run OPTIONS train.py`` does with a program of this text."""
     (folder / "train.py").write_text(text)
     return python(folder, "-m", "vramlens", "run", *options, "train.py", **environment)
@@ -37,7 +39,9 @@ def run_program(folder: Path, text: str, *options: str, **environment: str) -> s
 
 def recordings(folder: Path) -> list[str]:
     """The names of the recordings in a folder, and of anything else that was left behind."""
-    return sorted(path.name for path in folder.iterdir() if path.name not in ("train.py", "__pycache__"))
+    return sorted(
+        path.name for path in folder.iterdir() if path.name not in ("train.py", "__pycache__")
+    )
 
 
 def meta_of(path: Path) -> dict[str, object]:

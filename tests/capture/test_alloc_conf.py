@@ -70,6 +70,8 @@ def test_amd() -> None:
 
 
 def test_doubts() -> None:
-    notes = read_settings({CUDA: "backend:cudaMallocAsync,max_split_size_mb:40,max_split_size_mb:50"}).notes
+    notes = read_settings(
+        {CUDA: "backend:cudaMallocAsync,max_split_size_mb:40,max_split_size_mb:50"}
+    ).notes
     assert any("given twice" in note for note in notes)
     assert any("ignores max_split_size_mb" in note for note in notes)

@@ -1,4 +1,6 @@
-"""Threads and sockets of vramlens's own: the program neither sees them nor loses anything to them."""
+"""Threads and sockets of vramlens's own: the program neither sees them nor loses anything to
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,14 @@ from pathlib import Path
 import pytest
 
 from capture.programs import PLUG_IN, python
-from vramlens.capture import own_thread
-from vramlens.capture.own_socket import OwnSocket
-from vramlens.capture.own_thread import OwnEvent, OwnThread
+from vramlens.capture.process import own_thread
+from vramlens.capture.process.own_socket import OwnSocket
+from vramlens.capture.process.own_thread import OwnEvent, OwnThread
 
-HEAD = PLUG_IN + "from vramlens.capture.recorder import Recorder; Recorder.mark_modules = lambda self: None\n"
+HEAD = (
+    PLUG_IN
+    + "from vramlens.capture.recording.recorder import Recorder; Recorder.mark_modules = lambda self: None\n"
+)
 STUB = "class OutOfMemoryError(RuntimeError): pass\nfrom . import optim\n"
 
 
@@ -26,7 +31,10 @@ def write_program(folder: Path, text: str) -> None:
     """A program whose torch is none, so that it starts at once."""
     hook = "register_optimizer_step_post_hook = lambda hook: None\n"
     files = {"torch/__init__.py": STUB, "torch/optim/__init__.py": "from . import optimizer\n"}
-    files |= {"torch/optim/optimizer.py": hook, "train.py": HEAD + "import os, sys, threading, time, torch\n" + text}
+    files |= {
+        "torch/optim/optimizer.py": hook,
+        "train.py": HEAD + "import os, sys, threading, time, torch\n" + text,
+    }
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)

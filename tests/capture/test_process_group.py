@@ -13,16 +13,24 @@ from typing import Any
 
 import pytest
 
-from installed import PYTHON_PATH
+from support.installed import PYTHON_PATH
 from vramlens.capture import process_group
 from vramlens.capture.process_group import distributed_state, warn_if_not_destroyed
 
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "x",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+}
 
 
 @pytest.fixture(autouse=True)
 def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.distributed")]:
+    for name in [
+        name for name in sys.modules if name == "torch" or name.startswith("torch.distributed")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(process_group, "_watch", process_group._Watch())
 
@@ -126,7 +134,9 @@ def _raises(*_: object) -> Any:
     raise RuntimeError("broken")
 
 
-@pytest.mark.parametrize("name", ["is_available", "is_initialized", "get_rank", "get_world_size", "get_backend"])
+@pytest.mark.parametrize(
+    "name", ["is_available", "is_initialized", "get_rank", "get_world_size", "get_backend"]
+)
 def test_nothing_that_fails_gets_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plug_group(monkeypatch, **{name: _raises})
     assert str(distributed_state(TORCHRUN))
@@ -141,7 +151,8 @@ def test_a_version_without_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "count", "duplicate"), [(1, 4, False), (0, 4, True), (2, 4, None), (0, 1, None), (1, 2, None)]
+    ("device", "count", "duplicate"),
+    [(1, 4, False), (0, 4, True), (2, 4, None), (0, 1, None), (1, 2, None)],
 )
 def test_duplicate_devices_are_inferred(
     device: int, count: int, duplicate: bool | None, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +171,9 @@ def test_cuda_is_never_initialised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (state.device, state.duplicate_device, cuda.initialized) == (None, None, False)
 
 
-def test_set_device_first_is_seen_and_the_original_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_device_first_is_seen_and_the_original_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cuda = FakeCuda(initialized=False)
     original = cuda.set_device
     plug_torch(monkeypatch, cuda)
@@ -228,5 +241,7 @@ def test_a_real_group() -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    done = subprocess.run([sys.executable, "-c", REAL], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", REAL], env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""Allocators that do not answer: PyTorch's pluggable ones, and cudaMallocAsync, raise where others tell."""
+"""Allocators that do not answer: PyTorch's pluggable ones, and cudaMallocAsync, raise where
+others tell.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def refuses(*_arguments: Any) -> Any:
 
 NAMES = ("_cuda_isHistoryEnabled", "_cuda_getMemoryFraction", "_cuda_memoryStats")
 TORCH = SimpleNamespace(_C=SimpleNamespace(**dict.fromkeys(NAMES, refuses)))
-CUDA = SimpleNamespace(memory=SimpleNamespace(_snapshot=refuses, memory_snapshot=refuses), memory_stats=refuses)
+CUDA = SimpleNamespace(
+    memory=SimpleNamespace(_snapshot=refuses, memory_snapshot=refuses), memory_stats=refuses
+)
 
 
 def test_an_allocator_that_tells_nothing_costs_no_recording() -> None:

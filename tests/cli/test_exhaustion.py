@@ -1,4 +1,6 @@
-"""Files made to take all memory or all time: one line and exit code 3, or an answer within the allowance."""
+"""Files made to take all memory or all time: one line and exit code 3, or an answer within the
+allowance.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA, event, snapshot
+from support.recordings import DATA, event, snapshot
 from vramlens import allowance as allowances
 from vramlens.allowance import Allowance, Exhausted, allowance
 from vramlens.cli.main import main
@@ -68,7 +70,9 @@ def test_what_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "more than 0 s of the processor" in allowed.sentence()
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not say what a process takes")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"), reason="the system does not say what a process takes"
+)
 def test_what_takes_too_much_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allowances, "MEMORY_BYTES", allowances._LIBRARIES_BYTES + 64 * MIB)
     taken: list[bytearray] = []
@@ -104,7 +108,9 @@ def test_a_verb_without_end_is_one_line(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such devices")
-def test_devices_and_named_pipes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_and_named_pipes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert "is a device" in refused(capsys, "explain", "/dev/zero")
     for verb in ("explain", "leaks", "view", "ranks"):
@@ -144,7 +150,9 @@ def test_a_link_to_itself_and_a_file_that_may_not_be_read_are_one_line(
 
 
 def test_json_is_weighed_before_it_is_read(tmp_path: Path) -> None:
-    refuse_costly(json.dumps({"tensors": [{"device": 0, "address": "0x1", "bytes": 512}] * 100_000}).encode())
+    refuse_costly(
+        json.dumps({"tensors": [{"device": 0, "address": "0x1", "bytes": 512}] * 100_000}).encode()
+    )
     for part in (b"[],", b"{},", b"1,"):
         with pytest.raises(ValueError, match="more than"):
             refuse_costly(b"[" + part * 4_000_000 + b"1]")
@@ -157,24 +165,34 @@ def test_json_is_weighed_before_it_is_read(tmp_path: Path) -> None:
         read_flight_record(path)
 
 
-def test_members_that_would_take_too_much_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_members_that_would_take_too_much_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "run.vram"
     rows = ",".join(["[1,1,1]"] * 1_500_000)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("snapshot.pickle", pickle.dumps(snapshot([event("alloc", 2**40, 512)], [])))
-        archive.writestr("samples.json", f'{{"columns":["time_us","device","allocated_bytes"],"rows":[{rows}]}}')
+        archive.writestr(
+            "snapshot.pickle", pickle.dumps(snapshot([event("alloc", 2**40, 512)], []))
+        )
+        archive.writestr(
+            "samples.json", f'{{"columns":["time_us","device","allocated_bytes"],"rows":[{rows}]}}'
+        )
     assert main(["explain", str(file), "--json"]) == 0
     missing = json.loads(capsys.readouterr().out)["recording"]["missing"]
     assert any("samples.json cannot be read" in sentence for sentence in missing)
 
 
-def test_what_expands_out_of_proportion_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_expands_out_of_proportion_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "train.log.gz"
     file.write_bytes(gzip.compress(b"\n" * (17 * MIB)))
     assert "expands more than 100 times" in refused(capsys, "explain", str(file))
 
 
-def test_more_devices_than_pytorch_is_built_for_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_devices_than_pytorch_is_built_for_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     value = snapshot([], [])
     value["device_traces"] = [[event("alloc", 2**40, 512)]] * 1024
     file = tmp_path / "run.pickle"
@@ -186,7 +204,9 @@ def test_more_devices_than_pytorch_is_built_for_are_refused(tmp_path: Path, caps
 # ---- jobs and traces -------------------------------------------------------------------
 
 
-def test_a_rank_that_no_job_has_is_no_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_that_no_job_has_is_no_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = pickle.dumps(snapshot([event("alloc", 2**40, 512)], []))
     for name in ("rank0.pickle", "rank9999999.pickle"):
         (tmp_path / name).write_bytes(data)
@@ -196,7 +216,9 @@ def test_a_rank_that_no_job_has_is_no_rank(tmp_path: Path, capsys: pytest.Captur
     assert json.loads(out)["missing"] == []
 
 
-def test_a_trace_with_memory_and_no_spans_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_with_memory_and_no_spans_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 1, "Total Allocated": 512}
     memory = {"ph": "i", "name": "[memory]", "ts": 1, "pid": 1, "tid": 1, "args": arguments}
     freed = memory | {"ts": 9, "args": arguments | {"Bytes": -512, "Total Allocated": 0}}

@@ -1,4 +1,6 @@
-"""Every verb in every form on files whose every text is hostile: nothing steers, forges a line, or becomes markup."""
+"""Every verb in every form on files whose every text is hostile: nothing steers, forges a line,
+or becomes markup.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from hostile_files import (
+from support.hostile_files import (
     EVIL,
     EVIL_LINE,
     MANGLES,
@@ -29,7 +31,14 @@ from hostile_files import (
     hostile_trace,
 )
 from vramlens.cli.main import main
-from vramlens.foreign_text import html_text, markdown, markdown_block, markdown_code, visible, workflow_command
+from vramlens.foreign_text import (
+    html_text,
+    markdown,
+    markdown_block,
+    markdown_code,
+    visible,
+    workflow_command,
+)
 
 OUR_TAGS = {
     "html",
@@ -123,7 +132,11 @@ def assert_only_our_markdown(text: str) -> None:
     """As GitHub reads it, HTML included."""
     assert_steers_nothing(text)
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(text)
-    assert not [token for token in tokens if token.type in ("html_block", "heading_open") and MARK in token.content]
+    assert not [
+        token
+        for token in tokens
+        if token.type in ("html_block", "heading_open") and MARK in token.content
+    ]
     for at, token in enumerate(tokens):
         assert token.type != "html_block", token.content
         assert token.type != "heading_open" or not tokens[at + 1].content.startswith(MARK)
@@ -151,7 +164,9 @@ def test_explain(recording: Path, steps: Path, printed: Callable[..., str]) -> N
         assert_only_our_markdown(printed("explain", recording, "--markdown", "--by", by))
 
 
-def test_explain_a_snapshot_with_regions(folder: Path, mangle: Mangle, printed: Callable[..., str]) -> None:
+def test_explain_a_snapshot_with_regions(
+    folder: Path, mangle: Mangle, printed: Callable[..., str]
+) -> None:
     path = hostile_snapshot("recordings/leak_outputs.pickle.xz", folder / "snapshot.pickle", mangle)
     for by in ("line", "region", "stack"):
         printed("explain", path, "--by", by)
@@ -177,7 +192,9 @@ def test_diff(recording: Path, steps: Path, printed: Callable[..., str]) -> None
         assert_only_our_markup(printed("diff", *pair, "--html"))
 
 
-def test_check(recording: Path, folder: Path, printed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check(
+    recording: Path, folder: Path, printed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     budget = hostile_budget(folder / "vram.toml")
     summary = folder / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
@@ -195,7 +212,9 @@ def test_check(recording: Path, folder: Path, printed: Callable[..., str], monke
 
 
 @pytest.mark.parametrize("name", ["names", "no_table", "syntax", "recorded", "value"])
-def test_budgets_that_are_refused(recording: Path, folder: Path, printed: Callable[..., str], name: str) -> None:
+def test_budgets_that_are_refused(
+    recording: Path, folder: Path, printed: Callable[..., str], name: str
+) -> None:
     texts = {
         "names": f"[budget]\n{json.dumps(EVIL)} = 3\n",
         "no_table": f"[{json.dumps(EVIL)}]\nx = 3\n",
@@ -223,9 +242,15 @@ def test_a_profiler_trace(folder: Path, mangle: Mangle, printed: Callable[..., s
 
 
 @pytest.mark.parametrize("job", ["ddp", "desync"])
-def test_flight_records(folder: Path, mangle: Mangle, printed: Callable[..., str], job: str) -> None:
+def test_flight_records(
+    folder: Path, mangle: Mangle, printed: Callable[..., str], job: str
+) -> None:
     paths = [
-        hostile_flight(f"ranks/{job}/{job}.rank{rank}.nccl.pickle.xz", folder / f"nccl_rank{rank}.pickle", mangle)
+        hostile_flight(
+            f"ranks/{job}/{job}.rank{rank}.nccl.pickle.xz",
+            folder / f"nccl_rank{rank}.pickle",
+            mangle,
+        )
         for rank in (0, 1)
     ]
     printed("explain", paths[0])
@@ -240,7 +265,9 @@ def job(folder: Path, mangle: Mangle) -> Path:
     made = folder / "job"
     made.mkdir()
     for rank in (0, 1):
-        hostile_recording("captured/ddp-rank0.vram", made / f"rank{rank}.vram", mangle, rank=rank, world_size=2)
+        hostile_recording(
+            "captured/ddp-rank0.vram", made / f"rank{rank}.vram", mangle, rank=rank, world_size=2
+        )
         flight = f"ranks/desync/desync.rank{rank}.nccl.pickle.xz"
         hostile_flight(flight, made / f"nccl_rank{rank}.pickle", mangle)
         hostile_error(made / f"error-rank{rank}.json", mangle)
@@ -350,11 +377,16 @@ def test_texts_in_the_program_itself(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_process_of_others_has_any_name() -> None:
-    from vramlens.capture.ledger import Ledger, LedgerRow
-    from vramlens.capture.memory_now import HostMemory, MemoryNow
+    from vramlens.capture.memory.device_ledger import Ledger, LedgerRow
+    from vramlens.capture.memory.memory_now import HostMemory, MemoryNow
 
-    rows = (LedgerRow("other_processes", 5, "exact", f"12 ({EVIL}) 3 GiB"), LedgerRow("free", 5, "exact"))
-    now = MemoryNow((Ledger(0, EVIL, None, 10, rows, notes=(EVIL,)),), HostMemory(), (EVIL,), (EVIL,))
+    rows = (
+        LedgerRow("other_processes", 5, "exact", f"12 ({EVIL}) 3 GiB"),
+        LedgerRow("free", 5, "exact"),
+    )
+    now = MemoryNow(
+        (Ledger(0, EVIL, None, 10, rows, notes=(EVIL,)),), HostMemory(), (EVIL,), (EVIL,)
+    )
     assert_steers_nothing(str(now))
 
 

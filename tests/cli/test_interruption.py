@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA
+from support.recordings import DATA
 from vramlens._apart import call_apart
-from vramlens.cli import explain, interruption
+from vramlens.cli import interruption
 from vramlens.cli.main import main
+from vramlens.cli.verbs import explain
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "interrupts.py"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from installed import PYTHON_PATH
+from support.installed import PYTHON_PATH
 from vramlens import __version__, api
 from vramlens.cli.main import VERBS, main
 from vramlens.errors import InputError, NotARecording, UsageError
-from vramlens.report import advice
+from vramlens.report.explain import advice
 
 ERROR_TEXT = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 15.77 GiB"
@@ -121,7 +121,10 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["explain", "--log", "train.log"], "--log needs a FILE: the recording that the error belongs to\n"),
+        (
+            ["explain", "--log", "train.log"],
+            "--log needs a FILE: the recording that the error belongs to\n",
+        ),
         (["explain", "--top", "-3"], "argument --top: must be at least 1 "),
         (["explain", "--top=0"], "argument --top: must be at least 1 "),
         (["explain", "--total", "0GiB"], "argument --total: must be more than 0 "),
@@ -190,7 +193,10 @@ def test_options_arrive(monkeypatch, log):
         return real(path)
 
     monkeypatch.setattr(api, "explain", explain)
-    assert main(["explain", log, "--at", "7", "--device", "cuda:1", "--log", "x", "--total", "80GiB"]) == 0
+    assert (
+        main(["explain", log, "--at", "7", "--device", "cuda:1", "--log", "x", "--total", "80GiB"])
+        == 0
+    )
     assert seen.pop("progress") is not None
     assert seen == {"at": "7", "device": 1, "log": "x", "total_bytes": 80 * 2**30}
 
@@ -213,7 +219,9 @@ def test_version_and_help(capsys):
     assert "--by" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["explain", "--help"], ["explain", "--top", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["explain", "--help"], ["explain", "--top", "0"]]
+)
 def test_starts_without_numpy_and_rich(arguments):
     program = (
         "import sys; from vramlens.cli.main import main; main(sys.argv[1:]);"
@@ -221,7 +229,11 @@ def test_starts_without_numpy_and_rich(arguments):
     )
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": PYTHON_PATH}, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -307,6 +319,8 @@ class TestStandardOutput:
         assert done.stderr.count(b"\n") == 1
 
     def test_an_encoding_that_lacks_a_letter_does_not_matter(self, log):
-        done = vramlens("explain", log, capture_output=True, env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+        done = vramlens(
+            "explain", log, capture_output=True, env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+        )
         assert done.returncode == 0
         done.stdout.decode("ascii")

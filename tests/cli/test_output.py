@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA
-from vram_files import vram
+from support.recordings import DATA
+from support.vram_files import vram
 from vramlens.cli.main import main
 
 GRAPHS = DATA / "recordings/graphs.pickle.xz"
@@ -31,7 +31,9 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(flight, f"nccl_trace_rank_{rank}.xz")
         shutil.copy(flight, f"job/inner/rank{rank}.nccl.pickle.xz")
     shutil.copy(FAILED, "failed.vram")
-    Path("error.log").write_text(json.loads(FAILED.with_suffix("").with_suffix(".json").read_text())["oom_message"])
+    Path("error.log").write_text(
+        json.loads(FAILED.with_suffix("").with_suffix(".json").read_text())["oom_message"]
+    )
     Path("vram.toml").write_text('[budget]\npeak_allocated = "1 TiB"\n')
     return tmp_path
 
@@ -73,7 +75,10 @@ def test_no_verb_overwrites_its_input(inputs, capsys, command, target, link):
     assert main([*command.split(), "-o", output]) == 2
     found = capsys.readouterr()
     assert found.out == ""
-    assert found.err.splitlines()[-1] == f"vramlens: -o {output}: is the input itself; name another file"
+    assert (
+        found.err.splitlines()[-1]
+        == f"vramlens: -o {output}: is the input itself; name another file"
+    )
     assert (inputs / target).read_bytes() == before
 
 
@@ -151,7 +156,9 @@ def test_the_example_is_not_written_over_what_was_meant_as_the_input(inputs, cap
 
 def test_a_folder_that_is_not_there_is_named(inputs, capsys):
     assert main(["view", "run.vram", "-o", "nodir/x.html"]) == 3
-    assert capsys.readouterr().err.endswith("vramlens: nodir: no such folder; nothing was written\n")
+    assert capsys.readouterr().err.endswith(
+        "vramlens: nodir: no such folder; nothing was written\n"
+    )
 
 
 def test_a_page_of_a_comparison_is_told(inputs, capsys):

@@ -1,4 +1,6 @@
-"""``vramlens explain`` without a FILE: what is piped in is read, and nothing else ever keeps it waiting."""
+"""``vramlens explain`` without a FILE: what is piped in is read, and nothing else ever keeps it
+waiting.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from installed import PYTHON_PATH
+from support.installed import PYTHON_PATH
 from vramlens.cli import standard_input
 from vramlens.cli.main import main
 
-ERROR = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has 1 GiB\n"
+ERROR = (
+    b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has 1 GiB\n"
+)
 
 
 class Stdin:
@@ -76,11 +80,15 @@ def test_devices_and_closed_streams_are_no_input(given, monkeypatch) -> None:
     assert not standard_input.has_input()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells what the parent reads from")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells what the parent reads from"
+)
 def test_what_the_parent_reads_from_is_left_alone() -> None:
     """A shell that reads its script from a pipe: explain must not take the rest of the script."""
     script = (
-        b"f() { " + sys.executable.encode() + b' -c "from vramlens.cli.standard_input import has_input;'
+        b"f() { "
+        + sys.executable.encode()
+        + b' -c "from vramlens.cli.standard_input import has_input;'
         b' print(has_input(30))"; }\nf\necho x | { read y; f; }\necho the rest\n'
     )
     done = subprocess.run(
@@ -97,7 +105,9 @@ def test_what_the_parent_reads_from_is_left_alone() -> None:
 def explain(**options) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
     command = [sys.executable, "-m", "vramlens", "explain"]
-    return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True, **options)
+    return subprocess.run(
+        command, env=environment, capture_output=True, timeout=60, check=True, **options
+    )
 
 
 def test_a_log_that_is_piped_in_is_explained() -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA
-from vram_files import vram
-from vramlens.cli import run
+from support.recordings import DATA
+from support.vram_files import vram
 from vramlens.cli.main import main
 from vramlens.cli.message import say
+from vramlens.cli.verbs import run
 
 GRAPHS = DATA / "recordings/graphs.pickle.xz"
 
@@ -34,15 +34,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("explian x", 2, "explian is no verb; did you mean explain? (see vramlens --help)"),
         ("rank x", 2, "rank is no verb; did you mean ranks? (see vramlens --help)"),
-        ("explain run.pickle.xz --fast", 2, "unrecognized arguments: --fast (see vramlens explain --help)"),
+        (
+            "explain run.pickle.xz --fast",
+            2,
+            "unrecognized arguments: --fast (see vramlens explain --help)",
+        ),
         ("--fast", 2, "unrecognized arguments: --fast (see vramlens --help)"),
         (
             "run --leaks python train.py --lr 1",
             2,
             "run: python: no such script; leave out 'python': vramlens run --leaks train.py --lr 1",
         ),
-        ("run python3 -m pkg", 2, "run: python3: no such script; leave out 'python3': vramlens run -m pkg"),
-        ("run python -u train.py", 2, "run: python: no such script; leave out 'python' and its options"),
+        (
+            "run python3 -m pkg",
+            2,
+            "run: python3: no such script; leave out 'python3': vramlens run -m pkg",
+        ),
+        (
+            "run python -u train.py",
+            2,
+            "run: python: no such script; leave out 'python' and its options",
+        ),
         ("run pythonic.py x", 2, "run: pythonic.py: no such script"),
         (
             "explain job",
@@ -69,8 +81,14 @@ def test_says_what_was_probably_meant(typed, code, said, capsys):
     ("conf", "hint"),
     [
         ("expandable_segments=True", "; write a colon: expandable_segments:True\n"),
-        ("max_split_size_mb:64,expandable_segments=True", "; write a colon: expandable_segments:True\n"),
-        ("expandable_segment:True", "in CUDA allocator config; did you mean expandable_segments?\n"),
+        (
+            "max_split_size_mb:64,expandable_segments=True",
+            "; write a colon: expandable_segments:True\n",
+        ),
+        (
+            "expandable_segment:True",
+            "in CUDA allocator config; did you mean expandable_segments?\n",
+        ),
         ("lunch:True", "Unrecognized key 'lunch' in CUDA allocator config.\n"),
     ],
 )
@@ -93,7 +111,10 @@ def test_a_recording_that_is_cut_off(capsys):
     whole = vram(Path("a.vram"), os.urandom(5000)).read_bytes()
     Path("a.vram").write_bytes(whole[:3000])
     assert main(["explain", "a.vram"]) == 3
-    assert capsys.readouterr().err == "vramlens: a.vram: is cut off at 3,000 bytes: it was not written whole\n"
+    assert (
+        capsys.readouterr().err
+        == "vramlens: a.vram: is cut off at 3,000 bytes: it was not written whole\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +134,9 @@ def test_a_recording_that_is_cut_off(capsys):
 def test_options_behind_the_program_are_its_own(typed, late, capsys, monkeypatch):
     arguments = argparse.Namespace(program="train.py", arguments=typed.split())
     run._note_late_options(arguments)
-    said = f"vramlens: {late} after train.py went to train.py; vramlens's own options come before it\n"
+    said = (
+        f"vramlens: {late} after train.py went to train.py; vramlens's own options come before it\n"
+    )
     assert capsys.readouterr().err == (said if late else "")
     monkeypatch.setenv("RANK", "1")
     run._note_late_options(arguments)
@@ -151,7 +174,10 @@ def test_several_jobs_are_not_one_run(folder, capsys):
         Path(f"jobs/{name}").mkdir(parents=True)
         shutil.copy(GRAPHS, f"jobs/{name}/memory.pickle.xz")
     assert main(["export", "a", "b", "--to", "lake/"]) == 2
-    assert capsys.readouterr().err == "vramlens: 2 jobs (a, b) would become one run: name one job's folder\n"
+    assert (
+        capsys.readouterr().err
+        == "vramlens: 2 jobs (a, b) would become one run: name one job's folder\n"
+    )
     assert main(["export", "jobs", "--to", "lake/"]) == 2
     assert "2 jobs (jobs/a, jobs/b)" in capsys.readouterr().err
     assert not Path("lake").exists()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from recordings import data_of, read
-from vramlens.analyses.attribution import Attribution, attribute
+from support.recordings import data_of, read
+from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.export import export_recording
 from vramlens.trace import Trace
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordings import block, event, read, segment, snapshot
-from vramlens.analyses.attribution import Attribution, attribute
+from support.recordings import block, event, read, segment, snapshot
+from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.export.clock import clock_of, start_of
 from vramlens.export.curves import changes, curves_of
 
@@ -33,7 +33,9 @@ def test_changes_are_enough_to_draw_a_curve(values: list[int]) -> None:
     events = changes(curve)
     drawn = [int(curve[events[events <= place][-1]]) for place in range(len(values))]
     assert drawn == values
-    assert all(values[a] != values[b] for a, b in zip(events.tolist(), events.tolist()[1:], strict=False))
+    assert all(
+        values[a] != values[b] for a, b in zip(events.tolist(), events.tolist()[1:], strict=False)
+    )
 
 
 def with_times(times: list[int]) -> Attribution:
@@ -47,7 +49,11 @@ def with_times(times: list[int]) -> Attribution:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(-(2**62), 2**62) | st.integers(10**15, 10**15 + 5), min_size=1, max_size=30))
+@given(
+    st.lists(
+        st.integers(-(2**62), 2**62) | st.integers(10**15, 10**15 + 5), min_size=1, max_size=30
+    )
+)
 def test_times_keep_the_order_of_events_and_their_microsecond(times: list[int]) -> None:
     device = with_times(times).device
     clock = clock_of(device, start_of([device]))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from protobuf_reader import fields
-from recordings import block, event, read, segment, snapshot
+from support.protobuf_reader import fields
+from support.recordings import block, event, read, segment, snapshot
 from vramlens.errors import InputError, UsageError
 from vramlens.export import FORMATS, default_name, export_recording
 from vramlens.trace import Trace
@@ -22,7 +22,10 @@ FILES = tuple(name for name, form in FORMATS.items() if not form.is_folder)
 
 
 def hostile(name: str = EVIL, *, times: tuple[int, int, int] = (1, 2, 3), size: int = 512) -> Trace:
-    frames = [{"filename": name, "line": 3, "name": name}, {"filename": name, "line": -1, "name": ""}]
+    frames = [
+        {"filename": name, "line": 3, "name": name},
+        {"filename": name, "line": -1, "name": ""},
+    ]
     events = [
         event("alloc", 4096, size, frames=frames, time_us=times[0], user_metadata=name),
         event("alloc", 8192, size, frames=[], time_us=times[1]),
@@ -41,7 +44,9 @@ def hostile(name: str = EVIL, *, times: tuple[int, int, int] = (1, 2, 3), size: 
 def test_names_are_text(exported: Callable[..., bytes]) -> None:
     trace = hostile()
     chrome = json.loads(exported(trace, "chrome"))
-    spans = [e["name"] for e in chrome["traceEvents"] if e["ph"] == "X" and "</script>" in e["name"]]
+    spans = [
+        e["name"] for e in chrome["traceEvents"] if e["ph"] == "X" and "</script>" in e["name"]
+    ]
     assert len([name for name in spans if not name.startswith("512")]) == 2
     assert all(name.isprintable() for name in spans)
     json.loads(exported(trace, "speedscope"))
@@ -57,7 +62,9 @@ def test_names_are_text(exported: Callable[..., bytes]) -> None:
 
 @pytest.mark.parametrize("times", [(0, 0, 0), (2**62, 5, -(2**62)), (-5, 3, 2**63 - 1)])
 @pytest.mark.parametrize("size", [0, 1, 2**40])
-def test_numbers_that_cannot_be(times: tuple[int, int, int], size: int, exported: Callable[..., bytes]) -> None:
+def test_numbers_that_cannot_be(
+    times: tuple[int, int, int], size: int, exported: Callable[..., bytes]
+) -> None:
     trace = hostile("x.py", times=times, size=size)
     for name in ("perfetto", "chrome", "speedscope", "flamegraph", "csv"):
         assert exported(trace, name) or size == 0
@@ -87,7 +94,9 @@ def test_a_state_without_events(exported: Callable[..., bytes]) -> None:
     trace = read(pickle.dumps(snapshot([], [segment(4096, 8192, [block(4096, 8192, 8000)])]), 4))
     assert exported(trace, "flamegraph") == b"(no stack recorded) 8000\n"
     rows: list[dict[str, Any]] = list(csv.DictReader(io.StringIO(exported(trace, "csv").decode())))
-    assert [(row["born_event"], row["requested_bytes"], row["alive_at_peak"]) for row in rows] == [("", "8000", "true")]
+    assert [(row["born_event"], row["requested_bytes"], row["alive_at_peak"]) for row in rows] == [
+        ("", "8000", "true")
+    ]
     for name in ("perfetto", "chrome", "speedscope"):
         assert exported(trace, name)
 

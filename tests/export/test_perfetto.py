@@ -1,4 +1,6 @@
-"""Perfetto: decoded by the encoding's rules and by Perfetto's own schema, the trace says what the recording does."""
+"""Perfetto: decoded by the encoding's rules and by Perfetto's own schema, the trace says what
+the recording does.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from protobuf_reader import fields, one
-from recordings import truth_of
-from vramlens.analyses.attribution import Attribution
+from support.protobuf_reader import fields, one
+from support.recordings import truth_of
+from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.export.timeline import LARGEST
 
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
@@ -34,7 +36,9 @@ class Decoded:
             assert found[10] == 1
             self.flags.append(int(found.get(13, 0)))
             if 6 in found:
-                self.clocks = {int(clock[1]): int(clock[2]) for clock in (one(c) for _, c in fields(found[6]))}
+                self.clocks = {
+                    int(clock[1]): int(clock[2]) for clock in (one(c) for _, c in fields(found[6]))
+                }
             if 60 in found:
                 track = one(found[60])
                 self.tracks[int(track[1])] = track
@@ -46,7 +50,9 @@ class Decoded:
             if 11 in found:
                 self._event(int(found[8]), list(fields(found[11])), names, keys)
 
-    def _event(self, time: int, parts: list[tuple[int, Any]], names: dict[int, str], keys: dict[int, str]) -> None:
+    def _event(
+        self, time: int, parts: list[tuple[int, Any]], names: dict[int, str], keys: dict[int, str]
+    ) -> None:
         event = dict(parts)
         kind, track = event[9], event[11]
         assert track in self.tracks
@@ -83,7 +89,10 @@ class Decoded:
 
 
 def test_counters_are_the_recordings(view: Attribution, exported: Callable[..., bytes]) -> None:
-    decoded, device = Decoded(exported(view.trace, "perfetto", device=view.device.device)), view.device
+    decoded, device = (
+        Decoded(exported(view.trace, "perfetto", device=view.device.device)),
+        view.device,
+    )
     for name in ("requested", "allocated", "reserved"):
         values = decoded.counter(f"{name} bytes")
         assert max(value for _, value in values) == getattr(device, name).peak_bytes
@@ -119,7 +128,9 @@ def test_spans_are_the_steps_the_regions_and_the_largest_allocations(
     assert sorted((args["bytes"] for *_, args in drawn), reverse=True) == expected
     marks = [name for _, _, name, _ in spans["peak and failures"]]
     assert sum(name.startswith("peak: ") for name in marks) == 1
-    assert sum(name.startswith("out of memory: ") for name in marks) == len(view.device.out_of_memory)
+    assert sum(name.startswith("out of memory: ") for name in marks) == len(
+        view.device.out_of_memory
+    )
 
 
 def test_the_stack_of_an_allocation_is_its_recorded_one(

@@ -1,4 +1,6 @@
-"""Flame graphs and speedscope: bytes by stack that add up to what the recording says, in the tools' own formats."""
+"""Flame graphs and speedscope: bytes by stack that add up to what the recording says, in the
+tools' own formats.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from recordings import block, event, read, segment, snapshot
-from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.heap import heap_at
+from support.recordings import block, event, read, segment, snapshot
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.memory.heap import heap_at
 from vramlens.export.stack_bytes import BACKWARD, NO_FRAMES
 
 # As flamegraph.pl takes a line apart.
@@ -48,7 +50,9 @@ def slowly(view: Attribution, event: int) -> Counter[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("at", ["peak", "end"])
-def test_a_flame_graph_is_the_heap_by_stack(view: Attribution, exported: Callable[..., bytes], at: str) -> None:
+def test_a_flame_graph_is_the_heap_by_stack(
+    view: Attribution, exported: Callable[..., bytes], at: str
+) -> None:
     event = view.device.requested.peak_event if at == "peak" else len(view.device.events) - 1
     found = collapsed(exported(view.trace, "flamegraph", at=at))
     expected = {path: size for path, size in slowly(view, event).items() if size}
@@ -65,7 +69,9 @@ def valid() -> Callable[[Any], None]:
     return jsonschema.Draft7Validator(schema).validate
 
 
-def test_speedscope_takes_it(view: Attribution, exported: Callable[..., bytes], valid: Callable[[Any], None]) -> None:
+def test_speedscope_takes_it(
+    view: Attribution, exported: Callable[..., bytes], valid: Callable[[Any], None]
+) -> None:
     found = json.loads(exported(view.trace, "speedscope", device=view.device.device))
     valid(found)
     frames = len(found["shared"]["frames"])
@@ -77,7 +83,9 @@ def test_speedscope_takes_it(view: Attribution, exported: Callable[..., bytes], 
 
 
 def test_the_schema_refuses_what_is_wrong(
-    view_of: Callable[[str], Attribution], exported: Callable[..., bytes], valid: Callable[[Any], None]
+    view_of: Callable[[str], Attribution],
+    exported: Callable[..., bytes],
+    valid: Callable[[Any], None],
 ) -> None:
     found = json.loads(exported(view_of("streams").trace, "speedscope"))
     del found["profiles"][0]["weights"]
@@ -85,15 +93,21 @@ def test_the_schema_refuses_what_is_wrong(
         valid(found)
 
 
-def test_speedscopes_profiles_are_live_allocated_and_average(view: Attribution, exported: Callable[..., bytes]) -> None:
-    live, allocated, average = json.loads(exported(view.trace, "speedscope", device=view.device.device))["profiles"]
+def test_speedscopes_profiles_are_live_allocated_and_average(
+    view: Attribution, exported: Callable[..., bytes]
+) -> None:
+    live, allocated, average = json.loads(
+        exported(view.trace, "speedscope", device=view.device.device)
+    )["profiles"]
     device = view.device
     rows = device.allocations
     assert sum(live["weights"]) == device.requested.peak_bytes
     assert sum(allocated["weights"]) == int(rows.requested_bytes[rows.born >= 0].sum())
     # The mean of the curve over time, by the area under it.
     times, curve = device.clock_us.tolist(), device.requested_curve.tolist()
-    area = sum(size * (then - now) for size, now, then in zip(curve, times, times[1:], strict=False))
+    area = sum(
+        size * (then - now) for size, now, then in zip(curve, times, times[1:], strict=False)
+    )
     mean = area / (times[-1] - times[0])
     # Each stack's bytes are rounded down, and events of a microsecond are spread over it.
     assert sum(average["weights"]) == pytest.approx(mean, rel=1e-3, abs=len(average["weights"]) + 1)
@@ -104,7 +118,10 @@ def test_the_samples_are_the_flame_graphs(
 ) -> None:
     trace = view_of("gpt_annotated").trace
     scope = json.loads(exported(trace, "speedscope", at="end"))
-    frames = [f"{f['name']} ({f['file']}:{f['line']})" if "file" in f else f["name"] for f in scope["shared"]["frames"]]
+    frames = [
+        f"{f['name']} ({f['file']}:{f['line']})" if "file" in f else f["name"]
+        for f in scope["shared"]["frames"]
+    ]
     profile = scope["profiles"][0]
     found = {
         tuple(frames[frame] for frame in sample): weight
@@ -124,9 +141,13 @@ def test_the_backward_pass_stands_below_the_lines_that_it_serves(
     assert all(len(path) == 2 for path in lent)
 
 
-def test_what_is_older_than_the_recording_was_not_allocated_in_it(exported: Callable[..., bytes]) -> None:
+def test_what_is_older_than_the_recording_was_not_allocated_in_it(
+    exported: Callable[..., bytes],
+) -> None:
     blocks = [block(4096, 4096, 4000), block(8192, 4096, 512)]
-    trace = read(pickle.dumps(snapshot([event("alloc", 8192, 512)], [segment(4096, 8192, blocks)]), 4))
+    trace = read(
+        pickle.dumps(snapshot([event("alloc", 8192, 512)], [segment(4096, 8192, blocks)]), 4)
+    )
     live, allocated, _ = json.loads(exported(trace, "speedscope"))["profiles"]
     assert sum(live["weights"]) == 4512
     assert sum(allocated["weights"]) == 512

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from recordings import block, data_of, event, read, segment, snapshot
-from vram_files import GptMarks, marked, tensors, vram
+from support.recordings import block, data_of, event, read, segment, snapshot
+from support.vram_files import GptMarks, marked, tensors, vram
 from vramlens import api
-from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.heap import heap_at
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.memory.heap import heap_at
 from vramlens.export.csv import _quoted
 
 
@@ -34,15 +34,23 @@ def test_a_row_is_an_allocation(view: Attribution, exported: Callable[..., bytes
     assert len(found) == len(rows)
     for name in ("requested_bytes", "taken_bytes", "address", "stream"):
         assert [number(row[name]) for row in found] == getattr(rows, name).tolist()
-    assert [number(row["born_event"]) for row in found] == [b if b >= 0 else None for b in rows.born.tolist()]
-    assert [number(row["died_event"]) for row in found] == [d if d < count else None for d in rows.died.tolist()]
+    assert [number(row["born_event"]) for row in found] == [
+        b if b >= 0 else None for b in rows.born.tolist()
+    ]
+    assert [number(row["died_event"]) for row in found] == [
+        d if d < count else None for d in rows.died.tolist()
+    ]
     times = device.clock_us.tolist()
-    assert [number(row["born_us"]) for row in found] == [times[b] if b >= 0 else None for b in rows.born.tolist()]
+    assert [number(row["born_us"]) for row in found] == [
+        times[b] if b >= 0 else None for b in rows.born.tolist()
+    ]
     steps = view.step.tolist()
     assert [number(row["step"]) for row in found] == [step if step >= 0 else None for step in steps]
 
 
-def test_rows_add_up_to_the_heap_at_the_peak(view: Attribution, exported: Callable[..., bytes]) -> None:
+def test_rows_add_up_to_the_heap_at_the_peak(
+    view: Attribution, exported: Callable[..., bytes]
+) -> None:
     heap = heap_at(view, view.device.requested.peak_event)
     live = [row for row in rows_of(exported(view.trace, "csv")) if row["alive_at_peak"] == "true"]
 
@@ -56,7 +64,11 @@ def test_rows_add_up_to_the_heap_at_the_peak(view: Attribution, exported: Callab
     assert {kind: total(phase=kind) for kind in heap.by_phase} == dict(heap.by_phase)
     assert {name: total(region=name) for name in heap.by_region} == dict(heap.by_region)
     for line in heap.by_line:
-        where = {"file": line.place.file, "line": str(line.place.line), "function": line.place.function}
+        where = {
+            "file": line.place.file,
+            "line": str(line.place.line),
+            "function": line.place.function,
+        }
         assert total(**where) == line.bytes
         assert total(**where, line_verdict="likely") == line.inferred_bytes
     assert total(file="", line="") == heap.unattributed_bytes
@@ -94,22 +106,33 @@ def test_cells_are_text(text: str, cell: str) -> None:
     assert _quoted(text) == cell
 
 
-def test_parquet_is_the_same_table(view: Attribution, exported: Callable[..., bytes], tmp_path: Path) -> None:
+def test_parquet_is_the_same_table(
+    view: Attribution, exported: Callable[..., bytes], tmp_path: Path
+) -> None:
     duckdb: Any = pytest.importorskip("duckdb")
     path = tmp_path / "x.parquet"
     path.write_bytes(exported(view.trace, "parquet"))
     with duckdb.connect() as connection:
         found = connection.execute(f"SELECT * FROM '{path}'")
         names, rows = [column[0] for column in found.description], found.fetchall()
-        (held,) = connection.execute(f"SELECT sum(requested_bytes) FROM '{path}' WHERE alive_at_peak").fetchone()
+        (held,) = connection.execute(
+            f"SELECT sum(requested_bytes) FROM '{path}' WHERE alive_at_peak"
+        ).fetchone()
     assert held == view.device.requested.peak_bytes
 
     def text(name: str, value: Any) -> str:
         if value is None:
             return ""
-        return str(value).lower() if isinstance(value, bool) else f"0x{value:x}" if name == "address" else str(value)
+        return (
+            str(value).lower()
+            if isinstance(value, bool)
+            else f"0x{value:x}"
+            if name == "address"
+            else str(value)
+        )
 
-    # The CSV puts an apostrophe before what a spreadsheet would calculate; nothing in these recordings is that.
+    # The CSV puts an apostrophe before what a spreadsheet would calculate; nothing in these
+    # recordings is that.
     in_text = [{n: text(n, value) for n, value in zip(names, row, strict=True)} for row in rows]
     assert in_text == rows_of(exported(view.trace, "csv"))
 
@@ -128,4 +151,6 @@ def test_without_a_stack_there_is_no_line(exported: Callable[..., bytes]) -> Non
     trace = read(pickle.dumps(snapshot(bare_events, [segment(4096, 4096 * 3, blocks)]), 4))
     found = rows_of(exported(trace, "csv"))
     assert len(found) == 3
-    assert {row[name] for row in found for name in ("file", "line", "function", "line_verdict")} == {""}
+    assert {
+        row[name] for row in found for name in ("file", "line", "function", "line_verdict")
+    } == {""}

@@ -1,4 +1,6 @@
-"""Protobuf bytes: what is written is what the encoding's rules read, one at a time and many at once."""
+"""Protobuf bytes: what is written is what the encoding's rules read, one at a time and many at
+once.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protobuf_reader import fields, one, varint_at
+from support.protobuf_reader import fields, one, varint_at
 from vramlens.export import wire
 
 WORDS = st.integers(-(2**63), 2**64 - 1)
@@ -25,7 +27,8 @@ def test_numbers_come_back(value: int) -> None:
 @given(st.lists(st.tuples(st.integers(1, 5000), WORDS | st.binary(max_size=300)), max_size=10))
 def test_fields_come_back(written: list[tuple[int, int | bytes]]) -> None:
     data = b"".join(
-        wire.number(field, value) if isinstance(value, int) else wire.message(field, value) for field, value in written
+        wire.number(field, value) if isinstance(value, int) else wire.message(field, value)
+        for field, value in written
     )
     assert list(fields(data)) == [
         (field, value % 2**64 if isinstance(value, int) else value) for field, value in written
@@ -33,11 +36,18 @@ def test_fields_come_back(written: list[tuple[int, int | bytes]]) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(-(2**63), 2**63 - 1)), max_size=20))
+@given(
+    st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(-(2**63), 2**63 - 1)), max_size=20)
+)
 def test_many_at_once_are_what_one_at_a_time_are(rows: list[tuple[int, int]]) -> None:
     times, values = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
-    matrix, counts = wire.messages(1, *wire.rows(len(rows), wire.tag(8), times, b"\x10\x05", wire.tag(30), values))
-    slowly = [wire.message(1, wire.number(8, time), wire.number(2, 5), wire.number(30, value)) for time, value in rows]
+    matrix, counts = wire.messages(
+        1, *wire.rows(len(rows), wire.tag(8), times, b"\x10\x05", wire.tag(30), values)
+    )
+    slowly = [
+        wire.message(1, wire.number(8, time), wire.number(2, 5), wire.number(30, value))
+        for time, value in rows
+    ]
     assert matrix[counts].tobytes() == b"".join(slowly)
 
 

@@ -6,8 +6,8 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
-from recordings import data_of, read
-from vram_files import vram
+from support.recordings import data_of, read
+from support.vram_files import vram
 from vramlens.fleet import compare_files
 from vramlens.ranks import compare, summarise
 
@@ -33,7 +33,10 @@ def test_numbers_that_no_job_has_cost_nothing(tmp_path: Path) -> None:
     """Who counts up to such a number of ranks, or of collectives, never comes to an end."""
     huge = (1 << 50) - 1
     vram(tmp_path / "rank1.vram", data_of(CLEAN), {"rank": huge, "world_size": huge})
-    calls = [{"profiling_name": "nccl:all_reduce", "collective_seq_id": seq, "state": "completed"} for seq in (0, huge)]
+    calls = [
+        {"profiling_name": "nccl:all_reduce", "collective_seq_id": seq, "state": "completed"}
+        for seq in (0, huge)
+    ]
     groups = {"0": {"ranks": [0, 1, huge]}}
     for rank in range(2):
         record = {"version": "2", "pg_config": groups, "entries": calls}

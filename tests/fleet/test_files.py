@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA, data_of
-from vram_files import vram
+from support.recordings import DATA, data_of
+from support.vram_files import vram
 from vramlens.errors import InputError
 from vramlens.fleet import compare_files, find_ranks, read_job
 
@@ -44,7 +44,11 @@ def test_names_that_do_not_say_it_are_numbered_in_order(tmp_path: Path) -> None:
 
 
 def test_a_recording_says_its_rank_itself(tmp_path: Path) -> None:
-    vram(tmp_path / "whatever.vram", data_of("ranks/leak_rank1/leak_rank1.rank0"), {"rank": 6, "world_size": 8})
+    vram(
+        tmp_path / "whatever.vram",
+        data_of("ranks/leak_rank1/leak_rank1.rank0"),
+        {"rank": 6, "world_size": 8},
+    )
     found = find_ranks([tmp_path])
     assert [one.rank for one in found.ranks] == [6]
     assert found.world_size == 8
@@ -54,7 +58,11 @@ def test_a_recording_says_its_rank_itself(tmp_path: Path) -> None:
 def test_the_failure_is_taken_of_several(tmp_path: Path) -> None:
     data = data_of("ranks/leak_rank1/leak_rank1.rank0")
     for name, trigger, written in (("a", "exit", 9), ("b", "oom", 5), ("c", "signal", 7)):
-        vram(tmp_path / f"{name}.vram", data, {"rank": 0, "world_size": 1, "trigger": trigger, "written_us": written})
+        vram(
+            tmp_path / f"{name}.vram",
+            data,
+            {"rank": 0, "world_size": 1, "trigger": trigger, "written_us": written},
+        )
     found = find_ranks([tmp_path])
     assert [Path(one.recording or "").name for one in found.ranks] == ["b.vram"]
     assert found.notes[0] == "1 rank with more than one recording: taken b.vram; 2 left out"
@@ -89,7 +97,13 @@ def test_a_folder_that_was_used_twice_is_told(tmp_path: Path) -> None:
         (3, "b", 1, 2),
         (4, "a", 2, 89),
     ):
-        meta = {"rank": rank, "world_size": 5, "host": host, "started_us": began * minute, "written_us": ended * minute}
+        meta = {
+            "rank": rank,
+            "world_size": 5,
+            "host": host,
+            "started_us": began * minute,
+            "written_us": ended * minute,
+        }
         vram(tmp_path / f"{rank}.vram", data, meta)
     # Rank 3's machine may have another clock.
     assert find_ranks([tmp_path]).notes == (
@@ -145,4 +159,6 @@ def test_in_several_processes_it_is_the_same(tmp_path: Path) -> None:
 def test_devices_of_one_process_are_compared() -> None:
     found = compare_files([DATA / "ranks/wrong_device/wrong_device.rank1.pickle.xz"])
     assert not found.by_device  # its second device has no events
-    assert [(one.cause, one.ranks) for one in found.differences] == [("stray_context", (0,))] or found.ranks
+    assert [(one.cause, one.ranks) for one in found.differences] == [
+        ("stray_context", (0,))
+    ] or found.ranks

@@ -1,4 +1,6 @@
-"""Lakes that anybody may have written: every cell of its type and within bounds, or one InputError."""
+"""Lakes that anybody may have written: every cell of its type and within bounds, or one
+InputError.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from recordings import DATA
+from support.recordings import DATA
 from vramlens.errors import InputError
 from vramlens.fleet import Lake, compare_files, export_lake
 
@@ -70,7 +72,9 @@ def test_a_summary_of_another_form_is_refused(lake: Path, edit: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["''", "'[]'", "'1e999'", "'{\"version\": 5}'", "repeat('[', 100000)"])
+@pytest.mark.parametrize(
+    "text", ["''", "'[]'", "'1e999'", "'{\"version\": 5}'", "repeat('[', 100000)"]
+)
 def test_a_flight_record_of_another_form_is_refused(lake: Path, text: str) -> None:
     change(lake, "collectives", "record", text)
     with pytest.raises(InputError):
@@ -90,7 +94,9 @@ def test_texts_out_of_proportion_are_refused(lake: Path) -> None:
         compare_files([lake])
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", '{"world_size": 1e400, "notes": 5}', "{" * 10, "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["[1, 2]", '{"world_size": 1e400, "notes": 5}', "{" * 10, "[" * 100_000]
+)
 def test_facts_of_another_form_are_none(lake: Path, text: str) -> None:
     (lake / "run=r1" / "run.json").write_text(text)
     assert len(compare_files([lake]).ranks) == 2

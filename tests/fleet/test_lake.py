@@ -1,4 +1,6 @@
-"""A lake: what is written is what was read, exports go on where they stopped, and SQL gets answers."""
+"""A lake: what is written is what was read, exports go on where they stopped, and SQL gets
+answers.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA, data_of
-from vram_files import vram
+from support.recordings import DATA, data_of
+from support.vram_files import vram
 from vramlens.cli.main import main
 from vramlens.errors import InputError, UsageError
-from vramlens.fleet import Lake, compare_files, export_lake, find_ranks, is_lake, read_job, read_lake
-from vramlens.report.ranks_json import comparison_to_json
+from vramlens.fleet import (
+    Lake,
+    compare_files,
+    export_lake,
+    find_ranks,
+    is_lake,
+    read_job,
+    read_lake,
+)
+from vramlens.report.ranks.json import comparison_to_json
 
 pytest.importorskip("duckdb")
 LEAK = DATA / "ranks/leak_rank1"
@@ -41,7 +51,10 @@ def test_summaries_come_back_as_they_were(lake: Path) -> None:
 
 def test_the_answer_is_the_same(lake: Path) -> None:
     assert compare_files([lake], run="leak").differences == compare_files([LEAK]).differences
-    assert compare_files([lake], run="desync").collectives == compare_files([DATA / "ranks/desync"]).collectives
+    assert (
+        compare_files([lake], run="desync").collectives
+        == compare_files([DATA / "ranks/desync"]).collectives
+    )
 
 
 def test_events_are_all_there(lake: Path) -> None:
@@ -56,7 +69,9 @@ def test_events_are_all_there(lake: Path) -> None:
 
 
 def test_stacks_have_one_id_on_every_rank(lake: Path) -> None:
-    _, rows = Lake(lake, "leak").sql("SELECT count(DISTINCT stack), count(DISTINCT frames) FROM stacks")
+    _, rows = Lake(lake, "leak").sql(
+        "SELECT count(DISTINCT stack), count(DISTINCT frames) FROM stacks"
+    )
     assert rows[0][0] == rows[0][1]
 
 
@@ -64,7 +79,10 @@ def test_an_export_goes_on_where_it_stopped(tmp_path: Path) -> None:
     first = export_lake([LEAK], str(tmp_path), "x")
     assert first.events > 10_000
     assert export_lake([LEAK], str(tmp_path), "x").events == 0
-    shutil.rmtree(next((tmp_path / "run=x/ranks").rglob("rank=00001.parquet")).parent / "nothing", ignore_errors=True)
+    shutil.rmtree(
+        next((tmp_path / "run=x/ranks").rglob("rank=00001.parquet")).parent / "nothing",
+        ignore_errors=True,
+    )
     os.unlink(next((tmp_path / "run=x/ranks").rglob("rank=00001.parquet")))
     again = export_lake([LEAK], str(tmp_path), "x")
     assert 0 < again.events < first.events
@@ -77,14 +95,21 @@ def test_a_rank_without_gpu_memory_leaves_the_tables_whole(tmp_path: Path) -> No
     (folder / "rank1.pickle").write_bytes(data_of("ranks/leak_rank1/leak_rank1.rank1"))
     export_lake([folder], str(tmp_path / "lake"), "x")
     found = Lake(tmp_path / "lake")
-    for table, key in (("lines", "file"), ("events", "action"), ("stacks", "frames"), ("steps", "peak_bytes")):
+    for table, key in (
+        ("lines", "file"),
+        ("events", "action"),
+        ("stacks", "frames"),
+        ("steps", "peak_bytes"),
+    ):
         _, rows = found.sql(f"SELECT count(*), count({key}) FROM {table}")
         assert rows[0][0] == rows[0][1] > 0
     assert found.sql("SELECT DISTINCT rank FROM events")[1] == [(1,)]
 
 
 def test_no_scratch_files_stay(lake: Path) -> None:
-    assert [path for path in lake.rglob("*") if path.name.startswith(".") or path.name.endswith(".part")] == []
+    assert [
+        path for path in lake.rglob("*") if path.name.startswith(".") or path.name.endswith(".part")
+    ] == []
 
 
 def test_what_is_no_lake(tmp_path: Path, lake: Path) -> None:
@@ -97,7 +122,9 @@ def test_what_is_no_lake(tmp_path: Path, lake: Path) -> None:
         Lake(lake, "y")
     with pytest.raises(UsageError, match="--sql"):
         Lake(lake, "leak").sql("SELEKT 1")
-    with pytest.raises(UsageError, match=r"tables: ranks, lines, steps, events, stacks, collectives"):
+    with pytest.raises(
+        UsageError, match=r"tables: ranks, lines, steps, events, stacks, collectives"
+    ):
         Lake(lake, "leak").sql("SELECT * FROM runs")
 
 
@@ -123,7 +150,12 @@ def test_a_lake_tells_failures_as_the_folder_does(tmp_path: Path) -> None:
     folder.mkdir()
     data = data_of("ranks/leak_rank1/leak_rank1.rank0")
     for rank, trigger in enumerate(("sigterm", "error", "exit", "sigterm")):
-        meta = {"rank": rank, "world_size": 8, "trigger": trigger, "written_us": 1_700_000_000_000_000 + rank}
+        meta = {
+            "rank": rank,
+            "world_size": 8,
+            "trigger": trigger,
+            "written_us": 1_700_000_000_000_000 + rank,
+        }
         vram(folder / f"{rank}.vram", data, meta)
     shutil.copy(LEAK / "leak_rank1.rank0.nccl.pickle.xz", folder / "nccl_rank0.pickle.xz")
     frames = 'Traceback:\n  File "train/job.py", line 33, in step\n    load()\n'
@@ -139,8 +171,15 @@ def test_a_lake_tells_failures_as_the_folder_does(tmp_path: Path) -> None:
     export_lake([folder], str(tmp_path / "lake"), "x", where="2")
     there = comparison_to_json(compare_files([tmp_path / "lake"]))
     assert there == comparison_to_json(here)
-    assert [(one.rank, one.follows) for one in here.failures.failed] == [(2, False), (1, False), (5, False), (3, True)]
+    assert [(one.rank, one.follows) for one in here.failures.failed] == [
+        (2, False),
+        (1, False),
+        (5, False),
+        (3, True),
+    ]
     assert here.failures.victims == (0,)
     assert sum(note.startswith(("rank 0: ", "rank 2: ")) for note in here.notes) == 2
-    _, rows = Lake(tmp_path / "lake").sql("SELECT rank, message, line FROM errors WHERE NOT follows ORDER BY rank")
+    _, rows = Lake(tmp_path / "lake").sql(
+        "SELECT rank, message, line FROM errors WHERE NOT follows ORDER BY rank"
+    )
     assert rows == [(2, "ValueError: bad", 33), (5, "SystemError", 33)]

@@ -1,4 +1,6 @@
-"""The map over ranks: here, on processes, and on a real Dask cluster of this machine, one of whose workers is killed."""
+"""The map over ranks: here, on processes, and on a real Dask cluster of this machine, one of
+whose workers is killed.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from fleet_tasks import always_dies, dies_once, fails, slowly
-from recordings import DATA
+from support.fleet_tasks import always_dies, dies_once, fails, slowly
+from support.recordings import DATA
 from vramlens.errors import UsageError
 from vramlens.fleet.job import summary_of
 from vramlens.fleet.workers import for_each, workers
@@ -77,7 +79,11 @@ def test_a_cluster_with_a_worker_killed_gives_what_this_machine_gives() -> None:
     here, _ = for_each({0: (PATH, 0)}, summary_of)
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            host="127.0.0.1",
         ) as cluster,
         workers(cluster.scheduler_address.replace("tcp://", "dask://")) as pool,
     ):
@@ -94,10 +100,16 @@ def test_a_cluster_with_a_worker_killed_gives_what_this_machine_gives() -> None:
         killer.join()
     assert failed == {}
     assert sorted(done) == list(range(16))
-    assert all(summary.lines == here[0].lines and summary.leaks == here[0].leaks for summary in done.values())
+    assert all(
+        summary.lines == here[0].lines and summary.leaks == here[0].leaks
+        for summary in done.values()
+    )
 
 
 def test_nobody_there() -> None:
     pytest.importorskip("distributed")
-    with pytest.raises(UsageError, match="no Dask scheduler answers"), workers("dask://127.0.0.1:9"):
+    with (
+        pytest.raises(UsageError, match="no Dask scheduler answers"),
+        workers("dask://127.0.0.1:9"),
+    ):
         pass

@@ -1,4 +1,6 @@
-"""A slice of the mutants of ``tests/fuzz/mutants``, with fixed seeds: a few of every format, in this process."""
+"""A slice of the mutants of ``tests/fuzz/mutants``, with fixed seeds: a few of every format, in
+this process.
+"""
 
 from __future__ import annotations
 

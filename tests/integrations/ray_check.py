@@ -1,4 +1,5 @@
-"""Ray Train with a cluster of its own on this machine: two workers, their scalars, recordings and checkpoint. By hand.
+"""Ray Train with a cluster of its own on this machine: two workers, their scalars, recordings and
+checkpoint. By hand.
 
     python tests/integrations/ray_check.py            # on a machine with a GPU or two, or without
 
@@ -27,7 +28,7 @@ def train(config: dict[str, Any]) -> None:
     import ray.train.torch
     import torch
 
-    from vramlens.capture.session import current_session
+    from vramlens.capture.recording.session import current_session
     from vramlens.integrations import ray as hook
 
     memory = hook.RayMemory(config["folder"], interval=0.05)
@@ -36,7 +37,9 @@ def train(config: dict[str, Any]) -> None:
     assert session.recorder.places.main() == f"{config['folder']}/rank{memory.rank:05d}.vram"
     model = ray.train.torch.prepare_model(torch.nn.Linear(1024, 1024))
     device = ray.train.torch.get_device()
-    if device.type == "cpu":  # nothing to record there: the file's way through Ray is shown by another one
+    if (
+        device.type == "cpu"
+    ):  # nothing to record there: the file's way through Ray is shown by another one
         hook.snapshot = lambda path: shutil.copy(config["recording"], path)
     for _ in range(STEPS):
         model(torch.randn(64, 1024, device=device)).square().mean().backward()
@@ -44,7 +47,9 @@ def train(config: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = memory.keep(folder)
         checkpoint = ray.train.Checkpoint.from_directory(folder)
-        memory.report({"rank": memory.rank, "kept": os.path.basename(path or "")}, checkpoint=checkpoint)
+        memory.report(
+            {"rank": memory.rank, "kept": os.path.basename(path or "")}, checkpoint=checkpoint
+        )
     assert memory.finish().steps == STEPS
 
 
@@ -67,7 +72,9 @@ def main() -> None:
     gpus = torch.cuda.device_count()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
+        ray.init(
+            num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20
+        )
         trainer = TorchTrainer(
             train,
             train_loop_config={"folder": f"{folder}/runs", "recording": str(RECORDING)},
@@ -85,8 +92,13 @@ def main() -> None:
         assert checkpoint is not None
         with checkpoint.as_directory() as kept:
             names = sorted(os.listdir(kept))
-            events = [sum(len(one.events) for one in load(Path(kept) / name).devices.values()) for name in names]
-        assert names == [f"rank{rank:05d}.vram" for rank in range(max(1, gpus) if gpus else 2)], names
+            events = [
+                sum(len(one.events) for one in load(Path(kept) / name).devices.values())
+                for name in names
+            ]
+        assert names == [f"rank{rank:05d}.vram" for rank in range(max(1, gpus) if gpus else 2)], (
+            names
+        )
         ray.shutdown()
     print(f"kept with the checkpoint: {', '.join(names)} ({events} events); reported: {metrics}")
     print(f"{gpus} GPUs, ray {ray.__version__}: {time.monotonic() - began:.1f} s")

@@ -48,7 +48,12 @@ def test_the_real_server_shows_the_page() -> None:
     needs_server()
     pytest.importorskip("aiohttp")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ)
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=dict(os.environ),
     )
     assert "Memory of every rank" in done.stdout, done.stderr[-2000:]
     assert done.returncode == 0, done.stderr[-2000:]  # it ends as it would have without
@@ -80,12 +85,17 @@ def answer(size: int) -> str:
 def test_the_page_begins_with_who_differs() -> None:
     text = debug_server.page_text([answer(4 * GIB), answer(4 * GIB), None, answer(6 * GIB)])
     first, second, *_ = text.splitlines()
-    assert first == "rank 3 holds 2.00 GiB more than the usual rank (4.00 GiB live in PyTorch); 1 of 3 ranks hold more."
+    assert (
+        first
+        == "rank 3 holds 2.00 GiB more than the usual rank (4.00 GiB live in PyTorch); 1 of 3 ranks hold more."
+    )
     assert second == "No answer from rank 2."
     assert debug_server.page_text([answer(GIB)] * 2).startswith("2 ranks, about 1.00 GiB each")
 
 
-@pytest.mark.parametrize("bad", ["", "[]", "{", '{"figures": 3}', '{"figures": {"gpus": [3, {"rows": [4]}]}}'])
+@pytest.mark.parametrize(
+    "bad", ["", "[]", "{", '{"figures": 3}', '{"figures": {"gpus": [3, {"rows": [4]}]}}']
+)
 def test_a_bad_answer_costs_its_rank(bad: str) -> None:
     assert "has 1073741824" in debug_server.page_text([answer(GIB), bad])
 
@@ -102,6 +112,6 @@ def test_a_rank_answers_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> Non
 
     debug_server._answer(None, Response())
     assert (found["status"], found["kind"]) == (200, "application/json")
-    monkeypatch.setattr("vramlens.capture.memory_now.memory", lambda: 1 / 0)
+    monkeypatch.setattr("vramlens.capture.memory.memory_now.memory", lambda: 1 / 0)
     debug_server._answer(None, Response())
     assert (found["status"], found["text"]) == (500, "ZeroDivisionError: division by zero")

@@ -15,17 +15,29 @@ from vramlens.integrations.prometheus import parse_address
 from vramlens.integrations.scalars import scalars, scalars_of
 from vramlens.integrations.slurm import file_name, job_id
 from vramlens.monitor import Monitor
-from vramlens.monitor.samples import DeviceSample, Sample
+from vramlens.monitor.monitor_samples import DeviceSample, Sample
 
 GIB = 1 << 30
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 
 
 def sample(**others: int) -> Sample:
-    fullest = {"allocated_bytes": 3 * GIB, "reserved_bytes": 4 * GIB, "peak_bytes": 5 * GIB, "retries": 0, **others}
+    fullest = {
+        "allocated_bytes": 3 * GIB,
+        "reserved_bytes": 4 * GIB,
+        "peak_bytes": 5 * GIB,
+        "retries": 0,
+        **others,
+    }
     small = DeviceSample(0, "H100", 80 * GIB, 70 * GIB, GIB, GIB, GIB, 0, 0)
     return Sample(
-        1, 7, (small, DeviceSample(1, "H100", 80 * GIB, 60 * GIB, **fullest)), 2 * GIB, 64 * GIB, 32 * GIB, GIB
+        1,
+        7,
+        (small, DeviceSample(1, "H100", 80 * GIB, 60 * GIB, **fullest)),
+        2 * GIB,
+        64 * GIB,
+        32 * GIB,
+        GIB,
     )
 
 
@@ -41,7 +53,11 @@ def test_the_scalars_are_of_the_fullest_gpu_and_ten_at_most() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     assert scalars_of(Sample(1, 0, ())) == {}
-    assert set(scalars(Monitor(60))) <= {"memory/host_rss_gib", "memory/device_used_gib", "memory/device_free_gib"}
+    assert set(scalars(Monitor(60))) <= {
+        "memory/host_rss_gib",
+        "memory/device_used_gib",
+        "memory/device_free_gib",
+    }
 
 
 @pytest.mark.parametrize(
@@ -105,7 +121,9 @@ def test_a_missing_package_has_its_extra_named(
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
-    """As Grafana checks it on loading: ids, places, targets; and each name is one that the exporter has."""
+    """As Grafana checks it on loading: ids, places, targets; and each name is one that the
+    exporter has.
+    """
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     assert board["schemaVersion"] >= 36
     assert board["title"]
@@ -115,7 +133,9 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
     expressions = [
-        variable["query"]["query"] for variable in board["templating"]["list"] if variable["type"] == "query"
+        variable["query"]["query"]
+        for variable in board["templating"]["list"]
+        if variable["type"] == "query"
     ]
     for panel in panels:
         place = panel["gridPos"]
@@ -132,6 +152,8 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
         assert len(set(refs)) == len(refs) > 0
         expressions += [target["expr"] for target in panel["targets"]]
     asked = {name for text in expressions for name in re.findall(r"vramlens_[a-z_]+", text)}
-    source = (Path(__file__).parents[2] / "src/vramlens/integrations/prometheus.py").read_text(encoding="utf-8")
+    source = (Path(__file__).parents[2] / "src/vramlens/integrations/prometheus.py").read_text(
+        encoding="utf-8"
+    )
     for name in asked:
         assert name.removeprefix("vramlens_").removesuffix("_total") in source, name

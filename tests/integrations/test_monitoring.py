@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from monitor.fake_nvml import GIB, FakeNvml, plug_in, several, uuid_of
-from vramlens.capture import driver
+from vramlens.capture.memory import driver
 from vramlens.cli.main import main
 from vramlens.errors import InputError
-from vramlens.monitor.machine import Machine
+from vramlens.monitor.machine.machine import Machine
 
 FAKE_TOP = Path(__file__).parents[1] / "monitor" / "fake_top.py"
 
@@ -109,8 +109,18 @@ def test_a_port_in_use_is_one_line(machine: FakeNvml, capsys: pytest.CaptureFixt
 def test_top_serves_while_it_runs() -> None:
     pytest.importorskip("prometheus_client")
     port = free_port()
-    command = [sys.executable, str(FAKE_TOP), "several", "--prometheus", str(port), "--interval", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        str(FAKE_TOP),
+        "several",
+        "--prometheus",
+        str(port),
+        "--interval",
+        "0.1",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         found: dict[str, list[Any]] = {}
         until = time.monotonic() + 20
         while "vramlens_alloc_retries" not in found:
@@ -146,19 +156,29 @@ def test_otel_by_the_conventions(machine: FakeNvml) -> None:
 
     reader = InMemoryMetricReader()
     meter = MachineMeter(reader=reader)
-    assert reader.get_metrics_data() is None or not points(reader.get_metrics_data()).get("hw.gpu.memory.usage")
+    assert reader.get_metrics_data() is None or not points(reader.get_metrics_data()).get(
+        "hw.gpu.memory.usage"
+    )
     meter.take(Machine(["/nowhere"]).look())
     found = points(reader.get_metrics_data())
     meter.close()
-    first = next(one for one in found["hw.gpu.memory.usage"] if one.attributes["hw.id"] == uuid_of(0))
+    first = next(
+        one for one in found["hw.gpu.memory.usage"] if one.attributes["hw.id"] == uuid_of(0)
+    )
     gpu = machine.gpus[0]
     assert first.value == gpu.total - gpu.free
     assert first.attributes["hw.vendor"] == "NVIDIA"
     assert first.attributes["hw.model"] == gpu.name
-    share = next(one for one in found["hw.gpu.memory.utilization"] if one.attributes["hw.id"] == uuid_of(0))
+    share = next(
+        one for one in found["hw.gpu.memory.utilization"] if one.attributes["hw.id"] == uuid_of(0)
+    )
     assert share.value == pytest.approx((gpu.total - gpu.free) / gpu.total)
-    assert sum(one.value for one in found["hw.gpu.memory.limit"]) == sum(one.total for one in machine.gpus)
-    kinds = [one for one in found["vramlens.gpu.memory.usage"] if one.attributes["hw.id"] == uuid_of(0)]
+    assert sum(one.value for one in found["hw.gpu.memory.limit"]) == sum(
+        one.total for one in machine.gpus
+    )
+    kinds = [
+        one for one in found["vramlens.gpu.memory.usage"] if one.attributes["hw.id"] == uuid_of(0)
+    ]
     assert sum(one.value for one in kinds) == gpu.total
 
 
@@ -173,7 +193,9 @@ def test_otel_in_a_program(machine: FakeNvml) -> None:
     provider = MeterProvider(metric_readers=[reader])
     instrument(provider)
     found = points(reader.get_metrics_data())
-    assert sum(one.value for one in found["vramlens.gpu.memory.usage"]) == sum(one.total for one in machine.gpus)
+    assert sum(one.value for one in found["vramlens.gpu.memory.usage"]) == sum(
+        one.total for one in machine.gpus
+    )
     provider.shutdown()
 
 
@@ -182,7 +204,9 @@ class Otlp(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        self.got.append(gzip.decompress(data) if self.headers.get("Content-Encoding") == "gzip" else data)
+        self.got.append(
+            gzip.decompress(data) if self.headers.get("Content-Encoding") == "gzip" else data
+        )
         self.send_response(200)
         self.end_headers()
 
@@ -192,7 +216,9 @@ class Otlp(BaseHTTPRequestHandler):
 
 def test_otel_over_the_wire(machine: FakeNvml) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter")
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
 
     from vramlens.integrations.opentelemetry import MachineMeter
 

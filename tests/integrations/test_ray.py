@@ -1,6 +1,8 @@
-"""Ray Train: a real trainer's function on the CPU, in this process, with and without memory watched.
+"""Ray Train: a real trainer's function on the CPU, in this process, with and without memory
+watched.
 
-Ray's own cluster takes half a minute of processor time to start; ``ray_check.py`` does the same with two workers of it.
+Ray's own cluster takes half a minute of processor time to start; ``ray_check.py`` does the same
+with two workers of it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from recordings import DATA
+from support.recordings import DATA
 from vramlens import api
 
 torch = pytest.importorskip("torch")
@@ -26,7 +28,9 @@ def fitted(loop: Any) -> Any:
     from ray.train.torch import TorchTrainer
 
     torch.manual_seed(0)
-    return TorchTrainer(loop, train_loop_config={"steps": 6}, scaling_config=ScalingConfig(num_workers=0)).fit()
+    return TorchTrainer(
+        loop, train_loop_config={"steps": 6}, scaling_config=ScalingConfig(num_workers=0)
+    ).fit()
 
 
 def losses(model: Any, count: int) -> Any:
@@ -78,14 +82,19 @@ def test_a_recording_is_kept_with_the_checkpoint(
     def loop(config: dict[str, Any]) -> None:
         memory = ray.RayMemory()
         kept.append(memory.keep(tmp_path))
-        memory.report({"steps": config["steps"]}, checkpoint=ray_train.Checkpoint.from_directory(str(tmp_path)))
+        memory.report(
+            {"steps": config["steps"]},
+            checkpoint=ray_train.Checkpoint.from_directory(str(tmp_path)),
+        )
         memory.finish()
 
     if not torch.cuda.is_available():
         assert fitted(loop).metrics["steps"] == 6
         assert (kept, list(tmp_path.iterdir())) == ([None], [])
         assert capsys.readouterr().err.count("rank00000.vram: ") == 1
-        monkeypatch.setattr(ray, "snapshot", lambda path: shutil.copy(DATA / "captured" / "gpt.vram", path))
+        monkeypatch.setattr(
+            ray, "snapshot", lambda path: shutil.copy(DATA / "captured" / "gpt.vram", path)
+        )
     with fitted(loop).checkpoint.as_directory() as folder:
         assert api.load(Path(folder) / "rank00000.vram").devices
     assert kept[-1] == str(tmp_path / "rank00000.vram")

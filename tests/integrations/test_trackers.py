@@ -1,4 +1,6 @@
-"""TensorBoard, Weights & Biases and MLflow, with the real libraries; what was logged is read back."""
+"""TensorBoard, Weights & Biases and MLflow, with the real libraries; what was logged is read
+back.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 
 from vramlens.errors import UsageError
 from vramlens.monitor import Monitor
-from vramlens.monitor.samples import DeviceSample, Sample
+from vramlens.monitor.monitor_samples import DeviceSample, Sample
 from vramlens.monitor.summary import Extremes
 
 GIB = 1 << 30
@@ -45,7 +47,10 @@ def test_tensorboard_files_read_back(monitor: Monitor, tmp_path: Path) -> None:
         events.Reload()
     tags = events.Tags()
     assert len(tags["scalars"]) <= 10
-    assert [(one.step, one.value) for one in events.Scalars("memory/allocated_gib")] == [(10, 3.0), (20, 3.0)]
+    assert [(one.step, one.value) for one in events.Scalars("memory/allocated_gib")] == [
+        (10, 3.0),
+        (20, 3.0),
+    ]
     assert "memory/summary/text_summary" in tags["tensors"]
 
 
@@ -80,7 +85,9 @@ def test_wandb_offline(monitor: Monitor, offline: Any, tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"call wandb.init\(\) first"):
         WandbMemory(monitor)
-    run = offline.init(project="vramlens-test", settings=offline.Settings(console="off", x_disable_stats=True))
+    run = offline.init(
+        project="vramlens-test", settings=offline.Settings(console="off", x_disable_stats=True)
+    )
     tracker = WandbMemory(monitor)
     tracker.log()
     assert run.step == 0  # the program's steps stay its own
@@ -102,7 +109,9 @@ def test_wandb_offline(monitor: Monitor, offline: Any, tmp_path: Path) -> None:
 
 
 def read_back(path: Path) -> list[dict[str, str]]:
-    """The history in an offline run's file: records in blocks of 32 KiB, as LevelDB's log has them, behind 7 bytes."""
+    """The history in an offline run's file: records in blocks of 32 KiB, as LevelDB's log has
+    them, behind 7 bytes.
+    """
     from wandb.proto import wandb_internal_pb2
 
     data, rows, whole, at = path.read_bytes(), [], b"", 7
@@ -119,7 +128,12 @@ def read_back(path: Path) -> list[dict[str, str]]:
             record.ParseFromString(whole)
             whole = b""
             if record.WhichOneof("record_type") == "history":
-                rows.append({item.key or "/".join(item.nested_key): item.value_json for item in record.history.item})
+                rows.append(
+                    {
+                        item.key or "/".join(item.nested_key): item.value_json
+                        for item in record.history.item
+                    }
+                )
     return rows
 
 

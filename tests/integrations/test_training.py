@@ -1,4 +1,6 @@
-"""Lightning, Hugging Face's Trainer and Accelerate: real loops on the CPU, with and without memory watched."""
+"""Lightning, Hugging Face's Trainer and Accelerate: real loops on the CPU, with and without
+memory watched.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +88,12 @@ def test_lightning_counts_batches_and_a_logger_that_fails_stops_nothing(
             raise OSError("no network")
 
     callback = MemoryCallback(every=4)
-    for batch in range(12):  # gradients accumulate over four batches: the trainer's step stands still
-        trainer = SimpleNamespace(global_step=(batch + 1) // 4, is_global_zero=True, loggers=[Logger()])
+    for batch in range(
+        12
+    ):  # gradients accumulate over four batches: the trainer's step stands still
+        trainer = SimpleNamespace(
+            global_step=(batch + 1) // 4, is_global_zero=True, loggers=[Logger()]
+        )
         callback.on_train_batch_end(trainer, None)
     assert logged == [1, 2, 3]
     assert capsys.readouterr().err.count("no network") == 1
@@ -143,7 +149,9 @@ def test_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_a_trainer_reports_has_the_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_trainer_reports_has_the_scalars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     pytest.importorskip("tensorboard")
@@ -160,10 +168,14 @@ def test_what_a_trainer_reports_has_the_scalars(tmp_path: Path, monkeypatch: pyt
     for folder in {path.parent for path in (tmp_path / "logs").rglob("events.*")}:
         events = EventAccumulator(str(folder))
         events.Reload()
-        found |= {tag: [one.step for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        found |= {
+            tag: [one.step for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+        }
     mine = {tag for tag in found if "memory/" in tag}
     assert 1 <= len(mine) <= 10
-    assert found["train/memory/host_rss_gib"] == found["train/loss"] + [6]  # and the trainer's last log
+    assert found["train/memory/host_rss_gib"] == found["train/loss"] + [
+        6
+    ]  # and the trainer's last log
 
 
 @pytest.mark.filterwarnings("ignore")

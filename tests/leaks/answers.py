@@ -1,6 +1,7 @@
 """Answers to runs of programs, two at a time: what a test asks for is being run before it asks.
 
-A worker of pytest-xdist runs only what its own tests ask for: it does not know which tests it will get.
+A worker of pytest-xdist runs only what its own tests ask for: it does not know which tests it will
+get.
 """
 
 from __future__ import annotations
@@ -48,10 +49,16 @@ class Answers:
 
     @classmethod
     def for_tests(cls, request: pytest.FixtureRequest) -> Answers:
-        """With the runs of all the tests of the module that were chosen: their parameter ``runs``."""
+        """With the runs of all the tests of the module that were chosen: their parameter
+        ``runs``.
+        """
         if _IN_WORKER:
             return cls(())
-        chosen = (item for item in request.session.items if item.path == request.path and hasattr(item, "callspec"))
+        chosen = (
+            item
+            for item in request.session.items
+            if item.path == request.path and hasattr(item, "callspec")
+        )
         return cls(run for item in chosen for run in item.callspec.params.get("runs", ()))
 
     def __enter__(self) -> Answers:
@@ -60,7 +67,10 @@ class Answers:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         while not self._waiting.empty():  # a test failed and pytest stops
             self._waiting.get()

@@ -1,4 +1,6 @@
-"""What the other two ways of looking find: the collector's objects (as objgraph does it), and PyTorch's cycle finder."""
+"""What the other two ways of looking find: the collector's objects (as objgraph does it), and
+PyTorch's cycle finder.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,13 @@ def _tensors() -> list[torch.Tensor]:
 
 
 class CollectorWatch:
-    """Counts objects by type after the warm-up and at the end; a chain of referrers from a new tensor to a root.
+    """Counts objects by type after the warm-up and at the end; a chain of referrers from a new
+    tensor to a root.
 
-    So objgraph's ``growth()`` and ``find_backref_chain(is_proper_module)`` are used by hand. It sees what the
-    collector tracks: tensors that have a Python object, not what autograd holds, no bytes behind a graph, no lines.
+    So objgraph's ``growth()`` and ``find_backref_chain(is_proper_module)`` are used by hand. It
+    sees what the
+    collector tracks: tensors that have a Python object, not what autograd holds, no bytes behind a
+        graph, no lines.
     """
 
     def __init__(self) -> None:
@@ -46,7 +51,11 @@ class CollectorWatch:
         gc.collect()
         now = Counter(type(each).__name__ for each in gc.get_objects())
         later = max(1, self.steps - _WARM_UP_STEPS)
-        self.grown = {kind: n - self.before[kind] for kind, n in now.items() if n - self.before[kind] >= later * 0.8}
+        self.grown = {
+            kind: n - self.before[kind]
+            for kind, n in now.items()
+            if n - self.before[kind] >= later * 0.8
+        }
         new = [each for each in _tensors() if id(each) not in self.known]
         self.tensors, self.seen_bytes = len(new), sum(_storages(new).values())
         self.chain = _chain(new[len(new) // 2]) if len(new) >= later * 0.8 else []
@@ -74,7 +83,9 @@ def _storages(tensors: list[torch.Tensor]) -> dict[int, int]:
 
 
 def _chain(start: object) -> list[str]:
-    """Names from a module down to `start`, breadth first, as ``find_backref_chain`` finds them; empty without one."""
+    """Names from a module down to `start`, breadth first, as ``find_backref_chain`` finds them;
+    empty without one.
+    """
     level, names, seen = [start], {id(start): [type(start).__name__]}, {id(start)}
     for _ in range(_MOST_HOPS):
         found = gc.get_referrers(*level)
@@ -84,7 +95,9 @@ def _chain(start: object) -> list[str]:
         for referrer in found:
             if id(referrer) in own or id(referrer) in seen or isinstance(referrer, types.FrameType):
                 continue
-            child = next((each for each in gc.get_referents(referrer) if id(each) in children), None)
+            child = next(
+                (each for each in gc.get_referents(referrer) if id(each) in children), None
+            )
             if child is None:
                 continue
             seen.add(id(referrer))
@@ -104,12 +117,16 @@ def _name(referrer: object, child: object) -> str:
         return referrer.__name__
     if type(referrer) is dict:
         return f"dict[{next((repr(key)[:60] for key, value in referrer.items() if value is child), '?')}]"
-    kept = next((key for key, value in getattr(referrer, "__dict__", {}).items() if value is child), "")
+    kept = next(
+        (key for key, value in getattr(referrer, "__dict__", {}).items() if value is child), ""
+    )
     return f"{type(referrer).__name__}.{kept}" if kept else type(referrer).__name__
 
 
 class CyclesWatch:
-    """PyTorch's reference cycle detector: what is garbage and holds tensors. Nothing that is still reachable."""
+    """PyTorch's reference cycle detector: what is garbage and holds tensors. Nothing that is
+    still reachable.
+    """
 
     def __init__(self) -> None:
         self.steps = 0
@@ -131,15 +148,28 @@ class CyclesWatch:
         tensors = [each for each in garbage if issubclass(type(each), torch.Tensor)]
         self.bytes = sum(_storages(tensors).values())
         self.found = len(tensors) >= self.steps // 2
-        if not torch.cuda.is_available():  # it looks for the allocations' frames in the GPU's snapshot
+        if (
+            not torch.cuda.is_available()
+        ):  # it looks for the allocations' frames in the GPU's snapshot
             _cycles.cuda_allocation_context = lambda: lambda _: None
         graph = (
-            _cycles.create_graph(garbage, filter=lambda each: issubclass(type(each), torch.Tensor)) if tensors else []
+            _cycles.create_graph(garbage, filter=lambda each: issubclass(type(each), torch.Tensor))
+            if tensors
+            else []
         )
-        words = (" ".join([*node.label.split(), *(f".{name}" for name, _ in node.referrents)]) for node in graph)
+        words = (
+            " ".join([*node.label.split(), *(f".{name}" for name, _ in node.referrents)])
+            for node in graph
+        )
         self.labels = [*dict.fromkeys(words)][:40]
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Whether garbage with a tensor for each second step lies there, its bytes a step, and the cycle."""
-        return {"found": self.found, "bytes_per_step": self.bytes // max(1, self.steps), "chain": self.labels}
+        """Whether garbage with a tensor for each second step lies there, its bytes a step, and
+        the cycle.
+        """
+        return {
+            "found": self.found,
+            "bytes_per_step": self.bytes // max(1, self.steps),
+            "chain": self.labels,
+        }

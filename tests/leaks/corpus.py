@@ -1,12 +1,14 @@
 """The programs of the corpus, and what is true of each.
 
-A program is a script as a user would write it. Beside its code stand, in comments, the truth and the cure:
+A program is a script as a user would write it. Beside its code stand, in comments, the truth and
+the cure:
 
     loss = model(batch)  # ALLOCATES
     self.history.append(loss)  # KEEPS
     # FIX: self.history.append(loss.item())
 
-A FIX replaces the line above it. ``TRUTH`` says the rest. What runs is a copy without any of these: same lines, same numbers, nothing to peep at.
+A FIX replaces the line above it. ``TRUTH`` says the rest. What runs is a copy without any of these:
+same lines, same numbers, nothing to peep at.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Leak:
         owner: words, one of which the owner's name must hold.
         bytes_per_step: storage bytes, each storage once, that a step leaves behind.
         keeps: lines of the statement that keeps it.
-        allocates: lines of the innermost function common to all that is kept, in which it is asked for.
+        allocates: lines of the innermost function common to all that is kept, in which it is asked
+            for.
         verdicts: what it may be called; a leak of a few bytes need not be called likely.
     """
 
@@ -53,8 +56,10 @@ class Program:
         leaks: empty for a look-alike.
         reason: why a look-alike is no leak.
         needs: packages that must be there.
-        settled: that its memory is flat (or comes back) at its end: not so for a bounded cache that is still filling.
-        stacks: that what is kept is made in the main thread by PyTorch's operators, so that the slow check sees it.
+        settled: that its memory is flat (or comes back) at its end: not so for a bounded cache that
+            is still filling.
+        stacks: that what is kept is made in the main thread by PyTorch's operators, so that the
+            slow check sees it.
         lines: that its own lines keep and allocate, and not a notebook's cells.
     """
 
@@ -109,7 +114,9 @@ def _program(path: Path) -> Program:
         for number, each in enumerate(truth.get("leaks", ()), 1)
     )
     if marks or bool(leaks) == ("not a leak" in truth):
-        raise ValueError(f"{path.name}: marks {sorted(marks)} without a leak, or neither leak nor reason")
+        raise ValueError(
+            f"{path.name}: marks {sorted(marks)} without a leak, or neither leak nor reason"
+        )
     return Program(
         name=path.stem,
         case=case,
@@ -127,7 +134,11 @@ def _program(path: Path) -> Program:
 def _truth(tree: ast.Module) -> tuple[dict[str, Any], str, range]:
     """TRUTH, the docstring, and the lines (from 0) that hold TRUTH."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "TRUTH":
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id == "TRUTH"
+        ):
             code = compile(ast.Expression(node.value), "TRUTH", "eval")
             assert node.end_lineno is not None
             return (

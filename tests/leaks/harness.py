@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from installed import PYTHON_PATH
 from leaks.corpus import Leak, Program
+from support.installed import PYTHON_PATH
 
 GOOD_ENOUGH = 0.05  # of the bytes a step
 DETECTED = ("proven", "likely")
@@ -21,7 +21,9 @@ DETECTED = ("proven", "likely")
 
 def missing(program: Program) -> str | None:
     """What the program needs and is not there."""
-    return next((package for package in program.needs if importlib.util.find_spec(package) is None), None)
+    return next(
+        (package for package in program.needs if importlib.util.find_spec(package) is None), None
+    )
 
 
 class Nursery:
@@ -35,12 +37,16 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
         )
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -50,7 +56,11 @@ class Nursery:
         self._folder.cleanup()
 
     def run(
-        self, program: Program, watcher: str = "vramlens", fixed: bool = False, perturb: str | None = None
+        self,
+        program: Program,
+        watcher: str = "vramlens",
+        fixed: bool = False,
+        perturb: str | None = None,
     ) -> dict[str, Any]:
         """What the watch reported: {report, facts, cpu_s, program_cpu_s} or {error}."""
         path = Path(self._folder.name) / ("fixed" if fixed else "code") / f"{program.name}.py"
@@ -61,15 +71,18 @@ class Nursery:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline() or '{"error": "the nursery died"}')
+        answer: dict[str, Any] = json.loads(
+            self._process.stdout.readline() or '{"error": "the nursery died"}'
+        )
         return answer
 
 
 def judge(program: Program, answer: dict[str, Any]) -> dict[str, str]:
-    """What is wrong with the answer to a program with leaks: {what: "expected …, got …"}; empty when all is right.
+    """What is wrong with the answer to a program with leaks: {what: "expected …, got …"}; empty
+    when all is right.
 
-    A leak may be answered by several entries, if each names it rightly and their bytes sum to it: a metric's two lists
-    are one leak or two, as one likes.
+    A leak may be answered by several entries, if each names it rightly and their bytes sum to it: a
+    metric's two lists are one leak or two, as one likes.
     """
     if "error" in answer:
         return {"detected": answer["error"].strip()}
@@ -79,7 +92,9 @@ def judge(program: Program, answer: dict[str, Any]) -> dict[str, str]:
         named = _entries_for(leak, program, entries)
         if not named:
             others = [_words(each) for each in entries]
-            wrong["detected"] = f"expected {'/'.join(leak.verdicts)}, got {'; '.join(others) or 'nothing'}"
+            wrong["detected"] = (
+                f"expected {'/'.join(leak.verdicts)}, got {'; '.join(others) or 'nothing'}"
+            )
             continue
         entries = [each for each in entries if each not in named]
         for entry in named:
@@ -99,8 +114,12 @@ def false_alarms(answer: dict[str, Any]) -> list[str]:
     return [_words(each) for each in answer["report"]["leaks"] if each["verdict"] in DETECTED]
 
 
-def _entries_for(leak: Leak, program: Program, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries that are about this leak: those of the right line, else the one whose bytes come closest."""
+def _entries_for(
+    leak: Leak, program: Program, entries: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The entries that are about this leak: those of the right line, else the one whose bytes
+    come closest.
+    """
     called = [each for each in entries if each["verdict"] in leak.verdicts]
     of_line = [each for each in called if (each.get("owner") or {}).get("line") in leak.keeps]
     if program.lines and of_line:
@@ -120,7 +139,9 @@ def _compare(leak: Leak, program: Program, entry: dict[str, Any]) -> dict[str, s
     if not any(word in str(owner.get("name")) for word in leak.owner):
         wrong["owner name"] = f"expected {'/'.join(leak.owner)} in it, got {owner.get('name')}"
     if program.lines and (not _is_here(entry, program) or entry["line"] not in leak.allocates):
-        wrong["allocating line"] = f"expected {sorted(leak.allocates)}, got {entry['file']}:{entry['line']}"
+        wrong["allocating line"] = (
+            f"expected {sorted(leak.allocates)}, got {entry['file']}:{entry['line']}"
+        )
     if not entry.get("fix"):
         wrong["fix"] = "none"
     return wrong

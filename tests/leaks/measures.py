@@ -1,4 +1,6 @@
-"""Two slow witnesses of the truth, which know nothing of vramlens: bytes that the process holds, and who asked for them."""
+"""Two slow witnesses of the truth, which know nothing of vramlens: bytes that the process holds,
+and who asked for them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def byte_counter() -> Callable[[], int]:
-    """What tells the bytes that are in use: of the GPU, else of all that ``malloc`` and shared memory hold."""
+    """What tells the bytes that are in use: of the GPU, else of all that ``malloc`` and shared
+    memory hold.
+    """
     if DEVICE != "cpu":
         return lambda: torch.cuda.memory_stats()["requested_bytes.all.current"]
     libc = ctypes.CDLL(None)
@@ -53,7 +57,9 @@ def byte_counter() -> Callable[[], int]:
 
 
 def _shared_bytes() -> int:
-    """Of tensors in shared memory: what is mapped, and what only a file descriptor keeps for another process."""
+    """Of tensors in shared memory: what is mapped, and what only a file descriptor keeps for
+    another process.
+    """
     total, mapped = 0, set()
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -73,8 +79,9 @@ def _shared_bytes() -> int:
 class Kept(TypedDict):
     """Bytes a step that stay, and the lines that may be named for them.
 
-    Named may be the innermost line common to all, the lines of the innermost function common to all that carry a tenth,
-    and lines further in that carry half. `heaviest` is that of the second kind that carries most.
+    Named may be the innermost line common to all, the lines of the innermost function common to all
+    that carry a tenth, and lines further in that carry half. `heaviest` is that of the second kind
+    that carries most.
     """
 
     bytes_per_step: float
@@ -83,7 +90,9 @@ class Kept(TypedDict):
 
 
 class Witness(TorchDispatchMode):
-    """Notes for every storage that an operator made the step and the program's lines that asked for it."""
+    """Notes for every storage that an operator made the step and the program's lines that asked
+    for it.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -91,7 +100,9 @@ class Witness(TorchDispatchMode):
         self.step = 0
         self.born: dict[int, tuple[StorageWeakRef, int, int, tuple[tuple[int, int], ...]]] = {}
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = function(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -101,7 +112,12 @@ class Witness(TorchDispatchMode):
     def _note(self, storage: torch.UntypedStorage) -> None:
         known = self.born.get(storage._cdata)
         if known is None or known[0].expired():
-            self.born[storage._cdata] = (StorageWeakRef(storage), storage.nbytes(), self.step, self._lines())
+            self.born[storage._cdata] = (
+                StorageWeakRef(storage),
+                storage.nbytes(),
+                self.step,
+                self._lines(),
+            )
 
     def _lines(self) -> tuple[tuple[int, int], ...]:
         lines = []
@@ -136,7 +152,11 @@ class Witness(TorchDispatchMode):
         if kept and line:
             accepted.add(kept[0][0][line - 1][1])
         heaviest = max(top, key=lambda number: top[number], default=0)
-        return {"bytes_per_step": total / max(1, len(steps)), "accepted": sorted(accepted), "heaviest": heaviest}
+        return {
+            "bytes_per_step": total / max(1, len(steps)),
+            "accepted": sorted(accepted),
+            "heaviest": heaviest,
+        }
 
 
 def _common(stacks: Sequence[Sequence[object]]) -> int:

@@ -1,7 +1,8 @@
-"""Runs programs of the corpus, each in a fork of one process that has imported torch: ``python nursery.py``.
+"""Runs programs of the corpus, each in a fork of one process that has imported torch: ``python
+nursery.py``.
 
-A line of JSON in, {"path", "watcher", "perturb"}, a line of JSON out. The process itself never computes anything, so
-no thread pool and no CUDA context is there to be forked.
+A line of JSON in, {"path", "watcher", "perturb"}, a line of JSON out. The process itself never
+computes anything, so no thread pool and no CUDA context is there to be forked.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ def _execute(path: str, found: dict[str, Any]) -> None:
 
 
 def _perturb(kind: str | None) -> threading.Event:
-    """Makes the process harder to read: the collector blind, a heap of 300,000 objects more, threads that change it."""
+    """Makes the process harder to read: the collector blind, a heap of 300,000 objects more,
+    threads that change it.
+    """
     stop = threading.Event()
     if kind == "heap":
         sys.modules["crowd"] = types.ModuleType("crowd")

@@ -16,11 +16,13 @@ pytest.importorskip("torch")
 BAR = 0.95
 LEAKS = [name for name, program in programs().items() if program.leaks]
 LOOK_ALIKES = [name for name, program in programs().items() if not program.leaks]
-# The cured form of each leak is a look-alike, too. A part of them in CI; with VRAMLENS_TEST_ALL=1 all of them.
+# The cured form of each leak is a look-alike, too. A part of them in CI; with VRAMLENS_TEST_ALL=1
+# all of them.
 CURED = LEAKS if os.environ.get("VRAMLENS_TEST_ALL") else LEAKS[::9]
 # What may be off in a twentieth of the programs; all else must be right everywhere.
 SCORED = ("class", "owner line", "owner name", "allocating line", "bytes a step", "fix")
-# The collector sees nothing; 300,000 objects more; the program in a thread, beside one that changes things.
+# The collector sees nothing; 300,000 objects more; the program in a thread, beside one that changes
+# things.
 PERTURBED = [
     Run("graph_validation_losses", perturb="freeze"),
     Run("container_replay_buffer", perturb="freeze"),
@@ -46,7 +48,9 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
 
 @_each(map(Run, LEAKS))
 def test_leak(answers: Answers, runs: tuple[Run]) -> None:
-    """Found, and nothing else called a leak. How well it is described counts in the score of all."""
+    """Found, and nothing else called a leak. How well it is described counts in the score of
+    all.
+    """
     (run,) = runs
     wrong = _scores[run.name] = judge(programs()[run.name], answers.of(run))
     assert not wrong.keys() - set(SCORED), wrong
@@ -77,12 +81,16 @@ def test_perturbed(answers: Answers, runs: tuple[Run]) -> None:
     """What is right undisturbed is right disturbed."""
     (run,) = runs
     program = programs()[run.name]
-    assert judge(program, answers.of(run)).keys() <= judge(program, answers.of(Run(run.name))).keys()
+    assert (
+        judge(program, answers.of(run)).keys() <= judge(program, answers.of(Run(run.name))).keys()
+    )
 
 
 @_each([Run("none_checkpoint_offload"), Run("graph_checkpointed_losses")])
 def test_nothing_runs_twice(answers: Answers, runs: tuple[Run]) -> None:
-    """No forward of a checkpoint is repeated for the report, and the backward after it still works."""
+    """No forward of a checkpoint is repeated for the report, and the backward after it still
+    works.
+    """
     facts = answers.of(runs[0])["facts"]
     assert facts["in_report"] == 0
     assert facts.get("after", 3) == 3

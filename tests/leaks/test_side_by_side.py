@@ -1,6 +1,8 @@
-"""Who finds what, side by side on a part of the corpus: vramlens, the collector's objects, PyTorch's cycle finder.
+"""Who finds what, side by side on a part of the corpus: vramlens, the collector's objects,
+PyTorch's cycle finder.
 
-``benchmarks/leaks_corpus.py`` does the same with all of it; ``docs/leaks_corpus.md`` has that table.
+``benchmarks/leaks_corpus.py`` does the same with all of it; ``docs/leaks_corpus.md`` has that
+table.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def test_who_finds_what(answers: Answers) -> None:
         ours, *others = (_report(answers, name, tool) for tool in TOOLS)
         is_leak = any(leak["verdict"] in DETECTED for leak in ours["leaks"])
         said[name] = (is_leak, *(bool(other["found"]) for other in others))
-    table = [f"{name:30} " + "  ".join(f"{found!s:9}" for found in row) for name, row in said.items()]
+    table = [
+        f"{name:30} " + "  ".join(f"{found!s:9}" for found in row) for name, row in said.items()
+    ]
     print("\n".join([f"{'':30} " + "  ".join(f"{tool:9}" for tool in TOOLS), *table]))
     assert said == FOUND
 
@@ -69,7 +73,9 @@ def test_collector_names_a_global_list(answers: Answers) -> None:
 
 
 def test_collector_misses_what_autograd_holds(answers: Answers) -> None:
-    """Of an LSTM's past it sees the states, which have Python objects, and none of the gates; and no owner."""
+    """Of an LSTM's past it sees the states, which have Python objects, and none of the gates;
+    and no owner.
+    """
     program = programs()["graph_rnn_hidden"]
     report = _report(answers, program.name, "collector")
     assert report["found"]

@@ -1,4 +1,6 @@
-"""The truth of the corpus, witnessed without vramlens: bytes that the process holds, and PyTorch's own operators."""
+"""The truth of the corpus, witnessed without vramlens: bytes that the process holds, and
+PyTorch's own operators.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,14 @@ from leaks.corpus import programs
 from leaks.harness import GOOD_ENOUGH
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts bytes with glibc's malloc")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="counts bytes with glibc's malloc"
+)
 NOISE_BYTES = 8192  # a step: nodes of the graph and Python's own objects
 LEAKS = [program for program in programs().values() if program.leaks]
 LOOK_ALIKES = [program for program in programs().values() if not program.leaks]
-# A part of the programs, which change seldom; with VRAMLENS_TEST_ALL=1, as before a new one is kept, all of them.
+# A part of the programs, which change seldom; with VRAMLENS_TEST_ALL=1, as before a new one is
+# kept, all of them.
 _ALL = bool(os.environ.get("VRAMLENS_TEST_ALL"))
 WITNESSED = LEAKS if _ALL else LEAKS[::3]
 STILL = LOOK_ALIKES if _ALL else LOOK_ALIKES[::3]
@@ -57,13 +62,20 @@ def test_corpus_is_large_and_wide() -> None:
 def test_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "leaks_corpus.md").read_text()
     for program in programs().values():
-        truth = "; ".join(f"{leak.bytes_per_step:,} bytes a step" for leak in program.leaks[:1]) or program.reason
-        assert any(line.startswith(f"| {program.name} |") and truth in line for line in page.splitlines()), program.name
+        truth = (
+            "; ".join(f"{leak.bytes_per_step:,} bytes a step" for leak in program.leaks[:1])
+            or program.reason
+        )
+        assert any(
+            line.startswith(f"| {program.name} |") and truth in line for line in page.splitlines()
+        ), program.name
 
 
 def test_what_runs_tells_nothing() -> None:
     for program in programs().values():
-        assert not any(word in program.text for word in ("TRUTH", "KEEPS", "ALLOCATES", "FIX:")), program.name
+        assert not any(word in program.text for word in ("TRUTH", "KEEPS", "ALLOCATES", "FIX:")), (
+            program.name
+        )
         source = (Path(__file__).with_name("programs") / f"{program.name}.py").read_text()
         assert len(program.text.splitlines()) == len(source.splitlines()), program.name
 
@@ -98,12 +110,16 @@ def test_cure(answers: Answers, runs: tuple[Run]) -> None:
 def test_bytes_by_two_witnesses(answers: Answers, runs: tuple[Run]) -> None:
     """What malloc counts agrees with what the operators' storages sum to."""
     (leak,) = programs()[runs[0].name].leaks
-    assert _slope(answers.of(runs[0])) == pytest.approx(leak.bytes_per_step, rel=GOOD_ENOUGH, abs=NOISE_BYTES)
+    assert _slope(answers.of(runs[0])) == pytest.approx(
+        leak.bytes_per_step, rel=GOOD_ENOUGH, abs=NOISE_BYTES
+    )
 
 
 @_each(*((Run(each.name, "bytes"),) for each in STILL))
 def test_look_alike(answers: Answers, runs: tuple[Run]) -> None:
-    """Nothing that was not reached before is reached in the last third; a cache that still fills says so itself."""
+    """Nothing that was not reached before is reached in the last third; a cache that still fills
+    says so itself.
+    """
     answer = answers.of(runs[0])
     assert "error" not in answer, answer["error"]
     counted = answer["report"]["bytes"]

@@ -11,7 +11,9 @@ from leaks.wild import wild_programs
 from leaks.wild_scores import WildNursery, score
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks; counts with glibc")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="forks; counts with glibc"
+)
 
 LEAKS = [
     ("every_third", "script"),  # in a main() that is the program's last statement
@@ -23,7 +25,11 @@ LEAKS = [
     ("asyncio_call_later", "live"),
     ("script_list", "no_leaks"),
 ]
-LOOK_ALIKES = [("evicted_graphs_filling", "live"), ("preallocated_ring", "live"), ("replay_capacity", "no_leaks")]
+LOOK_ALIKES = [
+    ("evicted_graphs_filling", "live"),
+    ("preallocated_ring", "live"),
+    ("replay_capacity", "no_leaks"),
+]
 
 
 @pytest.fixture(scope="module")

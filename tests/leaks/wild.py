@@ -1,11 +1,14 @@
-"""Programs written by somebody who had not read the finder: leaks and look-alikes, each run three ways.
+"""Programs written by somebody who had not read the finder: leaks and look-alikes, each run three
+ways.
 
 A bundle of ``wild/*.txt`` holds many, each below ``#### name`` and a line that says what is true:
 
     # leak CLASSES OWNERS | BYTES A STEP | what happens        # none why it is no leak
 
-``# KEEPS`` marks the statement that keeps; ``tick()`` ends a step and ``done()`` asks for the report where the program
-is watched from its own code. In the script neither is there: ``vramlens run --leaks`` must do without.
+``# KEEPS`` marks the statement that keeps; ``tick()`` ends a step and ``done()`` asks for the
+report where the program
+is watched from its own code. In the script neither is there: ``vramlens run --leaks`` must do
+    without.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ class Wild:
         name: its own.
         bundle: the file that it stands in.
         classes: those that an honest judge accepts; empty for a look-alike.
-        owners: words, one of which the owner's name or statement must hold; "-" where nobody can be named.
+        owners: words, one of which the owner's name or statement must hold; "-" where nobody can be
+            named.
         bytes_per_step: storage bytes, the average of all steps; None where a witness counts them.
         keeps: lines of the statements that keep.
         case: what happens, or why it is no leak.

@@ -1,8 +1,9 @@
 """Runs wild programs, each in a fork of one process that has imported the frameworks:
 ``python -c "from leaks.wild_nursery import serve; serve()" FRAMEWORK...``.
 
-A line of JSON in, {"path", "way"}, a line of JSON out. Ways: "live" and "no_leaks" run the program with ``tick()`` and
-``done()``; "script" is ``vramlens run --leaks``; "bytes" counts what malloc holds at each tick.
+A line of JSON in, {"path", "way"}, a line of JSON out. Ways: "live" and "no_leaks" run the program
+with ``tick()`` and ``done()``; "script" is ``vramlens run --leaks``; "bytes" counts what malloc
+holds at each tick.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch.utils.data
 import vramlens
 from leaks import measures
 from leaks.nursery import forked_by
-from vramlens.live.scope import LeakError
+from vramlens.live.leak_scope import LeakError
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def _no_leaks(path: Path) -> dict[str, Any]:
 
 
 def _script(path: Path) -> dict[str, Any]:
-    from vramlens.capture.session import current_session
+    from vramlens.capture.recording.session import current_session
     from vramlens.cli.main import main
     from vramlens.live.follow import LeakFollower
 
@@ -93,7 +94,9 @@ def _script(path: Path) -> dict[str, Any]:
         session = current_session()
         assert session is not None
         session._at_exit()
-    report = conclusions[-1].to_dict() if conclusions and conclusions[-1] is not None else {"leaks": []}
+    report = (
+        conclusions[-1].to_dict() if conclusions and conclusions[-1] is not None else {"leaks": []}
+    )
     return {"report": report, "text": text.getvalue()}
 
 

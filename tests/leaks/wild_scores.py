@@ -9,12 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from installed import PYTHON_PATH
 from leaks.wild import Wild
+from support.installed import PYTHON_PATH
 
 GOOD_ENOUGH = 0.05
 NOISE_BYTES = 4096  # a step: autograd's nodes and Python's objects, which malloc counts too
-FRAMEWORKS = ("pandas", "lightning", "transformers", "accelerate", "torchmetrics", "torch_geometric.data")
+FRAMEWORKS = (
+    "pandas",
+    "lightning",
+    "transformers",
+    "accelerate",
+    "torchmetrics",
+    "torch_geometric.data",
+)
 _SERVE = "from leaks.wild_nursery import serve; serve()"
 WAYS = ("live", "script", "no_leaks")
 
@@ -30,7 +37,8 @@ class WildNursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
         )
 
     def run(self, program: Wild, way: str) -> dict[str, Any]:
@@ -42,7 +50,9 @@ class WildNursery:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"path": str(path), "way": way}) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline() or '{"error": "the nursery died"}')
+        answer: dict[str, Any] = json.loads(
+            self._process.stdout.readline() or '{"error": "the nursery died"}'
+        )
         return answer
 
     def close(self) -> None:
@@ -71,10 +81,12 @@ def score(program: Wild, answer: dict[str, Any], true_bytes: float) -> dict[str,
         return dict.fromkeys(("found", "owner", "statement"), named is not None) | {"bytes": close}
     owners = [leak["owner"] or {} for leak in alarms]
     is_named = [
-        any(word in f"{owner.get('name')} {owner.get('source')}" for word in program.owners) for owner in owners
+        any(word in f"{owner.get('name')} {owner.get('source')}" for word in program.owners)
+        for owner in owners
     ]
     close = [
-        _is_close(leak["bytes_per_step"], true_bytes) or _is_close(leak["bytes"] / report["steps"], true_bytes)
+        _is_close(leak["bytes_per_step"], true_bytes)
+        or _is_close(leak["bytes"] / report["steps"], true_bytes)
         for leak in alarms
     ]
     total = sum(leak["bytes_per_step"] for leak in alarms)

@@ -1,16 +1,20 @@
-"""A GPU that is none, for what only counters show: the figures are set by hand, in the shapes that PyTorch gives."""
+"""A GPU that is none, for what only counters show: the figures are set by hand, in the shapes
+that PyTorch gives.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vramlens.live.gpu import Counts, Outside, Pinned
+from vramlens.live.growth.gpu_memory import Counts, Outside, Pinned
 
 MIB = 1 << 20
 
 
 class CountedGpu:
-    """Stands in for ``vramlens.live.gpu.Gpu``. What is not said by hand stays as it is: a quiet, warm process."""
+    """Stands in for ``vramlens.live.growth.gpu_memory.Gpu``. What is not said by hand stays as
+    it is: a quiet, warm process.
+    """
 
     def __init__(self, devices: int = 1) -> None:
         self.allocated = [100 * MIB] * devices
@@ -48,14 +52,18 @@ class CountedGpu:
     def process_groups(self) -> int:
         return self.groups
 
-    def reserve(self, size_mib: int, *, stream: int = 0, pool: tuple[int, int] = (0, 0), active_mib: int = 0) -> None:
+    def reserve(
+        self, size_mib: int, *, stream: int = 0, pool: tuple[int, int] = (0, 0), active_mib: int = 0
+    ) -> None:
         """A new segment."""
         self.reserved[0] += size_mib * MIB
         if self.parts is not None:
             self.parts.append(segment(size_mib, active_mib, stream, pool))
 
 
-def segment(size_mib: int, active_mib: int, stream: int = 0, pool: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+def segment(
+    size_mib: int, active_mib: int, stream: int = 0, pool: tuple[int, int] = (0, 0)
+) -> dict[str, Any]:
     """One of ``torch.cuda.memory_snapshot()``, as far as it is read."""
     return {
         "device": 0,

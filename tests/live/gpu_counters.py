@@ -1,4 +1,6 @@
-"""On a GPU, by hand: python tests/live/gpu_counters.py [NAME...]. What only counters show, made by real programs."""
+"""On a GPU, by hand: python tests/live/gpu_counters.py [NAME...]. What only counters show, made
+by real programs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 
 import vramlens
-from vramlens.live.gpu import find_gpu
+from vramlens.live.growth.gpu_memory import find_gpu
 
 STEPS = 20
 MIB = 1 << 20
@@ -49,7 +51,9 @@ def new_graphs(number: int) -> None:
 
 
 def pinned_buffers(number: int) -> None:
-    """A new pinned buffer in each step, whose copy waits behind a busy GPU: none can be used again meanwhile."""
+    """A new pinned buffer in each step, whose copy waits behind a busy GPU: none can be used
+    again meanwhile.
+    """
     if number == 1:
         torch.cuda._sleep(8_000_000_000)
     torch.zeros(2 * MIB, dtype=torch.uint8).pin_memory().to("cuda", non_blocking=True)
@@ -62,14 +66,18 @@ def raw_allocations(number: int) -> None:
 
 def outside(number: int) -> None:
     """cudaMalloc, past PyTorch."""
-    runtime = ctypes.CDLL(next(word for word in Path("/proc/self/maps").read_text().split() if "libcudart" in word))
+    runtime = ctypes.CDLL(
+        next(word for word in Path("/proc/self/maps").read_text().split() if "libcudart" in word)
+    )
     address = ctypes.c_void_p()
     assert runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(6 * MIB)) == 0
     kept.append(address)
 
 
 def cast_weights(number: int) -> None:
-    """New leaves in each step, cast under no_grad in one autocast block: copies without a Python object."""
+    """New leaves in each step, cast under no_grad in one autocast block: copies without a Python
+    object.
+    """
     weight = torch.nn.Parameter(torch.zeros(1024, 1024, device="cuda"))
     with torch.no_grad():
         torch.nn.functional.linear(torch.zeros(8, 1024, device="cuda"), weight)
@@ -114,7 +122,9 @@ def run(step: Callable[[int], None]) -> bool:
     said = {leak.kind for leak in report.leaks if leak.verdict != "not a problem"}
     wanted = {EXPECTED[step]} - {""}
     right = wanted <= said and (bool(wanted) or not report.found)
-    print(f"\n== {step.__name__}: {'right' if right else 'WRONG'}, expected {EXPECTED[step] or 'nothing'}\n{report}")
+    print(
+        f"\n== {step.__name__}: {'right' if right else 'WRONG'}, expected {EXPECTED[step] or 'nothing'}\n{report}"
+    )
     return right
 
 
@@ -145,14 +155,18 @@ def cost() -> None:
         began = time.perf_counter()
         watch.step()
         times.append(time.perf_counter() - began)
-    print(f"LeakWatch.step(): {statistics.median(times) * 1e6:.0f} us median, {sum(times) / 300 * 1e6:.0f} us mean")
+    print(
+        f"LeakWatch.step(): {statistics.median(times) * 1e6:.0f} us median, {sum(times) / 300 * 1e6:.0f} us mean"
+    )
 
 
 def main(names: list[str]) -> int:
     cost()
     chosen = [step for step in EXPECTED if not names or step.__name__ in names]
     right = [run(step) for step in chosen]
-    print(f"\n{sum(right)} of {len(right)} right; contexts of this process: {find_gpu(torch).contexts()}")  # type: ignore[union-attr]
+    print(
+        f"\n{sum(right)} of {len(right)} right; contexts of this process: {find_gpu(torch).contexts()}"
+    )  # type: ignore[union-attr]
     return 0 if all(right) else 1
 
 

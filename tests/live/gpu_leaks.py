@@ -1,4 +1,6 @@
-"""On a GPU, by hand: python tests/live/gpu_leaks.py OUT_FOLDER. The watch, the headroom, and owners.json by address."""
+"""On a GPU, by hand: python tests/live/gpu_leaks.py OUT_FOLDER. The watch, the headroom, and
+owners.json by address.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 import torch
 
 import vramlens
-from vramlens.capture.session import Plan
+from vramlens.capture.recording.session import Plan
 from vramlens.program import begin_watch
 
 

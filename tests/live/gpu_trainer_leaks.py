@@ -1,11 +1,13 @@
-"""Leaks in a Hugging Face fine-tuning loop, through the command line, beside what PyTorch's allocator counted; by hand.
+"""Leaks in a Hugging Face fine-tuning loop, through the command line, beside what PyTorch's
+allocator counted; by hand.
 
 PYTHONPATH=src python tests/live/gpu_trainer_leaks.py OUT [JOB ...]
 
-Needs transformers and accelerate. On a GPU it checks the report and the recording of each job of trainer_jobs.py, the
-diff of a leak and its repair and, where two GPUs are, a leak on one of two ranks. Without a GPU there are no recordings:
-then it checks the reports, also of two ranks, by the sizes that the kept tensors must have. Jobs: those of
-trainer_jobs.py, ``diff`` (after losses, both and fixed) and ``ranks``.
+Needs transformers and accelerate. On a GPU it checks the report and the recording of each job of
+trainer_jobs.py, the diff of a leak and its repair and, where two GPUs are, a leak on one of two
+ranks. Without a GPU there are no recordings: then it checks the reports, also of two ranks, by the
+sizes that the kept tensors must have. Jobs: those of trainer_jobs.py, ``diff`` (after losses, both
+    and fixed) and ``ranks``.
 """
 
 from __future__ import annotations
@@ -74,14 +76,24 @@ class Checks:
 
     def __call__(self, right: bool, what: str, said: object = "") -> None:
         self.answers.append(right)
-        print(f"{'right' if right else 'WRONG'}: {what}" + (f": {said}" if str(said) else ""), flush=True)
+        print(
+            f"{'right' if right else 'WRONG'}: {what}" + (f": {said}" if str(said) else ""),
+            flush=True,
+        )
 
 
 def call(command: Sequence[str], visible: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A command and its output, which also says so where it took too long; ``visible``: the GPUs that it may see."""
+    """A command and its output, which also says so where it took too long; ``visible``: the GPUs
+    that it may see.
+    """
     environment = os.environ | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
     )
     try:
         output, errors = process.communicate(timeout=SECONDS)
@@ -92,7 +104,9 @@ def call(command: Sequence[str], visible: str | None = None) -> subprocess.Compl
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()
-        return subprocess.CompletedProcess(command, 124, output, f"{errors}\ntook more than {SECONDS} s")
+        return subprocess.CompletedProcess(
+            command, 124, output, f"{errors}\ntook more than {SECONDS} s"
+        )
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
@@ -102,7 +116,9 @@ def answer_of(*arguments: str) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        print(f"vramlens {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+        print(
+            f"vramlens {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()[-500:]}"
+        )
         return {}
     return answer
 
@@ -121,7 +137,11 @@ def in_report(text: str) -> list[Said]:
         elif other := _OTHER.match(line):
             said.append(Said(other[1], other[2], "", 0, 0))
     # Silence is no acquittal: a report that found nothing says so.
-    return said if "LEAK " in text or "No leak" in text else [*said, Said("no answer from", "the report", "", 0, 0)]
+    return (
+        said
+        if "LEAK " in text or "No leak" in text
+        else [*said, Said("no answer from", "the report", "", 0, 0)]
+    )
 
 
 def in_recording(path: Path) -> list[Said]:
@@ -133,7 +153,9 @@ def in_recording(path: Path) -> list[Said]:
     for leak in answer["leaks"]:
         owner = leak["owner"] or {"name": "", "file": "", "line": 0}
         rate = leak["bytes_per_step"] or 0
-        said.append(Said(leak["verdict"], owner["name"], owner["file"] or "", owner["line"] or 0, rate))
+        said.append(
+            Said(leak["verdict"], owner["name"], owner["file"] or "", owner["line"] or 0, rate)
+        )
     return said
 
 
@@ -159,13 +181,19 @@ def run(job: str, out: Path) -> tuple[str, dict[str, Any]]:
 
 
 def kept_by(leak: str, job: str, truths: dict[str, dict[str, Any]]) -> int:
-    """The true bytes a step of one leak: of a job with two, what the allocator counted in the job with this alone."""
+    """The true bytes a step of one leak: of a job with two, what the allocator counted in the
+    job with this alone.
+    """
     measured = truths.get(ALONE[leak] if len(LEAKS[job]) > 1 else job, {}).get("bytes_per_step")
     return int(truths[job]["kept"][leak] if measured is None else measured)
 
 
-def compare(check: Checks, job: str, source: str, said: list[Said], truths: dict[str, dict[str, Any]]) -> None:
-    """Each leak by owner, line and bytes; nothing else; all of them together as the allocator counted."""
+def compare(
+    check: Checks, job: str, source: str, said: list[Said], truths: dict[str, dict[str, Any]]
+) -> None:
+    """Each leak by owner, line and bytes; nothing else; all of them together as the allocator
+    counted.
+    """
     truth, found = truths[job], [one for one in said if one.is_leak]
     for leak in LEAKS[job]:
         mine = [one for one in found if one.owner.endswith(OWNERS[leak])]
@@ -173,18 +201,32 @@ def compare(check: Checks, job: str, source: str, said: list[Said], truths: dict
         line, true = truth["lines"][leak], kept_by(leak, job, truths)
         at = {(Path(one.file).name, one.line) for one in mine}
         total = sum(one.bytes_per_step for one in mine)
-        check(at == {(PROGRAM.name, line)}, f"{job}, {source}: {OWNERS[leak]} kept by line {line}", shown)
+        check(
+            at == {(PROGRAM.name, line)},
+            f"{job}, {source}: {OWNERS[leak]} kept by line {line}",
+            shown,
+        )
         check(is_near(total, true), f"{job}, {source}: {true:,} bytes a step", f"said {total:,}")
     if LEAKS[job]:
-        others = [one for one in found if not any(one.owner.endswith(OWNERS[leak]) for leak in LEAKS[job])]
+        others = [
+            one for one in found if not any(one.owner.endswith(OWNERS[leak]) for leak in LEAKS[job])
+        ]
         check(not others, f"{job}, {source}: nobody else is accused", "; ".join(map(str, others)))
     else:
         doubted = [one for one in said if one.verdict != "not a problem"]
-        check(not doubted, f"{job}, {source}: no leak, not even a possible one", "; ".join(map(str, doubted)))
+        check(
+            not doubted,
+            f"{job}, {source}: no leak, not even a possible one",
+            "; ".join(map(str, doubted)),
+        )
     if len(LEAKS[job]) > 1 and truth["bytes_per_step"] is not None:
         total = sum(one.bytes_per_step for one in found)
         true = truth["bytes_per_step"]
-        check(is_near(total, true), f"{job}, {source}: {true:,} bytes a step together", f"said {total:,}")
+        check(
+            is_near(total, true),
+            f"{job}, {source}: {true:,} bytes a step together",
+            f"said {total:,}",
+        )
 
 
 def counted(truth: dict[str, Any]) -> str:
@@ -209,23 +251,34 @@ def check_jobs(check: Checks, out: Path, jobs: Sequence[str]) -> None:
         compare(check, job, "report", in_report(report), truths)
         if not LEAKS[job]:
             none = [line for line in report.splitlines() if line.startswith("No leak: ")]
-            check(len(none) == 1, f"{job}, report: says so", "; ".join(none) or report.strip()[-500:])
+            check(
+                len(none) == 1, f"{job}, report: says so", "; ".join(none) or report.strip()[-500:]
+            )
         recording = out / f"{job}.vram"
         if ON_GPU and job not in NOT_RECORDED:
             check(recording.exists(), f"{job}: {recording.name} is written")
             compare(check, job, "recording", in_recording(recording), truths)
         elif ON_GPU:
-            print(f"{job}, recording: says {'; '.join(map(str, in_recording(recording))) or 'nothing'} (not judged)")
+            print(
+                f"{job}, recording: says {'; '.join(map(str, in_recording(recording))) or 'nothing'} (not judged)"
+            )
 
 
 def check_diff(check: Checks, out: Path, job: str) -> None:
     """That the repair took away all growth, and nothing is worse."""
     files = (str(out / f"{job}.vram"), str(out / "fixed.vram"))
-    print(f"\n== diff of {job} and fixed\n" + "\n".join(call([*VRAMLENS, "diff", *files]).stdout.splitlines()[:12]))
+    print(
+        f"\n== diff of {job} and fixed\n"
+        + "\n".join(call([*VRAMLENS, "diff", *files]).stdout.splitlines()[:12])
+    )
     diff, truth = answer_of("diff", *files), out / f"{job}.rank0.json"
     true = json.loads(truth.read_text(encoding="utf-8"))["bytes_per_step"] if truth.exists() else 0
     was, now = diff.get("bytes_per_step_before"), diff.get("bytes_per_step_after")
-    check(was is not None and is_near(was, true), f"diff, {job}: it grew {true:,} bytes a step", f"said {was}")
+    check(
+        was is not None and is_near(was, true),
+        f"diff, {job}: it grew {true:,} bytes a step",
+        f"said {was}",
+    )
     check(now == 0, f"diff, {job}: repaired, it grows no more", f"said {now}")
     check(diff.get("worse") == [], f"diff, {job}: nothing is worse", diff.get("worse"))
 
@@ -234,11 +287,23 @@ def check_ranks(check: Checks, out: Path) -> None:
     """One of two ranks leaks."""
     job, folder, logs = "losses_rank1", out / "two", out / "two_logs"
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--redirects", "3"),
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--redirects",
+            "3",
+        ),
         *("--log-dir", str(logs), "--no-python", *VRAMLENS, "run", "--leaks", "-o", str(folder)),
         *(str(PROGRAM), "--job", job, "--out", str(out)),
     ]
-    for old in (*out.glob(f"{job}.rank*.json"), *folder.glob("*.vram"), *logs.glob("*/attempt_0/*/*.log")):
+    for old in (
+        *out.glob(f"{job}.rank*.json"),
+        *folder.glob("*.vram"),
+        *logs.glob("*/attempt_0/*/*.log"),
+    ):
         old.unlink()
     print("\n== two ranks")
     done = call(command)
@@ -246,27 +311,48 @@ def check_ranks(check: Checks, out: Path) -> None:
         check(False, "two ranks: the program ran", done.stderr.strip()[-1500:])
         return
     truth = json.loads((out / f"{job}.rank1.json").read_text(encoding="utf-8"))
-    true, line = truth["bytes_per_step"] or truth["kept"]["answer loss"], truth["lines"]["answer loss"]
+    true, line = (
+        truth["bytes_per_step"] or truth["kept"]["answer loss"],
+        truth["lines"]["answer loss"],
+    )
     sources = {
-        (rank, "report"): in_report(next(logs.glob(f"*/attempt_0/{rank}/stderr.log")).read_text(encoding="utf-8"))
+        (rank, "report"): in_report(
+            next(logs.glob(f"*/attempt_0/{rank}/stderr.log")).read_text(encoding="utf-8")
+        )
         for rank in (0, 1)
     }
     if ON_GPU:
-        sources |= {(rank, "recording"): in_recording(folder / f"rank{rank:05}.vram") for rank in (0, 1)}
+        sources |= {
+            (rank, "recording"): in_recording(folder / f"rank{rank:05}.vram") for rank in (0, 1)
+        }
     for (rank, source), said in sources.items():
         wanted = [(OWNERS["answer loss"], line)] if rank == 1 else []
         doubted = [one for one in said if one.verdict != "not a problem"]
         named = sorted({(one.owner.rpartition(".")[2], one.line) for one in doubted})
-        check(named == wanted, f"rank {rank}, {source}: accused are {wanted}", "; ".join(map(str, said)))
+        check(
+            named == wanted,
+            f"rank {rank}, {source}: accused are {wanted}",
+            "; ".join(map(str, said)),
+        )
         if rank == 1:
             total = sum(one.bytes_per_step for one in doubted)
-            check(is_near(total, true), f"rank 1, {source}: {true:,} bytes a step", f"said {total:,}")
+            check(
+                is_near(total, true), f"rank 1, {source}: {true:,} bytes a step", f"said {total:,}"
+            )
     if ON_GPU:
         print("\n".join(call([*VRAMLENS, "ranks", str(folder)]).stdout.splitlines()[:12]))
-        found = [(one["ranks"], one["cause"]) for one in answer_of("ranks", str(folder)).get("differences", [])]
-        # Rank 0 runs the repaired class, whose lines rank 1 does not have; others may use these GPUs, too.
+        found = [
+            (one["ranks"], one["cause"])
+            for one in answer_of("ranks", str(folder)).get("differences", [])
+        ]
+        # Rank 0 runs the repaired class, whose lines rank 1 does not have; others may use these
+        # GPUs, too.
         own = [one for one in found if one[1] != "other_process"]
-        check(own == [([1], "leak"), ([0], "rank_only")], "ranks: rank 1 leaks, and rank 0 has lines of its own", found)
+        check(
+            own == [([1], "leak"), ([0], "rank_only")],
+            "ranks: rank 1 leaks, and rank 0 has lines of its own",
+            found,
+        )
 
 
 def main(out: Path, names: Sequence[str]) -> int:
@@ -275,7 +361,10 @@ def main(out: Path, names: Sequence[str]) -> int:
     check = Checks()
     if not ON_GPU:
         print("no GPU: no recordings, bytes by the tensors' shapes")
-    check("import vramlens" not in PROGRAM.read_text(encoding="utf-8"), f"{PROGRAM.name} does not import vramlens")
+    check(
+        "import vramlens" not in PROGRAM.read_text(encoding="utf-8"),
+        f"{PROGRAM.name} does not import vramlens",
+    )
     check_jobs(check, out, [job for job in LEAKS if job in chosen])
     if "diff" in chosen and ON_GPU:
         for job in ("losses", "both"):

@@ -1,12 +1,14 @@
-"""Runs a program that calls ``look()`` and prints whose frames are kept: then, and after its end."""
+"""Runs a program that calls ``look()`` and prints whose frames are kept: then, and after its
+end.
+"""
 
 from __future__ import annotations
 
 import builtins
 import sys
 
-from vramlens.capture.execute import execute_script
-from vramlens.live import last_frames
+from vramlens.capture.triggers.user_program import execute_script
+from vramlens.live.growth import last_frames
 
 
 def _look() -> None:

@@ -1,4 +1,6 @@
-"""What a fix is said to free is what it frees: total minus what it keeps; a detached tensor shares its storage."""
+"""What a fix is said to free is what it frees: total minus what it keeps; a detached tensor
+shares its storage.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``vramlens run --leaks``: the report of a program that runs as it is; and who owns which block, for a recording."""
+"""``vramlens run --leaks``: the report of a program that runs as it is; and who owns which
+block, for a recording.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ torch = pytest.importorskip("torch")
 import vramlens  # noqa: E402
 from capture.programs import run_program  # noqa: E402
 from vramlens.live.follow import OWNERS_SCHEMA, LeakFollower, owners_of  # noqa: E402
-from vramlens.live.route import Route, size_of  # noqa: E402
+from vramlens.live.holder.route import Route, size_of  # noqa: E402
 
 LEAKS = """
 import torch
@@ -45,14 +47,20 @@ main()
 """
 
 
-def test_the_report_comes_at_the_end_and_keeps_the_statement_when_the_program_crashes(tmp_path: Path) -> None:
-    """The exception that ended it holds its variables by then; what is told is who keeps them, not the exception."""
+def test_the_report_comes_at_the_end_and_keeps_the_statement_when_the_program_crashes(
+    tmp_path: Path,
+) -> None:
+    """The exception that ended it holds its variables by then; what is told is who keeps them,
+    not the exception.
+    """
     done = run_program(tmp_path, LEAKS, "--leaks")
     assert done.returncode == 1
     assert done.stdout == "done\n"
     assert "LEAK proven: 4.30 KiB a step, 9 steps" in done.stderr
     assert "Trainer.history, a list (train.py:15 self.history.append(" in done.stderr
-    assert "main() (train.py:22), where the program ended > variable trainer: Trainer" in done.stderr
+    assert (
+        "main() (train.py:22), where the program ended > variable trainer: Trainer" in done.stderr
+    )
     assert "keeps the autograd graph of every step" in done.stderr
 
 
@@ -111,7 +119,9 @@ class Circle:
         self.kept: list[torch.Tensor] = []
 
 
-def test_what_a_function_left_in_a_circle_has_the_owner_that_it_had(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_function_left_in_a_circle_has_the_owner_that_it_had(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Also in the recording, where its storages were when its owner was there."""
     program = Followed()
     addresses = []

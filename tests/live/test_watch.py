@@ -1,4 +1,6 @@
-"""LeakWatch in one process: what is said of leaks and look-alikes, and that nothing is changed by looking."""
+"""LeakWatch in one process: what is said of leaks and look-alikes, and that nothing is changed
+by looking.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ checkpoint = pytest.importorskip("torch.utils.checkpoint").checkpoint
 
 import vramlens  # noqa: E402
 from vramlens.live import LeakError, LeakReport  # noqa: E402
-from vramlens.live.births import Births  # noqa: E402
-from vramlens.live.objects import frame_variables  # noqa: E402
-from vramlens.live.search import Search  # noqa: E402
-from vramlens.live.tensors import loaded  # noqa: E402
+from vramlens.live.growth.births import Births  # noqa: E402
+from vramlens.live.heap.objects import frame_variables  # noqa: E402
+from vramlens.live.heap.search import Search  # noqa: E402
+from vramlens.live.heap.tensors import loaded  # noqa: E402
 
 BYTES = 4 * 1000
 
@@ -49,11 +51,15 @@ class Trainer:
 
 def line_of(text: str) -> int:
     with open(__file__) as file:
-        return next(number for number, line in enumerate(file, 1) if text in line and "line_of" not in line)
+        return next(
+            number for number, line in enumerate(file, 1) if text in line and "line_of" not in line
+        )
 
 
 def test_what_a_search_makes_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report in mid-run makes as many objects as some steps: looking at them would use up the time for steps."""
+    """A report in mid-run makes as many objects as some steps: looking at them would use up the
+    time for steps.
+    """
     looked: list[int] = []
     look = Births._look
 
@@ -120,8 +126,12 @@ def test_too_few_steps_says_how_many_more() -> None:
     report = watched(Trainer().keep_loss, steps=2)
     assert report.found == ()
     assert report.to_dict()["needs_steps"] == 3
-    assert str(report).startswith("Too few steps to tell: 2 steps have ended; 3 more steps are needed")
-    assert str(LeakReport(0, (), missing_steps=5)).startswith("Too few steps to tell: 0 steps have ended; 5 more steps")
+    assert str(report).startswith(
+        "Too few steps to tell: 2 steps have ended; 3 more steps are needed"
+    )
+    assert str(LeakReport(0, (), missing_steps=5)).startswith(
+        "Too few steps to tell: 0 steps have ended; 5 more steps"
+    )
     assert str(LeakReport(5, ())).startswith("No leak: 5 steps watched")
 
 
@@ -179,7 +189,9 @@ def test_a_circle_that_the_collector_takes_is_possible_and_is_told_with_its_fix(
     text = str(report)
     assert report.found == ()
     assert text.startswith("No leak proven, 1 possible: Node.me (")
-    assert "a reference cycle: 3.91 KiB a step wait for Python's collector" in " ".join(text.split())
+    assert "a reference cycle: 3.91 KiB a step wait for Python's collector" in " ".join(
+        text.split()
+    )
     assert "\n  Fix: make Node.me a weak reference" in text
     assert "\nNext: if Node.me is not meant to keep them, change " in text
 
@@ -246,9 +258,11 @@ def test_freed_graphs_lists_called_cache_and_chains_of_tracebacks() -> None:
     assert found["cache"].fix == "bound cache (a deque(maxlen=...)) or empty it when its epoch ends"
     owner = found["errors"].owner
     assert owner is not None
-    assert [text.partition(" (")[0] for text in owner.chain if text.startswith(("__traceback__", "traceback"))] == [
-        "__traceback__: the frame of fail()"
-    ]
+    assert [
+        text.partition(" (")[0]
+        for text in owner.chain
+        if text.startswith(("__traceback__", "traceback"))
+    ] == ["__traceback__: the frame of fail()"]
 
 
 def test_looking_changes_nothing() -> None:
@@ -366,7 +380,9 @@ def test_variables_of_running_libraries_are_left_out() -> None:
     held, table = found
     assert [owner.name for owner in held.owners] == ["x"]
     assert "and by 2 variables of libraries' functions that run" in str(held)
-    names = [owner.name for owner, _, _ in table.rows if "pytestmark" not in owner.name]  # other tests' parameters
+    names = [
+        owner.name for owner, _, _ in table.rows if "pytestmark" not in owner.name
+    ]  # other tests' parameters
     assert not [name for name in names if "args" in name]
     assert "1.91 MiB more held by libraries' functions that run" in str(table)
 
@@ -394,14 +410,19 @@ def test_fixes_read_as_edits() -> None:
 
     def step(number: int) -> None:
         trainer.keep_loss(number)
-        squares.append((trainer.model(torch.randn(7, 100)) ** 2).tanh().mul(number + 1.0).add(number))
+        squares.append(
+            (trainer.model(torch.randn(7, 100)) ** 2).tanh().mul(number + 1.0).add(number)
+        )
         mask(number)
         table[number] = torch.zeros(50)
         kept = torch.zeros(60)
         module.register_forward_hook(lambda *_: kept.sum())
 
     fixes = {leak.owner.name: leak.fix for leak in watched(step).found if leak.owner is not None}
-    assert fixes["Trainer.history"] == "keep loss.detach() or loss.item() instead of loss: the graph behind it goes"
+    assert (
+        fixes["Trainer.history"]
+        == "keep loss.detach() or loss.item() instead of loss: the graph behind it goes"
+    )
     assert fixes["squares"] == "keep detached tensors (.detach()) there: the graph behind them goes"
     (cache,) = (fix for name, fix in fixes.items() if "mask" in name)
     assert "@lru_cache(maxsize=...)" in cache
@@ -442,7 +463,10 @@ def test_no_leaks_raises_with_the_owner() -> None:
 
 
 def test_no_leaks_wants_its_steps() -> None:
-    with pytest.raises(LeakError, match="0 steps ended in the block, 5 are needed"), vramlens.no_leaks():
+    with (
+        pytest.raises(LeakError, match="0 steps ended in the block, 5 are needed"),
+        vramlens.no_leaks(),
+    ):
         pass
     with vramlens.no_leaks(steps=5):
         for number in range(5):

@@ -1,8 +1,10 @@
-"""A fine-tuning script as people write it, with known leaks; it knows nothing of vramlens. Run by gpu_trainer_leaks.py.
+"""A fine-tuning script as people write it, with known leaks; it knows nothing of vramlens. Run by
+gpu_trainer_leaks.py.
 
 python -m vramlens run --leaks -o FOLDER/NAME.vram trainer_jobs.py --job NAME --out FOLDER
 
-It writes ``FOLDER/NAME.rank0.json``: what PyTorch's allocator counted at each step's end, and which of its own lines keep.
+It writes ``FOLDER/NAME.rank0.json``: what PyTorch's allocator counted at each step's end, and which
+of its own lines keep.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 
 
 class Tuner(transformers.Trainer):
-    """Also takes the loss of the answer, without the prompt. No backward pass goes through it: its graph stays whole."""
+    """Also takes the loss of the answer, without the prompt. No backward pass goes through it:
+    its graph stays whole.
+    """
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -61,7 +65,9 @@ class AnswerLossNoter(Tuner):
 
 
 class LossKeeper(Tuner):
-    """Keeps the loss that is trained on: the backward pass frees what its graph saved, and little is left."""
+    """Keeps the loss that is trained on: the backward pass frees what its graph saved, and
+    little is left.
+    """
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -78,7 +84,9 @@ class HiddenStates(transformers.TrainerCallback):
         self.latest: list[torch.Tensor] = []
         self.kept_hidden: list[Any] = []
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any
+    ) -> None:
         for layer in model.transformer.h:
             layer.register_forward_hook(self.seen)
 
@@ -101,7 +109,9 @@ class LastHidden(HiddenStates):
 
 
 class Witness(transformers.TrainerCallback):
-    """Notes how many bytes are allocated when a step ends, the truth; and how many of them were asked for."""
+    """Notes how many bytes are allocated when a step ends, the truth; and how many of them were
+    asked for.
+    """
 
     def __init__(self) -> None:
         self.allocated: list[int] = []
@@ -115,7 +125,11 @@ class Witness(transformers.TrainerCallback):
 
 def usual_growth(sizes: list[int]) -> int | None:
     """What a step adds, after warm-up; None where nothing counted."""
-    return int(statistics.median(b - a for a, b in itertools.pairwise(sizes[WARM_UP:]))) if sizes else None
+    return (
+        int(statistics.median(b - a for a, b in itertools.pairwise(sizes[WARM_UP:])))
+        if sizes
+        else None
+    )
 
 
 JOBS: dict[str, tuple[type[Tuner], type[HiddenStates]]] = {
@@ -179,7 +193,12 @@ def kept_without_a_gpu() -> dict[str, int]:
 def keeping_lines() -> dict[str, int]:
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     marks = {f"# KEEPS {name.upper()}": name for name in kept_without_a_gpu()}
-    return {name: number for number, line in enumerate(lines, 1) for mark, name in marks.items() if line.endswith(mark)}
+    return {
+        name: number
+        for number, line in enumerate(lines, 1)
+        for mark, name in marks.items()
+        if line.endswith(mark)
+    }
 
 
 def write_truth(job: str, witness: Witness, folder: Path) -> None:

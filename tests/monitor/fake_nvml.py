@@ -1,7 +1,8 @@
-"""A pynvml that is none: it answers from written-down shapes of real machines, and can fail as the real one does.
+"""A pynvml that is none: it answers from written-down shapes of real machines, and can fail as the
+real one does.
 
-The names and fields are those of nvidia-ml-py 13 (a test compares them). ``SHAPES`` holds machines as they are met:
-divided GPUs, MPS, containers, missing permissions, several GPUs, none.
+The names and fields are those of nvidia-ml-py 13 (a test compares them). ``SHAPES`` holds machines
+as they are met: divided GPUs, MPS, containers, missing permissions, several GPUs, none.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ class FakeNvml(ModuleType):
         return handle.instances[index]
 
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu, version: int | None = None) -> Any:  # noqa: N802
-        info = SimpleNamespace(total=handle.total, free=handle.free, used=handle.total - handle.free)
+        info = SimpleNamespace(
+            total=handle.total, free=handle.free, used=handle.total - handle.free
+        )
         if version is not None:
             if "v2" in self.missing:
                 raise NVMLError("Function Not Found")
@@ -191,7 +194,12 @@ def several(pid: int = 999_001, count: int = 8) -> FakeNvml:
     """Eight GPUs: one process on each of the first six, the last two free."""
     gpus = []
     for number in range(count):
-        gpu = Gpu(uuid_of(number), busy=90 + number, temperature=60 + number, power=500_000 + 1000 * number)
+        gpu = Gpu(
+            uuid_of(number),
+            busy=90 + number,
+            temperature=60 + number,
+            power=500_000 + 1000 * number,
+        )
         if number < count - 2:
             gpu.use(pid + number, (20 + 6 * number) * GIB)
         else:
@@ -201,9 +209,17 @@ def several(pid: int = 999_001, count: int = 8) -> FakeNvml:
 
 
 def divided(pid: int = 999_001) -> FakeNvml:
-    """A GPU divided in two instances of 40 GB, of which one is used; an instance has no utilisation of its own."""
+    """A GPU divided in two instances of 40 GB, of which one is used; an instance has no
+    utilisation of its own.
+    """
     parts = [
-        Gpu(f"MIG-{number:08x}", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 40448 * MIB, 40448 * MIB - 62 * MIB, 62 * MIB)
+        Gpu(
+            f"MIG-{number:08x}",
+            "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+            40448 * MIB,
+            40448 * MIB - 62 * MIB,
+            62 * MIB,
+        )
         for number in (1, 2)
     ]
     for part in parts:
@@ -215,7 +231,9 @@ def divided(pid: int = 999_001) -> FakeNvml:
 
 
 def shared_by_mps(server: int = 999_001, clients: tuple[int, ...] = (999_002, 999_003)) -> FakeNvml:
-    """Two clients of the multi-process service: the server is a compute process, the clients are in MPS' own list."""
+    """Two clients of the multi-process service: the server is a compute process, the clients are
+    in MPS' own list.
+    """
     gpu = Gpu(uuid_of(0), busy=100).use(server, 30 * MIB)
     for client in clients:
         gpu.use(client, 5 * GIB, kind="mps")
@@ -272,7 +290,7 @@ SHAPES = {
 
 def plug_in(nvml: FakeNvml) -> FakeNvml:
     """Has vramlens ask this one in this process."""
-    from vramlens.capture import driver
+    from vramlens.capture.memory import driver
 
     sys.modules["pynvml"] = nvml
     driver.forget()

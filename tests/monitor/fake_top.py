@@ -2,8 +2,8 @@
 
     python tests/monitor/fake_top.py SHAPE [ARGUMENTS OF top]
 
-SHAPE is a key of ``fake_nvml.SHAPES``, such as ``several``. Figures move as on a busy machine; two programs under
-vramlens are shown, one of which leaks.
+SHAPE is a key of ``fake_nvml.SHAPES``, such as ``several``. Figures move as on a busy machine; two
+programs under vramlens are shown, one of which leaks.
 """
 
 from __future__ import annotations
@@ -20,18 +20,38 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
 from monitor.fake_nvml import GIB, MIB, SHAPES, FakeNvml, plug_in  # noqa: E402
-from vramlens.monitor.inside import Inside, InsideDevice, inside_path, start_of, write_inside  # noqa: E402
+from vramlens.monitor.machine.inside import (  # noqa: E402
+    Inside,
+    InsideDevice,
+    inside_path,
+    start_of,
+    write_inside,
+)
 
 
 def program(pid: int, folder: str, uuid: str, *, seconds: float, leaks: bool) -> None:
     """What a program under vramlens would have written by now."""
-    live = (18 if leaks else 12) * GIB + int(2 * GIB * math.sin(seconds)) + (int(seconds * 40) * MIB if leaks else 0)
+    live = (
+        (18 if leaks else 12) * GIB
+        + int(2 * GIB * math.sin(seconds))
+        + (int(seconds * 40) * MIB if leaks else 0)
+    )
     step = int(seconds * 8)
     device = InsideDevice(
         0, uuid, live, live + 3 * GIB, live + GIB, 412 * MIB, live,
         *((5 * MIB, max(0, 4200 - step)) if leaks else (None, None)), 0, 0,
     )  # fmt: skip
-    inside = Inside(pid, start_of(pid) or 0, time.time_ns() // 1000, step, 0, 12 * GIB, 2 * GIB, "train.py", (device,))
+    inside = Inside(
+        pid,
+        start_of(pid) or 0,
+        time.time_ns() // 1000,
+        step,
+        0,
+        12 * GIB,
+        2 * GIB,
+        "train.py",
+        (device,),
+    )
     write_inside(inside_path(pid, inside.started, folder), inside)
 
 

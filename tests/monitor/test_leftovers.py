@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from vramlens.monitor.inside import SCHEMA, SUFFIX, inside_path, read_insides, remove_leftovers, start_of
+from vramlens.monitor.machine.inside import (
+    SCHEMA,
+    SUFFIX,
+    inside_path,
+    read_insides,
+    remove_leftovers,
+    start_of,
+)
 
 pytestmark = pytest.mark.skipif(start_of(os.getpid()) is None, reason="no /proc here")
 
@@ -23,15 +30,28 @@ def folder(tmp_path: Path) -> Path:
     pid = os.getpid()
     started = start_of(pid)
     assert started is not None
-    content = {"schema": SCHEMA, "pid": pid, "started": started, "time_us": 1, "step": 7, "devices": []}
+    content = {
+        "schema": SCHEMA,
+        "pid": pid,
+        "started": started,
+        "time_us": 1,
+        "step": 7,
+        "devices": [],
+    }
     Path(inside_path(pid, started, str(tmp_path))).write_text(json.dumps(content))
     return tmp_path
 
 
-def test_a_live_program_is_seen_among_thousands_of_leftovers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = sorted(os.listdir(folder), key=lambda name: name.startswith(str(os.getpid())))  # the live one is the last
+def test_a_live_program_is_seen_among_thousands_of_leftovers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = sorted(
+        os.listdir(folder), key=lambda name: name.startswith(str(os.getpid()))
+    )  # the live one is the last
     monkeypatch.setattr(os, "listdir", lambda _folder: names)
-    assert [(inside.pid, inside.step) for inside in read_insides([str(folder)])] == [(os.getpid(), 7)]
+    assert [(inside.pid, inside.step) for inside in read_insides([str(folder)])] == [
+        (os.getpid(), 7)
+    ]
 
 
 def test_leftovers_are_removed_after_an_hour(folder: Path) -> None:

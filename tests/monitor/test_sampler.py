@@ -21,12 +21,13 @@ import pytest
 
 import vramlens
 from monitor.fake_nvml import FakeNvml, Gpu, plug_in, uuid_of
-from vramlens.capture import driver, warn
+from vramlens.capture import warn
+from vramlens.capture.memory import driver
 from vramlens.errors import UsageError
 from vramlens.monitor import Alert, Monitor
 from vramlens.monitor import sampler as sampler_module
-from vramlens.monitor.counters import RecentPeak, counters, room_bytes
-from vramlens.monitor.samples import DeviceSample, Sample, Samples
+from vramlens.monitor.allocator_counters import RecentPeak, counters, room_bytes
+from vramlens.monitor.monitor_samples import DeviceSample, Sample, Samples
 
 GIB, MIB = 1 << 30, 1 << 20
 SOURCE = Path(vramlens.__path__[0]).parent
@@ -55,7 +56,9 @@ class Cuda:
         }
 
     def get_device_properties(self, index: int) -> Any:
-        return SimpleNamespace(uuid=uuid_of(0).removeprefix("GPU-"), name="NVIDIA H100", total_memory=80 * GIB)
+        return SimpleNamespace(
+            uuid=uuid_of(0).removeprefix("GPU-"), name="NVIDIA H100", total_memory=80 * GIB
+        )
 
     def get_per_process_memory_fraction(self, index: int) -> float:
         return self.fraction
@@ -88,7 +91,10 @@ def test_what_it_sees(gpu: Gpu, cuda: Cuda) -> None:
         wait_for_samples(monitor, 3)
     found = monitor.summary()
     (device,) = found.devices
-    assert device.peak_allocated_bytes in (4 * GIB, 7 * GIB)  # 4 if the spike came before the first sample
+    assert device.peak_allocated_bytes in (
+        4 * GIB,
+        7 * GIB,
+    )  # 4 if the spike came before the first sample
     assert (device.peak_reserved_bytes, device.most_used_bytes, device.least_free_bytes) == (
         6 * GIB,
         20 * GIB,
@@ -162,7 +168,9 @@ def test_a_driver_that_does_not_answer_does_not_hold_up_the_end(
     assert monitor.summary().seconds < 60
 
 
-def test_no_further_thread_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_further_thread_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refused(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -184,7 +192,9 @@ def test_a_copy_has_its_rules_and_has_not_begun() -> None:
         assert (one._thread, one.latest, one.samples.count) == (None, None, 0)
 
 
-def test_growth_by_step_and_when_it_runs_out(gpu: Gpu, cuda: Cuda, capsys: pytest.CaptureFixture[str]) -> None:
+def test_growth_by_step_and_when_it_runs_out(
+    gpu: Gpu, cuda: Cuda, capsys: pytest.CaptureFixture[str]
+) -> None:
     got: list[Alert] = []
     monitor = Monitor(60, alerts=["growth > 5MiB/step"], on_alert=got.append)
     for _ in range(50):
@@ -331,13 +341,17 @@ def test_it_imports_neither_torch_nor_numpy_nor_rich() -> None:
         f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from vramlens.monitor import Monitor; m = Monitor(0.01, alerts=['used > 1%'])"
         "; m.start(); m.step(); m.stop(); m.summary(); print(*sys.modules)"
     )
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "vramlens.monitor" in loaded
     assert {"torch", "numpy", "rich", "textual", "urllib.request"}.isdisjoint(loaded)
 
 
 def test_a_program_that_never_stops_it_ends_all_the_same(tmp_path: Path) -> None:
-    """Even while a sample is taken, an alert's command hangs, and a child was forked that ends by itself."""
+    """Even while a sample is taken, an alert's command hangs, and a child was forked that ends
+    by itself.
+    """
     slow = tmp_path / "slow.sh"
     slow.write_text("#!/bin/sh\nsleep 4\n")
     slow.chmod(0o700)
@@ -355,7 +369,9 @@ if pid == 0:
     sys.exit(7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20
+    )
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 
 

@@ -1,4 +1,6 @@
-"""The program of the recording ``gpt`` (a GPT of 8 layers, 4 steps of AdamW), as a script that is predicted."""
+"""The program of the recording ``gpt`` (a GPT of 8 layers, 4 steps of AdamW), as a script that
+is predicted.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, vocab: int = 8192, d: int = 512, layers: int = 8, h: int = 8, ctx: int = 1024) -> None:
+    def __init__(
+        self, vocab: int = 8192, d: int = 512, layers: int = 8, h: int = 8, ctx: int = 1024
+    ) -> None:
         super().__init__()
         self.tok, self.pos = nn.Embedding(vocab, d), nn.Embedding(ctx, d)
         self.blocks = nn.ModuleList(Block(d, h) for _ in range(layers))

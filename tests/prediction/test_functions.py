@@ -16,7 +16,9 @@ MIB = 2**20
 
 
 def model() -> Any:
-    return torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 512))
+    return torch.nn.Sequential(
+        torch.nn.Linear(512, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 512)
+    )
 
 
 def batch_of(count: int) -> Any:
@@ -31,9 +33,13 @@ def adam(parameters: Any) -> Any:
     return torch.optim.AdamW(parameters)
 
 
-def test_a_prediction_is_written_as_a_recording_and_leaves_this_process_alone(tmp_path: Path) -> None:
+def test_a_prediction_is_written_as_a_recording_and_leaves_this_process_alone(
+    tmp_path: Path,
+) -> None:
     is_available = torch.cuda.is_available()
-    prediction = vramlens.predict(model, batch_of, loss_fn=loss_of, optimizer_fn=adam, batch=1024, cards=["1GiB"])
+    prediction = vramlens.predict(
+        model, batch_of, loss_fn=loss_of, optimizer_fn=adam, batch=1024, cards=["1GiB"]
+    )
     path = tmp_path / "predicted.vram"
     prediction.write(str(path))
     assert torch.cuda.is_available() == is_available

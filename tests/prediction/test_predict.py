@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from recordings import truth_of
+from support.recordings import truth_of
 
 torch = pytest.importorskip("torch")
 HERE = Path(__file__).parent
 
 
-def predict(script: Path, *options: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def predict(
+    script: Path, *options: str, arguments: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "vramlens", "predict", *options, str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
@@ -30,7 +32,16 @@ def script(folder: Path, text: str) -> Path:
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("gpt") / "gpt.vram"
-    done = predict(HERE / "gpt_program.py", "--json", "--torch", "2.11", "--cards", "1GiB,24GiB", "-o", str(path))
+    done = predict(
+        HERE / "gpt_program.py",
+        "--json",
+        "--torch",
+        "2.11",
+        "--cards",
+        "1GiB,24GiB",
+        "-o",
+        str(path),
+    )
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "path": path}
 
@@ -58,7 +69,9 @@ def test_lines_and_modules_are_those_of_the_script(answer: dict[str, Any]) -> No
 
 def test_the_recording_is_one_that_replay_proves(answer: dict[str, Any]) -> None:
     command = [sys.executable, "-m", "vramlens", "replay", "--json", str(answer["path"])]
-    replayed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    replayed = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    )
     assert replayed["recorded"]["exact"]
 
 
@@ -99,7 +112,10 @@ assert ids.max().item() == 5
             "x = torch.ones(3, device='cuda')\nopen('not-there')",
             "train.py:3: could not be predicted: FileNotFoundError",
         ),
-        ("torch.ones(3, device='cuda') @ torch.ones(4, device='cuda')", "train.py:2: could not be predicted"),
+        (
+            "torch.ones(3, device='cuda') @ torch.ones(4, device='cuda')",
+            "train.py:2: could not be predicted",
+        ),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line(tmp_path: Path, text: str, words: str) -> None:

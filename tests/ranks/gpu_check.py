@@ -1,4 +1,5 @@
-"""Every job of gpu_jobs.py on this machine's GPUs, and what ``vramlens ranks`` says of it beside what is true.
+"""Every job of gpu_jobs.py on this machine's GPUs, and what ``vramlens ranks`` says of it beside
+what is true.
 
 python tests/ranks/gpu_check.py OUT [NAME ...]
 """
@@ -49,14 +50,26 @@ def run(name: str, out: Path) -> dict[str, object]:
     }
     began = time.monotonic()
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(LAST + 1), "--no-python"),
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(LAST + 1),
+            "--no-python",
+        ),
         *(sys.executable, "-m", "vramlens", "run", "-o", str(folder), str(JOBS), name),
     ]
     with (folder / "log.txt").open("w") as log:
-        code = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=100, check=False).returncode
+        code = subprocess.run(
+            command, env=environment, stdout=log, stderr=log, timeout=100, check=False
+        ).returncode
     seconds = time.monotonic() - began
     answer = subprocess.run(
-        [sys.executable, "-m", "vramlens", "ranks", "--json", str(folder)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "vramlens", "ranks", "--json", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if answer.returncode:
         return {"name": name, "ok": False, "error": answer.stderr, "exit": code}
@@ -90,7 +103,15 @@ def main() -> None:
         except subprocess.TimeoutExpired:
             results.append({"name": name, "ok": False, "error": "took more than 100 s"})
         one = results[-1]
-        print(json.dumps({key: one[key] for key in ("name", "ok", "truth", "said", "seconds", "error") if key in one}))
+        print(
+            json.dumps(
+                {
+                    key: one[key]
+                    for key in ("name", "ok", "truth", "said", "seconds", "error")
+                    if key in one
+                }
+            )
+        )
         sys.stdout.flush()
     (out / "results.json").write_text(json.dumps(results, indent=1))
 

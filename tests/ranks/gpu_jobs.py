@@ -1,4 +1,5 @@
-"""Jobs for two or four real GPUs, clean and with one known cause; run by hand with ``gpu_check.py``, never in CI.
+"""Jobs for two or four real GPUs, clean and with one known cause; run by hand with
+``gpu_check.py``, never in CI.
 
 torchrun --nproc-per-node 4 --no-python vramlens run -o FOLDER gpu_jobs.py NAME
 """
@@ -22,7 +23,11 @@ WIDTH, STEPS = 1024, 6
 class Block(nn.Module):
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(functional.gelu(self.up(self.norm(x))))
@@ -74,7 +79,11 @@ def sharded() -> nn.Module:
 
 def tensor_parallel() -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     mesh = init_device_mesh("cuda", (WORLD,), mesh_dim_names=("tp",))
     model = Model().cuda()
@@ -168,7 +177,9 @@ def wrong_device() -> None:
 
 
 def hang() -> None:
-    """The last rank leaves a collective out; the others wait until the watchdog writes the flight records."""
+    """The last rank leaves a collective out; the others wait until the watchdog writes the
+    flight records.
+    """
     x = torch.ones(1 << 20, device="cuda")
     for number in range(8):
         if number == 5 and RANK == WORLD - 1:
@@ -184,7 +195,9 @@ def oom_one() -> None:
 
 
 def raise_one() -> None:
-    """Rank 1 raises while the others wait in a collective, in which torchrun's SIGTERM finds them."""
+    """Rank 1 raises while the others wait in a collective, in which torchrun's SIGTERM finds
+    them.
+    """
 
     def after(step: int, _loss: torch.Tensor) -> None:
         if step == 2 and RANK == 1:
@@ -196,7 +209,9 @@ def raise_one() -> None:
 if NAME == "wrong_device":
     lost = torch.zeros(32 << 20, device="cuda:0")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=15 if NAME in ("hang", "oom_one") else 300))
+dist.init_process_group(
+    "nccl", timeout=datetime.timedelta(seconds=15 if NAME in ("hang", "oom_one") else 300)
+)
 globals()[NAME]()
 torch.cuda.synchronize()
 dist.destroy_process_group()

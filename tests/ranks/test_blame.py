@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planted_ranks import base_of, usual
+from support.planted_ranks import base_of, usual
 from vramlens.analyses.finding import Place
 from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.hints import Hint
@@ -27,10 +27,15 @@ def tiny_line(bytes_: int = 512) -> LineUse:
 
 
 def overlapping(rank: RankSummary) -> tuple[RankSummary, int]:
-    """A rank whose peak is higher because one line's bytes coincide with it, and by how much; with a tiny line, too."""
+    """A rank whose peak is higher because one line's bytes coincide with it, and by how much;
+    with a tiny line, too.
+    """
     largest = max(rank.lines, key=lambda line: line.peak_bytes - line.at_peak_bytes)
     more = largest.peak_bytes - largest.at_peak_bytes
-    lines = [replace(line, at_peak_bytes=line.at_peak_bytes + more) if line is largest else line for line in rank.lines]
+    lines = [
+        replace(line, at_peak_bytes=line.at_peak_bytes + more) if line is largest else line
+        for line in rank.lines
+    ]
     changed = replace(
         rank,
         peak_requested_bytes=rank.peak_requested_bytes + more,
@@ -57,7 +62,9 @@ def test_a_line_that_no_peer_has_and_that_holds_the_bytes_is_blamed(world: int) 
     more = ranks[1].peak_requested_bytes // 2
     line = tiny_line(more)
     ranks[1] = replace(
-        ranks[1], peak_requested_bytes=ranks[1].peak_requested_bytes + more, lines=(*ranks[1].lines, line)
+        ranks[1],
+        peak_requested_bytes=ranks[1].peak_requested_bytes + more,
+        lines=(*ranks[1].lines, line),
     )
     differences = compare(ranks).differences
     assert [(one.cause, one.place) for one in differences] == [("rank_only", TINY)]
@@ -85,7 +92,11 @@ def test_growth_of_few_bytes_is_nothing_to_act_on() -> None:
 def test_ranks_of_one_host_are_told_as_that_host() -> None:
     ranks = [replace(rank, host=f"node{rank.rank // 4}") for rank in job(16)]
     ranks = [
-        replace(rank, leaks=(growth(24 * MIB),), peak_requested_bytes=rank.peak_requested_bytes + 480 * MIB)
+        replace(
+            rank,
+            leaks=(growth(24 * MIB),),
+            peak_requested_bytes=rank.peak_requested_bytes + 480 * MIB,
+        )
         if rank.host == "node1"
         else rank
         for rank in ranks
@@ -97,7 +108,9 @@ def test_ranks_of_one_host_are_told_as_that_host() -> None:
 
 @pytest.mark.parametrize("world", [2, 4, 16])
 def test_what_falls_together_is_a_cause_of_its_own(world: int) -> None:
-    """All ranks are equal, but for a line that is at its highest when the peak comes, and 512 bytes elsewhere."""
+    """All ranks are equal, but for a line that is at its highest when the peak comes, and 512
+    bytes elsewhere.
+    """
     same = job(1)[0]
     ranks = [replace(same, rank=rank, world_size=world) for rank in range(world)]
     ranks[1], more = overlapping(ranks[1])

@@ -1,4 +1,6 @@
-"""Which ranks are compared with which: from process groups of recordings and flight records, else from what they hold."""
+"""Which ranks are compared with which: from process groups of recordings and flight records,
+else from what they hold.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordings import data_of, read
-from vram_files import vram
+from support.recordings import data_of, read
+from support.vram_files import vram
 from vramlens.analyses.finding import Place
 from vramlens.api import load
 from vramlens.capture import process_group
@@ -33,7 +35,9 @@ def clean() -> RankSummary:
 @given(st.sets(st.integers(0, 20_000), max_size=200))
 def test_spans_say_the_same_ranks(ranks: set[int]) -> None:
     spans = rank_spans(tuple(ranks))
-    assert sorted(r for first, count, step in spans for r in range(first, first + count * step, step)) == sorted(ranks)
+    assert sorted(
+        r for first, count, step in spans for r in range(first, first + count * step, step)
+    ) == sorted(ranks)
 
 
 def test_meshes_are_few_spans() -> None:
@@ -78,7 +82,10 @@ def test_coordinates_of_a_mesh(
 def test_a_stage_is_compared_within_itself(clean: RankSummary) -> None:
     ranks = mesh(clean, pp=2, dp=4)
     larger = replace(clean, peak_requested_bytes=clean.peak_requested_bytes * 11 // 10)
-    stage = [replace(one, peak_requested_bytes=larger.peak_requested_bytes) if one.rank >= 4 else one for one in ranks]
+    stage = [
+        replace(one, peak_requested_bytes=larger.peak_requested_bytes) if one.rank >= 4 else one
+        for one in ranks
+    ]
     assert compare(stage).differences == ()
 
 
@@ -91,7 +98,11 @@ def test_groups_travel_with_the_recording(tmp_path: Path) -> None:
         {"name": "5", "description": "mesh_dp", "ranks": [[1, 2048, 8]]},
         {"name": "6", "description": "mesh_tp", "ranks": [0, 1]},
         {"name": 7, "description": ["x"], "ranks": "all"},
-        {"name": "8", "description": "mesh_cp", "ranks": [[0, 10**9, 1], [1, 2], [1, -2, 1], ["a", 1, 1]]},
+        {
+            "name": "8",
+            "description": "mesh_cp",
+            "ranks": [[0, 10**9, 1], [1, 2], [1, -2, 1], ["a", 1, 1]],
+        },
         "nothing",
     ]
     path = vram(tmp_path / "r.vram", data_of("recordings/gpt_annotated"), {"groups": groups})
@@ -108,7 +119,10 @@ def test_groups_travel_with_the_recording(tmp_path: Path) -> None:
 
 def test_what_a_recording_says_of_groups_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [process_group.Group("0", "default_pg", "nccl", tuple(range(16_384)))]
-    made += [process_group.Group(str(n), f"mesh_{n}", "nccl", tuple(range(n, 16_384, 128))) for n in range(1, 100)]
+    made += [
+        process_group.Group(str(n), f"mesh_{n}", "nccl", tuple(range(n, 16_384, 128)))
+        for n in range(1, 100)
+    ]
     scattered = tuple(n * n for n in range(5_000))
     made.append(process_group.Group("x", "odd", "nccl", scattered))
     monkeypatch.setattr(process_group, "_initialized", lambda: object())
@@ -123,7 +137,9 @@ def test_what_a_recording_says_of_groups_is_small(monkeypatch: pytest.MonkeyPatc
 def test_experts_that_get_more_tokens_are_told_between_cohorts(clean: RankSummary) -> None:
     line = clean.lines[0]
     more = clean.peak_requested_bytes // 3
-    hot = replace(line, place=Place("moe.py", 7, "forward"), hints=Hint.EXPERTS, category="activations")
+    hot = replace(
+        line, place=Place("moe.py", 7, "forward"), hints=Hint.EXPERTS, category="activations"
+    )
     usual = replace(clean, lines=(*clean.lines, replace(hot, peak_bytes=more // 10)))
     busy = replace(
         clean,
@@ -135,4 +151,8 @@ def test_experts_that_get_more_tokens_are_told_between_cohorts(clean: RankSummar
         for one in mesh(clean, dp=2, ep=4)
     ]
     (found,) = compare(ranks).differences
-    assert (found.ranks, found.cause, str(found.place)) == ((2, 6), "moe_hot_rank", "moe.py:7 in forward")
+    assert (found.ranks, found.cause, str(found.place)) == (
+        (2, 6),
+        "moe_hot_rank",
+        "moe.py:7 in forward",
+    )

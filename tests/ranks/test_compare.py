@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 import vramlens
-from planted_ranks import CAUSES, CLEAN, base_of, planted, usual, where
-from recordings import DATA, data_of, read
+from support.planted_ranks import CAUSES, CLEAN, base_of, planted, usual, where
+from support.recordings import DATA, data_of, read
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.read.flight_record import read_flight_record
 from vramlens.units import MIB
@@ -23,7 +23,10 @@ def real(name: str) -> list[RankSummary]:
 
 
 def flights(name: str):
-    return {rank: read_flight_record(RANKS / name / f"{name}.rank{rank}.nccl.pickle.xz") for rank in (0, 1)}
+    return {
+        rank: read_flight_record(RANKS / name / f"{name}.rank{rank}.nccl.pickle.xz")
+        for rank in (0, 1)
+    }
 
 
 @pytest.mark.parametrize("with_flights", [True, False])
@@ -62,7 +65,9 @@ def test_real_runs(name: str, rank: int, cause: str, line: str | None, with_flig
 
 
 def test_a_rank_that_died_in_its_first_step_is_compared_by_the_size_of_what_it_asked_for() -> None:
-    """Batch 64 beside 8: it made fewer allocations than its peer, which went on, and never came to some lines."""
+    """Batch 64 beside 8: it made fewer allocations than its peer, which went on, and never came
+    to some lines.
+    """
     (one,) = compare(real("oom_one")).differences
     assert (one.ranks, one.cause) == ((1,), "uneven_batch")
     assert str(one.place) == "train/gpu_jobs.py:28 in forward"
@@ -115,7 +120,10 @@ def test_half_of_the_ranks_may_have_it(name: str) -> None:
     odd = tuple(range(0, 8, 2))
     found = compare(job_with(name, odd, 8)).differences
     cause = CAUSES[name][1]
-    if cause in ("pipeline_stage", "embedding_shard"):  # two sets of ranks with different parameters are stages
+    if cause in (
+        "pipeline_stage",
+        "embedding_shard",
+    ):  # two sets of ranks with different parameters are stages
         assert {one.cause for one in found} <= {"pipeline_stage"}
     else:
         assert [(one.ranks, one.cause) for one in found] == [(odd, cause)]
@@ -139,7 +147,9 @@ def test_nothing_at_all() -> None:
 
 @pytest.mark.parametrize("other", ["gpt.vram", "fsdp2-rank1.vram"])
 def test_a_rank_that_holds_less_but_has_lines_of_its_own(other: str) -> None:
-    """Recordings of two programs taken for two ranks: the lower peak has lines that nobody else has."""
+    """Recordings of two programs taken for two ranks: the lower peak has lines that nobody else
+    has.
+    """
     files = (DATA / "captured" / "ddp-rank0.vram", DATA / "captured" / other)
     ranks = [summarise(vramlens.load(file), rank) for rank, file in enumerate(files)]
     assert ranks[1].peak_requested_bytes < ranks[0].peak_requested_bytes

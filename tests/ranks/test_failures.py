@@ -1,4 +1,6 @@
-"""Who failed first: from recordings, flight records and error files, on clocks that may be hours apart."""
+"""Who failed first: from recordings, flight records and error files, on clocks that may be hours
+apart.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from recordings import DATA, data_of, read
-from vram_files import vram
+from support.recordings import DATA, data_of, read
+from support.vram_files import vram
 from vramlens.analyses.finding import Place
 from vramlens.fleet import compare_files
 from vramlens.ranks import RankSummary, compare, summarise
@@ -33,17 +35,27 @@ def clean() -> RankSummary:
 def flights(ahead_us: int = 0) -> dict[int, FlightRecord]:
     found = {rank: read_flight_record(FLIGHT / f"ddp.rank{rank}.nccl.pickle.xz") for rank in (0, 1)}
     moved = tuple(
-        replace(one, completed_ns=None if one.completed_ns is None else one.completed_ns + ahead_us * 1000)
+        replace(
+            one,
+            completed_ns=None if one.completed_ns is None else one.completed_ns + ahead_us * 1000,
+        )
         for one in found[1].collectives
     )
     source = found[1]
-    found[1] = FlightRecord(source.source, source.version, None, source.groups, source.last_completed, moved)
+    found[1] = FlightRecord(
+        source.source, source.version, None, source.groups, source.last_completed, moved
+    )
     return found
 
 
-def ranks(clean: RankSummary, hosts: tuple[str | None, str | None], second_after_us: int) -> list[RankSummary]:
+def ranks(
+    clean: RankSummary, hosts: tuple[str | None, str | None], second_after_us: int
+) -> list[RankSummary]:
     later = replace(OOM, time_us=OOM.time_us + second_after_us)
-    return [replace(clean, rank=0, host=hosts[0], failure=OOM), replace(clean, rank=1, host=hosts[1], failure=later)]
+    return [
+        replace(clean, rank=0, host=hosts[0], failure=OOM),
+        replace(clean, rank=1, host=hosts[1], failure=later),
+    ]
 
 
 def test_one_machine(clean: RankSummary) -> None:
@@ -55,7 +67,9 @@ def test_one_machine(clean: RankSummary) -> None:
 @pytest.mark.parametrize("hours", [-5, 0, 7])
 def test_clocks_hours_apart_are_aligned_by_collectives(clean: RankSummary, hours: int) -> None:
     # Rank 1 failed three seconds later; its clock is hours off.
-    found = failure_order(ranks(clean, ("a", "b"), 3_000_000 + hours * HOUR_US), flights(hours * HOUR_US))
+    found = failure_order(
+        ranks(clean, ("a", "b"), 3_000_000 + hours * HOUR_US), flights(hours * HOUR_US)
+    )
     assert [one.rank for one in found.failed] == [0, 1]
     assert found.failed[1].after_s == pytest.approx(3.0, abs=0.01)
     assert "aligned by collectives" in found.clock
@@ -69,7 +83,9 @@ def test_clocks_that_nothing_aligns_are_told(clean: RankSummary) -> None:
 
 def test_who_says_that_another_is_gone_was_not_the_first(clean: RankSummary) -> None:
     errors = {
-        0: RankError("e0", "torch.distributed.DistBackendError: NCCL watchdog timed out", 100, (), True),
+        0: RankError(
+            "e0", "torch.distributed.DistBackendError: NCCL watchdog timed out", 100, (), True
+        ),
         1: RankError("e1", "ValueError: bad batch", 101, (), False),
     }
     found = failure_order([], {}, errors)
@@ -89,7 +105,9 @@ def error_file(path: Path, message: str, time: int) -> Path:
 
 def test_error_files_of_a_folder(tmp_path: Path) -> None:
     error_file(tmp_path / "none_x/attempt_0/2/error.json", "ValueError: bad batch", 1_700_000_000)
-    error_file(tmp_path / "error_rank_0.json", "RuntimeError: Connection closed by peer", 1_700_000_009)
+    error_file(
+        tmp_path / "error_rank_0.json", "RuntimeError: Connection closed by peer", 1_700_000_009
+    )
     shutil.copy(FLIGHT / "ddp.rank1.nccl.pickle.xz", tmp_path / "nccl_rank1.pickle.xz")
     found = compare_files([tmp_path])
     first, second = found.failures.failed
@@ -98,7 +116,9 @@ def test_error_files_of_a_folder(tmp_path: Path) -> None:
     assert "whole seconds" in found.failures.clock
 
 
-def test_an_error_file_beside_the_recording_of_the_same_rank(tmp_path: Path, clean: RankSummary) -> None:
+def test_an_error_file_beside_the_recording_of_the_same_rank(
+    tmp_path: Path, clean: RankSummary
+) -> None:
     error = RankError("e", "torch.OutOfMemoryError: CUDA out of memory", 1_700_000_001, (), False)
     found = compare([replace(clean, failure=OOM), replace(clean, rank=1)], errors={0: error})
     (one,) = found.failures.failed
@@ -114,7 +134,9 @@ def test_ranks_that_the_watchdog_ended_are_named_as_missing(tmp_path: Path) -> N
     assert [one.rank for one in found.failures.failed] == [1]
 
 
-@pytest.mark.parametrize("text", ['{"message": 3, "extraInfo": 0}', '{"message": {"message": [1], "extraInfo": {}}}'])
+@pytest.mark.parametrize(
+    "text", ['{"message": 3, "extraInfo": 0}', '{"message": {"message": [1], "extraInfo": {}}}']
+)
 def test_what_is_no_error_file_costs_nothing_else(tmp_path: Path, text: str) -> None:
     (tmp_path / "error_rank0.json").write_text(text)
     shutil.copy(FLIGHT / "ddp.rank1.nccl.pickle.xz", tmp_path / "nccl_rank1.pickle.xz")
@@ -127,19 +149,28 @@ def test_who_was_ended_by_sigterm_is_a_victim(clean: RankSummary) -> None:
     ranks = [
         replace(clean, rank=0, ended=("sigterm", 1_700_000_009_000_000)),
         replace(clean, rank=1, ended=("error", 1_700_000_007_000_000)),
-        replace(clean, rank=2, ended=("sigterm", 1_700_000_008_000_000), failure=replace(OOM, died=False)),
+        replace(
+            clean,
+            rank=2,
+            ended=("sigterm", 1_700_000_008_000_000),
+            failure=replace(OOM, died=False),
+        ),
         replace(clean, rank=3, ended=("error", 1_700_000_007_500_000)),
     ]
     found = compare(ranks)
     assert [(one.rank, one.after_s) for one in found.failures.failed] == [(1, 0.0), (3, 0.5)]
     assert "whole seconds" not in found.failures.clock
     assert found.failures.victims == (0, 2)
-    assert found.notes == ("ranks 0 and 2 were ended by SIGTERM and did not fail: victims of rank 1",)
+    assert found.notes == (
+        "ranks 0 and 2 were ended by SIGTERM and did not fail: victims of rank 1",
+    )
     # Out of memory comes first where it came first; its recording may have been written by SIGTERM.
     ranks[2] = replace(ranks[2], failure=OOM)
     assert [one.rank for one in compare(ranks).failures.failed] == [2, 1, 3]
     # An error file says more than the recording.
-    error = RankError("e", "torch.distributed.DistBackendError: NCCL watchdog timed out", 1_699_999_999, (), True)
+    error = RankError(
+        "e", "torch.distributed.DistBackendError: NCCL watchdog timed out", 1_699_999_999, (), True
+    )
     assert [one.rank for one in failure_order(ranks, {}, {1: error}).failed] == [2, 3, 1]
 
 
@@ -153,9 +184,14 @@ def test_who_was_ended_by_sigterm_is_a_victim(clean: RankSummary) -> None:
     ],
 )  # fmt: skip
 def test_victims_without_a_culprit(
-    clean: RankSummary, ended: tuple[tuple[str, int] | None, ...], missing: tuple[int, ...], note: str
+    clean: RankSummary,
+    ended: tuple[tuple[str, int] | None, ...],
+    missing: tuple[int, ...],
+    note: str,
 ) -> None:
-    found = compare([replace(clean, rank=rank, ended=each) for rank, each in enumerate(ended)], missing=missing)
+    found = compare(
+        [replace(clean, rank=rank, ended=each) for rank, each in enumerate(ended)], missing=missing
+    )
     assert found.failures.failed == ()
     assert note in " ".join(found.notes)
     assert bool(note) == bool(found.notes)

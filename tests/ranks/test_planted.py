@@ -1,10 +1,12 @@
-"""A small part of benchmarks/ranks.py: planted causes in several sizes and recordings, and clean jobs of every kind."""
+"""A small part of benchmarks/ranks.py: planted causes in several sizes and recordings, and clean
+jobs of every kind.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from planted_ranks import BASES, CAUSES, CLEAN, NotPossible, base_of, job
+from support.planted_ranks import BASES, CAUSES, CLEAN, NotPossible, base_of, job
 from vramlens.ranks import compare
 
 SMALL = [name for name in BASES if name.startswith(("found", "captured"))]
@@ -19,7 +21,9 @@ def test_a_planted_cause_is_named(name: str, share: float, world: int, base: str
     try:
         ranks, odd = job(base_of(base), name, share, world, seed=world, marks=world != 3)
     except NotPossible:
-        ranks, odd = job(base_of("found/grad_accumulation.pickle.xz"), name, 0.04, world, seed=world)
+        ranks, odd = job(
+            base_of("found/grad_accumulation.pickle.xz"), name, 0.04, world, seed=world
+        )
     found = compare(ranks).differences
     _, cause, line, _ = CAUSES[name]
     assert [(one.ranks, one.cause) for one in found] == [((odd,), cause)]

@@ -1,4 +1,6 @@
-"""Steps beside each other: the table that serves every rank says what each rank set beside the others says."""
+"""Steps beside each other: the table that serves every rank says what each rank set beside the
+others says.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recordings import data_of, read
+from support.recordings import data_of, read
 from vramlens.ranks import RankSummary, summarise
 from vramlens.ranks import steps as steps_module
 from vramlens.ranks.steps import StepPeaks
@@ -28,7 +30,12 @@ def one_by_one(own: RankSummary, peers: list[RankSummary], least_bytes: float) -
     count = min(len(own.step_peaks), *(len(steps) for steps in others))
     theirs = np.array([steps[1:count] for steps in others], np.float64)
     mine = np.array(own.step_peaks[1:count], np.float64)
-    if max(float(np.median(np.ptp(theirs, axis=1) / theirs.max(axis=1))), np.ptp(mine) / mine.max()) < 0.02:
+    if (
+        max(
+            float(np.median(np.ptp(theirs, axis=1) / theirs.max(axis=1))), np.ptp(mine) / mine.max()
+        )
+        < 0.02
+    ):
         return False
     if count < 4:
         return True
@@ -54,11 +61,15 @@ def test_it_says_what_each_beside_the_others_says(
         assert table.is_chance(own, least_bytes) == one_by_one(own, ranks, least_bytes)
 
 
-def test_of_very_many_steps_some_are_enough(clean: RankSummary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_steps_some_are_enough(
+    clean: RankSummary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random = np.random.default_rng(3)
     peaks = random.integers(900, 1100, (8, 4000))
     peaks[3] += 60
-    ranks = [replace(clean, rank=rank, step_peaks=tuple(row.tolist())) for rank, row in enumerate(peaks)]
+    ranks = [
+        replace(clean, rank=rank, step_peaks=tuple(row.tolist())) for rank, row in enumerate(peaks)
+    ]
     whole = [StepPeaks(ranks).is_chance(own, 20) for own in ranks]
     monkeypatch.setattr(steps_module, "_MOST_CELLS", 1000)
     assert [StepPeaks(ranks).is_chance(own, 20) for own in ranks] == whole

@@ -1,4 +1,6 @@
-"""A job of torchrun of which one rank raises: the others leave a recording too, and the answer says who was first."""
+"""A job of torchrun of which one rank raises: the others leave a recording too, and the answer
+says who was first.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capture.programs import PLUG_IN, meta_of, recordings
-from installed import PYTHON_PATH
+from support.installed import PYTHON_PATH
 from vramlens.fleet import compare_files
 
 pytest.importorskip("torch")
@@ -35,7 +37,14 @@ def test_the_victim_leaves_a_recording(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     answer = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"),
+            *(
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--nproc-per-node",
+                "2",
+                "--no-python",
+            ),
             *(sys.executable, "-m", "vramlens", "run", "-o", "runs", "train.py"),
         ],
         cwd=tmp_path,

@@ -1,4 +1,5 @@
-"""Recordings that begin late or end early: the state rebuilt from what is left is the state of the whole one.
+"""Recordings that begin late or end early: the state rebuilt from what is left is the state of the
+whole one.
 
 Each recording is dumped again as PyTorch would have dumped it at another moment (the oracle plays
 forward to there), and its beginning dropped as a ring buffer drops it. Two things cannot be had
@@ -15,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import oracle
-from oracle import Event, Lifetimes, lifetimes_of, rounded, tables_of
-from recordings import ALL, collector_off, data_of, final_segments, read, snapshot
+from support import oracle
+from support.oracle import Event, Lifetimes, lifetimes_of, rounded, tables_of
+from support.recordings import ALL, collector_off, data_of, final_segments, read, snapshot
 from vramlens.trace import BEFORE, DeviceTrace, Trace
 
 CUTS = 4
@@ -34,7 +35,9 @@ def windows(count: int, seed: str) -> Iterator[tuple[int, int]]:
             yield int(end * share), end
 
 
-def main_device(name: str) -> tuple[int, dict[str, Any], list[Event], list[oracle.Segment], dict[str, Any]]:
+def main_device(
+    name: str,
+) -> tuple[int, dict[str, Any], list[Event], list[oracle.Segment], dict[str, Any]]:
     """The busiest device of a recording: its index, the raw value, and the oracle's tables."""
     value = oracle.load(data_of(name))
     tables = tables_of(value)
@@ -56,7 +59,9 @@ def test_the_state_of_a_shortened_recording_is_that_of_the_whole(name: str) -> N
         for first, end in windows(len(events), name):
             state = lifetimes_of(events, segments, settings, until=end)
             raw = value["device_traces"][index][first:end]
-            cut = snapshot(raw, final_segments(state), allocator_settings=value["allocator_settings"])
+            cut = snapshot(
+                raw, final_segments(state), allocator_settings=value["allocator_settings"]
+            )
             data = pickle.dumps(cut)
             trace = read(data)
             device = trace.devices[0]
@@ -79,7 +84,9 @@ def check_state(
     at: int,
     end: int,
 ) -> None:
-    """What lives right after event ``at`` (of the whole recording), in the whole and in the rest."""
+    """What lives right after event ``at`` (of the whole recording), in the whole and in the
+    rest.
+    """
     a = device.allocations
     mine = {int(a.address[row]): row for row in a.alive_after(at - first)}
     theirs = {b.address: b for b in whole.allocations if b.born <= at < b.died}
@@ -92,18 +99,26 @@ def check_state(
         given_up = min(b.free_requested, end) - first
         assert a.free_requested[row] == max(given_up, BEFORE)
         taken = int(a.taken_bytes[row])
-        if b.born < first and b.died < end:  # freed inside the window: its block is gone, and its stack
+        if (
+            b.born < first and b.died < end
+        ):  # freed inside the window: its block is gone, and its stack
             assert taken == rounded(b.requested, settings) <= b.taken
         else:
             assert taken == b.taken
-            assert tuple((f.file, f.line, f.function) for f in trace.stacks.of(int(a.stack[row]))) == (b.stack or ())
+            assert tuple(
+                (f.file, f.line, f.function) for f in trace.stacks.of(int(a.stack[row]))
+            ) == (b.stack or ())
     held = device.segments
-    reserved = pieces((int(held.address[i]), int(held.size_bytes[i])) for i in held.alive_after(at - first))
+    reserved = pieces(
+        (int(held.address[i]), int(held.size_bytes[i])) for i in held.alive_after(at - first)
+    )
     assert reserved == pieces((r.address, r.size) for r in whole.ranges if r.born <= at < r.died)
 
 
 def pieces(ranges: Any) -> list[tuple[int, int]]:
-    """Address ranges, those that touch joined: mapped ranges have no borders that anyone could know later."""
+    """Address ranges, those that touch joined: mapped ranges have no borders that anyone could
+    know later.
+    """
     joined: list[tuple[int, int]] = []
     for address, size in sorted(ranges):
         if joined and joined[-1][1] == address:
@@ -115,7 +130,9 @@ def pieces(ranges: Any) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", NAMES[::2])
 def test_missing_kinds_of_events(name: str) -> None:
-    """``skip_actions`` leaves out kinds of events: figures are estimates then, and the Trace says so."""
+    """``skip_actions`` leaves out kinds of events: figures are estimates then, and the Trace
+    says so.
+    """
     with collector_off():
         value = oracle.load(data_of(name))
         for skipped in [[a] for a in oracle.ACTIONS] + [
@@ -123,7 +140,10 @@ def test_missing_kinds_of_events(name: str) -> None:
             ["free_requested", "free_completed"],
             ["segment_alloc", "segment_map"],
         ]:
-            kept = [[e for e in events if e["action"] not in skipped] for events in value["device_traces"]]
+            kept = [
+                [e for e in events if e["action"] not in skipped]
+                for events in value["device_traces"]
+            ]
             trace = read(pickle.dumps(value | {"device_traces": kept}))
             for device in trace.devices.values():
                 for counter in (device.requested, device.allocated, device.active, device.reserved):

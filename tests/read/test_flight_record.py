@@ -1,4 +1,6 @@
-"""Flight records and the small pickle reader behind them: real files, every protocol, and hostile ones."""
+"""Flight records and the small pickle reader behind them: real files, every protocol, and
+hostile ones.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recordings import DATA
+from support.recordings import DATA
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.read.flight_record import flight_record, read_flight_record
 from vramlens.read.pickle_values import read_values
@@ -25,7 +27,12 @@ VALUES = st.recursive(
     | st.floats(allow_nan=False)
     | st.text(max_size=300)
     | st.binary(max_size=300),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner) | st.tuples(inner),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text(), inner)
+        | st.tuples(inner, inner)
+        | st.tuples(inner)
+    ),
     max_leaves=20,
 )
 
@@ -79,9 +86,18 @@ def test_other_keys_than_texts_are_passed_over(close: bytes) -> None:
 def test_what_a_record_names_often_is_made_once() -> None:
     frames = [{"name": "f", "filename": "a.py", "line": 1}] * 100
     shapes = [[1] * 16] * 256
-    entry = {"profiling_name": "nccl:all_reduce", "frames": frames, "input_sizes": shapes, "output_sizes": shapes}
+    entry = {
+        "profiling_name": "nccl:all_reduce",
+        "frames": frames,
+        "input_sizes": shapes,
+        "output_sizes": shapes,
+    }
     groups = {str(number): {"ranks": "[0, 1, 2]"} for number in range(2)}
-    record = {"version": "2", "pg_config": groups, "entries": [entry] * 100_000 + [{**entry, "state": "started"}]}
+    record = {
+        "version": "2",
+        "pg_config": groups,
+        "entries": [entry] * 100_000 + [{**entry, "state": "started"}],
+    }
     found = flight_record(pickle.dumps(record, 4), "test")
     first, last = found.collectives[0], found.collectives[-1]
     assert len(found.collectives) == 100_001
@@ -94,7 +110,9 @@ def test_what_a_record_names_often_is_made_once() -> None:
 
 def test_ranks_that_no_job_has_are_passed_over() -> None:
     groups = {"0": {"ranks": [0, 1, 1 << 60, -1, True, "2"]}, "1": {"ranks": "[0, 999999999]"}}
-    found = flight_record(json.dumps({"version": "2", "pg_config": groups, "entries": []}).encode(), "test")
+    found = flight_record(
+        json.dumps({"version": "2", "pg_config": groups, "entries": []}).encode(), "test"
+    )
     assert [group.ranks for group in found.groups.values()] == [(0, 1), (0,)]
 
 
@@ -114,7 +132,9 @@ def test_json_is_read_too() -> None:
     assert len(flight_record(json.dumps(value).encode(), "x").collectives) == len(value["entries"])
 
 
-@pytest.mark.parametrize("data", [b"{}", b"[]", b"nonsense", pickle.dumps([1, 2]), pickle.dumps({"segments": []})])
+@pytest.mark.parametrize(
+    "data", [b"{}", b"[]", b"nonsense", pickle.dumps([1, 2]), pickle.dumps({"segments": []})]
+)
 def test_something_else_is_refused(data: bytes) -> None:
     with pytest.raises(NotARecording, match="flight record"):
         flight_record(data, "x")
@@ -125,7 +145,11 @@ def test_values_of_wrong_types_are_passed_over() -> None:
         "version": 3,
         "pg_config": {"0": {"ranks": [0, "x", -1, 2.5, 1], "desc": None}, 7: "x"},
         "pg_status": {"0": 5, "1": {"last_completed_collective": "x"}},
-        "entries": [None, {"frames": [{}, 3], "process_group": "x", "input_sizes": [["x", -1, 5], 3]}, {}],
+        "entries": [
+            None,
+            {"frames": [{}, 3], "process_group": "x", "input_sizes": [["x", -1, 5], 3]},
+            {},
+        ],
     }
     record = flight_record(pickle.dumps(odd), "x")
     assert record.groups["0"].ranks == (0, 1)

@@ -1,4 +1,5 @@
-"""Input made to break the reader: a Trace of what is whole, or one InputError; in bounded time and memory.
+"""Input made to break the reader: a Trace of what is whole, or one InputError; in bounded time and
+memory.
 
 Anything that could exhaust the machine is read by a child process with little memory to take.
 """
@@ -22,8 +23,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oracle import MIB
-from recordings import DATA, block, data_of, dump_one_by_one, event, read, segment, snapshot
+from support.oracle import MIB
+from support.recordings import DATA, block, data_of, dump_one_by_one, event, read, segment, snapshot
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import open_source
@@ -60,7 +61,9 @@ print(json.dumps([error, text, time.process_time() - start, peak() - before]))
 
 
 class Outcome(NamedTuple):
-    """What became of a file: the error's class ("" when it was read), its text, CPU seconds, bytes."""
+    """What became of a file: the error's class ("" when it was read), its text, CPU seconds,
+    bytes.
+    """
 
     error: str
     text: str
@@ -70,7 +73,10 @@ class Outcome(NamedTuple):
 
 def read_apart(path: Path) -> Outcome:
     """Reads a file in a process of its own."""
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(path)],
         env=environment,
@@ -119,7 +125,14 @@ SYSTEM = {
     "NEXT_BUFFER": b"\x97",
     "READONLY_BUFFER": b"N\x98",
 }
-OPCODE = {"GLOBAL": b"c", "INST": b"i", "PERSID": b"P", "EXT1": b"\x82", "EXT2": b"\x83", "EXT4": b"\x84"}
+OPCODE = {
+    "GLOBAL": b"c",
+    "INST": b"i",
+    "PERSID": b"P",
+    "EXT1": b"\x82",
+    "EXT2": b"\x83",
+    "EXT4": b"\x84",
+}
 
 
 @pytest.mark.parametrize("name", SYSTEM)
@@ -175,7 +188,9 @@ def nested(begin: bytes, end: bytes, depth: int) -> bytes:
 def doubling(levels: int) -> bytes:
     """A list of two lists of two lists ...: h names what q remembered."""
     made = [b"]q\x00"]
-    made += [list_of(b"h" + bytes([i]), b"h" + bytes([i])) + b"q" + bytes([i + 1]) for i in range(levels)]
+    made += [
+        list_of(b"h" + bytes([i]), b"h" + bytes([i])) + b"q" + bytes([i + 1]) for i in range(levels)
+    ]
     return b"(" + b"".join(made) + b"t"
 
 
@@ -205,7 +220,9 @@ BOMBS: dict[str, bytes] = {
     "dicts in dicts": nested(b"}K\x01", b"s", 2 * A_MILLION),
     "nothing but None": b"\x80\x04" + b"N" * 8 * A_MILLION,
     "empty texts": b"\x80\x04(" + b"U\x00" * 4 * A_MILLION,
-    "doubling": pickled(bomb=doubling(60), device_traces=list_of(list_of(dict_of(**EVENT, new=b"h\x3c")))),
+    "doubling": pickled(
+        bomb=doubling(60), device_traces=list_of(list_of(dict_of(**EVENT, new=b"h\x3c")))
+    ),
     "text of 2^60": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60),
     "text of 2^64": b"\x80\x04\x8d" + b"\xff" * 8,
     "text of 4 GiB": b"\x80\x04X\xff\xff\xff\xff" + b"x" * 100,
@@ -213,7 +230,9 @@ BOMBS: dict[str, bytes] = {
     "bytearray of 2^60": b"\x80\x05\x96" + struct.pack("<Q", 1 << 60),
     "number of 2 GiB": b"\x80\x04\x8b" + struct.pack("<i", (1 << 31) - 1),
     "number of -1 bytes": b"\x80\x04\x8b" + struct.pack("<i", -1),
-    "number of 8 MB": pickled(segments=b"\x8b" + struct.pack("<i", 8_000_000) + b"\x7f" * 8_000_000),
+    "number of 8 MB": pickled(
+        segments=b"\x8b" + struct.pack("<i", 8_000_000) + b"\x7f" * 8_000_000
+    ),
     "frame of 2^60": b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",
     "one event a million times": pickled(
         x=dict_of(**EVENT) + b"q\x05", device_traces=list_of(list_of(repeated(b"h\x05", A_MILLION)))
@@ -254,11 +273,15 @@ BOMBS: dict[str, bytes] = {
         y=list_of(repeated(ONE, 100_000)) + b"q\x06",
         segments=list_of(repeated(dict_of(total_size=ONE, blocks=b"h\x06"), 100_000)),
     ),
-    "many lists of one event of the host": pickled(host_traces=list_of(repeated(list_of(dict_of(**EVENT)), 50_000))),
+    "many lists of one event of the host": pickled(
+        host_traces=list_of(repeated(list_of(dict_of(**EVENT)), 50_000))
+    ),
     "one key many times": b"\x80\x02}(" + repeated(text("state") + ONE, 300_000, b"u") + b"u.",
     "texts that collide": b"\x80\x02(" + colliding_texts(300_000) + b"t.",
     "a field of its own in every event": pickled(
-        device_traces=list_of(list_of(*(dict_of(**EVENT, **{f"field{i}": ONE}) for i in range(100_000))))
+        device_traces=list_of(
+            list_of(*(dict_of(**EVENT, **{f"field{i}": ONE}) for i in range(100_000)))
+        )
     ),
 }
 
@@ -273,11 +296,13 @@ def test_bombs(name: str, tmp_path: Path) -> None:
     assert outcome.bytes < 96 * MIB + 8 * len(BOMBS[name])
 
 
-# Histories that make a careless pairing walk over everything at every event, each made when it is asked for.
+# Histories that make a careless pairing walk over everything at every event, each made when it is
+# asked for.
 COUNT = 100_000
 LONG_WALKS: dict[str, Callable[[], dict[str, Any]]] = {
     "a request beyond all ranges": lambda: snapshot(
-        [event("segment_map", i * 512, 512) for i in range(COUNT)] + [event("alloc", 0, 2**63) for _ in range(COUNT)],
+        [event("segment_map", i * 512, 512) for i in range(COUNT)]
+        + [event("alloc", 0, 2**63) for _ in range(COUNT)],
         [],
     ),
     "unmapping over segments": lambda: snapshot(
@@ -335,7 +360,9 @@ def test_compressed_bombs(ending: str, filling: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", COMPRESS)
 def test_expanding_out_of_proportion_is_refused(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"bomb.{ending}"
-    path.write_bytes(COMPRESS[ending](b"\x80\x04X" + struct.pack("<I", 200 * MIB) + b"x" * 200 * MIB))
+    path.write_bytes(
+        COMPRESS[ending](b"\x80\x04X" + struct.pack("<I", 200 * MIB) + b"x" * 200 * MIB)
+    )
     outcome = read_apart(path)
     assert outcome.error == "UnsafeInput"
     assert "expands more than" in outcome.text
@@ -360,7 +387,9 @@ def tiny() -> dict[str, Any]:
 
 
 def check_part(whole: Trace, data: bytes, events: list[tuple[int, ...]]) -> bool:
-    """Reads damaged data: a part of the whole, and said to be one, or one InputError. Whether it was read."""
+    """Reads damaged data: a part of the whole, and said to be one, or one InputError. Whether it
+    was read.
+    """
     trace = read_or_refuse(data)
     if trace is None:
         return False
@@ -371,16 +400,23 @@ def check_part(whole: Trace, data: bytes, events: list[tuple[int, ...]]) -> bool
         if device.whole and len(device.events):
             assert len(mine) == len(events)
             assert device.requested.peak_bytes == whole.devices[index].requested.peak_bytes
-        assert all(0 <= stack < len(trace.stacks) or stack == 0xFFFFFFFF for stack in device.events.stack.tolist())
+        assert all(
+            0 <= stack < len(trace.stacks) or stack == 0xFFFFFFFF
+            for stack in device.events.stack.tolist()
+        )
     return True
 
 
 def event_rows(trace: Trace, index: int) -> list[tuple[int, ...]]:
     e = trace.devices[index].events
-    return list(zip(e.action.tolist(), e.address.tolist(), e.size.tolist(), e.stream.tolist(), strict=True))
+    return list(
+        zip(e.action.tolist(), e.address.tolist(), e.size.tolist(), e.stream.tolist(), strict=True)
+    )
 
 
-@pytest.mark.parametrize("dump", [lambda v: pickle.dumps(v, 2), lambda v: pickle.dumps(v, 4), dump_one_by_one])
+@pytest.mark.parametrize(
+    "dump", [lambda v: pickle.dumps(v, 2), lambda v: pickle.dumps(v, 4), dump_one_by_one]
+)
 def test_a_tiny_snapshot_cut_at_every_byte(dump: Callable[[Any], bytes]) -> None:
     data = dump(tiny())
     whole = read(data)
@@ -399,7 +435,8 @@ def check_short(data: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", ["recordings/streams", "recordings/graphs", "recordings/gpt", "replay/recorded/fuzz1__c5"]
+    "name",
+    ["recordings/streams", "recordings/graphs", "recordings/gpt", "replay/recorded/fuzz1__c5"],
 )
 def test_a_recording_cut_at_every_hundredth(name: str) -> None:
     data = data_of(name)
@@ -407,7 +444,9 @@ def test_a_recording_cut_at_every_hundredth(name: str) -> None:
     index = whole.main_device
     assert index is not None
     events = event_rows(whole, index)
-    count = [check_part(whole, data[: len(data) * part // 100], events) for part in range(1, 100)].count(True)
+    count = [
+        check_part(whole, data[: len(data) * part // 100], events) for part in range(1, 100)
+    ].count(True)
     assert count > 90
 
 
@@ -418,7 +457,9 @@ def test_a_recording_cut_between_two_batches_of_a_list(name: str) -> None:
     whole = read(data)
     assert whole.main_device is not None
     events = event_rows(whole, whole.main_device)
-    places = [at + 1 for at in range(len(data)) if data[at : at + 3] in (b"ue(", b"e(}", b"ueh")][:50]
+    places = [at + 1 for at in range(len(data)) if data[at : at + 3] in (b"ue(", b"e(}", b"ueh")][
+        :50
+    ]
     assert places or name.endswith("streams")
     for place in places:
         check_part(whole, data[:place], events)
@@ -475,10 +516,14 @@ def zip_of(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_DEFLATE
     return path
 
 
-@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize(
+    "how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
 def test_damaged_vram_files(how: int, tmp_path: Path) -> None:
     data = data_of("recordings/graphs")
-    path = zip_of(tmp_path / "a.vram", {"meta.json": b'{"torch": "2.11.0"}', "snapshot.pickle": data}, how)
+    path = zip_of(
+        tmp_path / "a.vram", {"meta.json": b'{"torch": "2.11.0"}', "snapshot.pickle": data}, how
+    )
     assert read_file(path).devices
     packed = path.read_bytes()
     choose = random.Random(how)
@@ -500,10 +545,16 @@ def test_zips_of_something_else(tmp_path: Path) -> None:
             read_file(zip_of(tmp_path / "a.vram", members))
     with pytest.raises(NotARecording, match="a zip file, but no vramlens recording"):
         read_file(zip_of(tmp_path / "a.zip", {"a.txt": b"x"}))
-    with pytest.raises(NotARecording, match=r"a checkpoint of torch\.save, but no vramlens recording"):
+    with pytest.raises(
+        NotARecording, match=r"a checkpoint of torch\.save, but no vramlens recording"
+    ):
         read_file(zip_of(tmp_path / "model.pt", {"model/data.pkl": b"x", "model/version": b"3"}))
     for meta in (b"", b"{", b"[" * 100_000, b"\xff", b"[1]", b"7"):
-        read_or_refuse(zip_of(tmp_path / "a.vram", {"meta.json": meta, "snapshot.pickle": pickle.dumps(tiny())}))
+        read_or_refuse(
+            zip_of(
+                tmp_path / "a.vram", {"meta.json": meta, "snapshot.pickle": pickle.dumps(tiny())}
+            )
+        )
 
 
 # ---- files -----------------------------------------------------------------------------
@@ -545,7 +596,16 @@ def test_a_stream_that_fails_midway() -> None:
 
 
 def test_empty_and_short() -> None:
-    for data in (b"", b"\x80", b"\x80\x04", b"\x80\x01}.", b"\x80\x06}.", b"}.", b"\x80\x04.", b"\x80\x04(."):
+    for data in (
+        b"",
+        b"\x80",
+        b"\x80\x04",
+        b"\x80\x01}.",
+        b"\x80\x06}.",
+        b"}.",
+        b"\x80\x04.",
+        b"\x80\x04(.",
+    ):
         with pytest.raises(InputError):
             read(data)
 
@@ -569,12 +629,21 @@ def test_odd_addresses_and_sizes() -> None:
     ]
     for _ in range(300):
         events = [
-            event(choose.choice(actions), choose.choice(ODD), choose.choice(ODD), stream=choose.choice(ODD))
+            event(
+                choose.choice(actions),
+                choose.choice(ODD),
+                choose.choice(ODD),
+                stream=choose.choice(ODD),
+            )
             for _ in range(30)
         ]
-        blocks = [block(choose.choice(ODD), choose.choice(ODD), choose.choice(ODD)) for _ in range(3)]
+        blocks = [
+            block(choose.choice(ODD), choose.choice(ODD), choose.choice(ODD)) for _ in range(3)
+        ]
         segments = [
-            segment(choose.choice(ODD), choose.choice(ODD), blocks, is_expandable=choose.random() < 0.5)
+            segment(
+                choose.choice(ODD), choose.choice(ODD), blocks, is_expandable=choose.random() < 0.5
+            )
             for _ in range(4)
         ]
         settings = {
@@ -591,7 +660,9 @@ def test_odd_addresses_and_sizes() -> None:
 
 ODD_SETTINGS: list[Any] = [None, [], "x", {"roundup_power2_divisions": [1]}]
 ODD_SETTINGS += [{"max_split_size": odd} for odd in ("x", 2**80, None, True, 1.5)]
-ODD_SETTINGS += [{"roundup_power2_divisions": {"1": odd, "2": 4}} for odd in ("x", 2**80, None, 2**64 - 1)]
+ODD_SETTINGS += [
+    {"roundup_power2_divisions": {"1": odd, "2": 4}} for odd in ("x", 2**80, None, 2**64 - 1)
+]
 
 
 @pytest.mark.parametrize("settings", ODD_SETTINGS, ids=repr)
@@ -602,7 +673,12 @@ def test_settings_of_the_wrong_type(settings: Any) -> None:
 def test_contradictory_lists() -> None:
     """A history that its final state denies is read, and said to be contradictory."""
     trace = read(
-        pickle.dumps(snapshot([event("alloc", 4096, 100)] * 3, [segment(1 << 30, 2 * MIB, [block(1 << 30, 512, 1)])]))
+        pickle.dumps(
+            snapshot(
+                [event("alloc", 4096, 100)] * 3,
+                [segment(1 << 30, 2 * MIB, [block(1 << 30, 512, 1)])],
+            )
+        )
     )
     assert trace.devices[0].orphan_events > 0
     assert any("contradict" in line for line in trace.missing)

@@ -11,8 +11,16 @@ from vramlens.errors import UnsafeInput
 from vramlens.read import json_stream
 from vramlens.read.json_stream import JsonStream, Malformed
 
-scalars = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | st.text()
-values = st.recursive(scalars, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4))
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False)
+    | st.text()
+)
+values = st.recursive(
+    scalars, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4)
+)
 
 
 @pytest.fixture(params=[1, 2, 7, 64, 1 << 22])
@@ -21,7 +29,10 @@ def block(request, monkeypatch):
     return request.param
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=5), values, max_size=4), max_size=5), st.sampled_from([None, 1]))
+@given(
+    st.lists(st.dictionaries(st.text(max_size=5), values, max_size=4), max_size=5),
+    st.sampled_from([None, 1]),
+)
 def test_reads_what_json_reads(block_sizes, indent):
     for size in (1, 3, 1 << 16):
         json_stream._BLOCK, before = size, json_stream._BLOCK

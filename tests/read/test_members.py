@@ -1,4 +1,6 @@
-"""The parts of a ``.vram`` file beside its snapshot: read where they are whole, passed over where they are not."""
+"""The parts of a ``.vram`` file beside its snapshot: read where they are whole, passed over
+where they are not.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recordings import data_of
-from vram_files import META, TOTAL, vram
+from support.recordings import data_of
+from support.vram_files import META, TOTAL, vram
 from vramlens import load
 from vramlens.trace import TensorKind
 
@@ -32,7 +34,15 @@ LEDGER = {
 }  # fmt: skip
 SAMPLES = {
     "interval_s": 1.5,
-    "columns": ["time_us", "step", "device", "allocated_bytes", "reserved_bytes", "free_bytes", "host_rss_bytes"],
+    "columns": [
+        "time_us",
+        "step",
+        "device",
+        "allocated_bytes",
+        "reserved_bytes",
+        "free_bytes",
+        "host_rss_bytes",
+    ],
     "rows": [[20, 1, 0, 8, 9, None, 7], [10, 0, 0, 5, 6, 7, 8], [30, 2, 1, 1, 2, 3, 4]],
 }
 GRAPHS = data_of("recordings/graphs")
@@ -51,7 +61,12 @@ def test_all_parts(tmp_path: Path) -> None:
                           names=NAMES, ledger=LEDGER, samples=SAMPLES))  # fmt: skip
     assert recording.complete
     assert recording.members == ("meta.json", "names.json", "ledger.json", "samples.json")
-    meta, names, ledgers, samples = recording.meta, recording.names, recording.ledgers, recording.samples
+    meta, names, ledgers, samples = (
+        recording.meta,
+        recording.names,
+        recording.ledgers,
+        recording.samples,
+    )
     assert meta is not None
     assert (meta.rank, meta.world_size, meta.trigger, meta.step) == (3, 8, "exit", 812)
     assert meta.command == ("python", "train.py", "--lr", "1e-4")
@@ -150,7 +165,9 @@ def test_a_ledger_that_does_not_add_up_is_left_out(tmp_path: Path) -> None:
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -161,7 +178,9 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
     if draw(st.integers(0, 9)) == 0:
         return draw(ANYTHING)
     if isinstance(value, dict):
-        return {key: draw(damaged(inner)) for key, inner in value.items() if draw(st.integers(0, 19))}
+        return {
+            key: draw(damaged(inner)) for key, inner in value.items() if draw(st.integers(0, 19))
+        }
     if isinstance(value, list):
         return [draw(damaged(inner)) for inner in value]
     return value
@@ -169,8 +188,13 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_whatever_the_parts_say_the_snapshot_is_explained(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-    wrapped = META | {"wrapped": {"0": True}, "oom": {"device": 0, "message": "CUDA out of memory."}}
+def test_whatever_the_parts_say_the_snapshot_is_explained(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    wrapped = META | {
+        "wrapped": {"0": True},
+        "oom": {"device": 0, "message": "CUDA out of memory."},
+    }
     rows = [[i * 10**9, i, 0, 10**9 + i * 10**8, 10**10, 10**9, 5] for i in range(40)]
     parts = {
         "names": data.draw(damaged(NAMES)),
@@ -185,8 +209,8 @@ def test_whatever_the_parts_say_the_snapshot_is_explained(tmp_path_factory: pyte
         archive.writestr("snapshot.pickle", SMALL)
     explanation = load(path).explain()
     assert explanation.peak is not None
-    from vramlens.report.json import to_json
-    from vramlens.report.markdown import to_markdown
+    from vramlens.report.explain.json import to_json
+    from vramlens.report.explain.markdown import to_markdown
 
     assert json.dumps(to_json(explanation), allow_nan=False)
     assert to_markdown(explanation, "module")

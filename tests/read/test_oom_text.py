@@ -16,7 +16,9 @@ from read.slow_texts import check_time_is_linear
 from vramlens.read.oom_text import KEPT, find_oom_messages
 from vramlens.units import GIB, format_size
 
-CORPUS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "oom_messages.json").read_text("utf-8"))
+CORPUS: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "data" / "oom_messages.json").read_text("utf-8")
+)
 SIZES = st.integers(0, 1 << 44)
 OTHERS = st.lists(st.tuples(st.integers(1, 1 << 22), SIZES), max_size=9)
 STARTS = (
@@ -39,7 +41,9 @@ def test_every_wording_gives_its_figures(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
-@pytest.mark.parametrize("prefix", ["[rank3]: ", "2026-01-01 00:00:00,123 ERROR ", "\x1b[31m", "> "])
+@pytest.mark.parametrize(
+    "prefix", ["[rank3]: ", "2026-01-01 00:00:00,123 ERROR ", "\x1b[31m", "> "]
+)
 def test_prefixes_on_every_line_change_nothing(case: dict[str, Any], prefix: str) -> None:
     if case["text"] == "Killed":
         pytest.skip("alone on its line or not at all")
@@ -58,7 +62,9 @@ def test_prefixes_on_every_line_change_nothing(case: dict[str, Any], prefix: str
 )
 @pytest.mark.parametrize("indent", ["", "    "])
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_breaks_inside_words_and_numbers_change_no_figure(case: dict[str, Any], indent: str, trimmed: bool) -> None:
+def test_breaks_inside_words_and_numbers_change_no_figure(
+    case: dict[str, Any], indent: str, trimmed: bool
+) -> None:
     text = " ".join(case["text"].replace("# ", "").split())
     (plain,) = find_oom_messages(text.encode())
     for width in range(60, 132):
@@ -78,9 +84,15 @@ def test_a_break_inside_words_leaves_no_trace_in_the_text() -> None:
 
 def test_the_first_words_may_be_broken_too() -> None:
     for at in range(1, len("CUDA out of memory. Tried to allo")):
-        text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 8.00 GiB"
+        text = (
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 8.00 GiB"
+        )
         (message,) = find_oom_messages(f"x\n{text[:at]}\n  {text[at:]}".encode())
-        assert (message.kind, message.tried_bytes, message.total_bytes) == ("cuda", 2 * GIB, 8 * GIB), at
+        assert (message.kind, message.tried_bytes, message.total_bytes) == (
+            "cuda",
+            2 * GIB,
+            8 * GIB,
+        ), at
         assert message.line_number == 2
 
 
@@ -93,25 +105,48 @@ FULL = (
 
 
 def test_a_message_that_breaks_off_is_known_to() -> None:
-    first, last = FULL.index("Tried to") + 9, FULL.index(" but unallocated") + len(" but unallocated")
+    first, last = (
+        FULL.index("Tried to") + 9,
+        FULL.index(" but unallocated") + len(" but unallocated"),
+    )
     for at in range(first, last):
         whole = FULL[:at].rstrip().endswith(("MiB.", "free.", "use."))
         (message,) = find_oom_messages(FULL[:at].encode())
         assert message.cut != whole, FULL[:at]
     assert not find_oom_messages(FULL.encode())[0].cut
-    (message,) = find_oom_messages(FULL[:300].encode() + b"\nTraceback (most recent call last):\n  File 1\n")
+    (message,) = find_oom_messages(
+        FULL[:300].encode() + b"\nTraceback (most recent call last):\n  File 1\n"
+    )
     assert message.cut
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=[case["name"] for case in CORPUS])
 def test_whole_messages_are_not_taken_for_cut_ones(case: dict[str, Any]) -> None:
-    for after in ("", "\nTraceback (most recent call last):\n", "\nProcess SpawnProcess-1:\nOf course\n"):
+    for after in (
+        "",
+        "\nTraceback (most recent call last):\n",
+        "\nProcess SpawnProcess-1:\nOf course\n",
+    ):
         assert not find_oom_messages((case["text"] + after).encode())[0].cut
 
 
-@given(SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, st.lists(st.tuples(st.integers(1, 1 << 22), SIZES), max_size=9))
+@given(
+    SIZES,
+    SIZES,
+    SIZES,
+    SIZES,
+    SIZES,
+    SIZES,
+    st.lists(st.tuples(st.integers(1, 1 << 22), SIZES), max_size=9),
+)
 def test_what_pytorch_prints_comes_back_within_its_rounding(
-    tried: int, total: int, free: int, own: int, live: int, holes: int, others: list[tuple[int, int]]
+    tried: int,
+    total: int,
+    free: int,
+    own: int,
+    live: int,
+    holes: int,
+    others: list[tuple[int, int]],
 ) -> None:
     text = (
         f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {format_size(tried)}. GPU 7 has"
@@ -152,7 +187,9 @@ def test_garbage_never_raises(pieces: list[bytes]) -> None:
     find_oom_messages(b"".join(pieces))
 
 
-@given(st.lists(st.sampled_from([case["text"] for case in CORPUS]), max_size=6), st.integers(1, 40_000))
+@given(
+    st.lists(st.sampled_from([case["text"] for case in CORPUS]), max_size=6), st.integers(1, 40_000)
+)
 @settings(max_examples=60, deadline=None)
 def test_a_stream_in_small_pieces_reads_like_the_whole(texts: list[str], size: int) -> None:
     apart = min(300_000, 1000 * size)  # pieces of a byte take their time
@@ -174,21 +211,27 @@ class _Pipe(io.BytesIO):
 
 
 def test_line_numbers_hold_across_blocks_and_equal_messages_are_counted() -> None:
-    line = b"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB\n"
+    line = (
+        b"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB\n"
+    )
     text = line + b"step\n" * 500_000 + b"  File train.py\n" + line
     (message,) = found = find_oom_messages(io.BytesIO(text))
     assert (message.line_number, message.count, found.total) == (500_003, 2, 2)
 
 
 def test_only_the_last_distinct_messages_are_kept_but_all_are_counted() -> None:
-    text = b"".join(b"CUDA out of memory. Tried to allocate %d bytes.\n" % i for i in range(KEPT + 50))
+    text = b"".join(
+        b"CUDA out of memory. Tried to allocate %d bytes.\n" % i for i in range(KEPT + 50)
+    )
     found = find_oom_messages(text)
     assert (len(found), found.total) == (KEPT, KEPT + 50)
     assert found[-1].tried_bytes == KEPT + 49
 
 
 def test_words_that_only_quote_the_error_are_no_error() -> None:
-    assert not find_oom_messages(b'    if "CUDA out of memory" in str(e):\n    except torch.cuda.OutOfMemoryError:\n')
+    assert not find_oom_messages(
+        b'    if "CUDA out of memory" in str(e):\n    except torch.cuda.OutOfMemoryError:\n'
+    )
 
 
 def test_pinning_shows_in_the_lines_before() -> None:
@@ -202,7 +245,11 @@ def test_pinning_shows_in_the_lines_before() -> None:
 
 def test_shared_recordings_parse_and_agree_with_their_own_statistics() -> None:
     folder = Path(__file__).parents[3] / "shared" / "data"
-    files = [path for path in sorted(folder.glob("**/*.json")) if '"oom_message"' in path.read_text("utf-8")]
+    files = [
+        path
+        for path in sorted(folder.glob("**/*.json"))
+        if '"oom_message"' in path.read_text("utf-8")
+    ]
     if not files:
         pytest.skip("the shared recordings are not beside this checkout")
     for path in files:
@@ -221,14 +268,24 @@ def test_shared_recordings_parse_and_agree_with_their_own_statistics() -> None:
                 ("allowed_bytes", "device_allocated"),
                 ("free_bytes", "device_free"),
             ):
-                assert abs(getattr(message, name) - truth["oom"][key]) <= message.slack(name), (path, name)
+                assert abs(getattr(message, name) - truth["oom"][key]) <= message.slack(name), (
+                    path,
+                    name,
+                )
         stats = truth["stats"]
         assert message.reserved_bytes is not None
         assert message.live_bytes is not None
-        assert message.reserved_bytes <= stats["reserved_bytes.all.peak"] + message.slack("reserved_bytes"), path
+        assert message.reserved_bytes <= stats["reserved_bytes.all.peak"] + message.slack(
+            "reserved_bytes"
+        ), path
         slack = message.slack("allocated_bytes", "private_pool_bytes")
         assert message.live_bytes <= stats["allocated_bytes.all.peak"] + slack, path
-        if path.name in ("fuzz11cap__c1.json", "fuzz11cap__c4.json", "fuzz11cap__c9.json", "oom_train.json"):
+        if path.name in (
+            "fuzz11cap__c1.json",
+            "fuzz11cap__c4.json",
+            "fuzz11cap__c9.json",
+            "oom_train.json",
+        ):
             # These fail at their peak: the printed figure less the private pools is the live bytes.
             assert abs(message.live_bytes - stats["allocated_bytes.all.peak"]) <= slack, path
 

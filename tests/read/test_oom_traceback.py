@@ -1,4 +1,6 @@
-"""The user's line in the traceback above an out-of-memory error, in every form that a log has it, or none."""
+"""The user's line in the traceback above an out-of-memory error, in every form that a log has
+it, or none.
+"""
 
 from __future__ import annotations
 
@@ -187,9 +189,12 @@ NONE = {
     "one that ended before": PLAIN.replace(ERROR, "ValueError: bad") + "step 7\n" + ERROR,
     "one that ended just before": PLAIN.replace(ERROR, "ValueError: bad") + ERROR,
     "another rank's": prefixed("[rank0]: ", PLAIN.replace(ERROR + "\n", "")) + "[rank1]: " + ERROR,
-    "the message as code": PLAIN.replace("loss = step(", f'raise RuntimeError("{ERROR}")').replace(ERROR + "\n", "x\n"),
+    "the message as code": PLAIN.replace("loss = step(", f'raise RuntimeError("{ERROR}")').replace(
+        ERROR + "\n", "x\n"
+    ),
     "one line of JSON": '{"msg": "' + PLAIN.replace('"', '\\"').replace("\n", "\\n") + '"}\n' * 2,
-    "faulthandler's": 'Current thread 0x1 (most recent call first):\n  File "train.py", line 3 in f\n' + ERROR,
+    "faulthandler's": 'Current thread 0x1 (most recent call first):\n  File "train.py", line 3 in f\n'
+    + ERROR,
     "Ray's, only libraries": RAY.replace("/root/train.py", f"{TORCH}/x.py"),
     "a broken box": RICH.replace(":77 in main", "x" * 30).replace("/home", "/home/abc"),
 }
@@ -212,9 +217,13 @@ def test_where_no_line_of_the_users_belongs_to_the_failure_none_is_named(case: s
 def test_ranks_whose_lines_are_mixed_keep_their_own(seed: int, ranks: int) -> None:
     """The lines of each rank stay in order; a slow oracle is the text of each alone."""
     texts = [
-        PLAIN.replace("line 120", f"line {rank + 1}").replace("2.00 GiB", f"{rank + 1}.00 GiB") for rank in range(ranks)
+        PLAIN.replace("line 120", f"line {rank + 1}").replace("2.00 GiB", f"{rank + 1}.00 GiB")
+        for rank in range(ranks)
     ]
-    lines = [prefixed(f"[rank{rank}]: ", text).splitlines(keepends=True) for rank, text in enumerate(texts)]
+    lines = [
+        prefixed(f"[rank{rank}]: ", text).splitlines(keepends=True)
+        for rank, text in enumerate(texts)
+    ]
     order = [rank for rank in range(ranks) for _ in lines[rank]]
     random.Random(seed).shuffle(order)
     mixed = "".join(lines[rank].pop(0) for rank in order)
@@ -238,7 +247,9 @@ def test_what_python_prints_is_read_as_it_is_meant(tmp_path: Path) -> None:
                 call(depth)  # type: ignore[operator]
             except (MemoryError, RuntimeError):
                 text = python_traceback.format_exc()
-            assert find_oom_messages(text.encode())[-1].frame == Frame(str(program), 4, "fail"), text
+            assert find_oom_messages(text.encode())[-1].frame == Frame(str(program), 4, "fail"), (
+                text
+            )
 
 
 PIECES = (
@@ -255,14 +266,20 @@ def test_pieces_in_any_order_never_raise(pieces: list[str]) -> None:
     find_oom_messages("".join(pieces).encode())
 
 
-@pytest.mark.parametrize("piece", [piece.strip("\n") + end for piece in PIECES for end in ("", "\n") if piece.strip()])
+@pytest.mark.parametrize(
+    "piece", [piece.strip("\n") + end for piece in PIECES for end in ("", "\n") if piece.strip()]
+)
 def test_time_is_linear_on_texts_made_to_be_slow(piece: str) -> None:
-    check_time_is_linear(lambda size: f"{PIECES[0]}{piece * (size // len(piece))}\n{ERROR}".encode(), 20_000)
+    check_time_is_linear(
+        lambda size: f"{PIECES[0]}{piece * (size // len(piece))}\n{ERROR}".encode(), 20_000
+    )
 
 
 def test_a_thousand_ranks_are_followed_and_more_are_bounded() -> None:
     began = time.process_time()
-    heads = "".join(f"[rank{rank}]: {line}\n" for line in PLAIN.splitlines()[:4] for rank in range(6000))
+    heads = "".join(
+        f"[rank{rank}]: {line}\n" for line in PLAIN.splitlines()[:4] for rank in range(6000)
+    )
     found = find_oom_messages((heads + f"[rank5999]: {ERROR}\n[rank0]: {ERROR}\n").encode())
     assert [message.frame for message in found] == [Frame("/root/train.py", 131, "<module>"), None]
     assert time.process_time() - began < 10

@@ -1,4 +1,6 @@
-"""Profiler traces: kineto's JSON of today and of old, other JSON left alone, hostile and truncated files."""
+"""Profiler traces: kineto's JSON of today and of old, other JSON left alone, hostile and
+truncated files.
+"""
 
 import io
 import json
@@ -7,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kineto import BASE_US, MIB, PID, Kineto, read, read_gz, training
+from support.kineto import BASE_US, MIB, PID, Kineto, read, read_gz, training
 from vramlens.errors import NotARecording, UnsafeInput
 from vramlens.read.profiler_trace import read_profiler_trace
 from vramlens.trace.profile import NONE, Kind, MemoryDevice, ProfilerTrace
@@ -16,7 +18,11 @@ TRAIN = Path(__file__).parents[1] / "data" / "profiler" / "train.json.gz"
 
 
 def kinds(trace):
-    return {kind.name: int((trace.spans.kind == kind).sum()) for kind in Kind if (trace.spans.kind == kind).any()}
+    return {
+        kind.name: int((trace.spans.kind == kind).sum())
+        for kind in Kind
+        if (trace.spans.kind == kind).any()
+    }
 
 
 def test_a_trace_as_kineto_writes_it():
@@ -67,22 +73,59 @@ def test_what_a_failed_request_leaves():
 
 
 def old_event(**changes):
-    """As kineto wrote them in 2021 (PyTorch 1.9): other categories, ids in small letters, threads as text."""
-    event = {"ph": "X", "cat": "Operator", "name": "aten::add", "pid": PID, "tid": str(PID), "ts": 1623142623460111}
-    event |= {"dur": 25, "args": {"Device": PID, "External id": 2, "Trace name": "PyTorch Profiler"}}
+    """As kineto wrote them in 2021 (PyTorch 1.9): other categories, ids in small letters,
+    threads as text.
+    """
+    event = {
+        "ph": "X",
+        "cat": "Operator",
+        "name": "aten::add",
+        "pid": PID,
+        "tid": str(PID),
+        "ts": 1623142623460111,
+    }
+    event |= {
+        "dur": 25,
+        "args": {"Device": PID, "External id": 2, "Trace name": "PyTorch Profiler"},
+    }
     return event | changes
 
 
 def old_trace():
     runtime = {"cbid": 211, "correlation": 9, "external id": 2, "external ts": 1623142623460111}
-    kernel = {"queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": 9, "external id": 2}
+    kernel = {
+        "queued": 0,
+        "device": 0,
+        "context": 1,
+        "stream": 7,
+        "correlation": 9,
+        "external id": 2,
+    }
     return [
         old_event(),
         old_event(name="ProfilerStep#5", ts=1623142623460100, dur=100),
         old_event(cat="Runtime", name="cudaLaunchKernel", ts=1623142623460115, dur=5, args=runtime),
-        old_event(cat="Kernel", name="k", pid=0, tid="stream 7", ts=1623142623460130, dur=7, args=kernel),
-        old_event(cat="Memcpy", name="Memcpy HtoD", pid=0, tid="stream 7", ts=1623142623460140, dur=7, args=kernel),
-        old_event(cat="Memset", name="Memset", pid=0, tid="stream 7", ts=1623142623460150, dur=7, args=kernel),
+        old_event(
+            cat="Kernel", name="k", pid=0, tid="stream 7", ts=1623142623460130, dur=7, args=kernel
+        ),
+        old_event(
+            cat="Memcpy",
+            name="Memcpy HtoD",
+            pid=0,
+            tid="stream 7",
+            ts=1623142623460140,
+            dur=7,
+            args=kernel,
+        ),
+        old_event(
+            cat="Memset",
+            name="Memset",
+            pid=0,
+            tid="stream 7",
+            ts=1623142623460150,
+            dur=7,
+            args=kernel,
+        ),
         {"ph": "i", "s": "t", "name": "[memory]", "pid": PID, "tid": PID, "ts": 1623142623460121}
         | {"args": {"Device Type": 1, "Device Id": 0, "Bytes": 512}},
     ]
@@ -90,7 +133,14 @@ def old_trace():
 
 def test_a_trace_of_2021():
     trace = read(json.dumps({"schemaVersion": 1, "traceEvents": old_trace()}))
-    assert kinds(trace) == {"OPERATOR": 1, "REGION": 1, "RUNTIME": 1, "KERNEL": 1, "COPY": 1, "FILL": 1}
+    assert kinds(trace) == {
+        "OPERATOR": 1,
+        "REGION": 1,
+        "RUNTIME": 1,
+        "KERNEL": 1,
+        "COPY": 1,
+        "FILL": 1,
+    }
     assert trace.resolution_ns == 1000  # whole microseconds
     (kernel,) = trace.spans.of((Kind.KERNEL,))
     assert (trace.spans.external[kernel], trace.spans.correlation[kernel]) == (2, 9)
@@ -102,7 +152,17 @@ def test_a_trace_of_2021():
 
 
 def test_the_profiler_without_kineto_writes_a_bare_array():
-    events = [{"name": "aten::add", "ph": "X", "ts": 1.5, "dur": 2.0, "tid": 1, "pid": "CPU functions", "args": {}}]
+    events = [
+        {
+            "name": "aten::add",
+            "ph": "X",
+            "ts": 1.5,
+            "dur": 2.0,
+            "tid": 1,
+            "pid": "CPU functions",
+            "args": {},
+        }
+    ]
     trace = read(json.dumps(events))
     assert kinds(trace) == {"OPERATOR": 1}
 
@@ -138,7 +198,15 @@ def test_other_json_comes_back_untouched(data):
 
 
 def test_a_chrome_trace_of_another_program_is_refused():
-    event = {"ph": "X", "cat": "devtools.timeline", "name": "Paint", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    event = {
+        "ph": "X",
+        "cat": "devtools.timeline",
+        "name": "Paint",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 2,
+    }
     with pytest.raises(NotARecording, match=r"^x\.json: is a Chrome trace"):
         read(json.dumps({"traceEvents": [event]}), "x.json")
 
@@ -214,7 +282,9 @@ def test_events_of_any_other_type_are_left_out():
 
 
 def test_a_value_too_deep_is_refused():
-    text = training().text().replace('"kernel"', '"kernel", "x": ' + "[" * 100_000 + "]" * 100_000, 1)
+    text = (
+        training().text().replace('"kernel"', '"kernel", "x": ' + "[" * 100_000 + "]" * 100_000, 1)
+    )
     with pytest.raises(UnsafeInput, match=r"^trace\.json: JSON nested too deeply"):
         read(text)
 
@@ -243,4 +313,6 @@ def test_times_do_not_depend_on_the_base():
     for made in (starts, later := Kineto(BASE_US)):
         made.op("a", 1.001, 5.002)
         made.op("b", 2.5, 0.25)
-    assert later.read().spans.start_ns.tolist() == pytest.approx(starts.read().spans.start_ns.tolist(), abs=1)
+    assert later.read().spans.start_ns.tolist() == pytest.approx(
+        starts.read().spans.start_ns.tolist(), abs=1
+    )

@@ -1,4 +1,6 @@
-"""Snapshots of every age and shape, against the oracle and against what the allocator itself said."""
+"""Snapshots of every age and shape, against the oracle and against what the allocator itself
+said.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import oracle
-from oracle import MIB
-from recordings import (
+from support import oracle
+from support.oracle import MIB
+from support.recordings import (
     ALL,
     DATA,
     block,
@@ -54,7 +56,9 @@ def test_peaks_are_those_of_memory_stats(name: str) -> None:
     assert trace.main_device is not None
     device = trace.devices[trace.main_device]
     stats = truth_of(name)["stats"]
-    told = {counter: stats[key] for counter in COUNTERS if (key := f"{counter}_bytes.all.peak") in stats}
+    told = {
+        counter: stats[key] for counter in COUNTERS if (key := f"{counter}_bytes.all.peak") in stats
+    }
     assert {"allocated", "reserved"} <= set(told)
     assert {counter: getattr(device, counter).peak_bytes for counter in told} == told
     assert device.orphan_events == 0
@@ -121,15 +125,24 @@ UNKNOWN += [
     {},
     (1, (2, [3])),
 ]
-UNKNOWN += [float("nan"), float("inf"), {"a": {"b": [1, 2.5, None]}}, {1: 2, (1, 2): 3, None: True, 1.5: 0}]
+UNKNOWN += [
+    float("nan"),
+    float("inf"),
+    {"a": {"b": [1, 2.5, None]}},
+    {1: 2, (1, 2): 3, None: True, 1.5: 0},
+]
 
 
 @pytest.mark.parametrize("unknown", UNKNOWN, ids=lambda value: repr(value)[:30])
 def test_unknown_fields_are_kept(unknown: Any) -> None:
     value = snapshot(history(new=unknown), end(new=unknown), new=unknown)
     value["segments"][0]["newer"] = unknown
-    value["external_annotations"] = [{"stage": "START", "name": "a", "device": 0, "time_us": 1, "new": unknown}]
-    value["device_traces"][0][1]["frames"] = [{"filename": "f", "line": 1, "name": "n", "fx_node_op": unknown}]
+    value["external_annotations"] = [
+        {"stage": "START", "name": "a", "device": 0, "time_us": 1, "new": unknown}
+    ]
+    value["device_traces"][0][1]["frames"] = [
+        {"filename": "f", "line": 1, "name": "n", "fx_node_op": unknown}
+    ]
     check(value)
 
 
@@ -162,7 +175,10 @@ def test_a_field_with_many_values_is_read_in_time() -> None:
 )
 def test_known_fields_of_the_wrong_type(key: str, wrong: Any) -> None:
     check(
-        snapshot([event("snapshot"), event("snapshot") | {key: wrong}, event("oom") | {key: wrong}], end()),
+        snapshot(
+            [event("snapshot"), event("snapshot") | {key: wrong}, event("oom") | {key: wrong}],
+            end(),
+        ),
         lifetimes=False,
     )
 
@@ -173,14 +189,32 @@ def test_known_fields_of_the_wrong_type_in_the_state(wrong: Any) -> None:
         value = snapshot([], end())
         value["segments"][0]["blocks"][1][key] = wrong
         check(value, lifetimes=False)
-    for key in ("device", "address", "stream", "segment_type", "segment_pool_id", "is_expandable", "frames"):
+    for key in (
+        "device",
+        "address",
+        "stream",
+        "segment_type",
+        "segment_pool_id",
+        "is_expandable",
+        "frames",
+    ):
         value = snapshot([], end())
         value["segments"][0][key] = wrong
         check(value, lifetimes=False)
     for key in ("filename", "line", "name"):
-        value = snapshot(history(frames=[{"filename": "f", "line": 1, "name": "n"} | {key: wrong}]), end())
+        value = snapshot(
+            history(frames=[{"filename": "f", "line": 1, "name": "n"} | {key: wrong}]), end()
+        )
         check(value)
-    check(snapshot([], [], external_annotations=[{"stage": wrong, "name": wrong, "device": wrong, "time_us": wrong}]))
+    check(
+        snapshot(
+            [],
+            [],
+            external_annotations=[
+                {"stage": wrong, "name": wrong, "device": wrong, "time_us": wrong}
+            ],
+        )
+    )
 
 
 def test_before_pytorch_2_0() -> None:
@@ -193,10 +227,20 @@ def test_before_pytorch_2_0() -> None:
             "history": [{"addr": BASE, "real_size": 4, "frames": frames}],
         },
         {"size": 1024, "state": "inactive"},
-        {"size": 2048, "state": "active_allocated", "history": [{"addr": BASE + 1536, "real_size": 2000}]},
+        {
+            "size": 2048,
+            "state": "active_allocated",
+            "history": [{"addr": BASE + 1536, "real_size": 2000}],
+        },
         {"size": 4096, "state": "active_awaiting_free"},
     ]
-    plain = {"device": 0, "address": BASE, "total_size": 2 * MIB, "stream": 0, "segment_type": "small"}
+    plain = {
+        "device": 0,
+        "address": BASE,
+        "total_size": 2 * MIB,
+        "stream": 0,
+        "segment_type": "small",
+    }
     value = [plain | {"blocks": blocks}, plain | {"address": BASE + (1 << 30), "blocks": []}]
     check(value)
     device = read(pickle.dumps(value)).devices[0]
@@ -216,7 +260,14 @@ def test_a_segment_without_blocks_after_blocks_without_address() -> None:
 
 
 def test_a_failed_request_has_no_address() -> None:
-    failed = {"action": "oom", "device_free": 77, "size": 512, "stream": 3, "time_us": 5, "frames": []}
+    failed = {
+        "action": "oom",
+        "device_free": 77,
+        "size": 512,
+        "stream": 3,
+        "time_us": 5,
+        "frames": [],
+    }
     check(snapshot([*history(), failed, failed | {"device_free": None}], end()))
     device = read(pickle.dumps(snapshot([*history(), failed], end()))).devices[0]
     assert [(f.event, f.device_free_bytes, f.stream) for f in device.out_of_memory] == [(5, 77, 3)]
@@ -227,7 +278,9 @@ def test_events_without_frames_or_time() -> None:
     for item in events:
         del item["frames"], item["time_us"], item["compile_context"]
     check(snapshot(events, end()))
-    assert set(read(pickle.dumps(snapshot(events, end()))).devices[0].events.stack.tolist()) == {NO_STACK}
+    assert set(read(pickle.dumps(snapshot(events, end()))).devices[0].events.stack.tolist()) == {
+        NO_STACK
+    }
 
 
 @pytest.mark.parametrize("state", oracle.PENDING)
@@ -303,7 +356,11 @@ def test_pinned_host_memory() -> None:
 
 
 def test_the_ring_buffer_overflowed() -> None:
-    value = snapshot(history()[3:], end(), allocator_settings={"trace_alloc_overflowed": True, "max_split_size": -1})
+    value = snapshot(
+        history()[3:],
+        end(),
+        allocator_settings={"trace_alloc_overflowed": True, "max_split_size": -1},
+    )
     check(value)
     trace = read(pickle.dumps(value))
     assert not trace.complete
@@ -326,14 +383,18 @@ def test_names_that_rows_have_at_the_top_level() -> None:
 
 
 def test_text_that_is_no_utf8() -> None:
-    data = pickle.dumps(snapshot(history(frames=[{"filename": "XYZ.py", "line": 1, "name": "f"}]), end()), 4)
+    data = pickle.dumps(
+        snapshot(history(frames=[{"filename": "XYZ.py", "line": 1, "name": "f"}]), end()), 4
+    )
     trace = read(data.replace(b"XYZ.py", b"X\xff\xfe.py"))
     assert "X��.py" in {trace.stacks.frame(i).file for i in range(len(trace.stacks.frame_file))}
 
 
 def test_a_field_given_twice_counts_the_last_time() -> None:
     data = pickle.dumps(snapshot([event("snapshot", addr=1), event("snapshot", addr=2)], []), 2)
-    twice = data.replace(b"K\x02", b"K\x02s}", 1)  # no longer a pickle: the dict is closed too early
+    twice = data.replace(
+        b"K\x02", b"K\x02s}", 1
+    )  # no longer a pickle: the dict is closed too early
     with pytest.raises(NotARecording):
         read(twice)
     keys = b"(" + b"".join(
@@ -344,7 +405,9 @@ def test_a_field_given_twice_counts_the_last_time() -> None:
     assert read(made).devices[0].events.size.tolist() == [2]
 
 
-@pytest.mark.parametrize("value", [[1, 2], "text", 7, None, {}, {"a": 1}, (1, 2), [], {"segments_": []}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [[1, 2], "text", 7, None, {}, {"a": 1}, (1, 2), [], {"segments_": []}], ids=repr
+)
 def test_other_pickles(value: Any) -> None:
     with pytest.raises(NotARecording, match="not a PyTorch memory snapshot"):
         read(pickle.dumps(value))

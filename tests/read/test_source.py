@@ -12,9 +12,7 @@ import pytest
 from vramlens.read.oom_text import find_oom_messages
 from vramlens.read.source import open_source
 
-ERROR = (
-    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 8.00 GiB of which 1.00 MiB is free."
-)
+ERROR = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 8.00 GiB of which 1.00 MiB is free."
 
 
 def kind_of(path: Path, content: bytes) -> str:

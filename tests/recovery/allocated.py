@@ -6,23 +6,38 @@ from typing import Any
 
 import torch
 
-from replay_oracle import SlowAllocator
-from vramlens.recovery.peak_fit import Probe
-from vramlens.recovery.scaled_requests import requests_of_snapshot
+from support.replay_oracle import SlowAllocator
+from vramlens.recovery.batch_size.peak_fit import Probe
+from vramlens.recovery.batch_size.scaled_requests import requests_of_snapshot
 
 
 class Allocated:
-    """A device with PyTorch's allocator (the slow one of the replay's tests), and what a step at a size asks of it.
+    """A device with PyTorch's allocator (the slow one of the replay's tests), and what a step at a
+    size asks of it.
 
-    A third of the persistent bytes are parameters, two are optimizer state, made in the first step; so many layers keep
-    an activation each, whose bytes are odd; a head as large as several of them comes last, and its gradient first.
+    A third of the persistent bytes are parameters, two are optimizer state, made in the first step;
+    so many layers keep an activation each, whose bytes are odd; a head as large as several of them
+    comes last, and its gradient first.
     """
 
     def __init__(
-        self, limit: int, parameters: int, layers: int, each: int, head: int, *, is_recorded: bool = False
+        self,
+        limit: int,
+        parameters: int,
+        layers: int,
+        each: int,
+        head: int,
+        *,
+        is_recorded: bool = False,
     ) -> None:
         self.is_recorded = is_recorded
-        self.limit, self.parameters, self.layers, self.each, self.head = limit, parameters, layers, each, head
+        self.limit, self.parameters, self.layers, self.each, self.head = (
+            limit,
+            parameters,
+            layers,
+            each,
+            head,
+        )
         self.persistent_bytes, self.gradient_bytes, self.failures = 3 * parameters, parameters, 0
 
     def close(self) -> None:
@@ -41,7 +56,9 @@ class Allocated:
 
         def phase() -> int:
             found = memory.peak_allocated
-            memory.peak_allocated = sum(p.size for one in memory.segments for p in one.pieces if p.taken)
+            memory.peak_allocated = sum(
+                p.size for one in memory.segments for p in one.pieces if p.taken
+            )
             return found
 
         try:
@@ -76,5 +93,11 @@ class Allocated:
         except torch.OutOfMemoryError:
             self.failures += 1
             return None
-        requests = requests_of_snapshot(memory.recording(""), size, 0, "2.11.0") if self.is_recorded else None
-        return Probe(size, *figures, 0, memory.peak_reserved, waste, memory.retries, requests=requests)
+        requests = (
+            requests_of_snapshot(memory.recording(""), size, 0, "2.11.0")
+            if self.is_recorded
+            else None
+        )
+        return Probe(
+            size, *figures, 0, memory.peak_reserved, waste, memory.retries, requests=requests
+        )

@@ -2,8 +2,9 @@
 
     PYTHONPATH=src python tests/recovery/gpu_check.py OUT [CASE ...]
 
-Each case runs in a process of its own, 120 seconds at most, and prints "right" or "WRONG" with what was measured; all of
-it is written to OUT/guard_check.json. The exit code is 0 where all are right, 1 where one is wrong, 2 without a GPU.
+Each case runs in a process of its own, 120 seconds at most, and prints "right" or "WRONG" with what
+was measured; all of it is written to OUT/guard_check.json. The exit code is 0 where all are right,
+1 where one is wrong, 2 without a GPU.
 
     plan           a plan for 60 % of a GPT's peak keeps its word in a fresh model; 10 % is refused in words
     place          weights that fit neither GPU alone run over two, each below its limit (two GPUs)
@@ -16,8 +17,9 @@ it is written to OUT/guard_check.json. The exit code is 0 where all are right, 1
     caching        the step of a GPT with and without the caching allocator: two figures, never wrong
     restart        vramlens run --restart-on-oom: a program that dies survives its second run with what it learned
 
-With --simulated among the words and no GPU, small versions run on benchmarks/guard_gpu.py's simulated device; those that
-need more than its counter are left out. Injected failures (step_backup, thousand) are said to be so; all others are real.
+With --simulated among the words and no GPU, small versions run on benchmarks/guard_gpu.py's
+simulated device; those that need more than its counter are left out. Injected failures
+(step_backup, thousand) are said to be so; all others are real.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ import torch
 from torch import nn
 
 import vramlens
-from vramlens.recovery.rollback import host_copy
+from vramlens.recovery.training.rollback import host_copy
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -68,7 +70,9 @@ PATIENCE_S = 120
 GIB = 1 << 30
 Found = dict[str, Any]
 # Layers, width, vocabulary, length and batch of the GPT that has to be made smaller.
-LAYERS, WIDTH, VOCABULARY, LENGTH, BATCH = (8, 768, 8192, 512, 16) if ON_GPU else (4, 64, 512, 64, 8)
+LAYERS, WIDTH, VOCABULARY, LENGTH, BATCH = (
+    (8, 768, 8192, 512, 16) if ON_GPU else (4, 64, 512, 64, 8)
+)
 # Of the GPT that fails a thousand times.
 SMALL = (2, 128, 256, 32, 8) if ON_GPU else (1, 64, 64, 12, 6)
 # Rows, their width, and the hidden width of the inference; rows of the largest of many requests.
@@ -76,7 +80,11 @@ ROWS, NARROW, WIDE, REQUEST = (65536, 1024, 16384, 8192) if ON_GPU else (512, 32
 
 
 def judged(checks: dict[str, bool], **figures: Any) -> Found:
-    return {"right": all(checks.values()), "wrong": [name for name, holds in checks.items() if not holds], **figures}
+    return {
+        "right": all(checks.values()),
+        "wrong": [name for name, holds in checks.items() if not holds],
+        **figures,
+    }
 
 
 def left_out(why: str) -> Found:
@@ -95,7 +103,9 @@ def device_allocations() -> int:
 
 
 def live_tensors() -> int:
-    """Tensors that Python can see; classes are compared, since some objects only pretend to have one."""
+    """Tensors that Python can see; classes are compared, since some objects only pretend to have
+    one.
+    """
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
@@ -138,7 +148,15 @@ def plan() -> Found:
 
     def planned(share: float) -> Any:
         model, optimizer = fresh()
-        return vramlens.plan(model, batch_of, next_token, optimizer, budget=int(share * peak), batch=BATCH, meter=METER)
+        return vramlens.plan(
+            model,
+            batch_of,
+            next_token,
+            optimizer,
+            budget=int(share * peak),
+            batch=BATCH,
+            meter=METER,
+        )
 
     found, impossible = planned(0.6), planned(0.1)
     cap(None)
@@ -170,7 +188,9 @@ def limit_gpus(size_bytes: float | None) -> None:
     torch.cuda.empty_cache()
     for index in range(2):
         total = torch.cuda.get_device_properties(index).total_memory
-        torch.cuda.set_per_process_memory_fraction(1.0 if size_bytes is None else size_bytes / total, index)
+        torch.cuda.set_per_process_memory_fraction(
+            1.0 if size_bytes is None else size_bytes / total, index
+        )
         torch.cuda.reset_peak_memory_stats(index)
 
 
@@ -188,7 +208,9 @@ def on_first(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.to("cuda:0") for name, tensor in batch.items()}
 
 
-def placed(model: nn.Module, batch: dict[str, torch.Tensor], limit: int, logits: Callable[[Any], Any]) -> Found:
+def placed(
+    model: nn.Module, batch: dict[str, torch.Tensor], limit: int, logits: Callable[[Any], Any]
+) -> Found:
     """A model over two GPUs, each with a limit, beside the same model on one GPU without."""
     model.eval()
     with torch.no_grad():
@@ -197,7 +219,9 @@ def placed(model: nn.Module, batch: dict[str, torch.Tensor], limit: int, logits:
     limit_gpus(limit)
     fits = fits_one_gpu(model)
     limit_gpus(limit)
-    placement = vramlens.place(model, batch, memory={0: f"{limit // MIB}MiB", 1: f"{limit // MIB}MiB"})
+    placement = vramlens.place(
+        model, batch, memory={0: f"{limit // MIB}MiB", 1: f"{limit // MIB}MiB"}
+    )
     for index in range(2):
         torch.cuda.reset_peak_memory_stats(index)
     weights = [torch.cuda.memory_allocated(index) for index in range(2)]
@@ -230,7 +254,12 @@ def place() -> Found:
         return left_out("one GPU" if ON_GPU else "no GPU")
 
     torch.manual_seed(0)
-    return placed(GPT(4096, 2048, 15), {"ids": torch.randint(0, 4096, (32, 64))}, 2 * GIB, lambda output: output)
+    return placed(
+        GPT(4096, 2048, 15),
+        {"ids": torch.randint(0, 4096, (32, 64))},
+        2 * GIB,
+        lambda output: output,
+    )
 
 
 def place_tied() -> Found:
@@ -252,8 +281,12 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(NARROW, WIDE), nn.GELU(), nn.Linear(WIDE, NARROW)).to(DEVICE)
 
 
-def chunked(model: nn.Module, x: torch.Tensor, limit: float, pool: bool) -> tuple[dict[str, bool], Found]:
-    """Inference that does not fit whole: beside the same chunks made by hand, and once more with what was kept."""
+def chunked(
+    model: nn.Module, x: torch.Tensor, limit: float, pool: bool
+) -> tuple[dict[str, bool], Found]:
+    """Inference that does not fit whole: beside the same chunks made by hand, and once more with
+    what was kept.
+    """
     calls: list[int] = []
 
     @vramlens.retry(pool=pool)
@@ -275,11 +308,19 @@ def chunked(model: nn.Module, x: torch.Tensor, limit: float, pool: bool) -> tupl
         "as chunks by hand": torch.equal(ours, by_hand),
         "the chunk is kept": calls == [chunk] * (len(x) // (chunk or len(x))),
     }
-    return checks, {"calls": first, "kept_calls": calls, "difference": float((ours - by_hand).abs().max())}
+    return checks, {
+        "calls": first,
+        "kept_calls": calls,
+        "difference": float((ours - by_hand).abs().max()),
+    }
 
 
-def requests(model: nn.Module, x: torch.Tensor, truth: list[torch.Tensor], pool: bool | None) -> Found:
-    """Requests of many sizes while other tensors, of other sizes, come and go; pool None: the truth is noted."""
+def requests(
+    model: nn.Module, x: torch.Tensor, truth: list[torch.Tensor], pool: bool | None
+) -> Found:
+    """Requests of many sizes while other tensors, of other sizes, come and go; pool None: the
+    truth is noted.
+    """
     chance, sizes = random.Random(0), random.Random(1)
     others: list[torch.Tensor] = []
 
@@ -305,7 +346,10 @@ def requests(model: nn.Module, x: torch.Tensor, truth: list[torch.Tensor], pool:
         else:
             equal = equal and torch.equal(seen, truth[number])
         unit = MIB if ON_GPU else 64
-        others += [torch.zeros(chance.randint(1, 64) * unit, dtype=torch.uint8, device=DEVICE) for _ in range(3)]
+        others += [
+            torch.zeros(chance.randint(1, 64) * unit, dtype=torch.uint8, device=DEVICE)
+            for _ in range(3)
+        ]
         while len(others) > 20:
             others.pop(chance.randrange(len(others)))
     return {
@@ -380,7 +424,9 @@ def deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def four_steps(foreach: bool | None, fails: bool, **options: Any) -> tuple[dict[str, torch.Tensor], Any, str]:
+def four_steps(
+    foreach: bool | None, fails: bool, **options: Any
+) -> tuple[dict[str, torch.Tensor], Any, str]:
     """Parameters after four guarded steps, the guard, and the error that ended them."""
     layers, width, vocabulary, length, size = SMALL
     model = gpt(layers, width, vocabulary)
@@ -405,7 +451,8 @@ def step_backup() -> Found:
         truth, _, _ = four_steps(False, False)
         again, _, _ = four_steps(False, False)
         ours, watch, failed = four_steps(False, True, step_backup=True)
-        # By default parameters are stepped together; after a failure one by one, which may round otherwise.
+        # By default parameters are stepped together; after a failure one by one, which may round
+        # otherwise.
         together, _, _ = four_steps(None, False)
         default, other, failed_too = four_steps(None, True, step_backup=True)
         _, stopped, text = four_steps(False, True)
@@ -433,9 +480,13 @@ def step_backup() -> Found:
 
 
 def noisy(size: int, seed: int, vocabulary: int, length: int) -> dict[str, torch.Tensor]:
-    """Half of the labels can be learned, the other half cannot: the loss falls, but never to where rounding counts."""
+    """Half of the labels can be learned, the other half cannot: the loss falls, but never to
+    where rounding counts.
+    """
     generator = torch.Generator().manual_seed(seed)
-    ids, other = (torch.randint(0, vocabulary, (size, length), generator=generator) for _ in range(2))
+    ids, other = (
+        torch.randint(0, vocabulary, (size, length), generator=generator) for _ in range(2)
+    )
     labels = torch.where(torch.rand(size, length, generator=generator) < 0.5, ids, other)
     for index in range(size):
         labels[index, : (index * 3 + seed) % (length - 1)] = -100
@@ -465,7 +516,9 @@ def thousand() -> Found:
     cap(None)
     model, optimizer = made()
     watch = vramlens.guard(model, optimizer, order=("split",), step_backup=True, meter=METER)
-    watch.verify(noisy(size, 0, vocabulary, length), next_token)  # its own calls are none to be failed
+    watch.verify(
+        noisy(size, 0, vocabulary, length), next_token
+    )  # its own calls are none to be failed
     phases = ("forward", "backward", "step")
     raised, ours, marks = dict.fromkeys(phases, 0), [], []
     began = time.monotonic()
@@ -497,8 +550,12 @@ def thousand() -> Found:
 def real_failures() -> Found:
     steps, size, longest = (200, 48, 256) if ON_GPU else (30, 12, 64)
     chance = random.Random(0)
-    # The longest first: a failure leaves the peak counter high, so the guard cannot foresee those that follow.
-    lengths = [longest, *(chance.randrange(longest // 4, longest + 1, longest // 32) for _ in range(steps - 1))]
+    # The longest first: a failure leaves the peak counter high, so the guard cannot foresee those
+    #     that follow.
+    lengths = [
+        longest,
+        *(chance.randrange(longest // 4, longest + 1, longest // 32) for _ in range(steps - 1)),
+    ]
 
     def batch(number: int, length: int) -> dict[str, torch.Tensor]:
         return ragged(size, number, length=length)
@@ -562,7 +619,9 @@ def real_failures() -> Found:
 
 
 def step_time() -> Found:
-    """The milliseconds of a training step, and the share of one that cudaMalloc and cudaFree take; for ``caching``."""
+    """The milliseconds of a training step, and the share of one that cudaMalloc and cudaFree
+    take; for ``caching``.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     model = gpt(6, 512, 8192)
@@ -646,7 +705,9 @@ def restart() -> Found:
     layers, width, vocabulary, length, size = 8, WIDTH, VOCABULARY, 2 * LENGTH, 4
     model = gpt(layers, width, vocabulary)
     batch = ragged(size, 0, vocabulary, length)
-    batch["labels"] = batch["ids"].clone()  # none is ignored: parts weigh alike, which no check is there to find out
+    batch["labels"] = batch[
+        "ids"
+    ].clone()  # none is ignored: parts weigh alike, which no check is there to find out
     peak = peak_of_step(model, torch.optim.AdamW(model.parameters(), lr=1e-4), batch)
     with torch.no_grad():
         loss = float(next_token(gpt(layers, width, vocabulary), batch))
@@ -716,16 +777,26 @@ def main(words: list[str]) -> int:
         one(words[1])
         return 0
     if not ON_GPU and "--simulated" not in words:
-        print("gpu_check.py needs a CUDA GPU, two for its case place; --simulated runs small versions without")
+        print(
+            "gpu_check.py needs a CUDA GPU, two for its case place; --simulated runs small versions without"
+        )
         return 2
     words = [word for word in words if word != "--simulated"]
     if not words or not CASES.keys() >= set(words[1:]):
         print(f"usage: gpu_check.py OUT [CASE ...], of {', '.join(CASES)}")
         return 2
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "VRAMLENS_MICRO_BATCH", "VRAMLENS_SPLIT_FILE"):
+    for name in (
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "VRAMLENS_MICRO_BATCH",
+        "VRAMLENS_SPLIT_FILE",
+    ):
         os.environ.pop(name, None)  # no expandable segments, nothing learned before
     os.makedirs(words[0], exist_ok=True)
-    results: Found = {"device": torch.cuda.get_device_name() if ON_GPU else "simulated", "torch": torch.__version__}
+    results: Found = {
+        "device": torch.cuda.get_device_name() if ON_GPU else "simulated",
+        "torch": torch.__version__,
+    }
     right = []
     for name in words[1:] or CASES:
         began = time.monotonic()

@@ -16,7 +16,9 @@ from vramlens.recovery.drill import inject_oom
 from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
 
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]) -> None:
+def step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
+) -> None:
     mean_loss(model, batch).backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -29,7 +31,9 @@ def test_the_third_fails_and_no_other(phase: str) -> None:
     with inject_oom(phase, at=3) as drill:
         for number in range(1, 6):
             if number == 3:
-                with pytest.raises(torch.OutOfMemoryError, match=rf"Tried to allocate 2.00 GiB.*{phase} 3\]"):
+                with pytest.raises(
+                    torch.OutOfMemoryError, match=rf"Tried to allocate 2.00 GiB.*{phase} 3\]"
+                ):
                     step(model, optimizer, batch)
             else:
                 step(model, optimizer, batch)
@@ -69,7 +73,9 @@ def test_a_step_fails_half_way_as_the_known_bugs_do() -> None:
     mean_loss(model, batch).backward()
     with inject_oom("step"), pytest.raises(torch.OutOfMemoryError):
         optimizer.step()
-    with pytest.raises(KeyError, match="exp_avg_sq"):  # a plain retry after a failure in the first step
+    with pytest.raises(
+        KeyError, match="exp_avg_sq"
+    ):  # a plain retry after a failure in the first step
         optimizer.step()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     optimizer.step()
@@ -139,7 +145,9 @@ def test_several_and_every() -> None:
             model(batch)
 
 
-@pytest.mark.parametrize(("phase", "options"), [("later", {}), ("step", {"at": 0}), ("step", {"every": 0})])
+@pytest.mark.parametrize(
+    ("phase", "options"), [("later", {}), ("step", {"at": 0}), ("step", {"every": 0})]
+)
 def test_nonsense_is_refused(phase: str, options: dict[str, int]) -> None:
     with pytest.raises(UsageError), inject_oom(phase, **options):
         pass

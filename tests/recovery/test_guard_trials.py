@@ -1,4 +1,6 @@
-"""The guard's word: each step equals the plain program's, or is refused in words, whatever changes or fails."""
+"""The guard's word: each step equals the plain program's, or is refused in words, whatever
+changes or fails.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from recovery.test_guard_refusals import contrastive, mlp, pairs, sgd, squared
 from torch import nn
 
-from recovery.test_guard_refusals import contrastive, mlp, pairs, sgd, squared
 from vramlens.recovery import guard, inject_oom
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "guard_trials.py"
@@ -85,7 +87,10 @@ def test_a_number_that_the_loss_counts_is_put_back_and_not_counted_twice() -> No
 
     watch = guard(model, sgd(model), order=("split",))
     watch.step(pairs(), loss_fn)
-    with inject_oom("forward"), pytest.raises(torch.OutOfMemoryError, match="loss_fn changes state"):
+    with (
+        inject_oom("forward"),
+        pytest.raises(torch.OutOfMemoryError, match="loss_fn changes state"),
+    ):
         watch.step(pairs(), loss_fn)
     assert state["calls"] == 1
 

@@ -1,4 +1,6 @@
-"""Meters: PyTorch's own recording is used for a probe and then left as it was, whatever happens in between."""
+"""Meters: PyTorch's own recording is used for a probe and then left as it was, whatever happens
+in between.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from recordings import event, snapshot
 from recovery.training import mean_loss, net
+from support.recordings import event, snapshot
 from vramlens.recovery import meters
+from vramlens.recovery.batch_size.probe import Prober
+from vramlens.recovery.batch_size.scaled_requests import StepRequests
 from vramlens.recovery.meters import CountingMeter, CudaMeter
-from vramlens.recovery.probing import Prober
-from vramlens.recovery.scaled_requests import StepRequests
 
 
 class History:
@@ -61,7 +63,9 @@ class NotingMeter(CountingMeter):
         self._gpu.stop_noting()
 
 
-def probed(history: History, monkeypatch: pytest.MonkeyPatch, fails: BaseException | None = None) -> Any:
+def probed(
+    history: History, monkeypatch: pytest.MonkeyPatch, fails: BaseException | None = None
+) -> Any:
     """A probe; ``fails``: what its last step raises."""
     steps = []
 
@@ -73,7 +77,9 @@ def probed(history: History, monkeypatch: pytest.MonkeyPatch, fails: BaseExcepti
         return {"ids": ids, "labels": ids}
 
     with NotingMeter(history, monkeypatch) as meter:
-        return Prober(net(torch.float32, width=16, vocabulary=64, blocks=1), mean_loss, None, meter).probe(2, batch)
+        return Prober(
+            net(torch.float32, width=16, vocabulary=64, blocks=1), mean_loss, None, meter
+        ).probe(2, batch)
 
 
 def test_a_probe_is_recorded_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,14 +116,18 @@ def test_somebody_elses_recording_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
     assert (history.is_on, history.snapshots) == (True, 0)
 
 
-def test_an_allocator_without_a_history_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocator_without_a_history_is_measured_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     history = History(start=RuntimeError("cudaMallocAsync does not yet support recordHistory"))
     assert probed(history, monkeypatch).requests is None
     assert history.snapshots == 0
 
 
 def test_a_full_recording_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Activations that were made before its first event would count as memory from before: they would not grow."""
+    """Activations that were made before its first event would count as memory from before: they
+    would not grow.
+    """
     monkeypatch.setattr(meters, "_MOST_EVENTS", 2)
     shown = snapshot([event("alloc", number << 30, 512) for number in (1, 2)], [])
     assert probed(History(shown=shown), monkeypatch).requests is None

@@ -1,4 +1,6 @@
-"""The curve of a what-if against the same programs recorded under those settings, and where it ends."""
+"""The curve of a what-if against the same programs recorded under those settings, and where it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from recordings import data_of, read
+from support.recordings import data_of, read
 from vramlens.replay import Proven, WhatIf, prove
 from vramlens.replay.what_if import ask, question
 from vramlens.trace import Action
@@ -75,8 +77,12 @@ def test_it_goes_on_to_the_end_where_the_program_gets_past_its_failure() -> None
 
 
 def test_the_most_within_an_event_is_kept() -> None:
-    """A request may give segments back one by one before it is served: both ends of that are there."""
-    curve = asked("recordings/gpt_varlen", "garbage_collection_threshold:0.6,max_split_size_mb:64", 6000 * MIB).curve
+    """A request may give segments back one by one before it is served: both ends of that are
+    there.
+    """
+    curve = asked(
+        "recordings/gpt_varlen", "garbage_collection_threshold:0.6,max_split_size_mb:64", 6000 * MIB
+    ).curve
     assert curve is not None
     twice = np.flatnonzero(np.diff(curve.event) == 0)
     assert len(twice)
@@ -86,6 +92,7 @@ def test_the_most_within_an_event_is_kept() -> None:
 
 def test_none_is_made_unless_it_is_asked_for() -> None:
     found = proven("recordings/gpt_varlen")
-    assert [row.curve for row in ask(found, [question(found, conf) for conf in (None, EXPANDABLE)], quick=True)] == [
-        None
-    ] * 2
+    assert [
+        row.curve
+        for row in ask(found, [question(found, conf) for conf in (None, EXPANDABLE)], quick=True)
+    ] == [None] * 2

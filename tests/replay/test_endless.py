@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recordings import DATA
+from support.recordings import DATA
 from vramlens._native import Replay
 from vramlens.errors import InputError
 
 _TYPES = {
-    **dict.fromkeys(("action", "emptied", "row_scratch", "row_pending", "base_mapped", "base_small"), np.uint8),
+    **dict.fromkeys(
+        ("action", "emptied", "row_scratch", "row_pending", "base_mapped", "base_small"), np.uint8
+    ),
     **dict.fromkeys(("allocation",), np.int32),
     **dict.fromkeys(("row_born",), np.int64),
     **dict.fromkeys(("released_pool", "row_pool", "base_pool"), np.uint32),
@@ -41,10 +43,14 @@ def replay_file(path: str) -> None:
 
 
 def test_a_block_freed_at_once_while_pending_ends() -> None:
-    """Found by fuzz_replay: the block was free and pending at once, and its neighbours became a ring."""
+    """Found by fuzz_replay: the block was free and pending at once, and its neighbours became a
+    ring.
+    """
     source = DATA / "hostile" / "freed_at_once_while_pending.json"
     code = f"import test_endless; test_endless.replay_file({str(source)!r})"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    }
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
 
 
@@ -65,7 +71,9 @@ SETTINGS = {
 
 
 def test_requests_that_walk_over_every_range_are_given_up() -> None:
-    """20,000 ranges with room for nothing, and as many requests that would look at each: 400 million steps."""
+    """20,000 ranges with room for nothing, and as many requests that would look at each: 400
+    million steps.
+    """
     count = 20_000
     ranges = [2**40 + number * 128 * MIB for number in range(count)]
     tables = {

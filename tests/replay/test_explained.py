@@ -1,4 +1,6 @@
-"""What replay adds to an explanation, against what was measured: the same program run again under the setting."""
+"""What replay adds to an explanation, against what was measured: the same program run again
+under the setting.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from recordings import DATA, data_of, read, truth_of
+from support.recordings import DATA, data_of, read, truth_of
 from vramlens import explain, load
 from vramlens.analyses.explain import explain_trace
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding
 from vramlens.replay import tune_trace, with_replay
-from vramlens.report.text import render
+from vramlens.report.explain.text import render
 from vramlens.trace import Trace
 from vramlens.units import GIB, MIB
 
@@ -37,15 +39,26 @@ def with_log(name: str, folder: Path) -> dict[str, Finding]:
     log.write_text(truth_of(name)["oom_message"])
     found = explain(DATA / f"{name}.pickle.xz", log=log)
     assert isinstance(found, Explanation)
-    return {one.id: one for one in found.findings if "setting" in one.id or one.id == "expandable_segments"}
+    return {
+        one.id: one
+        for one in found.findings
+        if "setting" in one.id or one.id == "expandable_segments"
+    }
 
 
-@pytest.mark.parametrize("name", ["gpt_varlen", "graphs", "oom_train", "streams", "gpt_varlen_expandable"])
+@pytest.mark.parametrize(
+    "name", ["gpt_varlen", "graphs", "oom_train", "streams", "gpt_varlen_expandable"]
+)
 def test_allocated_and_active_become_exact(name: str) -> None:
     stats = truth_of(f"recordings/{name}")["stats"]
     peak = told(f"recordings/{name}").peak
     assert peak is not None
-    assert set(peak.exact) == {"requested_bytes", "reserved_bytes", "allocated_bytes", "active_bytes"}
+    assert set(peak.exact) == {
+        "requested_bytes",
+        "reserved_bytes",
+        "allocated_bytes",
+        "active_bytes",
+    }
     assert peak.allocated_bytes == stats["allocated_bytes.all.peak"]
     assert peak.active_bytes == stats["active_bytes.all.peak"]
 
@@ -83,7 +96,10 @@ def test_expandable_segments_may_save_oom_holes(tmp_path: Path) -> None:
     assert helps.fix is not None
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in helps.fix
     assert "expandable_segments" not in found  # decided
-    assert "garbage_collection_threshold:0.8 (1.75 GiB reserved)" in found["settings_do_not_help"].title
+    assert (
+        "garbage_collection_threshold:0.8 (1.75 GiB reserved)"
+        in found["settings_do_not_help"].title
+    )
 
 
 def test_expandable_segments_would_not_have_saved_oom_train(tmp_path: Path) -> None:
@@ -99,7 +115,9 @@ def test_expandable_segments_would_not_have_saved_oom_train(tmp_path: Path) -> N
 def test_replay_decides_without_any_hole() -> None:
     """No hole could become usable, so sums advise nothing; replay knows all the same."""
     recording = load(DATA / "replayed/pooled5_cap301__default.vram")
-    (before,) = [one for one in explain_trace(recording).findings if one.id == "expandable_segments"]
+    (before,) = [
+        one for one in explain_trace(recording).findings if one.id == "expandable_segments"
+    ]
     assert "undecided" in before.title
     assert before.fix is None
     (after,) = [one for one in recording.explain().findings if one.id == "expandable_segments"]
@@ -108,7 +126,11 @@ def test_replay_decides_without_any_hole() -> None:
 
 
 def test_an_inferred_limit_tells_no_exact_lack() -> None:
-    (hint,) = [one for one in explain_trace(of("recordings/oom_leak")).findings if one.id == "expandable_segments"]
+    (hint,) = [
+        one
+        for one in explain_trace(of("recordings/oom_leak")).findings
+        if one.id == "expandable_segments"
+    ]
     assert "in whole pages, are more than the limit" in hint.title
 
 
@@ -155,7 +177,10 @@ def test_a_run_that_lived_says_what_a_setting_saves() -> None:
     (saves,) = [one for one in findings if one.id == "settings_save"]
     assert saves.bytes == (6922 - 4228) * MIB
     measured = truth_of("replay/other_settings/gpt_varlen__c1")["stats"]["reserved_bytes.all.peak"]
-    assert saves.bytes == truth_of("recordings/gpt_varlen")["stats"]["reserved_bytes.all.peak"] - measured
+    assert (
+        saves.bytes
+        == truth_of("recordings/gpt_varlen")["stats"]["reserved_bytes.all.peak"] - measured
+    )
     assert saves.verdict == "proven"
     assert saves.fix is not None
     assert "expandable_segments:True" in saves.fix
@@ -164,7 +189,9 @@ def test_a_run_that_lived_says_what_a_setting_saves() -> None:
 
 
 def test_much_reserved_for_good_reason_advises_nothing() -> None:
-    (reserved,) = [one for one in told("found/stranded_stream").findings if one.id == "unused_reserve"]
+    (reserved,) = [
+        one for one in told("found/stranded_stream").findings if one.id == "unused_reserve"
+    ]
     assert (reserved.verdict, reserved.fix) == ("not a problem", None)
     assert "no setting avoids much of the 1018.96 MiB reserved" in reserved.title
     assert reserved.title.endswith("reserves 2.94 GiB, 76.00 MiB less")  # as vramlens tune says
@@ -195,13 +222,16 @@ def test_a_little_time_never_says_the_contrary(name: str) -> None:
     before = explain_trace(trace)
     events = len(trace.devices[0].events)
     little, much = (with_replay(before, trace, runs * events).findings for runs in (10, 10_000))
-    helps = [{one.title for one in findings if one.id == "settings_help"} for findings in (little, much)]
+    helps = [
+        {one.title for one in findings if one.id == "settings_help"} for findings in (little, much)
+    ]
     assert not (helps[0] and not helps[1])
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize(
-    "name", ["recordings/oom_train", "recordings/oom_fragmented", "found/oom_holes", "found/spike_oom"]
+    "name",
+    ["recordings/oom_train", "recordings/oom_fragmented", "found/oom_holes", "found/spike_oom"],
 )
 def test_an_answer_to_a_failure_still_fits_the_screen(name: str, width: int) -> None:
     console = Console(file=io.StringIO(), width=width)

@@ -1,4 +1,6 @@
-"""Runs made for the replay on a GPU (benchmarks/replay_gpu.py): predicted before they were measured, or hard to replay."""
+"""Runs made for the replay on a GPU (benchmarks/replay_gpu.py): predicted before they were
+measured, or hard to replay.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from recordings import DATA
+from support.recordings import DATA
 from vramlens import load
 from vramlens.read.snapshot import read_snapshot
 from vramlens.replay import Proven, WhatIf, prove
@@ -48,14 +50,18 @@ def check(found: Proven, name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_run_replays_exactly(name: str) -> None:
-    """Pools, several streams, collections and retries under a limit, failures inside a pool's scope, a late start."""
+    """Pools, several streams, collections and retries under a limit, failures inside a pool's
+    scope, a late start.
+    """
     trace = trace_of(name)
     check(prove(trace, trace.devices[0]), name)
 
 
 @pytest.mark.parametrize("name", BY_VRAMLENS)
 def test_the_snapshot_alone_replays_exactly_too(name: str) -> None:
-    """What vramlens records replays exactly without what it adds: the limit, the state at the start."""
+    """What vramlens records replays exactly without what it adds: the limit, the state at the
+    start.
+    """
     with zipfile.ZipFile(FOLDER / f"{name}.vram") as archive:
         trace = read_snapshot(io.BytesIO(archive.read("snapshot.pickle")), name)
     check(prove(trace, trace.devices[0]), name)
@@ -79,7 +85,9 @@ def again(row: dict[str, Any]) -> WhatIf:
     return ask(found, [question(found, row["conf"], row["cap_bytes"] or None)])[0]
 
 
-@pytest.mark.parametrize("row", MEASURED, ids=lambda row: f"{row['program']}-{row['cap_bytes'] >> 20}-{row['conf']}")
+@pytest.mark.parametrize(
+    "row", MEASURED, ids=lambda row: f"{row['program']}-{row['cap_bytes'] >> 20}-{row['conf']}"
+)
 def test_what_was_predicted_came_true(row: dict[str, Any]) -> None:
     found, measured = again(row), row["measured"]
     assert found.low_bytes <= measured["peak_reserved_bytes"] <= found.high_bytes
@@ -90,5 +98,7 @@ def test_what_was_predicted_came_true(row: dict[str, Any]) -> None:
 
 
 def test_most_predictions_are_equal_to_the_byte() -> None:
-    equal = [again(row).peak_reserved_bytes == row["measured"]["peak_reserved_bytes"] for row in MEASURED]
+    equal = [
+        again(row).peak_reserved_bytes == row["measured"]["peak_reserved_bytes"] for row in MEASURED
+    ]
     assert sum(equal) >= 0.95 * len(equal)

@@ -9,13 +9,27 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recordings import read
-from replay_oracle import MIB, UNLIMITED, SlowAllocator
+from support.recordings import read
+from support.replay_oracle import MIB, UNLIMITED, SlowAllocator
 from vramlens.replay import prove
 from vramlens.replay.curve import replayed_curve
 from vramlens.replay.what_if import _ASCENDING
 
-EDGES = [1, 511, 512, 513, MIB - 1, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 19 * MIB, 20 * MIB, 21 * MIB]
+EDGES = [
+    1,
+    511,
+    512,
+    513,
+    MIB - 1,
+    MIB,
+    MIB + 1,
+    10 * MIB - 1,
+    10 * MIB,
+    10 * MIB + 1,
+    19 * MIB,
+    20 * MIB,
+    21 * MIB,
+]
 SIZES = st.one_of(
     st.sampled_from(EDGES),
     st.integers(1, 4096),
@@ -37,7 +51,10 @@ STEPS = st.lists(
 CONFS = {
     "": {},
     "max_split_size_mb:32": {"max_split": 32 * MIB},
-    "max_split_size_mb:20,max_non_split_rounding_mb:64": {"max_split": 20 * MIB, "rounding": 64 * MIB},
+    "max_split_size_mb:20,max_non_split_rounding_mb:64": {
+        "max_split": 20 * MIB,
+        "rounding": 64 * MIB,
+    },
     "roundup_power2_divisions:4": {"divisions": 4},
     "roundup_power2_divisions:8,max_split_size_mb:64": {"divisions": 8, "max_split": 64 * MIB},
     "large_segment_size_mb:40": {"large_segment": 40 * MIB, "rounding": 40 * MIB},
@@ -60,7 +77,9 @@ def perform(made: SlowAllocator, steps: list[tuple[str, int, int]]) -> list[tupl
             waiting = [
                 i
                 for i in waiting
-                if any(p.waiting and p.start == addresses[i] for s in made.segments for p in s.pieces)
+                if any(
+                    p.waiting and p.start == addresses[i] for s in made.segments for p in s.pieces
+                )
             ]
             if addresses[-1] is not None:
                 live.append(len(addresses) - 1)
@@ -102,7 +121,8 @@ def test_every_recording_of_the_slow_allocator_replays_exactly(
         assert recorded.exact, recorded.first_difference
         assert recorded.peak_reserved_bytes == made.peak_reserved
         assert recorded.peak_allocated_bytes == made.peak_allocated
-        # A retry that first waits for another stream leaves what an empty_cache would leave: docs/replay.md.
+        # A retry that first waits for another stream leaves what an empty_cache would leave:
+        # docs/replay.md.
         waits = any(what == "later" for what, _, _ in steps)
         assert recorded.retries == made.retries or (waits and recorded.retries < made.retries)
         assert recorded.failed_requests == made.failures
@@ -114,10 +134,13 @@ def test_every_recording_of_the_slow_allocator_replays_exactly(
 def test_what_if_is_what_the_slow_allocator_does_under_those_settings(
     conf: str, steps: list[tuple[str, int, int]]
 ) -> None:
-    steps = [step for step in steps if step[0] != "empty_cache"]  # one that frees nothing leaves no event
+    steps = [
+        step for step in steps if step[0] != "empty_cache"
+    ]  # one that frees nothing leaves no event
     base, other = SlowAllocator(), SlowAllocator(**CONFS[conf])
     after = [
-        (event, bytes_) for (event, _), (_, bytes_) in zip(perform(base, steps), perform(other, steps), strict=True)
+        (event, bytes_)
+        for (event, _), (_, bytes_) in zip(perform(base, steps), perform(other, steps), strict=True)
     ]
     if not any(e["action"] == "alloc" for e in base.events):
         return

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recordings import ALL, DATA, block, data_of, event, read, segment, snapshot, truth_of
+from support.recordings import ALL, DATA, block, data_of, event, read, segment, snapshot, truth_of
 from vramlens.errors import InputError
 from vramlens.replay import Proven, prove
 from vramlens.replay.curve import replayed_curve
@@ -20,7 +20,9 @@ from vramlens.replay.what_if import ask, question
 from vramlens.trace import Trace
 from vramlens.units import MIB
 
-FOUND = sorted(f"found/{path.name.removesuffix('.pickle.xz')}" for path in (DATA / "found").glob("*.pickle.xz"))
+FOUND = sorted(
+    f"found/{path.name.removesuffix('.pickle.xz')}" for path in (DATA / "found").glob("*.pickle.xz")
+)
 FIGURES = {
     "requested_bytes.all.peak": "peak_requested",
     "allocated_bytes.all.peak": "peak_allocated",
@@ -34,7 +36,9 @@ FIGURES = {
     "allocation.all.allocated": "allocations",
 }
 AFTER_THE_END = {"inactive_split_bytes.all.peak", "num_device_free"}
-"""What the program did after the failure, while its tensors and pools went, is in the figures but not recorded."""
+"""What the program did after the failure, while its tensors and pools went, is in the figures
+but not recorded.
+"""
 
 
 @cache
@@ -45,7 +49,9 @@ def trace_of(name: str) -> Trace:
 @cache
 def proven(name: str) -> dict[int, Proven]:
     trace = trace_of(name)
-    return {index: prove(trace, device) for index, device in trace.devices.items() if len(device.events)}
+    return {
+        index: prove(trace, device) for index, device in trace.devices.items() if len(device.events)
+    }
 
 
 @pytest.mark.parametrize("name", ALL + FOUND)
@@ -69,13 +75,19 @@ ADDRESSES_DECIDE = {
     "found/grads_kept_fixed",
     "found/wrapped_full",
 }
-"""7 of 69: the driver put segments otherwise than the model of it says, and ties among free blocks went another way."""
+"""7 of 69: the driver put segments otherwise than the model of it says, and ties among free
+blocks went another way.
+"""
 
 
 def same_curve(found: Proven) -> tuple[bool, int]:
-    """Whether a what-if of the recorded settings reserves what was recorded after each of the program's calls."""
+    """Whether a what-if of the recorded settings reserves what was recorded after each of the
+    program's calls.
+    """
     asked = question(found)
-    native = asked.settings.native(found.recorded.version, reserve=found.reserve_bytes, **asked.limit.native)
+    native = asked.settings.native(
+        found.recorded.version, reserve=found.reserve_bytes, **asked.limit.native
+    )
     outcome, native_curve = found.replay.curve(native, addresses=0, completion=0, seed=0)
     device = found.device
     calls = np.flatnonzero(~np.isin(device.events.action, INSIDE_A_REQUEST))
@@ -91,7 +103,9 @@ def test_peaks_and_counters_are_those_of_memory_stats(name: str) -> None:
     summary = proven(name)[trace.main_device].replay.summary
     for figure, ours in FIGURES.items():
         measured = truth["stats"].get(figure)
-        if measured is None or ("oom_message" in truth and figure in AFTER_THE_END and summary[ours] <= measured):
+        if measured is None or (
+            "oom_message" in truth and figure in AFTER_THE_END and summary[ours] <= measured
+        ):
             continue
         assert summary[ours] == measured, figure
 
@@ -99,7 +113,9 @@ def test_peaks_and_counters_are_those_of_memory_stats(name: str) -> None:
 def test_the_rules_of_another_version_do_not_fit() -> None:
     trace = trace_of("recordings/gpt_varlen")
     found = proven("recordings/gpt_varlen")[0]
-    settings = found.recorded.settings.native(found.recorded.version) | {"tie_order": OBJECT_COUNTER}
+    settings = found.recorded.settings.native(found.recorded.version) | {
+        "tie_order": OBJECT_COUNTER
+    }
     from vramlens._native import Replay
     from vramlens.replay.requests import requests_of
 
@@ -109,7 +125,9 @@ def test_the_rules_of_another_version_do_not_fit() -> None:
     assert summary["addresses_matched"] < summary["addresses"]
 
 
-@pytest.mark.parametrize("name", ["recordings/gpt_varlen", "recordings/gpt_varlen_expandable", "recordings/streams"])
+@pytest.mark.parametrize(
+    "name", ["recordings/gpt_varlen", "recordings/gpt_varlen_expandable", "recordings/streams"]
+)
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5])
 def test_a_recording_that_began_in_mid_run(name: str, share: float) -> None:
     whole = pickle.loads(data_of(name))  # our own data
@@ -151,12 +169,19 @@ def test_a_wrong_limit_is_not_exact() -> None:
 
 def of(events: list[dict[str, Any]], **more: Any) -> Trace:
     return read(
-        pickle.dumps(snapshot(events, [segment(2**40, 2 * MIB, [block(2**40, 2 * MIB, 0, "inactive")])], **more))
+        pickle.dumps(
+            snapshot(
+                events, [segment(2**40, 2 * MIB, [block(2**40, 2 * MIB, 0, "inactive")])], **more
+            )
+        )
     )
 
 
 A = 2**40
-WITHOUT_FREES = [event("segment_alloc", A, 2 * MIB)] + [event("alloc", A, 512), event("free_requested", A, 512)] * 3
+WITHOUT_FREES = [event("segment_alloc", A, 2 * MIB)] + [
+    event("alloc", A, 512),
+    event("free_requested", A, 512),
+] * 3
 
 
 @pytest.mark.parametrize(
@@ -166,7 +191,12 @@ WITHOUT_FREES = [event("segment_alloc", A, 2 * MIB)] + [event("alloc", A, 512), 
         (of([event("segment_alloc", A, 2 * MIB)]), "no allocations"),
         (of(WITHOUT_FREES), "skip_actions"),
         (of([event("alloc", A + 2**33, 512)]), "skip_actions"),
-        (of([event("segment_alloc", A, 2 * MIB), event("alloc", A, 512), event("oom", 0, 2**44)]), "no device has"),
+        (
+            of(
+                [event("segment_alloc", A, 2 * MIB), event("alloc", A, 512), event("oom", 0, 2**44)]
+            ),
+            "no device has",
+        ),
         (
             of(
                 [event("segment_alloc", A, 2 * MIB), event("alloc", A, 512)],
@@ -196,9 +226,11 @@ def test_a_recording_without_stacks(name: str) -> None:
 
 
 def with_alloc_context(whole: dict[str, Any]) -> dict[str, Any]:
-    """As recorded with context="alloc", vramlens' own way: what frees shows where it was asked for, not who frees.
+    """As recorded with context="alloc", vramlens' own way: what frees shows where it was asked for,
+    not who frees.
 
-    Releases inside a request do show the request's line (CUDACachingAllocator.cpp: malloc gathers its context anyway).
+    Releases inside a request do show the request's line (CUDACachingAllocator.cpp: malloc gathers
+    its context anyway).
     """
     inside = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "free_completed"}
     for events in whole["device_traces"]:
@@ -212,7 +244,9 @@ def with_alloc_context(whole: dict[str, Any]) -> dict[str, Any]:
         ends = None
         for made in reversed(events):
             by_a_person = any("empty_cache" in frame["name"] for frame in made.get("frames", ()))
-            if made["action"] in ("segment_free", "segment_unmap") and (by_a_person or ends not in ("alloc", "oom")):
+            if made["action"] in ("segment_free", "segment_unmap") and (
+                by_a_person or ends not in ("alloc", "oom")
+            ):
                 made["frames"] = segments.get(made["addr"], [])
             elif made["action"] in ("free_requested", "free_completed"):
                 made["frames"] = blocks.get(made["addr"], [])
@@ -223,7 +257,12 @@ def with_alloc_context(whole: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    [*(name for name in ALL if "fuzz" in name), "recordings/graphs", "found/private_pools", "found/oom_recovered"],
+    [
+        *(name for name in ALL if "fuzz" in name),
+        "recordings/graphs",
+        "found/private_pools",
+        "found/oom_recovered",
+    ],
 )
 def test_a_recording_with_the_stacks_of_allocations_only(name: str) -> None:
     trace = read(pickle.dumps(with_alloc_context(pickle.loads(data_of(name)))))  # our own data
@@ -232,7 +271,9 @@ def test_a_recording_with_the_stacks_of_allocations_only(name: str) -> None:
 
 
 def test_empty_cache_without_its_stack_is_no_pools_end() -> None:
-    """In a recording with context="alloc" a plain empty_cache must not be taken for the end of a MemPool."""
+    """In a recording with context="alloc" a plain empty_cache must not be taken for the end of a
+    MemPool.
+    """
     frames = [{"filename": "train.py", "line": 3, "name": "step"}]
     big = 30 * MIB
     actions = ("segment_alloc", "alloc", "free_requested", "free_completed", "segment_free")
@@ -243,7 +284,9 @@ def test_empty_cache_without_its_stack_is_no_pools_end() -> None:
     assert recorded.private_pools == ()
 
 
-@pytest.mark.parametrize("name", ["recordings/gpt_varlen", "recordings/gpt_varlen_expandable", "recordings/oom_train"])
+@pytest.mark.parametrize(
+    "name", ["recordings/gpt_varlen", "recordings/gpt_varlen_expandable", "recordings/oom_train"]
+)
 def test_a_gap_is_never_called_exact(name: str) -> None:
     whole = pickle.loads(data_of(name))  # our own data
     events = whole["device_traces"][0]

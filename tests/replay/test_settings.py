@@ -1,4 +1,6 @@
-"""Settings as PyTorch reads them; what the accelerator part of torch itself says, where torch is there."""
+"""Settings as PyTorch reads them; what the accelerator part of torch itself says, where torch is
+there.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def test_every_key() -> None:
     ("text", "slots"),
     [
         ("4", dict.fromkeys(range(16), 4)),
-        ("[256:1,512:2,1024:4,>:8]", {**dict.fromkeys(range(9), 1), 9: 2, 10: 4, **dict.fromkeys(range(11, 16), 8)}),
+        (
+            "[256:1,512:2,1024:4,>:8]",
+            {**dict.fromkeys(range(9), 1), 9: 2, 10: 4, **dict.fromkeys(range(11, 16), 8)},
+        ),
         ("[4:2,64:8]", {0: 2, 1: 2, 2: 2, 3: 0, 4: 0, 5: 0, 6: 8, 7: 0}),
         ("[65536:2]", {0: 2, 15: 2}),
     ],
@@ -86,13 +91,20 @@ def test_another_allocator_is_no_setting() -> None:
 
 
 def test_the_recorded_table_counts_more_than_the_text() -> None:
-    found = recorded_settings({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": -1}, VERSIONS[0])
+    found = recorded_settings(
+        {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "max_split_size": -1}, VERSIONS[0]
+    )
     assert found.max_split_size == UNLIMITED
 
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    [("2.13.0", "2.13 and newer"), ("2.11.0+cu130", "2.11"), ("2.5.1", "2.9 and older"), ("3.0", "2.13 and newer")],
+    [
+        ("2.13.0", "2.13 and newer"),
+        ("2.11.0+cu130", "2.11"),
+        ("2.5.1", "2.9 and older"),
+        ("3.0", "2.13 and newer"),
+    ],
 )
 def test_versions_by_number(version: str, name: str) -> None:
     assert version_named(version).name == name

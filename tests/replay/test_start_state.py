@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from recordings import DATA, block, data_of, event, read, segment, snapshot
+from support.recordings import DATA, block, data_of, event, read, segment, snapshot
 from vramlens import load
 from vramlens.replay import Proven, prove
 from vramlens.replay.requests import requests_of
@@ -34,14 +34,23 @@ def state_before(name: str, event: int) -> bytes:
     device, made = trace.devices[0], []
     rows, segments = device.allocations, device.segments
     requests = requests_of(trace, device)
-    pool_of = {int(rows.segment[row]): int(number) for row, number in enumerate(requests.columns["row_pool"].tolist())}
+    pool_of = {
+        int(rows.segment[row]): int(number)
+        for row, number in enumerate(requests.columns["row_pool"].tolist())
+    }
     blocks = [
         (int(rows.address[r]), int(proven.taken_bytes[r]), int(rows.requested_bytes[r]), bool(rows.free_requested[r] < event))
         for r in rows.alive_after(event - 1).tolist()
     ]  # fmt: skip
     spans: list[list[Any]] = []
-    for s in sorted(segments.alive_after(event - 1).tolist(), key=lambda s: int(segments.address[s])):
-        start, size, mapped = int(segments.address[s]), int(segments.size_bytes[s]), bool(segments.expandable[s])
+    for s in sorted(
+        segments.alive_after(event - 1).tolist(), key=lambda s: int(segments.address[s])
+    ):
+        start, size, mapped = (
+            int(segments.address[s]),
+            int(segments.size_bytes[s]),
+            bool(segments.expandable[s]),
+        )
         pool = requests.pools[pool_of.get(s, 0)]
         if spans and mapped and spans[-1][2] and spans[-1][0] + spans[-1][1] == start:
             spans[-1][1] += size
@@ -53,12 +62,21 @@ def state_before(name: str, event: int) -> bytes:
             if start <= address < start + size:
                 if at < address:
                     parts.append(block(at, address - at, 0, "inactive"))
-                parts.append(block(address, taken, requested, "active_pending_free" if pending else "active_allocated"))
+                parts.append(
+                    block(
+                        address,
+                        taken,
+                        requested,
+                        "active_pending_free" if pending else "active_allocated",
+                    )
+                )
                 at = address + taken
         if at < start + size:
             parts.append(block(at, start + size - at, 0, "inactive"))
         named = pool if pool[0] >= 0 else (0, 1)
-        made.append(segment(start, size, parts, stream=stream, is_expandable=mapped, segment_pool_id=named))
+        made.append(
+            segment(start, size, parts, stream=stream, is_expandable=mapped, segment_pool_id=named)
+        )
     return pickle.dumps({"segments": made})
 
 
@@ -71,7 +89,9 @@ def cut(name: str, share: float) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.9])
-@pytest.mark.parametrize("name", [GPT, MULTIRES, EXPANDABLE, "recordings/graphs", "recordings/streams"])
+@pytest.mark.parametrize(
+    "name", [GPT, MULTIRES, EXPANDABLE, "recordings/graphs", "recordings/streams"]
+)
 def test_with_the_state_at_its_start_a_late_recording_is_exact(name: str, share: float) -> None:
     data, at = cut(name, share)
     trace = replace(read(data), start=read(state_before(name, at)))
@@ -120,13 +140,21 @@ def test_a_real_late_start_has_it() -> None:
 
 
 def test_only_mapped_ranges_share_a_reservation() -> None:
-    """What cudaMalloc gave lies where it lies, although ranges of the same pool are mapped elsewhere."""
+    """What cudaMalloc gave lies where it lies, although ranges of the same pool are mapped
+    elsewhere.
+    """
     size = 20 * 2**20
     places = [(3 * 2**32, True), (2**31, False), (2**32, True)]
     segments = [
         segment(start, size, [block(start, size, size)], is_expandable=mapped) for start, mapped in places
     ]  # fmt: skip
-    trace = read(pickle.dumps(snapshot([event("alloc", 2**40, 512), event("free_requested", 2**40, 512)], segments)))
+    trace = read(
+        pickle.dumps(
+            snapshot([event("alloc", 2**40, 512), event("free_requested", 2**40, 512)], segments)
+        )
+    )
     columns = requests_of(trace, trace.devices[0]).columns
-    found = dict(zip(columns["base_address"].tolist(), columns["base_reservation"].tolist(), strict=True))
+    found = dict(
+        zip(columns["base_address"].tolist(), columns["base_reservation"].tolist(), strict=True)
+    )
     assert found == {3 * 2**32: 2**32, 2**31: 2**31, 2**32: 2**32}

@@ -8,10 +8,10 @@ import time
 import pytest
 from rich.console import Console
 
-from recordings import DATA, data_of, read, truth_of
+from support.recordings import DATA, data_of, read, truth_of
 from vramlens import UsageError, load
 from vramlens.replay import WORTH_TRYING, parse_settings, tune_trace
-from vramlens.report.tune import render_tuning
+from vramlens.report.replay.tune import render_tuning
 from vramlens.units import GIB, MIB
 
 
@@ -28,14 +28,19 @@ def test_the_best_setting_of_a_fragmenting_run() -> None:
 
 def test_it_says_when_nothing_helps() -> None:
     truth = truth_of("recordings/oom_fragmented")
-    tuning = tune_trace(read(data_of("recordings/oom_fragmented")), recorded_cap_bytes=truth["oom"]["device_allocated"])
+    tuning = tune_trace(
+        read(data_of("recordings/oom_fragmented")),
+        recorded_cap_bytes=truth["oom"]["device_allocated"],
+    )
     assert tuning.best is None
     assert all(one.row.oom for one in tuning.tried)
 
 
 def test_the_smallest_card() -> None:
     tuning = tune_trace(read(data_of("recordings/gpt_varlen")), cards=[3 * GIB, 8 * GIB, 5 * GIB])
-    expandable = next(one for one in tuning.tried if one.row.settings.conf == "expandable_segments:True")
+    expandable = next(
+        one for one in tuning.tried if one.row.settings.conf == "expandable_segments:True"
+    )
     assert [card.size_bytes for card in expandable.cards] == [3 * GIB, 5 * GIB, 8 * GIB]
     assert [card.fits for card in expandable.cards] == [False, True, True]
     assert expandable.smallest_card == 5 * GIB
@@ -49,7 +54,9 @@ def test_it_is_quick() -> None:
     trace = read(data_of("recordings/gpt_varlen"))
     start = time.process_time()
     tune_trace(trace, cap_bytes=6 * GIB)
-    assert time.process_time() - start < 10  # under 2 s on two free cores: benchmarks/replay.py measures it
+    assert (
+        time.process_time() - start < 10
+    )  # under 2 s on two free cores: benchmarks/replay.py measures it
 
 
 def test_a_request_above_the_limit_is_one_line() -> None:
@@ -71,7 +78,9 @@ def test_a_limit_without_its_unit_is_refused() -> None:
 
 
 def test_what_is_the_same_in_all_rows_makes_room_for_their_settings() -> None:
-    """Said once below the table, with its value; the widest setting then stands beside its figures."""
+    """Said once below the table, with its value; the widest setting then stands beside its
+    figures.
+    """
     tuning = tune_trace(read(data_of("recordings/oom_fragmented")))
 
     def lines(width: int) -> list[str]:
@@ -81,7 +90,10 @@ def test_what_is_the_same_in_all_rows_makes_room_for_their_settings() -> None:
 
     narrow, wide = lines(80), lines(200)
     assert "  in each of these: change none, retries 1, failed 1, outcome out of memory" in narrow
-    assert any(line.endswith("bounded  garbage_collection_threshold:0.8,max_split_size_mb:128") for line in narrow)
+    assert any(
+        line.endswith("bounded  garbage_collection_threshold:0.8,max_split_size_mb:128")
+        for line in narrow
+    )
     table = narrow[narrow.index("  peak reserved  this is  setting") + 1 :]
     assert all("  1.91 GiB  " in line for line in table[:9])
     assert not any("in each of these" in line for line in wide)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recordings import block, event, read, segment, snapshot
+from support.recordings import block, event, read, segment, snapshot
 from vramlens.replay import parse_settings, prove, replay_trace
 from vramlens.replay.proof import Proven
 from vramlens.units import MIB
@@ -18,9 +18,17 @@ BASE = 2**40
 def one_request(requested: int) -> Proven:
     """A recording with one allocation under the default settings."""
     small = requested <= MIB
-    size = 2 * MIB if small else 20 * MIB if requested < 10 * MIB else -(-requested // (2 * MIB)) * 2 * MIB
+    size = (
+        2 * MIB
+        if small
+        else 20 * MIB
+        if requested < 10 * MIB
+        else -(-requested // (2 * MIB)) * 2 * MIB
+    )
     events = [event("segment_alloc", BASE, size), event("alloc", BASE, requested)]
-    trace = read(pickle.dumps(snapshot(events, [segment(BASE, size, [block(BASE, size, requested)])])))
+    trace = read(
+        pickle.dumps(snapshot(events, [segment(BASE, size, [block(BASE, size, requested)])]))
+    )
     return prove(trace, trace.devices[0])
 
 
@@ -57,7 +65,9 @@ def test_a_rest_of_a_mebibyte_goes_along() -> None:
 
 
 def requests(*sizes: int, free: tuple[int, ...] = ()) -> Proven:
-    """A recording of allocations that each got a segment of their own, and were then freed by number."""
+    """A recording of allocations that each got a segment of their own, and were then freed by
+    number.
+    """
     events: list[dict[str, Any]] = []
     final: dict[int, dict[str, Any]] = {}
     for number, size in enumerate(sizes):
@@ -66,7 +76,10 @@ def requests(*sizes: int, free: tuple[int, ...] = ()) -> Proven:
         final[number] = segment(at, whole, [block(at, whole, size)])
     for number in free:
         at = BASE + number * 2**32
-        events += [event("free_requested", at, sizes[number]), event("free_completed", at, sizes[number])]
+        events += [
+            event("free_requested", at, sizes[number]),
+            event("free_completed", at, sizes[number]),
+        ]
         final[number] = segment(
             at, final[number]["total_size"], [block(at, final[number]["total_size"], 0, "inactive")]
         )
@@ -100,7 +113,11 @@ def test_a_card_wakes_no_garbage_collection_but_a_cap_does() -> None:
             event("free_completed", at, size),
         ]
     final = [
-        segment(BASE + n * 2**32, (30 + 2 * n) * MIB, [block(BASE + n * 2**32, (30 + 2 * n) * MIB, 0, "inactive")])
+        segment(
+            BASE + n * 2**32,
+            (30 + 2 * n) * MIB,
+            [block(BASE + n * 2**32, (30 + 2 * n) * MIB, 0, "inactive")],
+        )
         for n in range(4)
     ]
     trace = read(pickle.dumps(snapshot(steps, final)))
@@ -113,7 +130,9 @@ def test_a_card_wakes_no_garbage_collection_but_a_cap_does() -> None:
 
 def test_a_cap_that_bites_is_answered_with_the_first_request_that_fails() -> None:
     proven = requests(30 * MIB, 40 * MIB)
-    answer = replay_trace(read(pickle.dumps(snapshot_of(30 * MIB, 40 * MIB))), confs=[""], cap_bytes=50 * MIB)
+    answer = replay_trace(
+        read(pickle.dumps(snapshot_of(30 * MIB, 40 * MIB))), confs=[""], cap_bytes=50 * MIB
+    )
     assert proven.recorded.exact
     row = answer.what_if[0]
     assert (row.oom, row.oom_event, row.failed_requests) == (True, 3, 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from recordings import DATA, data_of, read, truth_of
+from support.recordings import DATA, data_of, read, truth_of
 from vramlens import load
 from vramlens.errors import InputError
 from vramlens.replay import Proven, WhatIf, prove, replay_trace
@@ -101,9 +101,14 @@ def test_common_advice_does_not_help_oom_fragmented(conf: str) -> None:
 
 
 def test_expandable_segments_do_not_save_oom_train() -> None:
-    trace, truth = read(data_of("recordings/oom_train")), truth_of("recordings/oom_train_expandable")
+    trace, truth = (
+        read(data_of("recordings/oom_train")),
+        truth_of("recordings/oom_train_expandable"),
+    )
     answer = replay_trace(
-        trace, confs=["expandable_segments:True"], recorded_cap_bytes=truth["oom"]["device_allocated"]
+        trace,
+        confs=["expandable_segments:True"],
+        recorded_cap_bytes=truth["oom"]["device_allocated"],
     )
     row = answer.what_if[0]
     assert row.oom is True
@@ -114,7 +119,12 @@ def test_the_recorded_settings_give_the_recorded_run() -> None:
     answer = replay_trace(read(data_of("recordings/gpt_varlen")))
     row = answer.what_if[0]
     assert (row.confidence, row.oom, row.why) == ("exact", False, ())
-    assert row.peak_reserved_bytes == row.low_bytes == row.high_bytes == answer.recorded.peak_reserved_bytes
+    assert (
+        row.peak_reserved_bytes
+        == row.low_bytes
+        == row.high_bytes
+        == answer.recorded.peak_reserved_bytes
+    )
 
 
 def test_getting_past_the_end_is_no_promise_to_live() -> None:
@@ -143,7 +153,9 @@ def test_more_memory_never_reserves_less_than_the_unlimited_run_needs() -> None:
     found = proven("resnet50")
     settings = found.recorded.settings
     unlimited = ask(found, [Question(settings, Limit())])[0]
-    roomy = ask(found, [Question(settings, Limit(unlimited.peak_reserved_bytes, source="given"))])[0]
+    roomy = ask(found, [Question(settings, Limit(unlimited.peak_reserved_bytes, source="given"))])[
+        0
+    ]
     assert roomy.retries == 0
     assert roomy.low_bytes <= unlimited.peak_reserved_bytes
 

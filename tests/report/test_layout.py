@@ -17,7 +17,11 @@ def test_wraps_any_text(width):
 
 
 def test_the_line_number_survives_any_shortening():
-    place = Place("/very/long/folder/name/that/does/not/fit/model.py", 1234, "a_function_with_quite_a_long_name")
+    place = Place(
+        "/very/long/folder/name/that/does/not/fit/model.py",
+        1234,
+        "a_function_with_quite_a_long_name",
+    )
     layout = Layout(80)
     for width in range(14, 100):
         name = layout.place(place, width)
@@ -38,7 +42,13 @@ def test_control_characters_become_visible():
 
 
 def test_shares_never_round_to_nothing_or_to_all():
-    assert [share(part, 1000) for part in (0, 1, 500, 999, 1000)] == ["0 %", "<1 %", "50 %", ">99 %", "100 %"]
+    assert [share(part, 1000) for part in (0, 1, 500, 999, 1000)] == [
+        "0 %",
+        "<1 %",
+        "50 %",
+        ">99 %",
+        "100 %",
+    ]
     assert share(0, 0) == ""
 
 
@@ -48,7 +58,11 @@ def test_the_stake_is_said_once():
 
 
 def test_a_beginning_that_takes_the_whole_line_is_followed_by_the_text():
-    assert Layout(40).wrap("w" * 50, first="x" * 45, rest="  ") == ["x" * 45, "  " + "w" * 38, "  " + "w" * 12]
+    assert Layout(40).wrap("w" * 50, first="x" * 45, rest="  ") == [
+        "x" * 45,
+        "  " + "w" * 38,
+        "  " + "w" * 12,
+    ]
 
 
 def test_names_cut_in_the_middle_keep_both_ends():

@@ -6,14 +6,16 @@ import pickle
 
 import numpy as np
 
-from oracle import MIB
-from recordings import block, event, read, segment, snapshot
+from support.oracle import MIB
+from support.recordings import block, event, read, segment, snapshot
 from vramlens.trace import BEFORE, DeviceTrace
 
 BASE = 1 << 30
 
 
-def device(events: list[dict[str, object]], segments: list[dict[str, object]] | None = None) -> DeviceTrace:
+def device(
+    events: list[dict[str, object]], segments: list[dict[str, object]] | None = None
+) -> DeviceTrace:
     """The device of a history; without ``segments`` nothing but the events is known."""
     value = snapshot(events, segments or [])
     if segments is None:
@@ -96,17 +98,29 @@ def test_mapped_ranges_are_one_piece() -> None:
 
 
 def test_what_was_there_before() -> None:
-    state = [segment(BASE, 2 * MIB, [block(BASE, 512, 100), block(BASE + 512, 1024, 900, "active_pending_free")])]
+    state = [
+        segment(
+            BASE,
+            2 * MIB,
+            [block(BASE, 512, 100), block(BASE + 512, 1024, 900, "active_pending_free")],
+        )
+    ]
     d = device([event("free_requested", BASE + 512, 900)], state)
     assert d.allocations.born.tolist() == [BEFORE, BEFORE]
     assert d.allocations.free_requested.tolist() == [1, 0]
-    assert (d.requested.base_bytes, d.allocated.base_bytes, d.active.base_bytes) == (1000, 1536, 1536)
+    assert (d.requested.base_bytes, d.allocated.base_bytes, d.active.base_bytes) == (
+        1000,
+        1536,
+        1536,
+    )
     assert d.requested.peak_event == BEFORE
     assert d.reserved.base_bytes == 2 * MIB
 
 
 def test_a_free_without_its_request_counts_once() -> None:
-    d = device([event("alloc", BASE, 600), event("free_completed", BASE, 600), event("alloc", BASE, 600)])
+    d = device(
+        [event("alloc", BASE, 600), event("free_completed", BASE, 600), event("alloc", BASE, 600)]
+    )
     assert d.allocated.peak_bytes == 1024
     assert d.allocations.free_requested.tolist() == [1, 3]
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from recordings import event, read, snapshot
+from support.recordings import event, read, snapshot
 from vramlens.trace import NO_STACK, NO_TEXT, Frame, Stacks
 from vramlens.trace.stacks import is_user_file
 
@@ -15,7 +15,11 @@ from vramlens.trace.stacks import is_user_file
 def stacks(*lists: list[tuple[str, int, str]]) -> Stacks:
     """The stacks of a recording with one event a list."""
     frames = [[{"filename": f, "line": n, "name": name} for f, n, name in one] for one in lists]
-    return read(pickle.dumps(snapshot([event("alloc", i, 1, frames=one) for i, one in enumerate(frames)], []))).stacks
+    return read(
+        pickle.dumps(
+            snapshot([event("alloc", i, 1, frames=one) for i, one in enumerate(frames)], [])
+        )
+    ).stacks
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
-"""Small programs run plain and under vramlens, on several Pythons: what differs is a fault of vramlens.
+"""Small programs run plain and under vramlens, on several Pythons: what differs is a fault of
+vramlens.
 
 A program is one entry of programs/*.txt::
 
-    #### name needs=torch,numpy modes=run,leaks python=3.12 stdin=two\\nlines args=a,b by=-m signal=SIGTERM
-    its text
+    #### name needs=torch,numpy modes=run,leaks python=3.12 stdin=two\\nlines args=a,b by=-m
+    signal=SIGTERM its text
     ## file pkg/__init__.py
     another file's text
 
-``needs``: modules without which it is skipped. ``modes``: instead of all that make sense for it. ``by``: what is run in
-the place of ``train.py``: ``-m,pkg`` or a file. ``open``: nothing is compared but the exit code and that it ends.
+``needs``: modules without which it is skipped. ``modes``: instead of all that make sense for it.
+    ``by``: what is run in
+the place of ``train.py``: ``-m,pkg`` or a file. ``open``: nothing is compared but the exit code and
+    that it ends.
 ``quiet``: state.py's facts are not asked for at its end.
 """
 
@@ -113,7 +116,9 @@ def read_programs() -> list[Program]:
             name, *words = head.split(" ")
             text, *others = re.split(r"(?m)^## file ", body)
             files = dict(other.split("\n", 1) for other in others)
-            options = {key: value for key, _, value in (word.partition("=") for word in words if word)}
+            options = {
+                key: value for key, _, value in (word.partition("=") for word in words if word)
+            }
             programs.append(Program(name, text, files, options))
     assert len({program.name for program in programs}) == len(programs)
     return programs
@@ -126,10 +131,17 @@ class Harness:
         self._python, self._folder = python, folder
         facts = "import sys, importlib.util as u; print('%d.%d' % sys.version_info[:2])\n"
         facts += "for n in sys.argv[1:]: print(n, u.find_spec(n) is not None)"
-        asked = {name for program in read_programs() for name in program.needs} | {"numpy", "rich", "psutil", "pytest"}
+        asked = {name for program in read_programs() for name in program.needs} | {
+            "numpy",
+            "rich",
+            "psutil",
+            "pytest",
+        }
         asked.add("vramlens")
         bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        done = subprocess.run([python, "-c", facts, *asked], env=bare, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [python, "-c", facts, *asked], env=bare, capture_output=True, text=True, check=True
+        )
         self.version, *rows = done.stdout.splitlines()
         self.modules = {row.split()[0] for row in rows if row.endswith("True")}
         # Where it is not installed, that of the Python that runs this.
@@ -143,7 +155,9 @@ class Harness:
     def can_try(self, program: Program) -> bool:
         """Whether this Python has what a program needs."""
         least = tuple(map(int, program.options.get("python", "3.10").split(".")))
-        return set(program.needs) <= self.modules and tuple(map(int, self.version.split("."))) >= least
+        return (
+            set(program.needs) <= self.modules and tuple(map(int, self.version.split("."))) >= least
+        )
 
     def compare(self, program: Program, modes: Sequence[str]) -> Iterator[Result]:
         """How it runs in each of these modes, beside how it runs plain."""
@@ -162,7 +176,8 @@ class Harness:
             yield Result(self.version, program.name, mode, faults)
 
     def _run(self, program: Program, mode: str, *, is_plain: bool) -> Outcome:
-        # The same name for all: paths are in tracebacks. One program after the other in its own folder.
+        # The same name for all: paths are in tracebacks. One program after the other in its own
+        #     folder.
         folder = self._folder / f"{self.version}-{program.name}" / "job"
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -172,7 +187,9 @@ class Harness:
         shutil.copy(HERE / "state.py", folder / "state.py")
         (folder / "test_it.py").write_text(_TEST)
         try:
-            return _measured(self._command(program, mode, is_plain=is_plain), folder, program, self._path)
+            return _measured(
+                self._command(program, mode, is_plain=is_plain), folder, program, self._path
+            )
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
 
@@ -181,7 +198,17 @@ class Harness:
         words += [word for word in program.options.get("args", "").split(",") if word]
         if mode == "pytest":
             plugin = ["-p", "vramlens.pytest_plugin", "--vramlens"] if not is_plain else []
-            return [self._python, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *plugin, "test_it.py"]
+            return [
+                self._python,
+                "-m",
+                "pytest",
+                "-q",
+                "-s",
+                "-p",
+                "no:cacheprovider",
+                *plugin,
+                "test_it.py",
+            ]
         if mode in _OPTIONS and not is_plain:
             return [self._python, "-m", "vramlens", "run", *_OPTIONS[mode], "-o", "out", *words]
         return [self._python, *words]
@@ -200,10 +227,21 @@ def _text(program: Program, mode: str) -> str:
 
 
 def _measured(command: list[str], folder: Path, program: Program, path: str) -> Outcome:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("VRAMLENS", "PYTEST"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("VRAMLENS", "PYTEST"))
+    }
     environment |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
-    environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    with open(folder.parent / "out.txt", "wb+") as out, open(folder.parent / "err.txt", "wb+") as errors:
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    with (
+        open(folder.parent / "out.txt", "wb+") as out,
+        open(folder.parent / "err.txt", "wb+") as errors,
+    ):
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=errors,
             start_new_session=True,
@@ -212,7 +250,9 @@ def _measured(command: list[str], folder: Path, program: Program, path: str) -> 
         process.stdin.write(program.options.get("stdin", "").replace("\\n", "\n").encode())
         process.stdin.close()
         is_late = threading.Event()
-        timer = threading.Timer(_LIMIT_S, lambda: (is_late.set(), os.killpg(process.pid, signal.SIGKILL)))
+        timer = threading.Timer(
+            _LIMIT_S, lambda: (is_late.set(), os.killpg(process.pid, signal.SIGKILL))
+        )
         timer.start()
         if "signal" in program.options:
             _send(process.pid, program.options["signal"], folder)
@@ -241,13 +281,25 @@ def _faults(program: Program, plain: Outcome, outcome: Outcome, mode: str) -> It
         yield "it did not end" if plain.ended else "it does not end plain either"
     if "open" not in program.options:
         is_pytest = mode == "pytest"
-        yield from _difference("standard output", _kept(plain.stdout, is_pytest), _kept(outcome.stdout, is_pytest))
-        if mode in ("leaks", "guard", "profile"):  # they print reports, and PyTorch's profiler lines of its own
-            missing = [line for line in _kept(plain.stderr, is_pytest) if line not in outcome.stderr.splitlines()]
+        yield from _difference(
+            "standard output", _kept(plain.stdout, is_pytest), _kept(outcome.stdout, is_pytest)
+        )
+        if mode in (
+            "leaks",
+            "guard",
+            "profile",
+        ):  # they print reports, and PyTorch's profiler lines of its own
+            missing = [
+                line
+                for line in _kept(plain.stderr, is_pytest)
+                if line not in outcome.stderr.splitlines()
+            ]
             if missing:
                 yield f"standard error lacks {missing[0]!r}"
         else:
-            yield from _difference("standard error", _kept(plain.stderr, is_pytest), _kept(outcome.stderr, is_pytest))
+            yield from _difference(
+                "standard error", _kept(plain.stderr, is_pytest), _kept(outcome.stderr, is_pytest)
+            )
     if outcome.cpu_s > _FACTOR * plain.cpu_s + _MORE_CPU_S:
         yield f"{outcome.cpu_s:.1f} s of CPU, plain {plain.cpu_s:.1f} s"
     if outcome.peak_bytes > plain.peak_bytes + _MORE_BYTES:
@@ -265,7 +317,9 @@ def _kept(text: str, is_pytest: bool) -> list[str]:
 
 
 def _without_our_frames(lines: list[str]) -> Iterator[str]:
-    """A traceback's lines without the frames of what runs the program: vramlens, or Python's own runpy."""
+    """A traceback's lines without the frames of what runs the program: vramlens, or Python's own
+    runpy.
+    """
     is_in_ours = False
     for line in lines:
         if line.lstrip().startswith('File "'):
@@ -302,7 +356,11 @@ def compare_all(
         results = list(harness.compare(program, modes))
         for result in results:
             for fault in result.faults:
-                print(f"{result.python} {result.mode:8} {result.program}: {fault}", file=sys.stderr, flush=True)
+                print(
+                    f"{result.python} {result.mode:8} {result.program}: {fault}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         return results
 
     pairs = [(harness, program) for program in programs for harness in harnesses]

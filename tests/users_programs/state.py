@@ -1,7 +1,7 @@
 """What a program finds around itself when it is done: printed the same with and without vramlens.
 
-Copied beside each program. Only what a program can notice is in it; what is vramlens's own (its sockets, its handler of
-SIGUSR2, the variable for spawned children) is left out.
+Copied beside each program. Only what a program can notice is in it; what is vramlens's own (its
+sockets, its handler of SIGUSR2, the variable for spawned children) is left out.
 """
 
 import gc
@@ -18,11 +18,15 @@ _OURS = ("VRAMLENS_PLAN", "PYTHONPATH")
 
 def _descriptors():
     """What each open descriptor is, but for vramlens's own sockets."""
-    session = sys.modules.get("vramlens.capture.session")
+    session = sys.modules.get("vramlens.capture.recording.session")
     own = set()
     if session is not None and session.current_session() is not None:
         control = session.current_session()._control
-        own = {end.descriptor for end in (control._listener, *(control._wake_ends or ())) if end is not None}
+        own = {
+            end.descriptor
+            for end in (control._listener, *(control._wake_ends or ()))
+            if end is not None
+        }
     kinds = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -42,18 +46,44 @@ def _tracer():
 
 def tell(file=None):
     """Prints it."""
-    handlers = [signal.getsignal(number) for number in sorted(set(signal.valid_signals()) - {signal.SIGUSR2})]
+    handlers = [
+        signal.getsignal(number)
+        for number in sorted(set(signal.valid_signals()) - {signal.SIGUSR2})
+    ]
     facts = {
         "random": random.random(),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "descriptors": _descriptors(),
-        "handlers": [handler if type(handler) is int else getattr(handler, "name", "own") for handler in handlers],
-        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_debug(), len(gc.garbage), gc.get_freeze_count()),
-        "interpreter": (sys.getswitchinterval(), sys.getrecursionlimit(), _tracer(), sys.getprofile()),
+        "handlers": [
+            handler if type(handler) is int else getattr(handler, "name", "own")
+            for handler in handlers
+        ],
+        "collector": (
+            gc.isenabled(),
+            gc.get_threshold(),
+            gc.get_debug(),
+            len(gc.garbage),
+            gc.get_freeze_count(),
+        ),
+        "interpreter": (
+            sys.getswitchinterval(),
+            sys.getrecursionlimit(),
+            _tracer(),
+            sys.getprofile(),
+        ),
         "hooks": (sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__),
-        "names": (sys.argv, os.path.basename(sys.path[0]), sys.flags.dev_mode, sys.dont_write_bytecode),
+        "names": (
+            sys.argv,
+            os.path.basename(sys.path[0]),
+            sys.flags.dev_mode,
+            sys.dont_write_bytecode,
+        ),
         "main": sorted(name for name in sys.modules["__main__"].__dict__ if name.startswith("__")),
-        "surroundings": (locale.setlocale(locale.LC_ALL), sys.getfilesystemencoding(), os.umask(os.umask(0o22)) and ""),
+        "surroundings": (
+            locale.setlocale(locale.LC_ALL),
+            sys.getfilesystemencoding(),
+            os.umask(os.umask(0o22)) and "",
+        ),
         "variables": sorted(name for name in os.environ if name not in _OURS),
         "filters": len(warnings.filters),
     }

@@ -1,4 +1,6 @@
-"""Fifteen of the small programs, on the oldest and the newest Python at hand; benchmarks/harmless.py runs all of them."""
+"""Fifteen of the small programs, on the oldest and the newest Python at hand;
+benchmarks/harmless.py runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ import pytest
 
 from users_programs.harness import MODES, Harness, Program, compare_all, read_programs
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a program finds around itself is read from /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="what a program finds around itself is read from /proc"
+)
 
 FEW = [program for program in read_programs() if "few" in program.options]
 
@@ -49,6 +53,10 @@ def test_programs_are_what_they_are_without_vramlens(tmp_path: Path) -> None:
 
 def test_a_difference_is_seen(tmp_path: Path) -> None:
     """The harness itself: a program that does see whether it is watched."""
-    watched = Program("watched", "import sys, os; print('vramlens' in sys.modules)\n", options={"modes": "run,install"})
+    watched = Program(
+        "watched",
+        "import sys, os; print('vramlens' in sys.modules)\n",
+        options={"modes": "run,install"},
+    )
     results = list(Harness(sys.executable, tmp_path).compare(watched, MODES))
     assert [len(result.faults) for result in results] == [1, 1]

@@ -14,8 +14,8 @@ import webbrowser
 
 import pytest
 
-from page_data import PageData, data_in
-from recordings import DATA
+from support.page_data import PageData, data_in
+from support.recordings import DATA
 from vramlens.cli.main import main
 
 GPT = str(DATA / "recordings" / "gpt.pickle.xz")
@@ -42,7 +42,10 @@ def test_standard_output(capsys):
 def test_two_are_one_page(tmp_path):
     assert main(["view", GPT, OTHER, "-o", str(tmp_path / "both.html")]) == 0
     page = PageData(data_in((tmp_path / "both.html").read_text()))
-    assert [track["name"] for track in page.header["tracks"]] == ["gpt.pickle.xz", "resnet50.pickle.xz"]
+    assert [track["name"] for track in page.header["tracks"]] == [
+        "gpt.pickle.xz",
+        "resnet50.pickle.xz",
+    ]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -68,7 +71,9 @@ def test_an_input_is_not_overwritten(tmp_path, capsys, place):
         (["view", GPT, "-o", "missing/x.html"], 3, "nothing was written"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(tmp_path, monkeypatch, capsys, arguments, code, words):
+def test_what_cannot_be_done_is_said_in_one_line(
+    tmp_path, monkeypatch, capsys, arguments, code, words
+):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == code
     said = capsys.readouterr().err
@@ -78,7 +83,9 @@ def test_what_cannot_be_done_is_said_in_one_line(tmp_path, monkeypatch, capsys, 
 
 
 def test_the_page_ends_with_its_terminal():
-    """Reads the address from a terminal, fetches the page, closes the terminal: the program is gone."""
+    """Reads the address from a terminal, fetches the page, closes the terminal: the program is
+    gone.
+    """
     ours, theirs = pty.openpty()
     program = subprocess.Popen(
         [sys.executable, "-m", "vramlens", "view", GPT, "--no-browser"],
@@ -117,14 +124,18 @@ def test_ctrl_c_ends_it():
     assert program.wait(5) == 0
 
 
-@pytest.mark.parametrize(("variables", "opens"), [({}, False), ({"DISPLAY": ":0"}, True), ({"BROWSER": "code"}, True)])
+@pytest.mark.parametrize(
+    ("variables", "opens"), [({}, False), ({"DISPLAY": ":0"}, True), ({"BROWSER": "code"}, True)]
+)
 def test_a_browser_is_opened_only_where_it_has_a_window(monkeypatch, capsys, variables, opens):
     """Elsewhere Python would start a browser that takes over the terminal."""
     asked, was_asked = [], threading.Event()
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(webbrowser, "open", lambda url: (asked.append(url), was_asked.set()))
     wait_s = 10 if opens else 0.05
-    monkeypatch.setattr("vramlens.view.server.LocalPage.serve_forever", lambda *_, **__: was_asked.wait(wait_s))
+    monkeypatch.setattr(
+        "vramlens.view.server.LocalPage.serve_forever", lambda *_, **__: was_asked.wait(wait_s)
+    )
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -133,14 +144,19 @@ def test_a_browser_is_opened_only_where_it_has_a_window(monkeypatch, capsys, var
     page, _, token = capsys.readouterr().out.strip().partition("?token=")
     assert len(token) > 20
     # Everyone on the machine can read the arguments of the command that starts it.
-    assert [url.startswith(f"{page}open?code=") and token not in url for url in asked] == [True] * opens
+    assert [url.startswith(f"{page}open?code=") and token not in url for url in asked] == [
+        True
+    ] * opens
 
 
 def test_a_jobs_folder_brings_its_flight_records(tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["view", str(DATA / "ranks" / "ddp"), "--no-sources", "-o", str(page)]) == 0
     tracks = PageData(data_in(page.read_text(encoding="utf-8"))).header["tracks"]
-    told = [(track["rank"], track["collectives"]["n"], track["collectives"]["flight"]) for track in tracks]
+    told = [
+        (track["rank"], track["collectives"]["n"], track["collectives"]["flight"])
+        for track in tracks
+    ]
     assert told == [(0, 21, True), (1, 21, True)]
     capsys.readouterr()
     assert main(["view", str(DATA / "ranks" / "desync"), "-o", str(page)]) == 2

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from page_data import PageData
-from recordings import DATA, block, data_of, dump_slowly, event, read, segment, snapshot
+from support.page_data import PageData
+from support.recordings import DATA, block, data_of, dump_slowly, event, read, segment, snapshot
 from vramlens import api
 from vramlens.read.flight_record import flight_record, read_flight_record
 from vramlens.view.collectives import RankFlight, problems_of
@@ -37,23 +37,36 @@ def made_of(*entries, **more):
     record = {
         "version": "2.10",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
-        "entries": [{**usual, "collective_seq_id": n + 1, **entry} for n, entry in enumerate(entries)],
+        "entries": [
+            {**usual, "collective_seq_id": n + 1, **entry} for n, entry in enumerate(entries)
+        ],
     }
     return flight_record(dump_slowly({**record, **more}), "made")
 
 
 def marked(*marks, events=99, every_us=1000, start_us=START_US):
-    """A recording with an event each millisecond, and marks (stage, name, microseconds after its start)."""
+    """A recording with an event each millisecond, and marks (stage, name, microseconds after its
+    start).
+    """
     alive = [block(AT, 1 << 20, 1 << 20)]
     happened = [
         event(action, AT + (1 << 20), 4096, time_us=start_us + n * every_us)
         for n, action in zip(
-            range(events), itertools.cycle(("alloc", "free_requested", "free_completed")), strict=False
+            range(events),
+            itertools.cycle(("alloc", "free_requested", "free_completed")),
+            strict=False,
         )
     ]
-    notes = [{"stage": stage, "name": name, "device": 0, "time_us": start_us + at_us} for stage, name, at_us in marks]
+    notes = [
+        {"stage": stage, "name": name, "device": 0, "time_us": start_us + at_us}
+        for stage, name, at_us in marks
+    ]
     rest = block(AT + (1 << 20), 3 << 20, 0, "inactive")
-    return read(dump_slowly(snapshot(happened, [segment(AT, 4 << 20, [*alive, rest])], external_annotations=notes)))
+    return read(
+        dump_slowly(
+            snapshot(happened, [segment(AT, 4 << 20, [*alive, rest])], external_annotations=notes)
+        )
+    )
 
 
 def calls_in(recordings, flights=()):
@@ -81,7 +94,9 @@ def calls_in(recordings, flights=()):
         )
         columns = {name: page.column(told[name]) for name in names}
         texts, groups = track["texts"], told["groups"]
-        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        rows = [
+            dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)
+        ]
         for row in rows:
             row["name"] = texts[row["name"]]
             row["state"] = told["states"][row["state"]]
@@ -116,7 +131,9 @@ def test_a_real_ranks_calls_are_those_of_its_flight_record_each_within_its_mark(
     assert [row["seq"] - 1 for row in rows] == [one.seq for one in recorded]
     for row, one in zip(rows, recorded, strict=True):
         # The flight record's own time lies in the mark: both clocks are one.
-        assert 0 <= one.created_ns // 1000 - (row["at"] + track["start_us"]) < row["took"] < 1_000_000
+        assert (
+            0 <= one.created_ns // 1000 - (row["at"] + track["start_us"]) < row["took"] < 1_000_000
+        )
         assert row["at"] + row["finished"] - 1 + track["start_us"] == one.completed_ns // 1000
         assert (row["state"], row["group"], row["problem"]) == (one.state, "0 (default_pg)", None)
         assert row["frames"] == [f"{frame.file}:{frame.line}" for frame in one.frames]
@@ -131,7 +148,9 @@ def test_a_recording_alone_tells_names_and_times():
     ((header, rows, track),) = calls_in([api.load(DATA / "captured" / "ddp-rank0.vram")])
     assert [row["name"] for row in rows].count("all_reduce") == 13
     assert len(rows) == 18
-    assert all(row["took"] and not row["group"] and not row["bytes"] and row["state"] == "" for row in rows)
+    assert all(
+        row["took"] and not row["group"] and not row["bytes"] and row["state"] == "" for row in rows
+    )
     assert "flight record" in header["notes"][-1]
     assert track["rank"] == 0
     # What has a band of its own is not among the regions.
@@ -165,7 +184,9 @@ def test_who_is_waited_for_is_named():
     early = {"time_created_ns": (START_US + 40_000) * 1000}
     flights = [RankFlight(0, made_of(early, late)), RankFlight(1, made_of(early))]
     (_, first, _), (_, second, _) = calls_in([marked(), marked()], flights)
-    assert first[1]["problem"].startswith("It waits for rank 1, which never called it (its last call here is number 1,")
+    assert first[1]["problem"].startswith(
+        "It waits for rank 1, which never called it (its last call here is number 1,"
+    )
     assert [row["problem"] for row in second] == [None]
 
 
@@ -174,16 +195,23 @@ def test_of_a_rank_that_is_not_here_nothing_is_claimed():
         {"time_created_ns": (START_US + 50_000) * 1000, "state": "scheduled"},
         pg_config={"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}},
     )
-    (_, first, _), _ = calls_in([marked(), marked()], [RankFlight(0, record), RankFlight(1, record)])
+    (_, first, _), _ = calls_in(
+        [marked(), marked()], [RankFlight(0, record), RankFlight(1, record)]
+    )
     assert first[0]["problem"] == "It waits for rank 2, of which no flight record is here."
 
 
 def test_a_mark_without_an_end_never_returned():
     trace = marked(
-        ("START", "nccl:all_reduce", 10_000), ("END", "nccl:all_reduce", 10_100), ("START", "nccl:barrier", 97_000)
+        ("START", "nccl:all_reduce", 10_000),
+        ("END", "nccl:all_reduce", 10_100),
+        ("START", "nccl:barrier", 97_000),
     )
     ((_, rows, _),) = calls_in([trace])
-    assert [(row["at"], row["took"], row["state"]) for row in rows] == [(10_000, 101, ""), (97_000, 0, "not returned")]
+    assert [(row["at"], row["took"], row["state"]) for row in rows] == [
+        (10_000, 101, ""),
+        (97_000, 0, "not returned"),
+    ]
 
 
 def test_a_mark_without_an_end_is_of_one_call_and_of_no_later_one():
@@ -193,9 +221,17 @@ def test_a_mark_without_an_end_is_of_one_call_and_of_no_later_one():
         {"time_created_ns": (START_US + 2_000_000) * 1000, "state": "scheduled"},
     )
     ((_, rows, _),) = calls_in([trace], [RankFlight(0, record)])
-    assert [(row["at"], row["state"]) for row in rows] == [(10_000, "started"), (2_000_000, "scheduled")]
-    ((_, rows, _),) = calls_in([trace], [RankFlight(0, made_of({"time_created_ns": (START_US + 2_000_000) * 1000}))])
-    assert [(row["at"], row["state"]) for row in rows] == [(10_000, "not returned"), (2_000_000, "completed")]
+    assert [(row["at"], row["state"]) for row in rows] == [
+        (10_000, "started"),
+        (2_000_000, "scheduled"),
+    ]
+    ((_, rows, _),) = calls_in(
+        [trace], [RankFlight(0, made_of({"time_created_ns": (START_US + 2_000_000) * 1000}))]
+    )
+    assert [(row["at"], row["state"]) for row in rows] == [
+        (10_000, "not returned"),
+        (2_000_000, "completed"),
+    ]
 
 
 def test_calls_outside_the_recordings_time_are_counted():
@@ -205,7 +241,8 @@ def test_calls_outside_the_recordings_time_are_counted():
     ((header, rows, _),) = calls_in(
         [marked()], [RankFlight(0, made_of(call(-5), call(0), call(120_000), call(90_000_000)))]
     )
-    # What follows within a minute stands at the recording's end: a rank that hangs allocates nothing.
+    # What follows within a minute stands at the recording's end: a rank that hangs allocates
+    # nothing.
     assert [(row["at"], row["late"]) for row in rows] == [(0, 0), (98_000, 22_000)]
     assert header["notes"] == ["Not drawn: 2 calls, 1 before it began and 1 after it ended."]
     ((header, rows, _),) = calls_in([marked()], [RankFlight(0, made_of(call(-900_000_000)))])
@@ -239,14 +276,23 @@ def test_what_a_flight_record_does_not_say_stays_unknown():
 
 def test_marks_with_times_that_no_clock_shows_do_no_harm():
     far = (1 << 62) - START_US
-    trace = marked(("START", "nccl:a", -START_US), ("START", "nccl:b", 5), ("END", "nccl:b", far), ("END", "nccl:c", 7))
+    trace = marked(
+        ("START", "nccl:a", -START_US),
+        ("START", "nccl:b", 5),
+        ("END", "nccl:b", far),
+        ("END", "nccl:c", 7),
+    )
     ((header, rows, _),) = calls_in([trace])
     assert [row["name"] for row in rows] == ["b"]
     assert "1 before it began" in header["notes"][0]
 
 
 _TIMES_US = st.one_of(st.integers(-5_000, 130_000), st.integers(-(1 << 62), (1 << 62) - START_US))
-_MARKS = st.lists(st.tuples(st.sampled_from(["START", "END"]), st.sampled_from(["nccl:a", "nccl:b", "x"]), _TIMES_US))
+_MARKS = st.lists(
+    st.tuples(
+        st.sampled_from(["START", "END"]), st.sampled_from(["nccl:a", "nccl:b", "x"]), _TIMES_US
+    )
+)
 _CALLS = st.lists(
     st.fixed_dictionaries(
         {
@@ -271,7 +317,11 @@ def test_whatever_marks_and_calls_say_each_is_told_once_and_in_order(marks, call
     assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
     assert all(0 <= row["at"] <= 98_000 for row in rows)
     timed = [call for call in calls if 0 < call["time_created_ns"] < 1 << 62]
-    inside = [call for call in timed if START_US <= call["time_created_ns"] // 1000 <= START_US + 98_000 + 60_000_000]
+    inside = [
+        call
+        for call in timed
+        if START_US <= call["time_created_ns"] // 1000 <= START_US + 98_000 + 60_000_000
+    ]
     told = [row for row in rows if row["seq"]]
     assert len(told) <= len(timed)
     if not any(stage == "START" and name.startswith("nccl:") for stage, name, _ in marks):

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from page_data import PageData
+from support.page_data import PageData
 from vramlens.view.columns import Columns
 
 NUMBERS = st.lists(
-    st.one_of(st.integers(0, 3), st.integers(0, 300), st.integers(0, 1 << 33), st.integers(0, 1 << 53)), max_size=40
+    st.one_of(
+        st.integers(0, 3), st.integers(0, 300), st.integers(0, 1 << 33), st.integers(0, 1 << 53)
+    ),
+    max_size=40,
 )
 
 
@@ -19,13 +22,17 @@ NUMBERS = st.lists(
 @given(st.lists(st.tuples(NUMBERS, st.booleans()), max_size=5))
 def test_columns_come_back(columns):
     written = Columns()
-    numbers = [written.add(np.array(values, np.int64), differences=delta) for values, delta in columns]
+    numbers = [
+        written.add(np.array(values, np.int64), differences=delta) for values, delta in columns
+    ]
     found = PageData(written.container({"x": 1}))
     assert found.header["x"] == 1
     assert [found.column(number) for number in numbers] == [values for values, _ in columns]
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.int32, np.int64, np.uint64, np.bool_])
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.uint16, np.uint32, np.int32, np.int64, np.uint64, np.bool_]
+)
 def test_every_kind_of_column(kind):
     values = np.array([0, 1, 1, 0], kind)
     written = Columns()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from page_data import PageData
-from recordings import data_of as recorded
-from recordings import read
+from support.page_data import PageData
+from support.recordings import data_of as recorded
+from support.recordings import read
 from vramlens.view.page import data_of
 
 
 def comparison(*names, ranks=()):
-    return PageData(data_of([read(recorded(f"ranks/{name}")) for name in names], ranks=ranks)).header["comparison"]
+    return PageData(
+        data_of([read(recorded(f"ranks/{name}")) for name in names], ranks=ranks)
+    ).header["comparison"]
 
 
 LEAK = [f"leak_rank1/leak_rank1.rank{rank}" for rank in (0, 1)]
@@ -36,7 +38,7 @@ def test_without_their_numbers_nothing_is_said(ranks):
 
 
 def test_each_recording_is_attributed_once(monkeypatch):
-    from vramlens.analyses import attribution
+    from vramlens.analyses.attribution import attribution
     from vramlens.ranks import summary
     from vramlens.view import page
 

@@ -10,8 +10,8 @@ import re
 
 import pytest
 
-from page_data import PageData, data_in
-from recordings import block, data_of, dump_slowly, event, read, segment, snapshot
+from support.page_data import PageData, data_in
+from support.recordings import block, data_of, dump_slowly, event, read, segment, snapshot
 from vramlens.view.page import data_of as page_data_of
 from vramlens.view.page import empty_page, one_file, title_of
 
@@ -64,7 +64,9 @@ def hostile():
 def test_the_policy_allows_the_pages_own_script_and_style_alone():
     page = page_of(read(data_of("recordings/gpt")))
     elements = Elements(page)
-    (policy,) = [a["content"] for tag, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        a["content"] for tag, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy"
+    ]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == rules["connect-src"] == "'none'"
     assert "unsafe" not in policy
@@ -82,7 +84,9 @@ def test_nothing_is_named_that_could_be_loaded():
     for tag, attributes in elements.tags:
         assert tag in {"html", "meta", "title", "style", "body", "noscript", "script", "link"}
         assert not {"src", "style", "onload", "onerror"} & attributes.keys()
-        assert attributes.get("href", "data:,") == "data:,"  # no icon, so that no browser asks for one
+        assert (
+            attributes.get("href", "data:,") == "data:,"
+        )  # no icon, so that no browser asks for one
     # url(#...) is within an SVG that the page saves, and the address is that format's name.
     named = re.search(r"url\((?!#)|@import|(?:https?|wss?)://(?!www\.w3\.org/2000/svg)", page)
     assert named is None
@@ -101,7 +105,9 @@ def test_hostile_names_stay_text():
     assert all(text.isprintable() for text in texts)
 
 
-@pytest.mark.parametrize("name", ["{style}", "{data}", "{script}", "{0}", "{title.__class__}", "</title>"])
+@pytest.mark.parametrize(
+    "name", ["{style}", "{data}", "{script}", "{0}", "{title.__class__}", "</title>"]
+)
 def test_a_file_may_be_called_anything(name):
     page = one_file(b"data", name)
     assert f"<title>{html.escape(name)}</title>" in page
@@ -118,7 +124,11 @@ def test_surrogates_and_long_names_do_no_harm():
     header = PageData(page_data_of([read(dump_slowly(state))])).header
     assert max(map(len, header["tracks"][0]["texts"])) <= 2001
     verdict = header["tracks"][0]["verdict"]
-    told = [verdict["headline"], *verdict["sentences"], *(one["title"] for one in verdict["findings"])]
+    told = [
+        verdict["headline"],
+        *verdict["sentences"],
+        *(one["title"] for one in verdict["findings"]),
+    ]
     assert any("<b><b>" in text for text in told)
     assert max(map(len, told)) <= 501  # the verdict does not hide behind a name
 

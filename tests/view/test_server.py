@@ -52,7 +52,9 @@ def test_it_answers_its_own_page(server):
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["X-Content-Type-Options"] == "nosniff"
-    assert ask(server, f"/data?token={server.token}", Sec_Fetch_Site="same-origin")[2] == b"some data"
+    assert (
+        ask(server, f"/data?token={server.token}", Sec_Fetch_Site="same-origin")[2] == b"some data"
+    )
     assert ask(server, f"/data?token={server.token}", "HEAD")[2] == b""
 
 
@@ -72,7 +74,9 @@ def path_in(server, url):
 @needs_user_lists
 def test_the_address_that_a_browser_is_started_with_leads_to_the_page_once(server, monkeypatch):
     monkeypatch.setattr(server, "_opening_code", OpeningCode())
-    assert server.token not in server.opening_url()  # everyone on the machine sees a command's arguments
+    assert (
+        server.token not in server.opening_url()
+    )  # everyone on the machine sees a command's arguments
     path = path_in(server, server.opening_url())
     code = path.partition("code=")[2]
     for other in ("/open", "/open?code=", f"/open?code={code[:-1]}", f"/open?token={server.token}"):
@@ -104,7 +108,9 @@ def test_where_the_system_names_no_users_a_private_file_leads_to_the_page(monkey
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert page.url in path.read_text()
-        assert not page.redeem(page._opening_code.code)  # which anybody could have read in the list of processes
+        assert not page.redeem(
+            page._opening_code.code
+        )  # which anybody could have read in the list of processes
     assert not path.parent.exists()
 
 
@@ -189,7 +195,11 @@ with socket.socket(family, socket.SOCK_STREAM) as client:
         pass
 sys.stdout.buffer.write(got)
 """
-LOCAL_ENDS = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1"), (socket.AF_INET6, "::1")]
+LOCAL_ENDS = [
+    (socket.AF_INET, "127.0.0.1"),
+    (socket.AF_INET6, "::ffff:127.0.0.1"),
+    (socket.AF_INET6, "::1"),
+]
 
 
 @needs_user_lists
@@ -197,9 +207,15 @@ LOCAL_ENDS = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1
 @pytest.mark.parametrize("user", [1, 4711, 65534])
 @pytest.mark.parametrize(("family", "host"), LOCAL_ENDS, ids=["IPv4", "mapped", "IPv6"])
 def test_another_user_of_the_machine_gets_nothing(server, user, family, host):
-    for path in (path_in(server, server.url), f"/data?token={server.token}", path_in(server, server.opening_url())):
+    for path in (
+        path_in(server, server.url),
+        f"/data?token={server.token}",
+        path_in(server, server.opening_url()),
+    ):
         words = [str(int(family)), host, str(server.server_port), path, str(user)]
-        got = subprocess.run([sys.executable, "-I", "-S", "-c", STRANGER, *words], capture_output=True, timeout=20)
+        got = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", STRANGER, *words], capture_output=True, timeout=20
+        )
         assert got.returncode == 0, got.stderr
         assert server.token.encode() not in got.stdout
         assert got.stdout in (b"", module._REFUSED)
@@ -211,7 +227,9 @@ def test_this_user_gets_the_page_at_every_local_address(server, family, host):
     with socket.socket(family, socket.SOCK_STREAM) as client:
         client.settimeout(5)
         client.connect((host, server.server_port))
-        client.sendall(f"GET /data?token={server.token} HTTP/1.0\r\nHost: {name}:9\r\n\r\n".encode())
+        client.sendall(
+            f"GET /data?token={server.token} HTTP/1.0\r\nHost: {name}:9\r\n\r\n".encode()
+        )
         with client.makefile("rb") as answer:
             assert answer.read().endswith(b"some data")
 
@@ -219,7 +237,9 @@ def test_this_user_gets_the_page_at_every_local_address(server, family, host):
 @needs_user_lists
 def test_the_systems_own_lists_name_this_user(server):
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
-        assert user_of(End(*connection.getsockname()), End(*connection.getpeername())) == os.getuid()
+        assert (
+            user_of(End(*connection.getsockname()), End(*connection.getpeername())) == os.getuid()
+        )
 
 
 def test_a_taken_port_is_taken_at_both_addresses():
@@ -236,10 +256,18 @@ def test_a_token_that_begins_well_is_wrong(server):
     assert ask(server, f"/data?token={server.token}x")[0] == 403
 
 
-FOREIGN_HOSTS = ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "localhost:{port}@evil.example", ""]
+FOREIGN_HOSTS = [
+    "evil.example",
+    "evil.example:{port}",
+    "127.0.0.1.evil.example",
+    "localhost:{port}@evil.example",
+    "",
+]
 
 
-@pytest.mark.parametrize("host", [*FOREIGN_HOSTS, "127.0.0.2:{port}", "::1", "localhost:", "localhost:123456"])
+@pytest.mark.parametrize(
+    "host", [*FOREIGN_HOSTS, "127.0.0.2:{port}", "::1", "localhost:", "localhost:123456"]
+)
 def test_foreign_hosts_are_refused(server, host):
     port = server.server_port
     assert ask(server, f"/data?token={server.token}", Host=host.format(port=port))[0] == 403
@@ -257,7 +285,9 @@ def test_a_tunnel_may_have_another_name_and_port(server, name, port):
     assert ask(server, "/data", Host=host)[0] == 403
 
 
-@pytest.mark.parametrize("origin", ["null", "https://evil.example", "http://localhost:80", "http://127.0.0.1"])
+@pytest.mark.parametrize(
+    "origin", ["null", "https://evil.example", "http://localhost:80", "http://127.0.0.1"]
+)
 def test_foreign_origins_are_refused(server, origin):
     assert ask(server, f"/data?token={server.token}", Origin=origin)[0] == 403
     assert ask(server, f"/data?token={server.token}", Origin=f"http://{server.own_host}")[0] == 200
@@ -284,7 +314,10 @@ def test_nothing_can_be_sent(server):
 
 def test_it_listens_on_the_loopback_address_only(server):
     assert server.server_address[0] == "127.0.0.1"
-    own = next((a[4][0] for a in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)), "127.0.0.1")
+    own = next(
+        (a[4][0] for a in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)),
+        "127.0.0.1",
+    )
     if not own.startswith("127."):
         with pytest.raises(OSError):
             socket.create_connection((own, server.server_address[1]), timeout=1).close()
@@ -308,7 +341,9 @@ def test_connections_are_bounded(monkeypatch):
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         before = threading.active_count()
-        silent = [held_open.enter_context(socket.create_connection(page.server_address)) for _ in range(3)]
+        silent = [
+            held_open.enter_context(socket.create_connection(page.server_address)) for _ in range(3)
+        ]
         for client in silent:
             client.sendall(b"GET ")
         with socket.create_connection(page.server_address, timeout=5) as one_more:
@@ -329,7 +364,10 @@ def test_one_who_sends_byte_by_byte_is_cut_off(monkeypatch):
     with LocalPage(b"some data", "a title") as page:
         thread = threading.Thread(target=page.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        with socket.create_connection(page.server_address) as slow, contextlib.suppress(ConnectionError):
+        with (
+            socket.create_connection(page.server_address) as slow,
+            contextlib.suppress(ConnectionError),
+        ):
             for _ in range(1000):
                 slow.sendall(b"G")
                 sent += 1

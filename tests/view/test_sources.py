@@ -1,4 +1,6 @@
-"""Code in the page: only the program's own files below one folder, and only where they still say what was recorded."""
+"""Code in the page: only the program's own files below one folder, and only where they still say
+what was recorded.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def test_nothing_else_is_read(folder, file):
 
 
 @pytest.mark.parametrize(
-    ("line", "function"), [(7, "evaluate"), (7, "<module>"), (10, "train"), (99, "train"), (0, "train")]
+    ("line", "function"),
+    [(7, "evaluate"), (7, "<module>"), (10, "train"), (99, "train"), (0, "train")],
 )
 def test_a_line_that_lies_in_another_function_now_is_not_shown(folder, line, function):
     assert around(folder, "src/train.py", line, function) == {}

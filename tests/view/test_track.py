@@ -1,13 +1,15 @@
-"""The data of a page against the recording that it is about: nothing is left out, nothing is changed."""
+"""The data of a page against the recording that it is about: nothing is left out, nothing is
+changed.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from page_data import PageData
-from recordings import SMALL, data_of, read
-from vramlens.analyses.attribution import attribute
+from support.page_data import PageData
+from support.recordings import SMALL, data_of, read
+from vramlens.analyses.attribution.attribution import attribute
 from vramlens.trace import NO_STACK
 from vramlens.view.page import Choices
 from vramlens.view.page import data_of as page_data_of
@@ -33,7 +35,9 @@ def test_every_allocation_is_in_the_page(name):
         assert freed == rows.free_requested.tolist()
         assert died == rows.died.tolist()
         assert page.column(here["bytes"]) == rows.requested_bytes.tolist()
-        assert [int(here["base"]) + at for at in page.column(here["address"])] == rows.address.tolist()
+        assert [
+            int(here["base"]) + at for at in page.column(here["address"])
+        ] == rows.address.tolist()
         assert page.column(track["clock"]) == (device.clock_us - device.clock_us[:1].sum()).tolist()
         stacks = [s + 1 if s != NO_STACK else 0 for s in rows.stack.tolist()]
         assert page.column(here["stack"]) == stacks
@@ -42,7 +46,9 @@ def test_every_allocation_is_in_the_page(name):
         # The stack that the page draws is the counter that PyTorch keeps.
         _, peak, event = track["counters"]["requested"]
         alive = [
-            b for b, start, end in zip(page.column(here["bytes"]), born, died, strict=True) if start <= event < end
+            b
+            for b, start, end in zip(page.column(here["bytes"]), born, died, strict=True)
+            if start <= event < end
         ]
         assert sum(alive) == peak == device.requested.peak_bytes
 
@@ -66,10 +72,16 @@ def _frames_are_those_of_the_recording(trace, track, page):
     for stack in range(0, len(trace.stacks), 7):
         first, end = frames["starts"][stack], frames["starts"][stack + 1]
         found = [
-            (track["texts"][frames["file"][f]], frames["line"][f], track["texts"][frames["function"][f]])
+            (
+                track["texts"][frames["file"][f]],
+                frames["line"][f],
+                track["texts"][frames["function"][f]],
+            )
             for f in frames["of_stacks"][first:end]
         ]
-        assert found == [(frame.file, frame.line, frame.function) for frame in trace.stacks.of(stack)]
+        assert found == [
+            (frame.file, frame.line, frame.function) for frame in trace.stacks.of(stack)
+        ]
 
 
 def test_findings_mark_what_they_are_about():
@@ -82,7 +94,9 @@ def test_findings_mark_what_they_are_about():
     frames = {name: page.column(number) for name, number in track["frames"].items()}
     for row in marked:
         first, end = frames["starts"][stack[row] - 1], frames["starts"][stack[row]]
-        assert finding["place"]["line"] in [frames["line"][f] for f in frames["of_stacks"][first:end]]
+        assert finding["place"]["line"] in [
+            frames["line"][f] for f in frames["of_stacks"][first:end]
+        ]
     assert marked
 
 
@@ -110,7 +124,9 @@ def test_regions_nest_and_lie_within_the_run():
         assert 0 <= begin <= end <= last
     for i, depth in enumerate(bands["depth"]):
         over = [j for j in range(len(bands["depth"])) if bands["depth"][j] == depth - 1]
-        assert depth == 0 or any(bands["begin"][j] <= bands["begin"][i] <= bands["end"][j] for j in over)
+        assert depth == 0 or any(
+            bands["begin"][j] <= bands["begin"][i] <= bands["end"][j] for j in over
+        )
 
 
 def test_one_device_can_be_chosen():
@@ -120,7 +136,7 @@ def test_one_device_can_be_chosen():
 
 
 def test_columns_of_a_recording_without_events():
-    from recordings import block, dump_slowly, segment, snapshot
+    from support.recordings import block, dump_slowly, segment, snapshot
 
     state = snapshot([], [segment(1 << 40, 4 << 20, [block(1 << 40, 4 << 20, 3 << 20)])])
     page = page_of(read(dump_slowly(state)))

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_data import PageData
-from recordings import data_of as recorded
-from recordings import read
+from support.page_data import PageData
+from support.recordings import data_of as recorded
+from support.recordings import read
 from vramlens.replay import Curve, replay_trace
 from vramlens.units import format_size
 from vramlens.view.page import Choices, data_of
@@ -30,7 +30,11 @@ def test_a_line_holds_every_change_of_the_replay():
     (row,) = replay_trace(trace, confs=[EXPANDABLE], curves=True).what_if
     assert page.column(line["event"]) == (row.curve.event + 1).tolist()
     assert page.column(line["bytes"]) == row.curve.reserved_bytes.tolist()
-    assert (line["reserved"], line["low"], line["high"]) == (row.peak_reserved_bytes, row.low_bytes, row.high_bytes)
+    assert (line["reserved"], line["low"], line["high"]) == (
+        row.peak_reserved_bytes,
+        row.low_bytes,
+        row.high_bytes,
+    )
     assert max(page.column(line["bytes"])) == row.peak_reserved_bytes
     assert (line["oom"], line["died"], line["changes"]) == (False, None, 1)
     assert line["words"] == (
@@ -52,7 +56,10 @@ def test_a_line_that_ends_says_where_and_why():
     assert max(page.column(sooner["event"])) <= failed
 
 
-@given(changes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1 << 40)), max_size=60), most=st.integers(1, 70))
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1 << 40)), max_size=60),
+    most=st.integers(1, 70),
+)
 def test_fewer_steps_are_never_too_low(changes, most):
     event = np.cumsum([-1, *(after for after, _ in changes)])
     curve = Curve(event, np.array([5, *(bytes_ for _, bytes_ in changes)]), None)
@@ -63,6 +70,8 @@ def test_fewer_steps_are_never_too_low(changes, most):
     kept = Curve(fewer, highest, None)
     assert (kept.after(event) >= curve.after(event)).all()
     for first, until, top in zip(fewer, [*fewer[1:], event[-1] + 1], highest, strict=True):
-        assert top in curve.reserved_bytes[(event >= first) & (event <= until)]  # reached within its step
+        assert (
+            top in curve.reserved_bytes[(event >= first) & (event <= until)]
+        )  # reached within its step
     if merged == 1:
         assert (fewer == event).all()

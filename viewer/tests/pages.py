@@ -17,16 +17,18 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "view")]
-if any((ROOT / "src" / "vramlens").glob("libvramlens.*")):  # else the package that is installed: it has the native core
+if any(
+    (ROOT / "src" / "vramlens").glob("libvramlens.*")
+):  # else the package that is installed: it has the native core
     sys.path.insert(0, str(ROOT / "src"))
 
 from test_collectives import START_US, flight_of, made_of, marked  # noqa: E402
 from test_page import EVIL, hostile  # noqa: E402
 
-from recordings import DATA, block, dump_slowly, event, read, segment, snapshot  # noqa: E402
+from support.recordings import DATA, block, dump_slowly, event, read, segment, snapshot  # noqa: E402
 from vramlens import api  # noqa: E402
-from vramlens.analyses.attribution import Attribution, attribute  # noqa: E402
-from vramlens.analyses.categories import Category  # noqa: E402
+from vramlens.analyses.attribution.attribution import Attribution, attribute  # noqa: E402
+from vramlens.analyses.attribution.categories import Category  # noqa: E402
 from vramlens.replay import replay_trace  # noqa: E402
 from vramlens.trace import Trace  # noqa: E402
 from vramlens.units import format_size  # noqa: E402
@@ -37,7 +39,15 @@ from vramlens.view.texts import one_line  # noqa: E402
 from vramlens.view.what_if import lines_of  # noqa: E402
 
 AT = 1 << 40
-ORDER = ("parameters", "optimizer_state", "workspace", "gradients", "activations", "temporaries", "other")
+ORDER = (
+    "parameters",
+    "optimizer_state",
+    "workspace",
+    "gradients",
+    "activations",
+    "temporaries",
+    "other",
+)
 
 
 def stacked(view: Attribution, event: int) -> list[tuple[int, int, list[int]]]:
@@ -78,7 +88,9 @@ def probes(view: Attribution, event: int) -> list[dict[str, Any]]:
                 "row": row,
                 "size": format_size(size),
                 "address": hex(int(rows.address[row])),
-                "line": f"{one_line(place.file)}:{place.line} in {one_line(place.function)}" if place else None,
+                "line": f"{one_line(place.file)}:{place.line} in {one_line(place.function)}"
+                if place
+                else None,
                 "frames": [one_line(frame.function) for frame in frames[:200]],
                 "low": max(0, below + sum(older) - 8 * size),
                 "high": below + sum(older) + 8 * size,
@@ -161,7 +173,11 @@ def main() -> None:
         write(folder, path.name.split(".")[0], [api.load(path)])
     captured = DATA / "captured"
     write(folder, "lightning", [api.load(captured / "lightning.vram")])
-    write(folder, "ranks", [api.load(captured / f"{n}.vram") for n in ("ddp-rank0", "ddp-rank1", "fsdp2-rank0")])
+    write(
+        folder,
+        "ranks",
+        [api.load(captured / f"{n}.vram") for n in ("ddp-rank0", "ddp-rank1", "fsdp2-rank0")],
+    )
     write(
         folder,
         "what_if",
@@ -169,16 +185,30 @@ def main() -> None:
         confs=("expandable_segments:True", "max_split_size_mb:32", ""),
     )
     leak = DATA / "ranks" / "leak_rank1"
-    write(folder, "job", [api.load(leak / f"leak_rank1.rank{rank}.pickle.xz") for rank in (0, 1)], ranks=(0, 1))
+    write(
+        folder,
+        "job",
+        [api.load(leak / f"leak_rank1.rank{rank}.pickle.xz") for rank in (0, 1)],
+        ranks=(0, 1),
+    )
     jobs = DATA / "ranks" / "ddp"
     flights = [flight_of("ddp", rank) for rank in (0, 1)]
-    write(folder, "collectives", [api.load(jobs / f"ddp.rank{rank}.pickle.xz") for rank in (0, 1)], flights)
+    write(
+        folder,
+        "collectives",
+        [api.load(jobs / f"ddp.rank{rank}.pickle.xz") for rank in (0, 1)],
+        flights,
+    )
     flights = [flight_of("desync", rank) for rank in (0, 1)]
     runs = [marked(events=198) for _ in range(3)]
     for rank, run in enumerate(runs):
         object.__setattr__(run, "source", f"rank{rank}.vram")
     write(folder, "desync", runs, [*flights, evil_flight()])
-    write(folder, "no_events", [read(dump_slowly(snapshot([], [segment(AT, 4 << 20, [block(AT, 4 << 20, 3 << 20)])])))])
+    write(
+        folder,
+        "no_events",
+        [read(dump_slowly(snapshot([], [segment(AT, 4 << 20, [block(AT, 4 << 20, 3 << 20)])])))],
+    )
     timeless = [event("alloc", AT + n * 4096, 4000, time_us=0, frames=[]) for n in range(9)]
     write(folder, "timeless", [read(dump_slowly(snapshot(timeless, [])))])
     evil = read(dump_slowly(hostile()))

@@ -1,4 +1,6 @@
-"""The bytes by line of code: below a line of the user's that calls a library, the library's own line."""
+"""The bytes by line of code: below a line of the user's that calls a library, the library's own
+line.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.finding import Place
 
 if TYPE_CHECKING:
-    from vramlens.analyses.attribution import Attribution
+    from vramlens.analyses.attribution.attribution import Attribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +33,32 @@ class CodeBytes:
     allocations: int
 
 
-def code_lines(view: Attribution, rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[CodeBytes, ...]:
-    """The bytes of some allocations by line of code, largest first; what the backward pass asked for, by the user's."""
+def code_lines(
+    view: Attribution, rows: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[CodeBytes, ...]:
+    """The bytes of some allocations by line of code, largest first; what the backward pass asked
+    for, by the user's.
+    """
     stacks = view.trace.stacks
     stack, caller = view.device.allocations.stack[rows], view.phases.frame[rows]
     frame = np.append(stacks.code_frame, -1)[np.minimum(stack, len(stacks))]
     frame = np.where((frame < 0) | view.phases.inferred[rows], caller, frame)
     known = np.flatnonzero(frame >= 0)
     pairs, which = np.unique(np.stack((frame[known], caller[known])), axis=1, return_inverse=True)
-    totals = np.bincount(which.reshape(-1), weights=sizes[known], minlength=pairs.shape[1]).astype(np.int64)
+    totals = np.bincount(which.reshape(-1), weights=sizes[known], minlength=pairs.shape[1]).astype(
+        np.int64
+    )
     counts = np.bincount(which.reshape(-1), minlength=pairs.shape[1])
     joined: dict[tuple[Place, Place | None], tuple[int, int]] = {}
-    for (code, user), total, count in zip(pairs.T.tolist(), totals.tolist(), counts.tolist(), strict=True):
+    for (code, user), total, count in zip(
+        pairs.T.tolist(), totals.tolist(), counts.tolist(), strict=True
+    ):
         place = view.place(code)
         assert place is not None
         key = (place, view.place(user))
         before = joined.get(key, (0, 0))
         joined[key] = before[0] + total, before[1] + count
-    found = [CodeBytes(place, user, total, count) for (place, user), (total, count) in joined.items()]
+    found = [
+        CodeBytes(place, user, total, count) for (place, user), (total, count) in joined.items()
+    ]
     return tuple(sorted(found, key=lambda row: (-row.bytes, str(row.place))))

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vramlens.analyses import stranded, usage
-from vramlens.analyses.attribution import Attribution, attribute
-from vramlens.analyses.buffers import operator_buffers
-from vramlens.analyses.copies import loaded_copies
-from vramlens.analyses.eval_with_grad import eval_with_grad, evaluation_of
+from vramlens.analyses.attribution.attribution import Attribution, attribute
+from vramlens.analyses.error_text.other_ranks import others_failed
+from vramlens.analyses.error_text.text_verdict import explain_message
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
 from vramlens.analyses.facts import facts_of
+from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
+from vramlens.analyses.failure.settings_hint import expandable_finding
+from vramlens.analyses.failure.surroundings import ledger_rows, message_for, outside_of
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.first_step import first_step_to_come
-from vramlens.analyses.fragmentation import Fragmentation, fragmentation_at
-from vramlens.analyses.gradients import gradients_kept
-from vramlens.analyses.heap import heap_at
-from vramlens.analyses.leak_size import sized
-from vramlens.analyses.leaks import external_leak, leak_finding, leaks_at, least_that_matters, predicted
-from vramlens.analyses.oom import Failure, Outside, failure_of, verdict_of
-from vramlens.analyses.oom_hint import expandable_finding
-from vramlens.analyses.oom_others import others_failed
-from vramlens.analyses.oom_text import explain_message
-from vramlens.analyses.other_devices import other_devices
-from vramlens.analyses.sampled_growth import sampled_growth
-from vramlens.analyses.surroundings import ledger_rows, message_for, outside_of
-from vramlens.analyses.timeline import shape_of, step_peaks
-from vramlens.analyses.unused_graph import unused_graph
+from vramlens.analyses.findings import stranded, usage
+from vramlens.analyses.findings.buffers import operator_buffers
+from vramlens.analyses.findings.copies import loaded_copies
+from vramlens.analyses.findings.eval_with_grad import eval_with_grad, evaluation_of
+from vramlens.analyses.findings.first_step import first_step_to_come
+from vramlens.analyses.findings.gradients import gradients_kept
+from vramlens.analyses.findings.other_devices import other_devices
+from vramlens.analyses.findings.unused_graph import unused_graph
+from vramlens.analyses.leaks.leak_size import sized
+from vramlens.analyses.leaks.leaks import (
+    external_leak,
+    leak_finding,
+    leaks_at,
+    least_that_matters,
+    predicted,
+)
+from vramlens.analyses.leaks.sampled_growth import sampled_growth
+from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
+from vramlens.analyses.memory.heap import heap_at
+from vramlens.analyses.memory.timeline import shape_of, step_peaks
 from vramlens.errors import UsageError
+from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.units import counted, format_size
 
 
 def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None:
-    """The device that answers are about: the one asked for, else the one with the highest requested peak.
+    """The device that answers are about: the one asked for, else the one with the highest requested
+    peak.
 
     Raises:
         UsageError: the recording knows no such device.
@@ -78,11 +86,15 @@ def moment(device: DeviceTrace, at: str) -> int:
         return len(device.events) - 1
     if at == "oom":
         if not device.out_of_memory:
-            raise UsageError(f"no request failed on device {device.device}: leave --at out, or say peak or end")
+            raise UsageError(
+                f"no request failed on device {device.device}: leave --at out, or say peak or end"
+            )
         return device.out_of_memory[-1].event
     if at.isascii() and at.isdigit() and int(at) < len(device.events):
         return int(at)
-    raise UsageError(f"--at takes peak, oom, end or an event from 0 to {len(device.events) - 1}, not {at!r}")
+    raise UsageError(
+        f"--at takes peak, oom, end or an event from 0 to {len(device.events) - 1}, not {at!r}"
+    )
 
 
 def explain_trace(
@@ -97,11 +109,11 @@ def explain_trace(
     """The explanation of a recording.
 
     Args:
-        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number; None is the failure that
-            ended the program, else the peak.
+        at: the moment that the heap is shown at: "peak", "oom", "end" or an event's number; None is
+            the failure that ended the program, else the peak.
         device: the device; by default the one with the highest requested peak.
-        messages: out-of-memory errors that the program printed, if at hand: the one that fits the recording's failure
-            tells limits and other processes.
+        messages: out-of-memory errors that the program printed, if at hand: the one that fits the
+            recording's failure tells limits and other processes.
         total_bytes: the device's memory, if known.
         view: the device's attribution, where it is at hand.
 
@@ -111,16 +123,26 @@ def explain_trace(
     chosen = choose_device(trace, device)
     facts = facts_of(trace)
     if chosen is None:
-        return Explanation(facts, None, None, at or "peak", None, StepFacts(0, None, ()), None, (), (), ())
+        return Explanation(
+            facts, None, None, at or "peak", None, StepFacts(0, None, ()), None, (), (), ()
+        )
     view = attribute(trace, chosen) if view is None else view
     peak = peak_of(view)
     peaks = step_peaks(view)
     message = message_for(view, messages)
     outside = outside_of(view, message, total_bytes)
     failure = failure_of(view, outside)
-    growth = [leak for leak in leaks_at(view, failure.request.event if failure else None) if leak.fix is not None]
-    leaks = tuple(leak for leak in growth if leak.sure and leak.rows is not None)  # tensors, not stranded caches
-    fragmentation = fragmentation_at(view, failure.request.event if failure else chosen.requested.peak_event)
+    growth = [
+        leak
+        for leak in leaks_at(view, failure.request.event if failure else None)
+        if leak.fix is not None
+    ]
+    leaks = tuple(
+        leak for leak in growth if leak.sure and leak.rows is not None
+    )  # tensors, not stranded caches
+    fragmentation = fragmentation_at(
+        view, failure.request.event if failure else chosen.requested.peak_event
+    )
     failed: OomVerdict | None = None
     findings: list[Finding] = []
     if failure is not None:
@@ -136,7 +158,13 @@ def explain_trace(
     if failed is not None and failed.survived:
         growth = [leak for leak in leaks_at(view) if leak.fix is not None]
     ended = failed is not None and not failed.survived
-    growth = list(sized((*growth, *external_leak(view)), least_that_matters(view, outside, total_bytes), peak_bytes))
+    growth = list(
+        sized(
+            (*growth, *external_leak(view)),
+            least_that_matters(view, outside, total_bytes),
+            peak_bytes,
+        )
+    )
     prediction = None if ended else predicted(view, tuple(growth), outside, total_bytes)
     findings += [leak_finding(leak, prediction) for leak in growth if not leak.is_small]
     findings += sampled_growth(view, tuple(growth), outside, failed=ended)
@@ -167,7 +195,9 @@ def explain_trace(
     )
 
 
-def explain_text(message: OomMessage, source: str, count: int = 1, messages: Sequence[OomMessage] = ()) -> Explanation:
+def explain_text(
+    message: OomMessage, source: str, count: int = 1, messages: Sequence[OomMessage] = ()
+) -> Explanation:
     """The explanation of an error text alone.
 
     Args:
@@ -195,7 +225,9 @@ def explain_text(message: OomMessage, source: str, count: int = 1, messages: Seq
         unknowns=verdict.unknowns,
         others=others_failed(message, messages),
     )
-    facts = RecordingFacts(source, None, None, 0, 0, False, ("a recording: this is an error's text alone",), {})
+    facts = RecordingFacts(
+        source, None, None, 0, 0, False, ("a recording: this is an error's text alone",), {}
+    )
     steps = StepFacts(0, None, ())
     return Explanation(
         facts,
@@ -207,7 +239,11 @@ def explain_text(message: OomMessage, source: str, count: int = 1, messages: Seq
         None,
         (),
         verdict.ledger,
-        tuple(_ranked(list(verdict.findings), failed, holes_first=verdict.likely_holes_bytes is not None)),
+        tuple(
+            _ranked(
+                list(verdict.findings), failed, holes_first=verdict.likely_holes_bytes is not None
+            )
+        ),
     )
 
 
@@ -220,7 +256,7 @@ def _about_failure(
         found.append(
             Finding(
                 id="fragmented_request",
-                verdict="likely",
+                verdict=Verdict.LIKELY,
                 title=verdict.headline,
                 bytes=verdict.requested_bytes,
                 place=verdict.place,
@@ -238,7 +274,7 @@ def _about_failure(
         found.append(
             Finding(
                 id="process_limit",
-                verdict="proven",
+                verdict=Verdict.PROVEN,
                 title=f"The process's own limit refused it: the device had {format_size(verdict.free_bytes or 0)} free",
                 bytes=verdict.short_by_bytes,
                 fix=_raise_limit(failure, outside),
@@ -261,17 +297,28 @@ def _raise_limit(failure: Failure, outside: Outside) -> str:
     )
 
 
-_ORDER = ("proven", "likely", "possible", "not a problem")
+_ORDER = (Verdict.PROVEN, Verdict.LIKELY, Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM)
 # What a failure hit and why comes before what merely takes much room.
-_FIRST = ("request_too_large", "fragmented_request", "leak", "process_limit", "other_process", "device_full")
+_FIRST = (
+    "request_too_large",
+    "fragmented_request",
+    "leak",
+    "process_limit",
+    "other_process",
+    "device_full",
+)
 
 
 _OF_ANY_SIZE = (*_FIRST, "sampled_growth", "other_device", "expandable_segments")
 _LEAST_SHARE = 0.01
 
 
-def _that_matter(findings: list[Finding], peak_bytes: int, failed: OomVerdict | None) -> list[Finding]:
-    """Without advice whose bytes are far below what matters: of the peak, and of the request that failed."""
+def _that_matter(
+    findings: list[Finding], peak_bytes: int, failed: OomVerdict | None
+) -> list[Finding]:
+    """Without advice whose bytes are far below what matters: of the peak, and of the request
+    that failed.
+    """
     wanted = min(peak_bytes, (failed.requested_bytes if failed is not None else None) or peak_bytes)
     return [
         finding
@@ -284,10 +331,16 @@ def _that_matter(findings: list[Finding], peak_bytes: int, failed: OomVerdict | 
 
 
 def _ranked(
-    findings: list[Finding], failed: OomVerdict | None, *, holes_first: bool = False, peak_bytes: int = 0
+    findings: list[Finding],
+    failed: OomVerdict | None,
+    *,
+    holes_first: bool = False,
+    peak_bytes: int = 0,
 ) -> list[Finding]:
     """The most useful first: what saves most and can be acted on; what would not help, last."""
-    first = (*(("expandable_segments",) if holes_first else ()), *_FIRST) if failed is not None else ()
+    first = (
+        (*(("expandable_segments",) if holes_first else ()), *_FIRST) if failed is not None else ()
+    )
 
     def place_of(finding: Finding) -> int:
         frees_little = finding.id == "leak" and (finding.bytes or 0) < _LEAST_SHARE * peak_bytes
@@ -296,9 +349,9 @@ def _ranked(
     return sorted(
         findings,
         key=lambda finding: (
-            finding.verdict == "not a problem" or finding.fix is None,
+            finding.verdict == Verdict.NOT_A_PROBLEM or finding.fix is None,
             place_of(finding),
-            -(finding.bytes or 0) * (0.5 if finding.verdict == "possible" else 1),
+            -(finding.bytes or 0) * (0.5 if finding.verdict == Verdict.POSSIBLE else 1),
             _ORDER.index(finding.verdict),
         ),
     )

@@ -1,4 +1,6 @@
-"""An explanation: all that vramlens has to say about one recording or one error text, ready to be reported."""
+"""An explanation: all that vramlens has to say about one recording or one error text, ready to
+be reported.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.analyses.failure.need import Need, SettingVerdict
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.fragmentation import Fragmentation
-from vramlens.analyses.growth import Leak
-from vramlens.analyses.heap import Heap
-from vramlens.analyses.ledger import LedgerRow
-from vramlens.analyses.need import Need, SettingVerdict
+from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.memory.fragmentation import Fragmentation
+from vramlens.analyses.memory.heap import Heap
+from vramlens.analyses.memory.ledger import LedgerRow
 from vramlens.trace import Meta
 
 
@@ -65,7 +67,8 @@ class RecordingFacts:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The counters' maxima on one device, and the heap at the first event where requested bytes are highest.
+    """The counters' maxima on one device, and the heap at the first event where requested bytes are
+    highest.
 
     Attributes:
         device: the device.
@@ -87,10 +90,12 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the allocator counted at the moment asked for, exactly: its blocks' sizes are proven by replay.
+    """What the allocator counted at the moment asked for, exactly: its blocks' sizes are proven by
+    replay.
 
     Attributes:
-        allocated_bytes, active_bytes: of blocks in use, without and with those that a stream still uses.
+        allocated_bytes, active_bytes: of blocks in use, without and with those that a stream still
+            uses.
         reserved_bytes: of segments.
     """
 
@@ -101,7 +106,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
-    """The last request that failed on a device: what it hit (wall) and why (cause), as docs/design.md defines them.
+    """The last request that failed on a device: what it hit (wall) and why (cause), as
+    docs/design.md defines them.
 
     Attributes:
         event: its index; None from an error text.
@@ -109,7 +115,8 @@ class OomVerdict:
         count: failed requests in all.
         requested_bytes: the block that failed, rounded; None from a text.
         tried_bytes: the segment asked of the driver.
-        allocated_bytes, reserved_bytes, free_bytes: at that event; free is the device's, as the driver said.
+        allocated_bytes, reserved_bytes, free_bytes: at that event; free is the device's, as the
+            driver said.
         largest_free_bytes: the largest free block that the request could have used.
         limit_bytes: what the process may reserve, where there is such a limit.
         wall: process_limit, device, other_process, host or unknown.
@@ -119,9 +126,11 @@ class OomVerdict:
         headline: the verdict in one sentence, the telling number first.
         survived: whether the program went on after it.
         unknowns: what cannot be known from the input.
-        need: what the step that failed would have needed to finish; None from a text, and where it was not asked.
+        need: what the step that failed would have needed to finish; None from a text, and where it
+            was not asked.
         settings: what each setting would have changed; none where it was not asked.
-        others: from a text, which other ranks it says ran out of memory, in one sentence; "" where it names none.
+        others: from a text, which other ranks it says ran out of memory, in one sentence; "" where
+            it names none.
     """
 
     event: int | None
@@ -157,7 +166,8 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One answer. From an error text only ``recording`` (without figures), ``oom``, ``ledger`` and ``findings`` speak.
+    """One answer. From an error text only ``recording`` (without figures), ``oom``, ``ledger`` and
+    ``findings`` speak.
 
     Attributes:
         recording: what was read.
@@ -165,7 +175,8 @@ class Explanation:
         heap: the heap at the moment asked for (the peak by default); None when there is no device.
         at: the moment asked for: "peak", "oom", "end" or an event's number.
         oom: the out-of-memory verdict; None when nothing failed.
-        steps, fragmentation, leaks, ledger: see their modules; fragmentation is None when there is no device.
+        steps, fragmentation, leaks, ledger: see their modules; fragmentation is None when there is
+            no device.
         findings: the most useful first.
         moment: the counters at ``at``; None where they are not proven.
     """

@@ -31,6 +31,10 @@ def _overwritten(trace: Trace, meta: Meta) -> tuple[Overwritten, ...]:
     for index, device in trace.devices.items():
         if meta.wrapped.get(index) and len(device.events):
             first = int(device.clock_us[0])
-            lost = None if meta.started_us is None or first < meta.started_us else first - meta.started_us
+            lost = (
+                None
+                if meta.started_us is None or first < meta.started_us
+                else first - meta.started_us
+            )
             found.append(Overwritten(index, first, lost))
     return tuple(found)

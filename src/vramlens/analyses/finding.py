@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERDICTS = ("proven", "likely", "possible", "not a problem")
+from vramlens.ground.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the user's program: the file as the recording names it, the line (from 1; 0: unknown), the function."""
+    """A line of the user's program: the file as the recording names it, the line (from 1; 0:
+    unknown), the function.
+    """
 
     file: str
     line: int
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}" if self.line else f"{self.file} in {self.function}"
+        return (
+            f"{self.file}:{self.line} in {self.function}"
+            if self.line
+            else f"{self.file} in {self.function}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class Finding:
     """
 
     id: str
-    verdict: str
+    verdict: Verdict
     title: str
     bytes: int | None = None
     place: Place | None = None

@@ -1,7 +1,9 @@
-"""The allocator's settings in the environment: which variable PyTorch reads, and what in it PyTorch would refuse.
+"""The allocator's settings in the environment: which variable PyTorch reads, and what in it PyTorch
+would refuse.
 
-Names, keys and rules: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.{h,cpp} of PyTorch 2.11 and
-2.13. There the first of the three variables that is set is read alone: nothing is merged.
+Names, keys and rules: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.{h,cpp} of
+PyTorch 2.11 and 2.13. There the first of the three variables that is set is read alone: nothing is
+merged.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC
 """In the order in which PyTorch looks."""
 
 NEW_NAME = (2, 9)
-"""The first version of PyTorch that reads PYTORCH_ALLOC_CONF; which one comes first was settled in the next."""
+"""The first version of PyTorch that reads PYTORCH_ALLOC_CONF; which one comes first was settled
+in the next.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,11 @@ def read_settings(
     read = [name for name in given if _is_read(name, version, is_rocm)]
     notes = [_why_unread(name, version) for name in given if name not in read]
     if len(read) > 1 and len({given[name] for name in read}) > 1:
-        which = f"{read[0]} wins" if version is None or version > NEW_NAME else "which one wins depends on the version"
+        which = (
+            f"{read[0]} wins"
+            if version is None or version > NEW_NAME
+            else "which one wins depends on the version"
+        )
         notes.append(f"{' and '.join(read)} are both set and differ; nothing is merged: {which}.")
     variable = read[0] if read else None
     text = given[variable] if variable else ""
@@ -71,7 +79,9 @@ def _is_read(name: str, version: tuple[int, int] | None, is_rocm: bool) -> bool:
 
 def _why_unread(name: str, version: tuple[int, int] | None) -> str:
     if name == "PYTORCH_ALLOC_CONF" and version is not None:
-        return f"{name} is not read by PyTorch {version[0]}.{version[1]}: use PYTORCH_CUDA_ALLOC_CONF."
+        return (
+            f"{name} is not read by PyTorch {version[0]}.{version[1]}: use PYTORCH_CUDA_ALLOC_CONF."
+        )
     return f"{name} is for PyTorch built for AMD GPUs: use PYTORCH_CUDA_ALLOC_CONF."
 
 
@@ -135,7 +145,11 @@ def _is_division(value: str) -> bool:
         return False
     for entry in filter(None, value[1:-1].split(",")):
         size, colon, parts = entry.partition(":")
-        if not colon or not (size == ">" or _is_power_of_two(size)) or not (parts == "0" or _is_power_of_two(parts)):
+        if (
+            not colon
+            or not (size == ">" or _is_power_of_two(size))
+            or not (parts == "0" or _is_power_of_two(parts))
+        ):
             return False
     return True
 
@@ -167,7 +181,15 @@ _RULES: dict[str, tuple[Callable[[str], bool], str]] = {
     "pinned_use_hip_host_register": _FLAG,
     "release_lock_on_cudamalloc": _FLAG,
     "release_lock_on_hipmalloc": _FLAG,
-    "roundup_power2_divisions": (_is_division, "powers of two are needed, as in 4 or [256:1,512:2,>:4]"),
+    "roundup_power2_divisions": (
+        _is_division,
+        "powers of two are needed, as in 4 or [256:1,512:2,>:4]",
+    ),
     "throw_on_cudamalloc_oom": _FLAG,
 }
-_NATIVE_ONLY = {"expandable_segments", "garbage_collection_threshold", "max_split_size_mb", "roundup_power2_divisions"}
+_NATIVE_ONLY = {
+    "expandable_segments",
+    "garbage_collection_threshold",
+    "max_split_size_mb",
+    "roundup_power2_divisions",
+}

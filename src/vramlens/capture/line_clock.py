@@ -26,10 +26,12 @@ _thread = _Thread()
 
 
 class LineClock:
-    """Which line of one frame of a function was running when: ``sys.monitoring``, before Python 3.12 ``sys.settrace``.
+    """Which line of one frame of a function was running when: ``sys.monitoring``, before Python
+    3.12 ``sys.settrace``.
 
     Attributes:
-        lines, times_ns: one entry each time that a line began: its number, the time since the epoch.
+        lines, times_ns: one entry each time that a line began: its number, the time since the
+            epoch.
         hits: how often each line began.
         trouble: why it has not followed the frame all the time; "" where it has.
     """
@@ -44,12 +46,16 @@ class LineClock:
     def start(self) -> None:
         """Begins with the next frame of the code on this thread."""
         if sys.version_info >= (3, 12):
-            self.trouble = "" if _monitor(self._code) else "all of Python's monitoring tools are in use"
+            self.trouble = (
+                "" if _monitor(self._code) else "all of Python's monitoring tools are in use"
+            )
             self._before = _thread.clocks.get(self._code)
             _thread.clocks[self._code] = self
         else:
             self._before = sys.gettrace()
-            if self._before is None or isinstance(getattr(self._before, "__self__", None), LineClock):
+            if self._before is None or isinstance(
+                getattr(self._before, "__self__", None), LineClock
+            ):
                 sys.settrace(self._called)
             else:
                 self.trouble = _TRACED

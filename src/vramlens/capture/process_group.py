@@ -1,4 +1,5 @@
-"""This process's place in a distributed job, read from the environment and from what PyTorch already knows.
+"""This process's place in a distributed job, read from the environment and from what PyTorch
+already knows.
 
 Nothing here communicates, initialises CUDA or imports torch.
 """
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vramlens.capture.on_import import when_imported
+from vramlens.capture.triggers.on_import import when_imported
 from vramlens.foreign_text import text_of
 from vramlens.units import counted, listed
 
@@ -20,7 +21,12 @@ _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MOST_GROUPS, _MOST_SPANS, _LONGEST_NAME = 256, 1000, 100
-_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_LOCAL_SIZE = (
+    "LOCAL_WORLD_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +52,17 @@ class DistributedState:
 
     Attributes:
         initialized: whether the default process group exists now.
-        launcher: "torchrun", "accelerate", "slurm", "mpi", "environment" (RANK and WORLD_SIZE set by hand) or "none".
+        launcher: "torchrun", "accelerate", "slurm", "mpi", "environment" (RANK and WORLD_SIZE set
+            by hand) or "none".
         rank, local_rank, world_size: from the process group, else from the launcher's environment.
         backend: of the default group.
         timeout_s: of the default group, in seconds.
         groups: every process group that this process has made.
         device: the current CUDA device; None before this process uses CUDA.
-        device_set_first: whether ``torch.cuda.set_device`` came before the first use of CUDA; None where nobody
-            watched (``watch_device``).
-        duplicate_device: whether another local rank very likely uses the same device, inferred from LOCAL_RANK; never
-            asked of the others.
+        device_set_first: whether ``torch.cuda.set_device`` came before the first use of CUDA; None
+            where nobody watched (``watch_device``).
+        duplicate_device: whether another local rank very likely uses the same device, inferred from
+            LOCAL_RANK; never asked of the others.
         note: why, in one sentence; empty where there is nothing to say.
     """
 
@@ -95,7 +102,8 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
     launcher = _launcher(known)
     many = launcher != "none"
     rank, local_rank, world_size, local_size = (
-        _number(known, names) if many else None for names in (_RANK, _LOCAL_RANK, _WORLD_SIZE, _LOCAL_SIZE)
+        _number(known, names) if many else None
+        for names in (_RANK, _LOCAL_RANK, _WORLD_SIZE, _LOCAL_SIZE)
     )
     distributed = _initialized()
     backend = timeout = None
@@ -128,9 +136,11 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
 
 
 def groups_for_meta() -> list[dict[str, Any]]:
-    """The process groups of this process beside the default one, small enough for a recording; never raises.
+    """The process groups of this process beside the default one, small enough for a recording;
+    never raises.
 
-    Ranks are spans, ``[first, count, step]`` each: those of a mesh's dimension are one or few, however many there are.
+    Ranks are spans, ``[first, count, step]`` each: those of a mesh's dimension are one or few,
+    however many there are.
     """
     distributed = _initialized()
     if distributed is None:
@@ -143,7 +153,9 @@ def groups_for_meta() -> list[dict[str, Any]]:
             continue
         left -= len(spans)
         description = group.description[:_LONGEST_NAME]
-        found.append({"name": group.name[:_LONGEST_NAME], "description": description, "ranks": spans})
+        found.append(
+            {"name": group.name[:_LONGEST_NAME], "description": description, "ranks": spans}
+        )
     return found
 
 
@@ -163,7 +175,9 @@ def rank_spans(ranks: Sequence[int]) -> list[list[int]]:
 
 
 def warn_if_not_destroyed() -> str | None:
-    """One sentence if the process group still exists, to be asked when the program ends; else None. Never raises."""
+    """One sentence if the process group still exists, to be asked when the program ends; else
+    None. Never raises.
+    """
     distributed = _initialized()
     if distributed is None:
         return None
@@ -175,7 +189,8 @@ def warn_if_not_destroyed() -> str | None:
 
 
 def watch_device() -> None:
-    """Notices from now on whether ``torch.cuda.set_device`` comes before the first use of CUDA. Harmless, repeatable.
+    """Notices from now on whether ``torch.cuda.set_device`` comes before the first use of CUDA.
+    Harmless, repeatable.
 
     The function is replaced by one that looks once and puts the original back.
     """
@@ -232,7 +247,9 @@ _watch = _Watch()
 
 
 def _launcher(known: Mapping[str, str]) -> str:
-    if "ACCELERATE_MIXED_PRECISION" in known:  # accelerate/utils/launch.py sets it always, and may run torchrun below
+    if (
+        "ACCELERATE_MIXED_PRECISION" in known
+    ):  # accelerate/utils/launch.py sets it always, and may run torchrun below
         return "accelerate"
     if "TORCHELASTIC_RUN_ID" in known:  # torch.distributed.is_torchelastic_launched
         return "torchrun"
@@ -247,7 +264,10 @@ def _launcher(known: Mapping[str, str]) -> str:
 
 def _number(known: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     texts = (known.get(name, "") for name in names)
-    return next((int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 10), None)
+    return next(
+        (int(text) for text in texts if text.isascii() and text.isdecimal() and len(text) < 10),
+        None,
+    )
 
 
 def _initialized() -> Any:
@@ -255,7 +275,11 @@ def _initialized() -> Any:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None:
         return None
-    return distributed if _said(lambda: distributed.is_available() and distributed.is_initialized()) else None
+    return (
+        distributed
+        if _said(lambda: distributed.is_available() and distributed.is_initialized())
+        else None
+    )
 
 
 def _world(distributed: Any) -> Any:
@@ -278,7 +302,9 @@ def _groups(distributed: Any) -> tuple[Group, ...]:
     world = _world(distributed)
     found = []
     for group in _said(lambda: list(world.pg_map)) or ():
-        ranks = _said(lambda group=group: tuple(int(rank) for rank in world.pg_group_ranks[group]), ())
+        ranks = _said(
+            lambda group=group: tuple(int(rank) for rank in world.pg_group_ranks[group]), ()
+        )
         name = _said(lambda group=group: str(world.pg_names[group]), "")
         backend = _said(lambda group=group: str(world.pg_backend_config[group]), "")
         description = _said(lambda group=group: str(group.group_desc), "")
@@ -292,7 +318,9 @@ def _cuda_in_use() -> Any:
 
 
 def _device() -> tuple[int | None, int | None]:
-    """The current device and how many there are; asked only where CUDA is in use: asking would make it so."""
+    """The current device and how many there are; asked only where CUDA is in use: asking would
+    make it so.
+    """
     cuda = _cuda_in_use()
     return (None, None) if cuda is None else (_said(cuda.current_device), _said(cuda.device_count))
 
@@ -300,14 +328,25 @@ def _device() -> tuple[int | None, int | None]:
 def _duplicate(
     device: int | None, devices: int | None, local_rank: int | None, local_size: int | None
 ) -> tuple[bool | None, str]:
-    if device is None or devices is None or local_rank is None or local_size is None or local_size < 2:
+    if (
+        device is None
+        or devices is None
+        or local_rank is None
+        or local_size is None
+        or local_size < 2
+    ):
         return None, ""
-    if devices < local_size:  # each rank may have been given devices of its own: nothing is known of the others'
+    if (
+        devices < local_size
+    ):  # each rank may have been given devices of its own: nothing is known of the others'
         return None, f"{counted(devices, 'device')} visible for {local_size} local ranks."
     if device == local_rank:
         return False, ""
     if device:
-        return None, f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use it is not known."
+        return (
+            None,
+            f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use it is not known.",
+        )
     return True, (
         f"Device 0, the default, is in use where LOCAL_RANK is {local_rank}: call torch.cuda.set_device({local_rank}) "
         "first, or this rank shares local rank 0's GPU."
@@ -328,11 +367,17 @@ def _lines(state: DistributedState) -> list[str]:
         lines.append(f"Process group: {state.backend or 'backend unknown'}{timeout}")
         for group in state.groups[1:]:
             ranks = listed(group.ranks, 8)
-            lines.append(f"  {group.description or 'group ' + group.name}: {group.backend}, ranks {ranks}")
+            lines.append(
+                f"  {group.description or 'group ' + group.name}: {group.backend}, ranks {ranks}"
+            )
     else:
         lines.append("Process group: none yet in this process")
     if state.device is not None:
-        how = {True: ", set before the first use of CUDA", False: ", not set before the first use of CUDA", None: ""}
+        how = {
+            True: ", set before the first use of CUDA",
+            False: ", not set before the first use of CUDA",
+            None: "",
+        }
         lines.append(f"Device: {state.device}{how[state.device_set_first]}")
     return [*lines, state.note] if state.note else lines
 

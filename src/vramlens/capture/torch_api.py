@@ -1,4 +1,6 @@
-"""PyTorch's private memory functions, and how they differ between versions: the only module that knows them."""
+"""PyTorch's private memory functions, and how they differ between versions: the only module that
+knows them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 Observer = Callable[[int, int, int, int], None]
-"""Called with device, bytes asked for, bytes of the device, bytes free; on the thread whose request failed."""
+"""Called with device, bytes asked for, bytes of the device, bytes free; on the thread whose
+request failed.
+"""
 
 
 def loaded_torch() -> Any:
@@ -70,14 +74,18 @@ class Allocator:
             return False
 
     def start_history(self, max_events: int) -> None:
-        """Has PyTorch record events, the last ``max_events`` of each device, with the Python stack of each request.
+        """Has PyTorch record events, the last ``max_events`` of each device, with the Python stack
+        of each request.
 
-        Frees get no stack: gathering one takes as long as for a request, and nothing that vramlens says needs it.
+        Frees get no stack: gathering one takes as long as for a request, and nothing that vramlens
+            says needs it.
 
         Raises:
             RuntimeError: this allocator keeps no history (cudaMallocAsync, pluggable allocators).
         """
-        self._module.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=max_events)
+        self._module.memory._record_memory_history(
+            "all", context="alloc", stacks="python", max_entries=max_events
+        )
 
     def stop_history(self) -> None:
         """Has PyTorch stop recording."""
@@ -99,14 +107,18 @@ class Allocator:
             return None
 
     def attach_observer(self, observer: Observer) -> None:
-        """Has PyTorch call ``observer`` whenever a request fails. It stays for good: there is no way to detach it."""
+        """Has PyTorch call ``observer`` whenever a request fails. It stays for good: there is no
+        way to detach it.
+        """
         attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
         if self.kind == "cuda" and attach is not None:
             with contextlib.suppress(RuntimeError):  # cudaMallocAsync has no observers
                 attach(observer)
 
     def marker(self) -> tuple[Callable[[str], None], Callable[[], str]] | None:
-        """What puts a text on the calling thread's allocations from now on, and what reads it; from PyTorch 2.10 on."""
+        """What puts a text on the calling thread's allocations from now on, and what reads it;
+        from PyTorch 2.10 on.
+        """
         put = getattr(self._torch._C, "_cuda_setMemoryMetadata", None)
         read = getattr(self._torch._C, "_cuda_getMemoryMetadata", None)
         return None if self.kind != "cuda" or put is None or read is None else (put, read)
@@ -115,7 +127,9 @@ class Allocator:
         """Allocated and reserved bytes of a device, in some ten microseconds."""
         try:
             raw = getattr(self._torch._C, f"_{self.kind}_memoryStats")(device)
-            return int(raw["allocated_bytes"]["all"]["current"]), int(raw["reserved_bytes"]["all"]["current"])
+            return int(raw["allocated_bytes"]["all"]["current"]), int(
+                raw["reserved_bytes"]["all"]["current"]
+            )
         except (KeyError, RuntimeError):  # an allocator that does not count
             return 0, 0
 
@@ -127,7 +141,9 @@ class Allocator:
             return {}
 
     def memory_fraction(self, device: int) -> float | None:
-        """What ``set_per_process_memory_fraction`` was given; 1.0 by default, None where it cannot be told."""
+        """What ``set_per_process_memory_fraction`` was given; 1.0 by default, None where it
+        cannot be told.
+        """
         get = getattr(self._torch._C, f"_{self.kind}_getMemoryFraction", None)
         try:
             return None if get is None else float(get(device))
@@ -147,11 +163,15 @@ class Allocator:
     def versions(self) -> dict[str, str | None]:
         """The versions of torch and of what it was built with."""
         version = self._torch.version
-        return {"torch": str(self._torch.__version__), "cuda": version.cuda, "hip": getattr(version, "hip", None)}
+        return {
+            "torch": str(self._torch.__version__),
+            "cuda": version.cuda,
+            "hip": getattr(version, "hip", None),
+        }
 
     def out_of_memory_error(self) -> type[BaseException] | None:
         """The exception that a failed request raises."""
-        found: type[BaseException] | None = getattr(self._torch, "OutOfMemoryError", None) or getattr(
-            self._torch.cuda, "OutOfMemoryError", None
-        )
+        found: type[BaseException] | None = getattr(
+            self._torch, "OutOfMemoryError", None
+        ) or getattr(self._torch.cuda, "OutOfMemoryError", None)
         return found

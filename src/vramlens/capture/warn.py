@@ -1,4 +1,6 @@
-"""What capture says to the person: one line on standard error, and nothing that could stop the program."""
+"""What capture says to the person: one line on standard error, and nothing that could stop the
+program.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,26 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def say(line: str) -> None:
     """Prints one line on standard error."""
-    with contextlib.suppress(Exception):  # closed, a full disk behind it, replaced: never the program's trouble
+    with contextlib.suppress(
+        Exception
+    ):  # closed, a full disk behind it, replaced: never the program's trouble
         sys.stderr.write(f"vramlens: {one_line(line)}\n")
         sys.stderr.flush()
 
 
 def say_once(line: str, about: str | None = None) -> None:
-    """Prints a line unless one about the same has been printed before (by default: the same line)."""
+    """Prints a line unless one about the same has been printed before (by default: the same
+    line).
+    """
     if (about or line) not in _said:
         _said.add(about or line)
         say(line)
 
 
 def harmless(doing: str) -> Callable[[Function], Function]:
-    """A decorator: an error inside becomes one warning that begins with ``doing``, and the answer None."""
+    """A decorator: an error inside becomes one warning that begins with ``doing``, and the
+    answer None.
+    """
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

@@ -25,7 +25,11 @@ _FORMS = {
 
 def add_file(parser: argparse.ArgumentParser) -> None:
     """Adds ``FILE``: the one recording that the verb is about."""
-    parser.add_argument("file", metavar="FILE", help="a recording or a PyTorch memory snapshot; - reads standard input")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a recording or a PyTorch memory snapshot; - reads standard input",
+    )
 
 
 def add_device(parser: argparse.ArgumentParser, default: str = "the one that holds most") -> None:
@@ -34,7 +38,9 @@ def add_device(parser: argparse.ArgumentParser, default: str = "the one that hol
     Args:
         default: in words, which device it is where none is named.
     """
-    parser.add_argument("--device", type=device, metavar="N", help=f"the device, 0 or cuda:0 (default: {default})")
+    parser.add_argument(
+        "--device", type=device, metavar="N", help=f"the device, 0 or cuda:0 (default: {default})"
+    )
 
 
 def add_recorded_cap(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +95,9 @@ def add_forms(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Adds ``-o``: where the answer goes."""
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write to a file instead of standard output"
+    )
 
 
 def device(text: str) -> int:
@@ -128,7 +136,9 @@ def size_or_none(text: str) -> int:
 
 
 def limit_size(text: str) -> int:
-    """Bytes that a process or a card may have, from an argument; less than 1 MiB is a unit that was forgotten."""
+    """Bytes that a process or a card may have, from an argument; less than 1 MiB is a unit that
+    was forgotten.
+    """
     found = size(text)
     try:
         return check_limit(found, text)

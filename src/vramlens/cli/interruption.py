@@ -1,7 +1,9 @@
-"""Ctrl-C: whether it came, also where a destructor swallowed it or a library made another error of it.
+"""Ctrl-C: whether it came, also where a destructor swallowed it or a library made another error of
+it.
 
-Python raises KeyboardInterrupt wherever the main thread happens to be. In a destructor it is printed and forgotten; in
-the middle of an import it may come out as an ImportError. Neither may look like an answer.
+Python raises KeyboardInterrupt wherever the main thread happens to be. In a destructor it is
+printed and forgotten; in the middle of an import it may come out as an ImportError. Neither may
+look like an answer.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _is_watched = False
 
 
 def watch() -> None:
-    """Notes from here on that Ctrl-C came; only where it raises KeyboardInterrupt anyway, in the main thread."""
+    """Notes from here on that Ctrl-C came; only where it raises KeyboardInterrupt anyway, in the
+    main thread.
+    """
     global _has_come, _is_watched
     _has_come = False
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -32,7 +36,9 @@ def watch() -> None:
 
 
 def leave() -> None:
-    """Gives Ctrl-C back to Python, before a program or a server whose business it is; what came stays noted."""
+    """Gives Ctrl-C back to Python, before a program or a server whose business it is; what came
+    stays noted.
+    """
     global _is_watched
     if _is_watched:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
 """The command line: the one place that prints errors and sets exit codes.
 
-Every verb is a module with ``HELP``, ``prepare_parser(parser)`` and ``run(arguments)``; it is imported only when asked
-for, and its own imports of NumPy or rich wait until it runs.
+Every verb is a module with ``HELP``, ``prepare_parser(parser)`` and ``run(arguments)``; it is
+imported only when asked for, and its own imports of NumPy or rich wait until it runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ VERBS = (
     "doctor",
 )
 
-_READING = frozenset(("explain", "leaks", "view", "replay", "tune", "diff", "check", "ranks", "export"))
+_READING = frozenset(
+    ("explain", "leaks", "view", "replay", "tune", "diff", "check", "ranks", "export")
+)
 """The verbs whose input may come from anywhere: they are held to an allowance."""
 _DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
 _EPILOG = """\
@@ -72,7 +74,8 @@ class Command(Protocol):
         """Adds the verb's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int | Callable[[], int]:
-        """Does it; the exit code, or the user's program, to be run where nothing catches what it raises.
+        """Does it; the exit code, or the user's program, to be run where nothing catches what it
+        raises.
 
         Raises:
             VramlensError: it could not be done.
@@ -170,7 +173,8 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
         parser.print_help(sys.stderr)
         return UsageError.exit_code
     if arguments.verb not in ("run", "predict"):
-        # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's program may.
+        # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's
+        #     program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments.argv = argv
     if arguments.verb not in _READING:
@@ -200,7 +204,9 @@ def _looks_like_a_file(word: str) -> bool:
 
 
 def _verb_meant(word: str) -> str | None:
-    """The verb that a mistyped word is close to; None for a verb, an option, and what is like none of them."""
+    """The verb that a mistyped word is close to; None for a verb, an option, and what is like
+    none of them.
+    """
     if word in VERBS or word.startswith("-"):
         return None
     from difflib import get_close_matches

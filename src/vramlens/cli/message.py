@@ -1,4 +1,6 @@
-"""What a verb says beside its answer: on standard error, one line, broken at words where a terminal is narrower."""
+"""What a verb says beside its answer: on standard error, one line, broken at words where a
+terminal is narrower.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from vramlens.foreign_text import one_line
 
 
 def say(message: str) -> None:
-    """Writes one line on standard error, whatever the message holds; where nobody listens, nothing happens."""
+    """Writes one line on standard error, whatever the message holds; where nobody listens,
+    nothing happens.
+    """
     stream = sys.stderr
     if stream is None:
         return
@@ -26,7 +30,9 @@ def say(message: str) -> None:
 
 
 def _width(stream: TextIO) -> int | None:
-    """The columns of the terminal that a stream is; None for a file or a pipe, whose lines stay whole."""
+    """The columns of the terminal that a stream is; None for a file or a pipe, whose lines stay
+    whole.
+    """
     with contextlib.suppress(OSError, ValueError):
         if not stream.isatty():
             return None

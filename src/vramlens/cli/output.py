@@ -1,4 +1,6 @@
-"""Output: an answer as text or JSON, on standard output or in a file that is written whole or not at all."""
+"""Output: an answer as text or JSON, on standard output or in a file that is written whole or
+not at all.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class OutputError(InputError):
 
 
 class _Page(io.StringIO):
-    """Text in memory that is meant for a stream: it claims to be what the stream is, a terminal or not."""
+    """Text in memory that is meant for a stream: it claims to be what the stream is, a terminal
+    or not.
+    """
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -41,15 +45,20 @@ class _Page(io.StringIO):
 
 
 def goes_to_file(output: str | None) -> TypeGuard[str]:
-    """Whether ``-o`` names a file; without it, and for ``-``, the answer goes to standard output."""
+    """Whether ``-o`` names a file; without it, and for ``-``, the answer goes to standard
+    output.
+    """
     return output not in (None, "-")
 
 
 def as_text(draw: Callable[[Console], None], *, to_file: bool) -> str:
-    """What ``draw`` prints on a console: that of standard output, or for a file one of 100 columns without colours."""
+    """What ``draw`` prints on a console: that of standard output, or for a file one of 100
+    columns without colours.
+    """
     from rich.console import Console
 
-    # Not straight to standard output: rich would end the program by itself when the reader has gone away.
+    # Not straight to standard output: rich would end the program by itself when the reader has gone
+    #     away.
     page = _Page(None if to_file else sys.stdout)
     draw(Console(file=page, width=_FILE_WIDTH if to_file else None))
     return without_controls(page.getvalue(), keeps_style=True)
@@ -64,7 +73,9 @@ def as_json(data: Any, *, default: Callable[[Any], Any] | None = None) -> str:
     import json
 
     text = json.dumps(data, indent=2, default=default, allow_nan=False) + "\n"
-    return text.replace("##", "#\\u0023")  # the same text in JSON, and no command (##[...]) to who reads the log
+    return text.replace(
+        "##", "#\\u0023"
+    )  # the same text in JSON, and no command (##[...]) to who reads the log
 
 
 def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
@@ -81,7 +92,8 @@ def write_answer(text: str, output: str | None, inputs: Iterable[str]) -> None:
 
 
 def write_stdout(text: str) -> bool:
-    """Writes to standard output; False where its reader has gone away (``| head``), which is no error.
+    """Writes to standard output; False where its reader has gone away (``| head``), which is no
+    error.
 
     Raises:
         OutputError: it is closed, or the disk behind it is full.
@@ -104,7 +116,9 @@ def write_stdout(text: str) -> bool:
 
 
 def abandon(stream: TextIO) -> None:
-    """Lets what is still buffered go nowhere, so that the interpreter's own flush at exit does not fail again."""
+    """Lets what is still buffered go nowhere, so that the interpreter's own flush at exit does
+    not fail again.
+    """
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -124,7 +138,9 @@ def write_file(path: str, text: str, inputs: Iterable[str], *, option: str = "-o
     """
     refuse_inputs(path, inputs, option=option)
     if _is_recording(path):
-        raise UsageError(f"{option} {path}: is a recording, which this would replace; name another file")
+        raise UsageError(
+            f"{option} {path}: is a recording, which this would replace; name another file"
+        )
     folder = os.path.dirname(path)
     if folder and not os.path.exists(folder):
         raise OutputError(f"{folder}: no such folder; nothing was written")
@@ -150,7 +166,9 @@ def refuse_inputs(path: str, inputs: Iterable[str], *, option: str = "-o") -> No
 
 
 def _is_recording(path: str) -> bool:
-    """Whether a file is there that begins as a recording does: a run is not to be had again, an answer is."""
+    """Whether a file is there that begins as a recording does: a run is not to be had again, an
+    answer is.
+    """
     from vramlens.read.source import open_source
 
     if not os.path.isfile(path):  # nothing, a pipe, a device

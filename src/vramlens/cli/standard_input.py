@@ -1,4 +1,6 @@
-"""Standard input: whether somebody handed this command something to read, so that no FILE need be named."""
+"""Standard input: whether somebody handed this command something to read, so that no FILE need
+be named.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,18 @@ import stat
 import sys
 
 PATIENCE_S = 2.0
-"""How long a pipe that says nothing may keep a command waiting; one that ends, or speaks, does at once."""
+"""How long a pipe that says nothing may keep a command waiting; one that ends, or speaks, does
+at once.
+"""
 
 
 def has_input(patience_s: float = PATIENCE_S) -> bool:
-    """Whether standard input is a file or a pipe that was made for this command, with something in it.
+    """Whether standard input is a file or a pipe that was made for this command, with something in
+    it.
 
-    What the parent process reads from, too, was not meant for this command: it may be the very script that runs it
-    (``bash < ci.sh``), or a runner's pipe that never ends. A terminal and ``/dev/null`` hold nothing.
+    What the parent process reads from, too, was not meant for this command: it may be the very
+    script that runs it (``bash < ci.sh``), or a runner's pipe that never ends. A terminal and
+    ``/dev/null`` hold nothing.
     """
     try:
         descriptor = sys.stdin.fileno()
@@ -31,7 +37,9 @@ def has_input(patience_s: float = PATIENCE_S) -> bool:
 
 
 def _is_the_parents(status: os.stat_result) -> bool:
-    """Whether the parent's standard input is the same; taken for another where that cannot be told."""
+    """Whether the parent's standard input is the same; taken for another where that cannot be
+    told.
+    """
     try:
         parents = os.stat(f"/proc/{os.getppid()}/fd/0")
     except OSError:

@@ -1,6 +1,8 @@
-"""Chrome: the timeline as Chrome's trace events, for chrome://tracing, ui.perfetto.dev and whatever reads their JSON.
+"""Chrome: the timeline as Chrome's trace events, for chrome://tracing, ui.perfetto.dev and whatever
+reads their JSON.
 
-The events are those of the Trace Event Format: M names, C counters, X spans, i instants; times in microseconds.
+The events are those of the Trace Event Format: M names, C counters, X spans, i instants; times in
+    microseconds.
 """
 
 from __future__ import annotations
@@ -49,13 +51,18 @@ def _named(what: str, process: int, thread: int, name: str) -> str:
 
 
 def _counter(process: int, series: Series) -> Iterator[str]:
-    """One counter an event: several in one are drawn on top of each other, as if they were to be added."""
+    """One counter an event: several in one are drawn on top of each other, as if they were to be
+    added.
+    """
     head = f'{{"ph":"C","pid":{process},"name":{json.dumps(series.name)},"ts":'
     for first in range(0, len(series.values), _CHUNK):
         times = (series.times_ns[first : first + _CHUNK] / 1000).tolist()
         values = series.values[first : first + _CHUNK].tolist()
         yield ",\n".join(
-            [f'{head}{time},"args":{{"bytes":{value}}}}}' for time, value in zip(times, values, strict=True)]
+            [
+                f'{head}{time},"args":{{"bytes":{value}}}}}'
+                for time, value in zip(times, values, strict=True)
+            ]
         )
 
 

@@ -1,4 +1,6 @@
-"""Times of events: nanoseconds since the recording's first event, in the order in which the events happened."""
+"""Times of events: nanoseconds since the recording's first event, in the order in which the
+events happened.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from vramlens.trace import DeviceTrace
 
 _LATEST_US = 1 << 60
 _LONGEST_US = 1 << 52
-"""Some 140 years: what a recording says beyond that is no time, and must not overflow when it becomes nanoseconds."""
+"""Some 140 years: what a recording says beyond that is no time, and must not overflow when it
+becomes nanoseconds.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +24,8 @@ class Clock:
     """When the events of a device happened.
 
     Attributes:
-        events_ns: one an event, never falling: events of the same microsecond are spread over it in their order, so
-            that a tool which sorts by time keeps it.
+        events_ns: one an event, never falling: events of the same microsecond are spread over it in
+            their order, so that a tool which sorts by time keeps it.
         start_us: what 0 is, in microseconds since the epoch.
         timed: whether the recording has times; without them each event takes a microsecond.
     """
@@ -36,7 +40,9 @@ class Clock:
         return int(self.events_ns[-1]) if len(self.events_ns) else 0
 
     def at(self, events: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The times of some events: the beginning for those before the first, the end for those after the last."""
+        """The times of some events: the beginning for those before the first, the end for those
+        after the last.
+        """
         if not len(self.events_ns):
             return np.zeros(len(events), np.int64)
         return np.asarray(self.events_ns[np.clip(events, 0, len(self.events_ns) - 1)])
@@ -49,7 +55,9 @@ class Clock:
 
 def start_of(devices: Sequence[DeviceTrace]) -> int:
     """When the first event of several devices happened, in microseconds since the epoch."""
-    return min((int(np.clip(one.clock_us[0], 0, _LATEST_US)) for one in devices if _timed(one)), default=0)
+    return min(
+        (int(np.clip(one.clock_us[0], 0, _LATEST_US)) for one in devices if _timed(one)), default=0
+    )
 
 
 def clock_of(device: DeviceTrace, start_us: int) -> Clock:

@@ -1,10 +1,12 @@
-"""CSV: one row an allocation, as RFC 4180 has it: commas, a header, quotes where they are needed."""
+"""CSV: one row an allocation, as RFC 4180 has it: commas, a header, quotes where they are
+needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.export.table import Column, Numbers, table_of
 
 _CHUNK = 1 << 14
@@ -21,7 +23,9 @@ def csv_chunks(views: Sequence[Attribution]) -> Iterator[bytes]:
         texts = {name: _texts(column) for name, column in table.items()}
         for first in range(0, count, _CHUNK):
             last = min(first + _CHUNK, count)
-            columns = [_cells(name, column, texts[name], first, last) for name, column in table.items()]
+            columns = [
+                _cells(name, column, texts[name], first, last) for name, column in table.items()
+            ]
             rows = "\r\n".join(map(",".join, zip(*columns, strict=True)))
             yield (rows + "\r\n").encode("utf-8", "backslashreplace")
 
@@ -44,7 +48,9 @@ def _cells(name: str, column: Column, texts: list[str], first: int, last: int) -
 
 
 def _quoted(text: str) -> str:
-    """A cell: in quotes where it must be; text that a spreadsheet would calculate gets an apostrophe before it."""
+    """A cell: in quotes where it must be; text that a spreadsheet would calculate gets an
+    apostrophe before it.
+    """
     if text.startswith(_FORMULA):
         text = "'" + text
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text

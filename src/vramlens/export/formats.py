@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from vramlens.analyses.attribution import Attribution, attribute
+from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device, moment
 from vramlens.errors import InputError
 from vramlens.report.wording import visible
@@ -38,10 +38,16 @@ class Format:
 
 
 FORMATS = {
-    "perfetto": Format(".perfetto-trace", "open {} in https://ui.perfetto.dev (it stays on this machine)", text=False),
+    "perfetto": Format(
+        ".perfetto-trace",
+        "open {} in https://ui.perfetto.dev (it stays on this machine)",
+        text=False,
+    ),
     "chrome": Format(".chrome.json", "open {} in chrome://tracing or https://ui.perfetto.dev"),
     "speedscope": Format(".speedscope.json", "npx speedscope {}", has_moment=True),
-    "flamegraph": Format(".folded", "flamegraph.pl --countname bytes {} > flames.svg", has_moment=True),
+    "flamegraph": Format(
+        ".folded", "flamegraph.pl --countname bytes {} > flames.svg", has_moment=True
+    ),
     "csv": Format(".csv", "head -3 {}"),
     "parquet": Format(
         ".parquet",
@@ -54,7 +60,9 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was exported: in a few words, and what is reduced or unknown in it, one sentence each."""
+    """What was exported: in a few words, and what is reduced or unknown in it, one sentence
+    each.
+    """
 
     what: str
     notes: tuple[str, ...] = ()
@@ -81,8 +89,10 @@ def export_recording(
         trace: the recording.
         format_name: which.
         out: where to; the folder's name for a format that is one.
-        at: the moment, for a format that has one: "peak", "oom", "end" or an event's number; None is the peak.
-        device: the device; by default all, or for a format of one device the one with the highest requested peak.
+        at: the moment, for a format that has one: "peak", "oom", "end" or an event's number; None
+            is the peak.
+        device: the device; by default all, or for a format of one device the one with the highest
+            requested peak.
 
     Raises:
         InputError: the recording holds no GPU memory, or not what the format shows.
@@ -101,7 +111,9 @@ def export_recording(
     if isinstance(out, str):
         from vramlens.export.tensorboard import write_tensorboard
 
-        return Written(f"10 scalars of {counted(write_tensorboard(views[0], out), 'step')}", missing)
+        return Written(
+            f"10 scalars of {counted(write_tensorboard(views[0], out), 'step')}", missing
+        )
     write = {
         "perfetto": _perfetto,
         "chrome": _chrome,
@@ -131,7 +143,9 @@ def _chrome(views: Sequence[Attribution], out: BinaryIO, _at: str) -> Written:
     return _timelines(chrome_chunks, views, out)
 
 
-def _timelines(chunks: Callable[..., Iterator[bytes]], views: Sequence[Attribution], out: BinaryIO) -> Written:
+def _timelines(
+    chunks: Callable[..., Iterator[bytes]], views: Sequence[Attribution], out: BinaryIO
+) -> Written:
     from vramlens.export.clock import start_of
     from vramlens.export.timeline import timeline_of
 
@@ -148,7 +162,9 @@ def _speedscope(views: Sequence[Attribution], out: BinaryIO, at: str) -> Written
 
     moments = [(view, moment(view.device, at), _called(view, at)) for view in views]
     _pour(speedscope_chunks(moments, visible(os.path.basename(views[0].trace.source))), out)
-    return Written(f"live at {moments[0][2]}, allocated in all, and live on average, of {_devices(views)}")
+    return Written(
+        f"live at {moments[0][2]}, allocated in all, and live on average, of {_devices(views)}"
+    )
 
 
 def _flamegraph(views: Sequence[Attribution], out: BinaryIO, at: str) -> Written:
@@ -159,7 +175,9 @@ def _flamegraph(views: Sequence[Attribution], out: BinaryIO, at: str) -> Written
     _pour(flamegraph_chunks(view, event), out)
     rows = view.device.allocations
     live = int(rows.requested_bytes[rows.alive_after(event)].sum())
-    return Written(f"{format_size(live)} requested at {_called(view, at)} of GPU {view.device.device}, by stack")
+    return Written(
+        f"{format_size(live)} requested at {_called(view, at)} of GPU {view.device.device}, by stack"
+    )
 
 
 def _csv(views: Sequence[Attribution], out: BinaryIO, _at: str) -> Written:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.errors import UsageError
 from vramlens.export.table import Column, Numbers, table_of
 
@@ -28,10 +28,14 @@ def write_parquet(views: Sequence[Attribution], out: BinaryIO) -> None:
     try:
         import duckdb
     except ImportError:
-        raise UsageError("Parquet needs DuckDB: pip install 'vramlens[fleet]'; --to csv needs nothing") from None
+        raise UsageError(
+            "Parquet needs DuckDB: pip install 'vramlens[fleet]'; --to csv needs nothing"
+        ) from None
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "allocations.parquet").replace("'", "''")
-        connection = duckdb.connect(config={"memory_limit": _MEMORY_LIMIT, "autoinstall_known_extensions": False})
+        connection = duckdb.connect(
+            config={"memory_limit": _MEMORY_LIMIT, "autoinstall_known_extensions": False}
+        )
         with connection:
             parts = [_registered(connection, view, place) for place, view in enumerate(views)]
             options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP}"

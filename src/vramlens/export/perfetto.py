@@ -1,7 +1,9 @@
-"""Perfetto: the timeline in Perfetto's own trace format, for ui.perfetto.dev and its trace processor.
+"""Perfetto: the timeline in Perfetto's own trace format, for ui.perfetto.dev and its trace
+processor.
 
-Messages and field numbers are those of Perfetto's published schema (protos/perfetto/trace/trace_packet.proto,
-track_event/track_descriptor.proto, track_event.proto, counter_descriptor.proto, interned_data.proto).
+Messages and field numbers are those of Perfetto's published schema
+(protos/perfetto/trace/trace_packet.proto, track_event/track_descriptor.proto, track_event.proto,
+counter_descriptor.proto, interned_data.proto).
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _AXIS = "bytes"
 
 
 def perfetto_chunks(timelines: Sequence[Timeline]) -> Iterator[bytes]:
-    """The bytes of a trace, piece by piece: a group a device, with its counters and tracks below it."""
+    """The bytes of a trace, piece by piece: a group a device, with its counters and tracks below
+    it.
+    """
     start_us = timelines[0].clock.start_us if timelines else 0
     yield _packet(_clocks(start_us), flags=_STATE_CLEARED)
     names, tracks = _Names(), count(1)
@@ -57,7 +61,9 @@ class _Names:
         self._keys: dict[str, int] = {}
 
     def event(self, name: str) -> tuple[int, bytes]:
-        """The number of an event's name, and what to write the first time (InternedData.event_names)."""
+        """The number of an event's name, and what to write the first time
+        (InternedData.event_names).
+        """
         return self._number(self._events, name, 2)
 
     def key(self, name: str) -> tuple[int, bytes]:
@@ -75,45 +81,67 @@ class _Names:
 def _packet(*fields: bytes, time_ns: int | None = None, flags: int = 0) -> bytes:
     """A TracePacket in a Trace."""
     head = b"" if time_ns is None else wire.number(8, time_ns)
-    return wire.message(1, head, wire.number(10, _SEQUENCE), wire.number(13, flags) if flags else b"", *fields)
+    return wire.message(
+        1, head, wire.number(10, _SEQUENCE), wire.number(13, flags) if flags else b"", *fields
+    )
 
 
 def _clocks(start_us: int) -> bytes:
     """A ClockSnapshot: what the trace's time 0 is on the wall."""
     pairs = ((_BOOTTIME, 0), (_REALTIME, start_us * 1000))
-    return wire.message(6, *(wire.message(1, wire.number(1, clock), wire.number(2, time)) for clock, time in pairs))
+    return wire.message(
+        6, *(wire.message(1, wire.number(1, clock), wire.number(2, time)) for clock, time in pairs)
+    )
 
 
 def _group(track: int, name: str) -> bytes:
     """A TrackDescriptor that others are below, in the order that they say.
 
-    It is no process: those below a process are drawn in the order of their names, and a made-up process number would
-    be taken for a real one where traces are merged.
+    It is no process: those below a process are drawn in the order of their names, and a made-up
+    process number would be taken for a real one where traces are merged.
     """
-    return wire.message(60, wire.number(1, track), wire.text(2, name), wire.number(11, _EXPLICIT_ORDER))
+    return wire.message(
+        60, wire.number(1, track), wire.text(2, name), wire.number(11, _EXPLICIT_ORDER)
+    )
 
 
 def _track(track: int, parent: int, name: str, order: int, *, counter: bool = False) -> bytes:
     """A TrackDescriptor below a group."""
     kind = wire.message(8, wire.number(3, _BYTES), wire.text(7, _AXIS)) if counter else b""
     return wire.message(
-        60, wire.number(1, track), wire.text(2, name), wire.number(5, parent), kind, wire.number(12, order)
+        60,
+        wire.number(1, track),
+        wire.text(2, name),
+        wire.number(5, parent),
+        kind,
+        wire.number(12, order),
     )
 
 
 def _counter(track: int, series: Series) -> Iterator[bytes]:
-    """A packet a value; a million of them differ in two numbers, so they are laid out side by side."""
+    """A packet a value; a million of them differ in two numbers, so they are laid out side by
+    side.
+    """
     for first in range(0, len(series.values), _CHUNK):
-        times, values = series.times_ns[first : first + _CHUNK], series.values[first : first + _CHUNK]
-        event = wire.rows(len(times), wire.number(9, _COUNTER) + wire.number(11, track) + wire.tag(30), values)
+        times, values = (
+            series.times_ns[first : first + _CHUNK],
+            series.values[first : first + _CHUNK],
+        )
+        event = wire.rows(
+            len(times), wire.number(9, _COUNTER) + wire.number(11, track) + wire.tag(30), values
+        )
         head = wire.rows(len(times), wire.tag(8), times, wire.number(10, _SEQUENCE))
         body = wire.messages(11, *event)
-        matrix, counts = wire.messages(1, np.hstack((head[0], body[0])), np.hstack((head[1], body[1])))
+        matrix, counts = wire.messages(
+            1, np.hstack((head[0], body[0])), np.hstack((head[1], body[1]))
+        )
         yield matrix[counts].tobytes()
 
 
 def _slices(track: int, drawn: Track, names: _Names) -> Iterator[bytes]:
-    """Begins and ends in the order of time, inner spans within outer ones; a span of no length is an instant."""
+    """Begins and ends in the order of time, inner spans within outer ones; a span of no length
+    is an instant.
+    """
     where = wire.number(11, track)
     end_event = wire.message(11, wire.number(9, _SLICE_END), where)
     open_: list[int] = []

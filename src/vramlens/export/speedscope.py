@@ -1,6 +1,7 @@
 """speedscope: bytes by stack as sampled profiles, for speedscope.app.
 
-The format is that of https://www.speedscope.app/file-format-schema.json; a sample's weight is its bytes.
+The format is that of https://www.speedscope.app/file-format-schema.json; a sample's weight is its
+bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vramlens import __version__
-from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.export.stack_bytes import Profile, StackBytes, frame_file, frame_name
 from vramlens.trace import Frame
 
@@ -22,12 +23,22 @@ def speedscope_chunks(views: Sequence[tuple[Attribution, int, str]], name: str) 
     """The bytes of a file, piece by piece: three profiles a device.
 
     Args:
-        views: devices, each with the event after which its heap is shown and what that moment is called.
+        views: devices, each with the event after which its heap is shown and what that moment is
+            called.
         name: of the recording.
     """
     frames: dict[Frame, int] = {}
-    profiles = [profile for view, event, moment in views for profile in _profiles(view, event, moment, frames)]
-    head = {"$schema": _SCHEMA, "exporter": f"vramlens {__version__}", "name": name, "activeProfileIndex": 0}
+    profiles = [
+        profile
+        for view, event, moment in views
+        for profile in _profiles(view, event, moment, frames)
+    ]
+    head = {
+        "$schema": _SCHEMA,
+        "exporter": f"vramlens {__version__}",
+        "name": name,
+        "activeProfileIndex": 0,
+    }
     yield (json.dumps(head)[:-1] + ',\n"shared":{"frames":[\n').encode()
     yield from _joined([json.dumps(_frame(frame)) for frame in frames])
     yield b']},\n"profiles":[\n'
@@ -38,12 +49,16 @@ def speedscope_chunks(views: Sequence[tuple[Attribution, int, str]], name: str) 
     yield b"]}\n"
 
 
-def _profiles(view: Attribution, event: int, moment: str, frames: dict[Frame, int]) -> list[Profile]:
+def _profiles(
+    view: Attribution, event: int, moment: str, frames: dict[Frame, int]
+) -> list[Profile]:
     stacks, device = StackBytes(view, frames), f"GPU {view.device.device}"
     return [
         stacks.at(event, f"{device}: live at {moment}"),
         stacks.allocated(f"{device}: allocated in all"),
-        stacks.on_average(f"{device}: live on average (bytes x lifetime / length of the recording)"),
+        stacks.on_average(
+            f"{device}: live on average (bytes x lifetime / length of the recording)"
+        ),
     ]
 
 
@@ -58,7 +73,13 @@ def _frame(frame: Frame) -> dict[str, Any]:
 
 def _profile(profile: Profile) -> Iterator[bytes]:
     total = profile.total_bytes
-    head = {"type": "sampled", "name": profile.name, "unit": "bytes", "startValue": 0, "endValue": total}
+    head = {
+        "type": "sampled",
+        "name": profile.name,
+        "unit": "bytes",
+        "startValue": 0,
+        "endValue": total,
+    }
     yield (json.dumps(head)[:-1] + ',"samples":[\n').encode()
     yield from _joined([json.dumps(path, separators=(",", ":")) for path, _ in profile.stacks])
     yield b'],"weights":['

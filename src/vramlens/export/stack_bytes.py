@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution import Attribution
+from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.export.clock import clock_of, start_of
 from vramlens.report.wording import place_name, visible
 from vramlens.trace import Frame
 
 NO_FRAMES = "(no stack recorded)"
 BACKWARD = "(backward pass, likely of:)"
-"""PyTorch's autograd threads leave no Python frames; below it stands the forward line that they serve."""
+"""PyTorch's autograd threads leave no Python frames; below it stands the forward line that they
+serve.
+"""
 _LONGEST_NAME = 500
 
 
@@ -59,7 +61,9 @@ class StackBytes:
     def at(self, event: int, name: str) -> Profile:
         """Requested bytes alive right after an event."""
         rows = self._view.device.allocations
-        return self._weighed(name, np.where((rows.born <= event) & (rows.died > event), rows.requested_bytes, 0))
+        return self._weighed(
+            name, np.where((rows.born <= event) & (rows.died > event), rows.requested_bytes, 0)
+        )
 
     def allocated(self, name: str) -> Profile:
         """Requested bytes of all allocations that the recording saw being made."""
@@ -67,7 +71,9 @@ class StackBytes:
         return self._weighed(name, np.where(rows.born >= 0, rows.requested_bytes, 0))
 
     def on_average(self, name: str) -> Profile:
-        """Requested bytes times the share of the recording during which they were alive, rounded down."""
+        """Requested bytes times the share of the recording during which they were alive, rounded
+        down.
+        """
         device = self._view.device
         rows, clock = device.allocations, clock_of(device, start_of([device]))
         lived = clock.at(rows.died) - clock.at(rows.born)
@@ -87,7 +93,9 @@ class StackBytes:
     def _path(self, key: int) -> tuple[int, ...]:
         known = self._paths.get(key)
         if known is None:
-            known = self._paths[key] = tuple(self._number(frame) for frame in self._outermost_first(key))
+            known = self._paths[key] = tuple(
+                self._number(frame) for frame in self._outermost_first(key)
+            )
         return known
 
     def _outermost_first(self, key: int) -> list[Frame]:
@@ -95,7 +103,11 @@ class StackBytes:
         if key < len(stacks):
             return stacks.of(key)[::-1]
         frame = key - len(stacks) - 1
-        return [Frame(NO_FRAMES, 0, "")] if frame < 0 else [Frame(BACKWARD, 0, ""), stacks.frame(frame)]
+        return (
+            [Frame(NO_FRAMES, 0, "")]
+            if frame < 0
+            else [Frame(BACKWARD, 0, ""), stacks.frame(frame)]
+        )
 
     def _number(self, frame: Frame) -> int:
         return self._frames.setdefault(frame, len(self._frames))
@@ -114,7 +126,11 @@ def frame_file(frame: Frame) -> str:
 def frame_label(frame: Frame) -> str:
     """``forward (train/model.py:39)``."""
     file = frame_file(frame)
-    return f"{frame_name(frame)} ({place_name(Frame(file, frame.line, ''))})" if file else frame_name(frame)
+    return (
+        f"{frame_name(frame)} ({place_name(Frame(file, frame.line, ''))})"
+        if file
+        else frame_name(frame)
+    )
 
 
 def _cut(text: str) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.categories import Category, Certainty
-from vramlens.analyses.phases import Phase
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category, Certainty
+from vramlens.analyses.attribution.phases import Phase
+from vramlens.ground.verdict import Verdict
 from vramlens.report.wording import visible
 
 _LONGEST_TEXT = 2000
@@ -47,7 +48,8 @@ Column = Numbers | Words
 def table_of(view: Attribution) -> dict[str, Column]:
     """The allocations of a device, by column; the units are in the names, times since the epoch.
 
-    What the recording cannot tell is absent: when something was born that is older, and when it died that outlived it.
+    What the recording cannot tell is absent: when something was born that is older, and when it
+        died that outlived it.
     """
     device, trace = view.device, view.trace
     rows, events = device.allocations, len(device.events)
@@ -77,7 +79,7 @@ def table_of(view: Attribution) -> dict[str, Column]:
         "file": file,
         "line": line,
         "function": function,
-        "line_verdict": Words(("proven", "likely"), np.where(line.values > 0, view.phases.inferred, -1)),
+        "line_verdict": Words((Verdict.PROVEN, Verdict.LIKELY), np.where(line.values > 0, view.phases.inferred, -1)),
         "alive_at_peak": Words(("false", "true"), ((rows.born <= peak) & (rows.died > peak)).astype(np.int64)),
     }  # fmt: skip
 
@@ -97,11 +99,17 @@ def _time(view: Attribution, events: NDArray[np.int64]) -> Numbers:
 
 
 def _places(view: Attribution) -> tuple[Words, Numbers, Words]:
-    """File, line and function of the user line; that of the forward pass where the backward pass has none."""
+    """File, line and function of the user line; that of the forward pass where the backward pass
+    has none.
+    """
     frames, which = np.unique(view.phases.frame, return_inverse=True)
     places = [view.place(frame) for frame in frames.tolist()]
     which = which.reshape(-1)
-    known = np.array([place is not None for place in places], np.bool_)[which] if places else which.astype(np.bool_)
+    known = (
+        np.array([place is not None for place in places], np.bool_)[which]
+        if places
+        else which.astype(np.bool_)
+    )
     lines = np.array([place.line if place is not None else 0 for place in places], np.int64)
     line = lines[which] if places else which
     code = np.where(known, which, -1)

@@ -1,4 +1,6 @@
-"""Timeline: a device's counters, spans and marks as every trace viewer draws them, before any file format."""
+"""Timeline: a device's counters, spans and marks as every trace viewer draws them, before any
+file format.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.categories import Category
-from vramlens.analyses.modules import OUTSIDE
-from vramlens.analyses.phases import Phase
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.attribution.phases import Phase
 from vramlens.export.clock import Clock, clock_of
 from vramlens.export.curves import changes, curves_of
 from vramlens.export.tracks import Span, Track, nested, side_by_side
@@ -20,7 +22,9 @@ from vramlens.trace import NO_STACK, Frame, Trace
 from vramlens.units import counted, format_size
 
 LARGEST = 1000
-"""So many allocations are drawn as spans of their own, the largest; the counters are of all of them."""
+"""So many allocations are drawn as spans of their own, the largest; the counters are of all of
+them.
+"""
 _LONGEST_NAME = 300
 _MOST_FRAMES = 100
 
@@ -68,9 +72,15 @@ def timeline_of(view: Attribution, start_us: int) -> Timeline:
     phases = Track("phases", _phases(view, clock))
     bands = tuple(track for track in (steps, phases, *regions) if track.spans)
     untimed = len(device.events) > 0 and not clock.timed
-    notes = [] if not untimed else [f"GPU {device.device}: no times in the recording: each event is drawn as 1 us"]
+    notes = (
+        []
+        if not untimed
+        else [f"GPU {device.device}: no times in the recording: each event is drawn as 1 us"]
+    )
     if left_out:
-        notes.append(f"GPU {device.device}: {counted(left_out, 'region')} that cross others not drawn")
+        notes.append(
+            f"GPU {device.device}: {counted(left_out, 'region')} that cross others not drawn"
+        )
     rows = _largest(view)
     if len(rows) < len(device.allocations):
         all_of = counted(len(device.allocations), "allocation")
@@ -84,7 +94,9 @@ def timeline_of(view: Attribution, start_us: int) -> Timeline:
         counters=_counters(view, clock),
         tracks=bands,
         marks=Track("peak and failures", _marks(view, clock)),
-        largest=side_by_side("largest allocations", [_allocation(view, clock, row) for row in rows.tolist()]),
+        largest=side_by_side(
+            "largest allocations", [_allocation(view, clock, row) for row in rows.tolist()]
+        ),
         notes=tuple(notes),
     )
 
@@ -95,18 +107,26 @@ def device_name(trace: Trace, device: int) -> str:
     known = meta.devices.get(device) if meta is not None else None
     model = (known.name if known is not None else None) or trace.device_name
     rank = f", rank {meta.rank}" if meta is not None and meta.rank is not None else ""
-    return f"GPU {device}" + (f" ({_name(model)}{rank})" if model else f" ({rank[2:]})" if rank else "")
+    return f"GPU {device}" + (
+        f" ({_name(model)}{rank})" if model else f" ({rank[2:]})" if rank else ""
+    )
 
 
 def stack_text(view: Attribution, stack: int) -> str:
-    """A stack as text, innermost frame first, a frame a line; "" without one, the inner ones of a very deep one."""
+    """A stack as text, innermost frame first, a frame a line; "" without one, the inner ones of
+    a very deep one.
+    """
     stacks = view.trace.stacks
     if stack == NO_STACK:
         return ""
     frames = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]
     found = [stacks.frame(frame) for frame in frames[:_MOST_FRAMES].tolist()]
     lines = [place_name(Frame(_name(one.file), one.line, _name(one.function))) for one in found]
-    return "\n".join(lines if len(frames) <= _MOST_FRAMES else [*lines, f"… and {len(frames) - _MOST_FRAMES:,} more"])
+    return "\n".join(
+        lines
+        if len(frames) <= _MOST_FRAMES
+        else [*lines, f"… and {len(frames) - _MOST_FRAMES:,} more"]
+    )
 
 
 def _name(text: str) -> str:
@@ -128,7 +148,8 @@ def _steps(view: Attribution, clock: Clock) -> tuple[Span, ...]:
     begins = clock.at(view.steps.starts).tolist()
     ends = clock.at(view.steps.ends).tolist()
     return tuple(
-        Span(begin, end, f"step {number}") for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+        Span(begin, end, f"step {number}")
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
     )
 
 
@@ -145,28 +166,41 @@ def _phases(view: Attribution, clock: Clock) -> tuple[Span, ...]:
     ends = np.append(begins[1:], clock.end_ns)
     return tuple(
         Span(begin, end, Phase(kind).name.lower())
-        for begin, end, kind in zip(begins.tolist(), ends.tolist(), phase[first].tolist(), strict=True)
+        for begin, end, kind in zip(
+            begins.tolist(), ends.tolist(), phase[first].tolist(), strict=True
+        )
         if kind not in (Phase.UNKNOWN, Phase.OTHER)
     )
 
 
 def _regions(view: Attribution, clock: Clock) -> list[Span]:
-    """What ``record_function`` and PyTorch itself marked; what never ended ends with the recording."""
+    """What ``record_function`` and PyTorch itself marked; what never ended ends with the
+    recording.
+    """
     notes = view.trace.annotations
     rows = np.flatnonzero(np.isin(notes.device, (view.device.device, -1)))
     if not clock.timed or not len(rows):
         return []
     rows = rows[np.argsort(notes.time_us[rows], kind="stable")]
-    names = {text: _name(view.trace.stacks.strings[text]) for text in np.unique(notes.name[rows]).tolist()}
+    names = {
+        text: _name(view.trace.stacks.strings[text])
+        for text in np.unique(notes.name[rows]).tolist()
+    }
     open_: dict[int, list[int]] = defaultdict(list)
     spans = []
     times = clock.of_us(notes.time_us[rows]).tolist()
-    for time, name, starts in zip(times, notes.name[rows].tolist(), notes.starts[rows].tolist(), strict=True):
+    for time, name, starts in zip(
+        times, notes.name[rows].tolist(), notes.starts[rows].tolist(), strict=True
+    ):
         if starts:
             open_[name].append(time)
-        elif open_[name]:  # the latest of that name; an end without a beginning is of one before the recording
+        elif open_[
+            name
+        ]:  # the latest of that name; an end without a beginning is of one before the recording
             spans.append(Span(open_[name].pop(), time, names[name]))
-    spans += [Span(begin, clock.end_ns, names[name]) for name, begins in open_.items() for begin in begins]
+    spans += [
+        Span(begin, clock.end_ns, names[name]) for name, begins in open_.items() for begin in begins
+    ]
     return spans
 
 
@@ -185,13 +219,19 @@ def _marks(view: Attribution, clock: Clock) -> tuple[Span, ...]:
         stack = stack_text(view, one.stack)
         if stack:
             details["stack"] = stack
-        found.append(Span(at, at, _name(f"out of memory: {format_size(one.size_bytes)}{where}"), details))
+        found.append(
+            Span(at, at, _name(f"out of memory: {format_size(one.size_bytes)}{where}"), details)
+        )
     return tuple(sorted(found, key=lambda span: span.begin_ns))
 
 
 def _largest(view: Attribution) -> NDArray[np.int64]:
     sizes = view.device.allocations.requested_bytes
-    return np.arange(len(sizes)) if len(sizes) <= LARGEST else np.argsort(-sizes, kind="stable")[:LARGEST]
+    return (
+        np.arange(len(sizes))
+        if len(sizes) <= LARGEST
+        else np.argsort(-sizes, kind="stable")[:LARGEST]
+    )
 
 
 def _allocation(view: Attribution, clock: Clock, row: int) -> Span:
@@ -210,7 +250,9 @@ def _allocation(view: Attribution, clock: Clock, row: int) -> Span:
     place = view.place(int(view.phases.frame[row]))
     label = short_place_name(place) if place is not None else ""
     if place is not None:
-        details["line"] = place_name(place) + (" (likely: its backward pass)" if view.phases.inferred[row] else "")
+        details["line"] = place_name(place) + (
+            " (likely: its backward pass)" if view.phases.inferred[row] else ""
+        )
     named = view.names.name(row)
     if named:
         label = details["name"] = _name(named)

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MOST_TRACKS = 32
-"""Spans that cross (those of several threads may) need a track each; more than these are left out, and counted."""
+"""Spans that cross (those of several threads may) need a track each; more than these are left
+out, and counted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One line of a timeline: spans in the order in which they begin, the outer before the inner."""
+    """One line of a timeline: spans in the order in which they begin, the outer before the
+    inner.
+    """
 
     name: str
     spans: tuple[Span, ...]
 
 
 def nested(name: str, spans: Iterable[Span]) -> tuple[tuple[Track, ...], int]:
-    """Tracks on which spans lie inside each other or apart, and how many spans found no room on MOST_TRACKS."""
+    """Tracks on which spans lie inside each other or apart, and how many spans found no room on
+    MOST_TRACKS.
+    """
     tracks: list[list[Span]] = []
     open_: list[list[int]] = []  # by track, the ends of the spans that are open, the innermost last
     left_out = 0

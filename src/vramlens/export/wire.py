@@ -1,7 +1,7 @@
 """Wire: protobuf messages, field by field, and a million alike at once.
 
-The encoding is that of https://protobuf.dev/programming-guides/encoding/: a field is its number and type, then a varint
-or a length and so many bytes.
+The encoding is that of https://protobuf.dev/programming-guides/encoding/: a field is its number and
+type, then a varint or a length and so many bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def tag(field: int) -> bytes:
 
 
 def rows(count: int, *parts: bytes | NDArray[np.int64]) -> Rows:
-    """Many runs of bytes that differ only in numbers: a matrix with a row each, and which of its bytes count.
+    """Many runs of bytes that differ only in numbers: a matrix with a row each, and which of its
+    bytes count.
 
     Args:
         count: how many rows.
@@ -66,7 +67,9 @@ def rows(count: int, *parts: bytes | NDArray[np.int64]) -> Rows:
         left = part.astype(np.uint64)
         for place in range(_LONGEST):
             more = left > 0x7F
-            matrix[:, at + place] = (left & np.uint64(0x7F)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+            matrix[:, at + place] = (left & np.uint64(0x7F)).astype(np.uint8) | (
+                more.astype(np.uint8) << 7
+            )
             if place:
                 counts[:, at + place] = left > 0
             left = left >> np.uint64(7)

@@ -1,4 +1,6 @@
-"""Files of a job: which recording and which flight record belong to which rank, and what is not there."""
+"""Files of a job: which recording and which flight record belong to which rank, and what is not
+there.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,8 @@ class _Seen:
 def find_ranks(paths: Sequence[str | os.PathLike[str]]) -> JobFiles:
     """The ranks' files among some files and folders.
 
-    A rank's number is what its recording says, else what the file's name says (``rank3.pickle``), else its place among
-    the names in order.
+    A rank's number is what its recording says, else what the file's name says (``rank3.pickle``),
+    else its place among the names in order.
 
     Raises:
         InputError: a path is not there, or none of them is a recording or a flight record.
@@ -112,13 +114,19 @@ def find_ranks(paths: Sequence[str | os.PathLike[str]]) -> JobFiles:
         by_kind[kind], more = _numbered([one for one in seen if one.kind == kind], kind)
         notes += more
     recordings, flights, errors = by_kind.values()
-    sizes = {one.meta.world_size for one in recordings.values() if one.meta is not None and one.meta.world_size}
+    sizes = {
+        one.meta.world_size
+        for one in recordings.values()
+        if one.meta is not None and one.meta.world_size
+    }
     if len(sizes) > 1:
         notes.append(
             f"the recordings say different numbers of ranks ({', '.join(map(str, sorted(sizes)))}): of two runs?"
         )
     notes += _of_earlier(recordings)
-    versions = {one.meta.torch for one in recordings.values() if one.meta is not None and one.meta.torch}
+    versions = {
+        one.meta.torch for one in recordings.values() if one.meta is not None and one.meta.torch
+    }
     if len(versions) > 1:
         notes.append(f"the ranks ran different versions of PyTorch ({', '.join(sorted(versions))})")
     return JobFiles(
@@ -141,7 +149,11 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     found: list[str] = []
     for path in [os.fspath(each) for each in paths]:
         if os.path.isdir(path):
-            inside = sorted(str(one) for one in Path(path).rglob("*") if _may_be_one(one.name) and os.path.isfile(one))
+            inside = sorted(
+                str(one)
+                for one in Path(path).rglob("*")
+                if _may_be_one(one.name) and os.path.isfile(one)
+            )
             found += inside
         elif os.path.exists(path):
             found.append(path)
@@ -155,7 +167,8 @@ def _may_be_one(name: str) -> bool:
 
 
 def _look(path: str) -> _Seen | None:
-    """What a file is, from its first bytes and its name; None if it is neither a recording nor a flight record.
+    """What a file is, from its first bytes and its name; None if it is neither a recording nor a
+    flight record.
 
     Raises:
         VramlensError: it cannot be read.
@@ -194,11 +207,17 @@ def _numbered(seen: Sequence[_Seen], what: str) -> tuple[dict[int, _Seen], list[
         if one.rank is not None:
             by_rank[one.rank].append(one)
     if unnamed:
-        free = (number for number in range(len(seen) + max(by_rank, default=-1) + 1) if number not in by_rank)
+        free = (
+            number
+            for number in range(len(seen) + max(by_rank, default=-1) + 1)
+            if number not in by_rank
+        )
         for number, one in zip(list(free), unnamed, strict=False):
             by_rank[number].append(one)
         if len(seen) > 1:
-            notes.append(f"{counted(len(unnamed), what)} without a rank in the name: numbered in the order of names")
+            notes.append(
+                f"{counted(len(unnamed), what)} without a rank in the name: numbered in the order of names"
+            )
     chosen = {rank: max(files, key=_worth) for rank, files in by_rank.items()}
     doubled = [rank for rank, files in by_rank.items() if len(files) > 1]
     if doubled:
@@ -225,17 +244,28 @@ def _jobs(seen: Sequence[_Seen]) -> tuple[str, ...]:
 def _job_folder(path: str) -> str:
     """The folder of a file's job: its own, or that above where only the folder says the rank."""
     folder = os.path.dirname(path)
-    named = _RANK.search(os.path.basename(path)) is None and _RANK.search(os.path.basename(folder)) is not None
+    named = (
+        _RANK.search(os.path.basename(path)) is None
+        and _RANK.search(os.path.basename(folder)) is not None
+    )
     return (os.path.dirname(folder) if named else folder) or os.curdir
 
 
 def _of_earlier(recordings: Mapping[int, _Seen]) -> list[str]:
-    """Which recordings are older than others of their machine, in one sentence: a folder was used twice."""
+    """Which recordings are older than others of their machine, in one sentence: a folder was
+    used twice.
+    """
     began: dict[str, int] = defaultdict(int)
-    metas = {rank: one.meta for rank, one in recordings.items() if one.meta is not None and one.meta.host}
+    metas = {
+        rank: one.meta for rank, one in recordings.items() if one.meta is not None and one.meta.host
+    }
     for meta in metas.values():
         began[meta.host or ""] = max(began[meta.host or ""], meta.started_us or 0)
-    old = [rank for rank, meta in metas.items() if (meta.written_us or _NEVER) + _APART_US < began[meta.host or ""]]
+    old = [
+        rank
+        for rank, meta in metas.items()
+        if (meta.written_us or _NEVER) + _APART_US < began[meta.host or ""]
+    ]
     if not old:
         return []
     named = listed(old, _MOST_NAMED)

@@ -58,7 +58,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written to a lake: how many ranks and events, which ranks are missing, and what was odd."""
+    """What was written to a lake: how many ranks and events, which ranks are missing, and what
+    was odd.
+    """
 
     ranks: int
     events: int
@@ -73,7 +75,8 @@ def compare_files(
     where: str | None = None,
     run: str | None = None,
 ) -> Comparison:
-    """How the ranks differ whose recordings and flight records are in these files and folders, or in a lake.
+    """How the ranks differ whose recordings and flight records are in these files and folders, or
+    in a lake.
 
     Args:
         paths: files and folders; or one lake.
@@ -94,7 +97,9 @@ def compare_files(
         return read_job(files, executor=executor, progress=progress).compare()
 
 
-def read_job(files: JobFiles, *, executor: Executor | None = None, progress: Progress | None = None) -> Job:
+def read_job(
+    files: JobFiles, *, executor: Executor | None = None, progress: Progress | None = None
+) -> Job:
     """Reads the recordings and flight records of a job.
 
     A rank that cannot be read is told in ``notes`` and counted as missing; the others are there.
@@ -130,9 +135,18 @@ def read_job(files: JobFiles, *, executor: Executor | None = None, progress: Pro
             odd.append((one.rank, str(error)))
     notes = (*files.notes, *(f"rank {rank}: {why}" for rank, why in sorted(odd)))
     if not summaries and not flights and not errors:
-        raise InputError(f"no rank's file can be read: {notes[-1].partition(': ')[2] if notes else 'there is none'}")
+        raise InputError(
+            f"no rank's file can be read: {notes[-1].partition(': ')[2] if notes else 'there is none'}"
+        )
     ordered = tuple(summaries[rank] for rank in sorted(summaries))
-    return Job(ordered, flights, _missing(files.world_size, {*summaries, *flights}, flights), False, notes, errors)
+    return Job(
+        ordered,
+        flights,
+        _missing(files.world_size, {*summaries, *flights}, flights),
+        False,
+        notes,
+        errors,
+    )
 
 
 def read_lake(lake: Lake) -> Job:
@@ -141,7 +155,12 @@ def read_lake(lake: Lake) -> Job:
     Raises:
         InputError: they cannot be read.
     """
-    summaries, flights, errors, facts = lake.summaries(), lake.flights(), lake.errors(), lake.facts()
+    summaries, flights, errors, facts = (
+        lake.summaries(),
+        lake.flights(),
+        lake.errors(),
+        lake.facts(),
+    )
     known = {*(one.rank for one in summaries), *flights}
     missing = _missing(as_number(facts.get("world_size"), MOST_RANKS), known, flights)
     notes = [note for note in map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES]) if note]
@@ -156,7 +175,8 @@ def export_lake(
     where: str | None = None,
     progress: Progress | None = None,
 ) -> Exported:
-    """Writes the ranks of a job into a lake, each by itself; what is there already and not older stays.
+    """Writes the ranks of a job into a lake, each by itself; what is there already and not older
+    stays.
 
     Args:
         paths: files and folders.
@@ -167,13 +187,18 @@ def export_lake(
 
     Raises:
         InputError: there is nothing to export.
-        UsageError: the files are of several jobs, ``where`` names nothing that runs, or DuckDB is not installed.
+        UsageError: the files are of several jobs, ``where`` names nothing that runs, or DuckDB is
+            not installed.
     """
     files = find_ranks(paths)
     if files.jobs:
         named = listed(files.jobs, _MOST_NAMED)
-        raise UsageError(f"{counted(len(files.jobs), 'job')} ({named}) would become one run: name one job's folder")
-    tasks = {one.rank: (root, run, one.rank, one.recording, one.flight, one.error) for one in files.ranks}
+        raise UsageError(
+            f"{counted(len(files.jobs), 'job')} ({named}) would become one run: name one job's folder"
+        )
+    tasks = {
+        one.rank: (root, run, one.rank, one.recording, one.flight, one.error) for one in files.ranks
+    }
     if where is None and not worth_workers(len(tasks)):
         done, failed = for_each(tasks, write_rank, None, progress)
     else:
@@ -194,13 +219,24 @@ def summary_of(path: str, rank: int) -> RankSummary:
 def _by_device(one: RankFile) -> tuple[RankSummary, ...]:
     """The devices of a single recording, where there are several that do work."""
     recording = load(one.recording or "")
-    busy = [index for index, device in recording.devices.items() if index >= 0 and len(device.events) > 1]
+    busy = [
+        index
+        for index, device in recording.devices.items()
+        if index >= 0 and len(device.events) > 1
+    ]
     if len(busy) < 2:
         return ()
     return tuple(summarise(recording, index, index) for index in sorted(busy))
 
 
-def _missing(world_size: int | None, known: set[int], flights: Mapping[int, FlightRecord]) -> tuple[int, ...]:
-    told = [rank for flight in flights.values() for group in flight.groups.values() for rank in group.ranks]
+def _missing(
+    world_size: int | None, known: set[int], flights: Mapping[int, FlightRecord]
+) -> tuple[int, ...]:
+    told = [
+        rank
+        for flight in flights.values()
+        for group in flight.groups.values()
+        for rank in group.ranks
+    ]
     last = max([*known, *told, (world_size or 0) - 1], default=-1)
     return tuple(rank for rank in range(last + 1) if rank not in known)

@@ -1,4 +1,5 @@
-"""A lake: the recordings of many ranks as Parquet, each written by itself, and questions to all of them in SQL.
+"""A lake: the recordings of many ranks as Parquet, each written by itself, and questions to all of
+them in SQL.
 
     ROOT/run=ID/run.json                            how many ranks, which are missing
     ROOT/run=ID/ranks/bucket=B/rank=R.parquet       one row a rank, its summary with it
@@ -81,7 +82,10 @@ def connect(threads: int | None = None) -> DuckDBPyConnection:
         import duckdb
     except ImportError:
         raise UsageError("a lake needs DuckDB: pip install 'vramlens[fleet]'") from None
-    settings: dict[str, Any] = {"memory_limit": _MEMORY_LIMIT, "autoinstall_known_extensions": False}
+    settings: dict[str, Any] = {
+        "memory_limit": _MEMORY_LIMIT,
+        "autoinstall_known_extensions": False,
+    }
     if threads is not None:
         settings["threads"] = threads
     return duckdb.connect(config=settings)
@@ -96,11 +100,17 @@ class Written:
 
 
 def write_rank(
-    root: str, run: str, rank: int, recording: str | None, flight: str | None, error: str | None = None
+    root: str,
+    run: str,
+    rank: int,
+    recording: str | None,
+    flight: str | None,
+    error: str | None = None,
 ) -> Written:
     """Writes what there is of a rank into a lake; what the map runs for each.
 
-    A rank whose row is there and not older than its files is left as it is: an export that was stopped goes on.
+    A rank whose row is there and not older than its files is left as it is: an export that was
+    stopped goes on.
 
     Args:
         root, run: the lake's folder, and what the run is called.
@@ -131,7 +141,11 @@ def write_rank(
     if recording is not None:
         trace = load(recording)
         summary = summarise(trace, rank)
-        tables |= {"lines": line_rows(summary), "steps": step_rows(summary), **event_rows(trace, summary)}
+        tables |= {
+            "lines": line_rows(summary),
+            "steps": step_rows(summary),
+            **event_rows(trace, summary),
+        }
         events = len(tables["events"]["seq"])
         tables["ranks"] = rank_row(summary)  # the last: with it the rank is whole
     for name, columns in tables.items():
@@ -163,9 +177,13 @@ class Lake:
         if not runs:
             raise InputError(f"{os.fspath(root)}: no lake: it holds no run=… folder")
         if run is None and len(runs) > 1:
-            raise InputError(f"{os.fspath(root)}: holds several runs ({', '.join(runs[:5])}); name one with --run")
+            raise InputError(
+                f"{os.fspath(root)}: holds several runs ({', '.join(runs[:5])}); name one with --run"
+            )
         if run is not None and run not in runs:
-            raise InputError(f"{os.fspath(root)}: holds no run {run}; there are {', '.join(runs[:5])}")
+            raise InputError(
+                f"{os.fspath(root)}: holds no run {run}; there are {', '.join(runs[:5])}"
+            )
         self.run = run or runs[0]
         self._base = Path(root) / f"run={self.run}"
 
@@ -183,7 +201,9 @@ class Lake:
             found = connection.execute(question)
             return [column[0] for column in found.description or ()], found.fetchall()
         except duckdb.Error as error:
-            raise UsageError(f"--sql: {str(error).splitlines()[0]} (tables: {', '.join(TABLES)})") from None
+            raise UsageError(
+                f"--sql: {str(error).splitlines()[0]} (tables: {', '.join(TABLES)})"
+            ) from None
 
     def summaries(self) -> tuple[RankSummary, ...]:
         """The summary of every rank that is there.
@@ -200,9 +220,14 @@ class Lake:
         Raises:
             InputError: one of them is not what an export wrote.
         """
-        rows = self._rows("collectives", "SELECT rank, record FROM collectives WHERE record IS NOT NULL ORDER BY rank")
+        rows = self._rows(
+            "collectives",
+            "SELECT rank, record FROM collectives WHERE record IS NOT NULL ORDER BY rank",
+        )
         return {
-            self._read("collectives", _rank, rank): self._read("collectives", flight_from_json, record)
+            self._read("collectives", _rank, rank): self._read(
+                "collectives", flight_from_json, record
+            )
             for rank, record in rows
         }
 
@@ -213,9 +238,13 @@ class Lake:
             InputError: one of them is not what an export wrote.
         """
         rows = self._rows(
-            "errors", "SELECT rank, source, message, time_s, file, line, function, follows FROM errors ORDER BY rank"
+            "errors",
+            "SELECT rank, source, message, time_s, file, line, function, follows FROM errors ORDER BY rank",
         )
-        return {self._read("errors", _rank, rank): self._read("errors", _error, *row) for rank, *row in rows}
+        return {
+            self._read("errors", _rank, rank): self._read("errors", _error, *row)
+            for rank, *row in rows
+        }
 
     def _rows(self, table: str, question: str) -> list[tuple[Any, ...]]:
         """The rows of a table; none where it has no files."""
@@ -226,12 +255,21 @@ class Lake:
         for name, size in sizes.items():
             count_file(name, size)
         try:
-            characters = self.sql(f"SELECT sum(strlen({_LONGEST_TEXT_OF[table]})) FROM {table}")[1][0][0] or 0
+            characters = (
+                self.sql(f"SELECT sum(strlen({_LONGEST_TEXT_OF[table]})) FROM {table}")[1][0][0]
+                or 0
+            )
             if characters > _LONGEST_CELLS + EXPANDS_TIMES * sum(sizes.values()):
-                raise InputError(f"{self._base / table}: holds {characters:,} characters: no export wrote so many")
+                raise InputError(
+                    f"{self._base / table}: holds {characters:,} characters: no export wrote so many"
+                )
             return self.sql(question)[1]
-        except UsageError as error:  # a column is missing, or a file damaged: not a question of the user's
-            raise InputError(f"{self._base / table}: {str(error).removeprefix('--sql: ')}") from None
+        except (
+            UsageError
+        ) as error:  # a column is missing, or a file damaged: not a question of the user's
+            raise InputError(
+                f"{self._base / table}: {str(error).removeprefix('--sql: ')}"
+            ) from None
 
     def _read(self, table: str, read: Callable[..., _Read], *cells: object) -> _Read:
         try:
@@ -255,8 +293,12 @@ class Lake:
             if any((self._base / name).rglob("*.parquet")):
                 pattern = (_escaped(str(self._base / name)) + "/*/*.parquet").replace("'", "''")
                 try:
-                    connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{pattern}')")
-                except Exception as error:  # DuckDB's, of many kinds: a file that is no Parquet, or cannot be read
+                    connection.execute(
+                        f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{pattern}')"
+                    )
+                except (
+                    Exception
+                ) as error:  # DuckDB's, of many kinds: a file that is no Parquet, or cannot be read
                     raise InputError(f"{self._base / name}: {str(error).splitlines()[0]}") from None
 
 
@@ -311,7 +353,9 @@ def _path(base: Path, table: str, rank: int) -> Path:
     return base / table / f"bucket={rank // _BUCKET:05d}" / f"rank={rank:05d}.parquet"
 
 
-def _write(connection: DuckDBPyConnection, base: Path, table: str, rank: int, columns: Mapping[str, Any]) -> None:
+def _write(
+    connection: DuckDBPyConnection, base: Path, table: str, rank: int, columns: Mapping[str, Any]
+) -> None:
     """Writes one file, whole or not at all."""
     target = _path(base, table, rank)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -332,8 +376,18 @@ def _write(connection: DuckDBPyConnection, base: Path, table: str, rank: int, co
 
 
 def _select(table: str, columns: Mapping[str, Any]) -> str:
-    """The question that gives a table's rows: every column of the same type on every rank, also where it is empty."""
-    if table == "events":  # texts made from numbers: a million Python strings would take longer than everything else
+    """The question that gives a table's rows: every column of the same type on every rank, also
+    where it is empty.
+    """
+    if (
+        table == "events"
+    ):  # texts made from numbers: a million Python strings would take longer than everything else
         return f"SELECT * REPLACE ([{_ACTIONS}][action + 1] AS action) FROM columns"
-    texts = [f"CAST({name} AS VARCHAR) AS {name}" for name, values in columns.items() if values.dtype == object]
-    return f"SELECT * REPLACE ({', '.join(texts)}) FROM columns" if texts else "SELECT * FROM columns"
+    texts = [
+        f"CAST({name} AS VARCHAR) AS {name}"
+        for name, values in columns.items()
+        if values.dtype == object
+    ]
+    return (
+        f"SELECT * REPLACE ({', '.join(texts)}) FROM columns" if texts else "SELECT * FROM columns"
+    )

@@ -1,4 +1,6 @@
-"""Rows of a lake: what is known of one rank, as columns of the lake's tables, and back where that is needed."""
+"""Rows of a lake: what is known of one rank, as columns of the lake's tables, and back where
+that is needed.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def rank_row(one: RankSummary) -> Columns:
         "nccl_bytes": np.array([ledger.get("nccl", -1)], np.int64),
         "other_processes_bytes": np.array([ledger.get("other_processes", -1)], np.int64),
         "steps": np.array([len(one.step_peaks)], np.int32),
-        "failed_us": np.array([one.failure.time_us if one.failure and one.failure.died else 0], np.int64),
+        "failed_us": np.array(
+            [one.failure.time_us if one.failure and one.failure.died else 0], np.int64
+        ),
         "summary": _texts([summary_to_json(one)]),
     }
 

@@ -1,4 +1,6 @@
-"""Dataclasses back from JSON that anybody may have written: every value of the type that its field says."""
+"""Dataclasses back from JSON that anybody may have written: every value of the type that its
+field says.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _typed(kind: Any, value: object, where: str) -> Any:
     if isinstance(value, list):
         return _tuple(kind, value, where)
     if isinstance(value, dict):
-        return _dataclass(kind, value, where) if is_dataclass(kind) else _mapping(kind, value, where)
+        return (
+            _dataclass(kind, value, where) if is_dataclass(kind) else _mapping(kind, value, where)
+        )
     return _scalar(kind, value, where)
 
 
@@ -67,7 +71,10 @@ def _mapping(kind: Any, value: dict[str, Any], where: str) -> dict[str, Any]:
     if get_origin(kind) is not Mapping or len(value) > _MOST_ITEMS:
         raise _wrong(where)
     inner = get_args(kind)[1]
-    return {key[:_LONGEST_TEXT]: _typed(inner, each, f"{where}.{key[:40]}") for key, each in value.items()}
+    return {
+        key[:_LONGEST_TEXT]: _typed(inner, each, f"{where}.{key[:40]}")
+        for key, each in value.items()
+    }
 
 
 def _tuple(kind: Any, value: list[Any], where: str) -> tuple[Any, ...]:
@@ -90,7 +97,9 @@ def _dataclass(kind: Any, value: dict[str, Any], where: str) -> Any:
     missing = hints.keys() ^ value.keys()
     if missing:
         raise ValueError(f"{where} has other fields ({', '.join(sorted(missing))[:100]})")
-    return kind(**{name: _typed(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
+    return kind(
+        **{name: _typed(hint, value[name], f"{where}.{name}") for name, hint in hints.items()}
+    )
 
 
 @cache

@@ -1,6 +1,8 @@
-"""Workers: a function run for each rank, on processes of this machine or on a Dask cluster, with the same results.
+"""Workers: a function run for each rank, on processes of this machine or on a Dask cluster, with
+the same results.
 
-What one rank raises is that rank's; a worker that dies costs nothing but the time to do its ranks again.
+What one rank raises is that rank's; a worker that dies costs nothing but the time to do its ranks
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def workers(where: str | None) -> Iterator[Executor | None]:
     """What runs the map: None is here.
 
     Args:
-        where: a number of processes, ``dask://HOST:PORT`` of a Dask scheduler, or None for as many as there are cores.
+        where: a number of processes, ``dask://HOST:PORT`` of a Dask scheduler, or None for as many
+            as there are cores.
 
     Raises:
         UsageError: it is neither, or dask.distributed is not installed, or nobody answers there.
@@ -52,7 +55,9 @@ def workers(where: str | None) -> Iterator[Executor | None]:
     try:
         import distributed
     except ImportError:
-        raise UsageError("--workers dask://… needs dask.distributed: pip install 'vramlens[cluster]'") from None
+        raise UsageError(
+            "--workers dask://… needs dask.distributed: pip install 'vramlens[cluster]'"
+        ) from None
     try:
         client: Any = cast(Any, distributed).Client(
             f"tcp://{where[len(_DASK) :]}", timeout=_PATIENCE_S, set_as_default=False
@@ -71,7 +76,9 @@ def _processes(count: int) -> ProcessPoolExecutor:
 
 
 def _keep_memory() -> None:
-    """Has glibc keep what was freed for the next rank: asking for it anew takes a fifth of the processor's time."""
+    """Has glibc keep what was freed for the next rank: asking for it anew takes a fifth of the
+    processor's time.
+    """
     with suppress(Exception):  # another C library
         change = ctypes.CDLL(None).mallopt
         for setting, value in _MALLOC.items():
@@ -108,13 +115,19 @@ def for_each(
     for attempt in range(_TRIES):
         with _fresh(executor, attempt) as pool:
             waiting: dict[Future[_Result], _Key] = {}
-            with suppress(BrokenExecutor):  # a worker may die while the last of many ranks are still handed out
+            with suppress(
+                BrokenExecutor
+            ):  # a worker may die while the last of many ranks are still handed out
                 for rank, arguments in left.items():
                     waiting[pool.submit(function, *arguments)] = rank
             for future in as_completed(waiting):
                 _settle(waiting[future], future.result, done, failed)
                 told()
-        left = {rank: arguments for rank, arguments in left.items() if rank not in done and rank not in failed}
+        left = {
+            rank: arguments
+            for rank, arguments in left.items()
+            if rank not in done and rank not in failed
+        }
         if not left:
             break
     if left:
@@ -125,7 +138,9 @@ def for_each(
 
 @contextmanager
 def _fresh(executor: Executor, attempt: int) -> Iterator[Executor]:
-    """The executor; a pool of processes of which one died takes no more work, so another stands in for it."""
+    """The executor; a pool of processes of which one died takes no more work, so another stands
+    in for it.
+    """
     if attempt and isinstance(executor, ProcessPoolExecutor):
         with _processes(os.cpu_count() or 1) as pool:
             yield pool
@@ -149,7 +164,9 @@ def _settle(
     except Exception as error:  # whatever a worker raises is its rank's: the others go on
         if type(error).__name__ == "KilledWorker":  # Dask's
             return
-        failed[rank] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
+        failed[rank] = (
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
+        )
 
 
 def worth_workers(tasks: int) -> bool:

@@ -1,12 +1,13 @@
-"""PyTorch's debug server (``torch.distributed.debug``, as in 2.13): a page with every rank's memory right now.
+"""PyTorch's debug server (``torch.distributed.debug``, as in 2.13): a page with every rank's memory
+right now.
 
     from torch.distributed.debug import start_debug_server
     from vramlens.integrations.debug_server import handlers
 
     start_debug_server(handlers=handlers())         # on every rank; then http://localhost:25999/memory
 
-The server answers while the ranks hang: its threads need none of the program's. PyTorch asks for Jinja2, tabulate and
-aiohttp.
+The server answers while the ranks hang: its threads need none of the program's. PyTorch asks for
+Jinja2, tabulate and aiohttp.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TEMPLATE = """
 
 
 def handlers() -> list[Any]:
-    """PyTorch's own handlers and the page ``/memory``; to be called on every rank, which then answers for itself.
+    """PyTorch's own handlers and the page ``/memory``; to be called on every rank, which then
+    answers for itself.
 
     Raises:
         UsageError: this PyTorch has no debug server that takes handlers, or Jinja2 is missing.
@@ -42,14 +44,17 @@ def handlers() -> list[Any]:
 
 
 def __getattr__(name: str) -> Any:
-    """``MemoryHandler``, a DebugHandler of the page ``/memory`` alone: made when asked for, since it needs torch.
+    """``MemoryHandler``, a DebugHandler of the page ``/memory`` alone: made when asked for, since
+    it needs torch.
 
     Raises:
         UsageError: as for ``handlers``.
     """
     if name != "MemoryHandler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = _memory_handler()  # one class: it may be pickled for the server's process
+    found = globals()[name] = (
+        _memory_handler()
+    )  # one class: it may be pickled for the server's process
     return found
 
 
@@ -69,7 +74,8 @@ def _memory_handler() -> type[Any]:
         """Every rank's memory: the verdict across ranks first, then each rank's own ledger."""
 
         def __init__(self) -> None:
-            # PyTorch lets go of it when the interpreter is gone, and the process would abort: it must outlive that.
+            # PyTorch lets go of it when the interpreter is gone, and the process would abort: it
+            # must outlive that.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_answer))
             _register_handler(_WORKER, _answer)
 
@@ -90,7 +96,9 @@ def _memory_handler() -> type[Any]:
             return "memory"
 
         def _handle(self, request: Any) -> bytes:
-            text: bytes = request.frontend.render_template("vramlens_memory.html", text=html.escape(self.dump() or ""))
+            text: bytes = request.frontend.render_template(
+                "vramlens_memory.html", text=html.escape(self.dump() or "")
+            )
             return text
 
     MemoryHandler.__qualname__ = "MemoryHandler"
@@ -98,9 +106,11 @@ def _memory_handler() -> type[Any]:
 
 
 def _answer(request: Any, response: Any) -> None:
-    """A rank's own memory, as JSON; runs on a thread of the debug server, whatever the program does."""
+    """A rank's own memory, as JSON; runs on a thread of the debug server, whatever the program
+    does.
+    """
     try:
-        from vramlens.capture.memory_now import memory
+        from vramlens.capture.memory.memory_now import memory
 
         now = memory()
         found = {"text": str(now), "figures": now.to_dict()}
@@ -114,22 +124,36 @@ def _answer(request: Any, response: Any) -> None:
 def page_text(answers: list[str | None]) -> str:
     """The page of some ranks' answers, in order of rank; None where a rank did not answer.
 
-    Figures are what each rank says of itself; whoever holds 2 % more than the usual rank is named first.
+    Figures are what each rank says of itself; whoever holds 2 % more than the usual rank is named
+    first.
     """
-    ranks = {rank: value for rank, text in enumerate(answers) if text and (value := _read(text)) is not None}
+    ranks = {
+        rank: value
+        for rank, text in enumerate(answers)
+        if text and (value := _read(text)) is not None
+    }
     used = {rank: size for rank, value in ranks.items() if (size := _allocated(value)) is not None}
     lines = []
     if used:
         usual = sorted(used.values())[(len(used) - 1) // 2]
-        odd = sorted((rank for rank, size in used.items() if size > _MARGIN * usual), key=lambda rank: -used[rank])
+        odd = sorted(
+            (rank for rank, size in used.items() if size > _MARGIN * usual),
+            key=lambda rank: -used[rank],
+        )
         if odd and len(used) > 1:
-            most = f"rank {odd[0]} holds {format_size(used[odd[0]] - usual)} more than the usual rank"
-            lines.append(f"{most} ({format_size(usual)} live in PyTorch); {len(odd)} of {len(used)} ranks hold more.")
+            most = (
+                f"rank {odd[0]} holds {format_size(used[odd[0]] - usual)} more than the usual rank"
+            )
+            lines.append(
+                f"{most} ({format_size(usual)} live in PyTorch); {len(odd)} of {len(used)} ranks hold more."
+            )
         else:
             lines.append(f"{len(used)} ranks, about {format_size(usual)} each live in PyTorch.")
     silent = [rank for rank in range(len(answers)) if rank not in ranks]
     if silent:
-        lines.append(f"No answer from rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent[:20]))}.")
+        lines.append(
+            f"No answer from rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent[:20]))}."
+        )
     for rank, value in ranks.items():
         lines += ["", f"=== rank {rank} ===", str(value.get("text", ""))]
     return "\n".join(lines)
@@ -152,6 +176,8 @@ def _allocated(value: dict[str, Any]) -> int | None:
         for gpu in (gpus if isinstance(gpus, list) else [])
         if isinstance(gpu, dict)
         for row in gpu.get("rows", [])
-        if isinstance(row, dict) and row.get("kind") == "pytorch_allocated" and isinstance(row.get("bytes"), int)
+        if isinstance(row, dict)
+        and row.get("kind") == "pytorch_allocated"
+        and isinstance(row.get("bytes"), int)
     ]
     return sum(sizes) if sizes else None

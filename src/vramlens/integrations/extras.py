@@ -18,4 +18,6 @@ def need(module: str, extra: str, tool: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         missing = f" ({error})" if error.name and not module.startswith(error.name) else ""
-        raise UsageError(f"{tool} is not installed{missing}: pip install 'vramlens[{extra}]'") from None
+        raise UsageError(
+            f"{tool} is not installed{missing}: pip install 'vramlens[{extra}]'"
+        ) from None

@@ -1,16 +1,18 @@
-"""The figures of a GPU that go to monitoring systems, from the machine or from inside this program."""
+"""The figures of a GPU that go to monitoring systems, from the machine or from inside this
+program.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vramlens.capture.driver import driver
-from vramlens.capture.ledger import Ledger, ledger
-from vramlens.capture.memory_now import HostMemory, host_memory
-from vramlens.monitor.counters import counters, loaded_cuda
-from vramlens.monitor.device_memory import visible_gpus
-from vramlens.monitor.machine import DeviceNow, MachineNow, held_on
+from vramlens.capture.memory.device_ledger import Ledger, ledger
+from vramlens.capture.memory.driver import driver
+from vramlens.capture.memory.memory_now import HostMemory, host_memory
+from vramlens.monitor.allocator_counters import counters, loaded_cuda
+from vramlens.monitor.machine.device_memory import visible_gpus
+from vramlens.monitor.machine.machine import DeviceNow, MachineNow, held_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Figures:
         kinds: bytes by the ledger's kinds; they sum to ``total_bytes``.
         busy: of the time in which a kernel ran, 0 to 1.
         peak_bytes: PyTorch's peak of allocated bytes, of programs under vramlens or this one.
-        retries, failures: how often PyTorch emptied its cache to go on, and failed; of the same programs.
+        retries, failures: how often PyTorch emptied its cache to go on, and failed; of the same
+            programs.
     """
 
     device: str
@@ -54,9 +57,13 @@ def figures_of_machine(now: MachineNow) -> AllFigures:
 
 
 def figures_of_program() -> AllFigures:
-    """The GPUs that this program sees, by its own ledger. NCCL is not asked: a rank that hangs may hold its locks."""
+    """The GPUs that this program sees, by its own ledger. NCCL is not asked: a rank that hangs
+    may hold its locks.
+    """
     nvml, _ = driver()
-    devices = tuple(_of_ledger(ledger(gpu.index, ask_nccl=False)) for gpu in visible_gpus(loaded_cuda()))
+    devices = tuple(
+        _of_ledger(ledger(gpu.index, ask_nccl=False)) for gpu in visible_gpus(loaded_cuda())
+    )
     return AllFigures(devices, host_memory(), None if nvml is None else nvml.version())
 
 

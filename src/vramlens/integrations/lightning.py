@@ -1,7 +1,9 @@
-"""Lightning: ``MemoryCallback`` for ``Trainer(callbacks=[...])``, of lightning or of pytorch_lightning.
+"""Lightning: ``MemoryCallback`` for ``Trainer(callbacks=[...])``, of lightning or of
+pytorch_lightning.
 
-It begins with ``fit``, steps with every batch, logs scalars with the trainer's loggers on rank 0, and ends however
-training ends. The class is made when it is first asked for, from the package that the program has imported.
+It begins with ``fit``, steps with every batch, logs scalars with the trainer's loggers on rank 0,
+and ends however training ends. The class is made when it is first asked for, from the package that
+the program has imported.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def _made() -> type:
     base: Any = need(package, "lightning", "Lightning").Callback
 
     class MemoryCallback(base):  # type: ignore[misc]
-        """Watches memory during training; ``callback.monitor`` is the monitor, ``callback.summary`` what it saw.
+        """Watches memory during training; ``callback.monitor`` is the monitor, ``callback.summary``
+        what it saw.
 
         Args:
             every: log scalars after so many batches, under the trainer's step; 0 is never.
@@ -52,7 +55,8 @@ def _made() -> type:
             self._loop.begin()
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_batch: Any) -> None:
-            # The trainer's own count stands still while gradients accumulate, and leaps where there are two optimizers.
+            # The trainer's own count stands still while gradients accumulate, and leaps where there
+            # are two optimizers.
             self._batches += 1
             values = self._loop.stepped(self._batches)
             if values and trainer.is_global_zero:
@@ -64,5 +68,8 @@ def _made() -> type:
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             self.summary = self._loop.end()
 
-    MemoryCallback.__module__, MemoryCallback.__qualname__ = __name__, "MemoryCallback"  # so that it can be pickled
+    MemoryCallback.__module__, MemoryCallback.__qualname__ = (
+        __name__,
+        "MemoryCallback",
+    )  # so that it can be pickled
     return MemoryCallback

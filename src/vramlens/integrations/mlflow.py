@@ -27,7 +27,9 @@ class MlflowMemory:
         mlflow = need("mlflow", "mlflow", "mlflow")
         active = mlflow.active_run()
         if run_id is None and active is None:
-            raise UsageError("no run of mlflow is active: call mlflow.start_run() first, or pass run_id=")
+            raise UsageError(
+                "no run of mlflow is active: call mlflow.start_run() first, or pass run_id="
+            )
         self._monitor, self._mlflow = monitor, mlflow
         self._run_id = run_id if run_id is not None else active.info.run_id
 
@@ -36,7 +38,11 @@ class MlflowMemory:
         self._mlflow.log_metrics(scalars(self._monitor), step=step, run_id=self._run_id)
 
     def finish(self, files: Iterable[str | os.PathLike[str]] = ()) -> None:
-        """Keeps the summary, and files such as a report or a recording, as artifacts under ``vramlens``."""
-        self._mlflow.log_dict(self._monitor.summary().to_dict(), "vramlens/summary.json", run_id=self._run_id)
+        """Keeps the summary, and files such as a report or a recording, as artifacts under
+        ``vramlens``.
+        """
+        self._mlflow.log_dict(
+            self._monitor.summary().to_dict(), "vramlens/summary.json", run_id=self._run_id
+        )
         for path in files:
             self._mlflow.log_artifact(os.fspath(path), "vramlens", run_id=self._run_id)

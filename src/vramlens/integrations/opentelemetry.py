@@ -1,7 +1,9 @@
-"""OpenTelemetry: ``hw.gpu.memory.usage``, ``.limit`` and ``.utilization``, and memory by kind under ``vramlens.``.
+"""OpenTelemetry: ``hw.gpu.memory.usage``, ``.limit`` and ``.utilization``, and memory by kind under
+``vramlens.``.
 
-Names, units and attributes are those of OpenTelemetry's semantic conventions for hardware (status: development);
-they have none for who holds the memory, hence ``vramlens.gpu.memory.usage`` with the attribute ``kind``.
+Names, units and attributes are those of OpenTelemetry's semantic conventions for hardware (status:
+development); they have none for who holds the memory, hence ``vramlens.gpu.memory.usage`` with the
+attribute ``kind``.
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from typing import Any
 
 from vramlens import __version__
 from vramlens.integrations.extras import need
-from vramlens.integrations.figures import AllFigures, Figures, figures_of_machine, figures_of_program
-from vramlens.monitor.machine import MachineNow
+from vramlens.integrations.figures import (
+    AllFigures,
+    Figures,
+    figures_of_machine,
+    figures_of_program,
+)
+from vramlens.monitor.machine.machine import MachineNow
 
 _TOOL, _EXTRA = "OpenTelemetry", "otel"
 
 
 def instrument(meter_provider: Any = None) -> None:
-    """Has this program's meter provider (by default the global one) read this program's memory when it exports.
+    """Has this program's meter provider (by default the global one) read this program's memory when
+    it exports.
 
     Raises:
         UsageError: OpenTelemetry is not installed.
@@ -31,11 +39,14 @@ def instrument(meter_provider: Any = None) -> None:
 class MachineMeter:
     """Sends the machine's memory over OTLP/HTTP for as long as ``vramlens top`` runs."""
 
-    def __init__(self, endpoint: str | None = None, *, interval_s: float = 10.0, reader: Any = None) -> None:
+    def __init__(
+        self, endpoint: str | None = None, *, interval_s: float = 10.0, reader: Any = None
+    ) -> None:
         """Begins.
 
         Args:
-            endpoint: such as ``http://localhost:4318/v1/metrics``; by default what the OTEL_ variables say.
+            endpoint: such as ``http://localhost:4318/v1/metrics``; by default what the OTEL_
+                variables say.
             interval_s: seconds between two exports.
             reader: reads instead of the exporter.
 
@@ -47,7 +58,9 @@ class MachineMeter:
             export = need("opentelemetry.sdk.metrics.export", _EXTRA, _TOOL)
             otlp = need("opentelemetry.exporter.otlp.proto.http.metric_exporter", _EXTRA, _TOOL)
             exporter = otlp.OTLPMetricExporter(endpoint=endpoint, timeout=5)
-            reader = export.PeriodicExportingMetricReader(exporter, export_interval_millis=interval_s * 1000)
+            reader = export.PeriodicExportingMetricReader(
+                exporter, export_interval_millis=interval_s * 1000
+            )
         self._now: MachineNow | None = None
         self._provider = sdk.MeterProvider(metric_readers=[reader])
         _observe(self._provider, self._figures)
@@ -84,19 +97,29 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
             for kind, size in one.kinds.items():
                 yield metrics.Observation(size, {**_attributes(one, figures), "kind": kind})
 
-    meter.create_observable_up_down_counter("hw.gpu.memory.usage", each(_used), "By", "Memory of the GPU in use.")
+    meter.create_observable_up_down_counter(
+        "hw.gpu.memory.usage", each(_used), "By", "Memory of the GPU in use."
+    )
     meter.create_observable_up_down_counter(
         "hw.gpu.memory.limit", each(lambda one: one.total_bytes), "By", "Memory of the GPU."
     )
-    meter.create_observable_gauge("hw.gpu.memory.utilization", each(_share), "1", "Share of the memory in use.")
-    meter.create_observable_gauge("hw.gpu.utilization", each(lambda one: one.busy), "1", "Share of time it was busy.")
+    meter.create_observable_gauge(
+        "hw.gpu.memory.utilization", each(_share), "1", "Share of the memory in use."
+    )
+    meter.create_observable_gauge(
+        "hw.gpu.utilization", each(lambda one: one.busy), "1", "Share of time it was busy."
+    )
     meter.create_observable_up_down_counter(
         "vramlens.gpu.memory.usage", [by_kind], "By", "Memory by kind; the kinds sum to all of it."
     )
 
 
 def _used(one: Figures) -> int | None:
-    return None if one.total_bytes is None or one.free_bytes is None else one.total_bytes - one.free_bytes
+    return (
+        None
+        if one.total_bytes is None or one.free_bytes is None
+        else one.total_bytes - one.free_bytes
+    )
 
 
 def _share(one: Figures) -> float | None:

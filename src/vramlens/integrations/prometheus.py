@@ -1,6 +1,8 @@
-"""Prometheus: the machine's or this program's memory as metrics; no label grows with processes or lines.
+"""Prometheus: the machine's or this program's memory as metrics; no label grows with processes or
+lines.
 
-``vramlens_device_memory_bytes{device, uuid, kind}``: its kinds sum to the GPU's memory: ``sum`` means something.
+``vramlens_device_memory_bytes{device, uuid, kind}``: its kinds sum to the GPU's memory: ``sum``
+means something.
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ from vramlens import __version__
 from vramlens.capture.process_group import distributed_state
 from vramlens.errors import InputError, UsageError
 from vramlens.integrations.extras import need
-from vramlens.integrations.figures import AllFigures, Figures, figures_of_machine, figures_of_program
+from vramlens.integrations.figures import (
+    AllFigures,
+    Figures,
+    figures_of_machine,
+    figures_of_program,
+)
 from vramlens.integrations.slurm import job_id
-from vramlens.monitor.machine import MachineNow
+from vramlens.monitor.machine.machine import MachineNow
 
 _LABELS = ["device", "uuid"]
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[^:\s]*):)?([0-9]{1,5})", re.ASCII)
@@ -38,7 +45,11 @@ class Collector:
         """All metrics now."""
         gauge, counter = self._metrics.GaugeMetricFamily, self._metrics.CounterMetricFamily
         figures = self._look()
-        info = gauge("vramlens_build_info", "The version of vramlens and of the driver.", labels=["version", "driver"])
+        info = gauge(
+            "vramlens_build_info",
+            "The version of vramlens and of the driver.",
+            labels=["version", "driver"],
+        )
         info.add_metric([__version__, (figures.driver_version if figures else None) or ""], 1)
         yield info
         if figures is None:
@@ -57,14 +68,24 @@ class Collector:
             ("device_busy_ratio", "Share of the time in which a kernel ran.", lambda one: one.busy),
             ("device_temperature_celsius", "Temperature of a GPU.", lambda one: one.temperature_c),
             ("device_power_watts", "Power that a GPU draws.", lambda one: one.power_w),
-            ("peak_bytes", "Highest peak of PyTorch's allocated bytes.", lambda one: one.peak_bytes),
+            (
+                "peak_bytes",
+                "Highest peak of PyTorch's allocated bytes.",
+                lambda one: one.peak_bytes,
+            ),
         ]
         for name, about, value in named:
             yield _family(gauge, name, about, figures, value)
         yield _family(
-            counter, "alloc_retries", "Times that PyTorch emptied its cache.", figures, lambda one: one.retries
+            counter,
+            "alloc_retries",
+            "Times that PyTorch emptied its cache.",
+            figures,
+            lambda one: one.retries,
         )
-        yield _family(counter, "ooms", "Requests for memory that failed.", figures, lambda one: one.failures)
+        yield _family(
+            counter, "ooms", "Requests for memory that failed.", figures, lambda one: one.failures
+        )
         yield from self._host(gauge, figures)
         if self._is_program:
             yield _rank(gauge, figures)
@@ -72,19 +93,28 @@ class Collector:
     def _host(self, gauge: Any, figures: AllFigures) -> Iterator[Any]:
         host = figures.host
         if host.total_bytes is not None and host.available_bytes is not None:
-            family = gauge("vramlens_host_memory_bytes", "The host's memory; the kinds sum to all.", labels=["kind"])
+            family = gauge(
+                "vramlens_host_memory_bytes",
+                "The host's memory; the kinds sum to all.",
+                labels=["kind"],
+            )
             family.add_metric(["used"], host.total_bytes - host.available_bytes)
             family.add_metric(["available"], host.available_bytes)
             yield family
         if self._is_program and host.pinned_reserved_bytes is not None:
-            yield gauge("vramlens_host_pinned_bytes", "Page-locked by PyTorch.", value=host.pinned_reserved_bytes)
+            yield gauge(
+                "vramlens_host_pinned_bytes",
+                "Page-locked by PyTorch.",
+                value=host.pinned_reserved_bytes,
+            )
 
 
 def serve(address: str | int = 9400, *, registry: Any = None) -> Callable[[], None]:
     """Serves this program's memory as metrics, and gives a function that ends it.
 
     Args:
-        address: a port on the loopback address; ``":9400"`` listens on all interfaces, ``"10.0.0.5:9400"`` on one.
+        address: a port on the loopback address; ``":9400"`` listens on all interfaces,
+            ``"10.0.0.5:9400"`` on one.
         registry: a ``CollectorRegistry`` to add to; by default one of its own.
 
     Raises:
@@ -135,7 +165,9 @@ def _serve(collector: Collector, address: str, registry: Any) -> Callable[[], No
         server, thread = client.start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise InputError(f"port {port} on {host}: {reason}; choose another: --prometheus :{port + 1}") from None
+        raise InputError(
+            f"port {port} on {host}: {reason}; choose another: --prometheus :{port + 1}"
+        ) from None
     registry.register(collector)
 
     def end() -> None:
@@ -150,7 +182,9 @@ def _names(one: Figures) -> list[str]:
     return [one.device, one.uuid or ""]
 
 
-def _family(kind: Any, name: str, about: str, figures: AllFigures, value: Callable[[Figures], float | None]) -> Any:
+def _family(
+    kind: Any, name: str, about: str, figures: AllFigures, value: Callable[[Figures], float | None]
+) -> Any:
     family = kind(f"vramlens_{name}", about, labels=_LABELS)
     for one in figures.devices:
         number = value(one)

@@ -1,4 +1,6 @@
-"""Ray Train: memory beside what ``ray.train.report`` reports, in each worker; recordings named by rank."""
+"""Ray Train: memory beside what ``ray.train.report`` reports, in each worker; recordings named
+by rank.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ class RayMemory:
         """Begins to watch.
 
         Args:
-            folder: where a worker that runs out of memory leaves its recording, as ``rank00003.vram``: on storage that
-                outlives the worker. By default nothing is recorded.
+            folder: where a worker that runs out of memory leaves its recording, as
+                ``rank00003.vram``: on storage that outlives the worker. By default nothing is
+                recorded.
             options: for ``vramlens.Monitor``: interval, alerts, on_alert, command, webhook, quiet.
 
         Raises:
@@ -55,7 +58,8 @@ class RayMemory:
         self._loop.stepped(0)
 
     def report(self, metrics: dict[str, Any], checkpoint: Any = None, **options: Any) -> None:
-        """Calls ``ray.train.report`` with this worker's scalars beside the metrics, whose own names go first.
+        """Calls ``ray.train.report`` with this worker's scalars beside the metrics, whose own names
+        go first.
 
         As Ray demands, all workers report equally often; of their metrics it keeps rank 0's.
         """
@@ -66,9 +70,11 @@ class RayMemory:
         return scalars(self.monitor)
 
     def keep(self, folder: str | os.PathLike[str]) -> str | None:
-        """Writes a recording of now into a folder, and gives its path; None, and one line why, where there is no GPU.
+        """Writes a recording of now into a folder, and gives its path; None, and one line why,
+        where there is no GPU.
 
-        In a checkpoint's folder, before it is reported, Ray keeps it with the checkpoint: one file a rank.
+        In a checkpoint's folder, before it is reported, Ray keeps it with the checkpoint: one file
+        a rank.
         """
         return snapshot(os.path.join(folder, f"rank{self.rank:05d}.vram"))
 

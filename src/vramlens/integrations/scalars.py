@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from vramlens.monitor import Monitor
-from vramlens.monitor.samples import DeviceSample, Sample
+from vramlens.monitor.monitor_samples import DeviceSample, Sample
 from vramlens.units import GIB, MIB
 
 
 def scalars(monitor: Monitor) -> dict[str, float]:
-    """The newest sample as named scalars; those that nobody knows are left out. Takes a sample where there is none.
+    """The newest sample as named scalars; those that nobody knows are left out. Takes a sample
+    where there is none.
 
-    ``memory/allocated_gib``, ``reserved_gib``, ``peak_allocated_gib`` (PyTorch's counter, since its last reset),
-    ``device_used_gib`` and ``device_free_gib`` (all processes), ``host_rss_gib``, ``host_pinned_gib``,
-    ``growth_mib_per_step``, ``steps_left`` and ``alloc_retries``. Of several GPUs it is the one where this program
-    holds most.
+    ``memory/allocated_gib``, ``reserved_gib``, ``peak_allocated_gib`` (PyTorch's counter, since its
+    last reset), ``device_used_gib`` and ``device_free_gib`` (all processes), ``host_rss_gib``,
+    ``host_pinned_gib``, ``growth_mib_per_step``, ``steps_left`` and ``alloc_retries``. Of several
+    GPUs it is the one where this program holds most.
     """
     sample = monitor.latest or monitor.sample()
     return {} if sample is None else scalars_of(sample)
@@ -34,9 +35,13 @@ def scalars_of(sample: Sample) -> dict[str, float]:
         found["alloc_retries"] = device.retries, 1
     found["host_rss_gib"] = sample.rss_bytes, GIB
     found["host_pinned_gib"] = sample.pinned_bytes, GIB
-    return {f"memory/{name}": size / unit for name, (size, unit) in found.items() if size is not None}
+    return {
+        f"memory/{name}": size / unit for name, (size, unit) in found.items() if size is not None
+    }
 
 
 def fullest(sample: Sample) -> DeviceSample | None:
     """The GPU on which this program holds most; before it holds any, the first."""
-    return max(sample.devices, key=lambda one: (one.allocated_bytes or 0, -one.device), default=None)
+    return max(
+        sample.devices, key=lambda one: (one.allocated_bytes or 0, -one.device), default=None
+    )

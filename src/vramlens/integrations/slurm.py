@@ -20,7 +20,8 @@ def job_id(environment: Mapping[str, str] | None = None) -> str | None:
 def file_name(suffix: str, environment: Mapping[str, str] | None = None) -> str:
     """A name such as ``job1234-rank00003.jsonl``.
 
-    Of a job that was started again: ``job1234-restart1-rank00003.jsonl``. Outside of Slurm it is ``pid4711.jsonl``.
+    Of a job that was started again: ``job1234-restart1-rank00003.jsonl``. Outside of Slurm it is
+        ``pid4711.jsonl``.
 
     Args:
         suffix: the ending, with its dot.

@@ -27,7 +27,9 @@ class TensorBoardMemory:
         self.writer = writer
         if self._owns:
             need("tensorboard", "tensorboard", "TensorBoard")
-            self.writer = need("torch.utils.tensorboard", "tensorboard", "TensorBoard").SummaryWriter(writer)
+            self.writer = need(
+                "torch.utils.tensorboard", "tensorboard", "TensorBoard"
+            ).SummaryWriter(writer)
 
     def log(self, step: int) -> None:
         """Writes the newest scalars under this step."""
@@ -36,7 +38,9 @@ class TensorBoardMemory:
 
     def finish(self) -> None:
         """Writes the summary; closes the writer where it is its own."""
-        self.writer.add_text("memory/summary", "\n\n".join(str(self._monitor.summary()).splitlines()))
+        self.writer.add_text(
+            "memory/summary", "\n\n".join(str(self._monitor.summary()).splitlines())
+        )
         if self._owns:
             self.writer.close()
         else:

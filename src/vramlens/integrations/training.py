@@ -1,4 +1,6 @@
-"""What the callbacks of all training loops share: a monitor that steps with the loop, and scalars every so often."""
+"""What the callbacks of all training loops share: a monitor that steps with the loop, and
+scalars every so often.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class LoopMonitor:
         monitor: the monitor.
     """
 
-    def __init__(self, every: int = 50, interval: float = 1.0, alerts: Iterable[str] = (), **options: Any) -> None:
+    def __init__(
+        self, every: int = 50, interval: float = 1.0, alerts: Iterable[str] = (), **options: Any
+    ) -> None:
         """Prepares.
 
         Args:

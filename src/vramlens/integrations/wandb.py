@@ -1,4 +1,6 @@
-"""Weights & Biases: a monitor's scalars in the program's run; report and recording as an artifact."""
+"""Weights & Biases: a monitor's scalars in the program's run; report and recording as an
+artifact.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from vramlens.monitor import Monitor
 
 
 class WandbMemory:
-    """Logs to a run. Without a step the scalars go with the program's next ``log``: its steps stay its own."""
+    """Logs to a run. Without a step the scalars go with the program's next ``log``: its steps
+    stay its own.
+    """
 
     def __init__(self, monitor: Monitor, run: Any = None) -> None:
         """Prepares.
@@ -42,7 +46,9 @@ class WandbMemory:
         """Puts peaks into the run's summary, and files (a report, a recording) into an artifact."""
         for device in self._monitor.summary().devices:
             if device.peak_allocated_bytes is not None:
-                self._run.summary[f"memory/gpu{device.device}_peak_allocated_bytes"] = device.peak_allocated_bytes
+                self._run.summary[f"memory/gpu{device.device}_peak_allocated_bytes"] = (
+                    device.peak_allocated_bytes
+                )
         paths = [os.fspath(path) for path in files]
         if paths:
             artifact = self._wandb.Artifact(f"vramlens-{self._run.id}", type="memory")

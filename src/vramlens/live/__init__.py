@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vramlens.live.holding import Holders, HolderTable, holders, who_holds
-from vramlens.live.report import LeakReport, LiveLeak, Owner
-from vramlens.live.scope import LeakError, Released, no_leaks, release
+from vramlens.live.holder_lookup import Holders, HolderTable, holders, who_holds
+from vramlens.live.leak_scope import LeakError, Released, no_leaks, release
+from vramlens.live.leaks.leak_report import LeakReport, LiveLeak, Owner
 from vramlens.live.watch import LeakWatch
 
 __all__ = [

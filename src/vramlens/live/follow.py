@@ -1,5 +1,6 @@
-"""Watching a whole program for ``vramlens run --leaks``: steps by its optimizers, the report at its end, on SIGUSR2, at
-out of memory; and, in a recording, who owns which block."""
+"""Watching a whole program for ``vramlens run --leaks``: steps by its optimizers, the report at
+its end, on SIGUSR2, at out of memory; and, in a recording, who owns which block.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from vramlens.capture.steps import NO_STEP
+from vramlens.capture.recording.step_marks import NO_STEP
 from vramlens.capture.warn import harmless, say
-from vramlens.live import last_frames
-from vramlens.live.module_calls import ModuleCalls
-from vramlens.live.report import LeakReport, LiveLeak
-from vramlens.live.route import Route, size_of
+from vramlens.ground.verdict import Verdict
+from vramlens.live.growth import last_frames
+from vramlens.live.growth.module_calls import ModuleCalls
+from vramlens.live.holder.route import Route, size_of
+from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
 from vramlens.live.watch import LeakWatch, OwnedStorage
 
 OWNERS_SCHEMA = "vramlens.owners/1"
@@ -28,7 +30,9 @@ _MOST_OWNERS = 2_000
 _LONGEST_CHAIN = 40
 _LONGEST_TEXT = 200
 _CYCLES = {"cycle", "autograd_cycle"}
-"""What a function leaves that has ended: its variables hold one another until the collector comes."""
+"""What a function leaves that has ended: its variables hold one another until the collector
+comes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,9 @@ class _Sizes:
     def grew_until(self, step: int) -> bool:
         """Whether it held more at a step than at the look, by half as much a step at least."""
         (looked, before), (last, now) = self._first, self._last
-        return last == step and now > 0 and (now - before) * looked >= 0.5 * before * (last - looked)
+        return (
+            last == step and now > 0 and (now - before) * looked >= 0.5 * before * (last - looked)
+        )
 
 
 class LeakFollower:
@@ -81,18 +87,24 @@ class LeakFollower:
 
     @harmless("watching for leaks")
     def step_ended(self, _count: int) -> None:
-        """After each step of the program, an optimizer's or by hand. The watch begins with the first."""
+        """After each step of the program, an optimizer's or by hand. The watch begins with the
+        first.
+        """
         if self._calls is not None:
             self._calls.stop()
             self._calls = None
             if self._watch is not None:
                 self._watch.stop()
-            self._watch = self._latest = None  # what calls of the model were counted is of another unit
+            self._watch = self._latest = (
+                None  # what calls of the model were counted is of another unit
+            )
             self._followed, self._next = {}, _FIRST_LOOK
         self._unit_ended()
 
     def _unit_ended(self) -> None:
-        """Now and then the report is made: when the program ends, what its functions hold is gone already."""
+        """Now and then the report is made: when the program ends, what its functions hold is
+        gone already.
+        """
         if self._watch is None:
             self._watch = LeakWatch()
             return
@@ -112,7 +124,9 @@ class LeakFollower:
     def program_ended(self) -> None:
         """Looks for the last time, while the variables are there that the program ended with."""
         try:
-            owned = self._watch.owned() if self._watch is not None and last_frames.kept_frames else None
+            owned = (
+                self._watch.owned() if self._watch is not None and last_frames.kept_frames else None
+            )
             if owned is not None:
                 self._final = _looked(*owned)
         finally:
@@ -129,7 +143,9 @@ class LeakFollower:
         sys.stderr.flush()
 
     def conclusion(self) -> LeakReport | None:
-        """The report of now, or of the last look where all is gone by now; None where no step has ended."""
+        """The report of now, or of the last look where all is gone by now; None where no step
+        has ended.
+        """
         if self._watch is None:
             return None
         report = self._concluded(self._watch)
@@ -146,12 +162,16 @@ class LeakFollower:
             now = replace(now, gone=replace(now.gone, function=""))
         before = self._earlier(now)
         if before is not None:
-            say(f"--leaks: after step {before.report.steps:,} of {now.steps:,}; what its functions held is gone by now")
+            say(
+                f"--leaks: after step {before.report.steps:,} of {now.steps:,}; what its functions held is gone by now"
+            )
             now = self._doubted_report(before, now.steps)
         return now
 
     def _keep(self) -> None:
-        """Keeps the latest look that found something, else this one; what it found is followed from now on."""
+        """Keeps the latest look that found something, else this one; what it found is followed
+        from now on.
+        """
         owned = None if self._watch is None else self._watch.owned()
         if owned is None:
             return
@@ -159,10 +179,15 @@ class LeakFollower:
         if report.found or self._latest is None or not self._latest.report.found:
             self._latest = _looked(report, storages)
             routes = [leak.route for leak in report.found if leak.route is not None]
-            self._followed = {route: _Sizes(report.steps, size_of(route.find())) for route in routes[:_MOST_FOLLOWED]}
+            self._followed = {
+                route: _Sizes(report.steps, size_of(route.find()))
+                for route in routes[:_MOST_FOLLOWED]
+            }
 
     def _earlier(self, now: LeakReport) -> _Looked | None:
-        """The look that says more than what is there now, when functions have ended and taken their variables along."""
+        """The look that says more than what is there now, when functions have ended and taken
+        their variables along.
+        """
         before = self._latest
         if before is None or not before.report.found:
             return None
@@ -170,21 +195,27 @@ class LeakFollower:
         return before if not left or (left <= _CYCLES and not found & _CYCLES) else None
 
     def _doubted_report(self, before: _Looked, steps: int) -> LeakReport:
-        return replace(before.report, steps=steps, leaks=tuple(self._doubted(leak) for leak in before.report.leaks))
+        return replace(
+            before.report,
+            steps=steps,
+            leaks=tuple(self._doubted(leak) for leak in before.report.leaks),
+        )
 
     def _doubted(self, leak: LiveLeak) -> LiveLeak:
-        """A leak of an earlier look that is gone by now: likely at most, and only if it grew until the last step."""
+        """A leak of an earlier look that is gone by now: likely at most, and only if it grew
+        until the last step.
+        """
         if not leak.is_leak:
             return leak
         steps = 0 if self._watch is None else self._watch.steps
         sizes = None if leak.route is None else self._followed.get(leak.route)
         if sizes is not None and sizes.grew_until(steps):
-            why = (
-                f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether it was meant to stay"
-            )
-            return replace(leak, verdict="likely", why=(*leak.why, why))
-        why = "it is gone now, and was not seen to grow until the last step: it may have been emptied"
-        return replace(leak, verdict="possible", why=(*leak.why, why))
+            why = f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether it was meant to stay"
+            return replace(leak, verdict=Verdict.LIKELY, why=(*leak.why, why))
+        why = (
+            "it is gone now, and was not seen to grow until the last step: it may have been emptied"
+        )
+        return replace(leak, verdict=Verdict.POSSIBLE, why=(*leak.why, why))
 
     @harmless("finding who owns what")
     def owners(self, kind: str) -> dict[str, Any] | None:
@@ -194,7 +225,11 @@ class LeakFollower:
             kind: of devices that are recorded: cuda, xpu.
         """
         final = self._final
-        if final is not None and self._watch is not None and final.report.steps == self._watch.steps:
+        if (
+            final is not None
+            and self._watch is not None
+            and final.report.steps == self._watch.steps
+        ):
             return owners_of(final.report, final.storages, final.time_us, kind)
         owned = None if self._watch is None else self._watch.owned()
         if owned is None:
@@ -202,7 +237,9 @@ class LeakFollower:
         report, storages = owned
         before = self._earlier(report)
         if before is not None:
-            return owners_of(self._doubted_report(before, report.steps), before.storages, before.time_us, kind)
+            return owners_of(
+                self._doubted_report(before, report.steps), before.storages, before.time_us, kind
+            )
         return owners_of(report, storages, time.time_ns() // 1000, kind)
 
 
@@ -212,14 +249,24 @@ def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> _Looked:
     return _Looked(report, kept, time.time_ns() // 1000)
 
 
-def owners_of(report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str) -> dict[str, Any]:
+def owners_of(
+    report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, kind: str
+) -> dict[str, Any]:
     """Who owns storages on devices of a kind, and the leaks, at a time."""
     owners = [_row(leak_owner, facts) for leak_owner, facts in report_owners(report)]
     table: list[Sequence[int]] = []
     for storage, owner, born in rows:
         device, _, index = storage.device.partition(":")
         if device == kind:
-            table.append((int(index or 0), storage.address, storage.size_bytes, owner, -1 if born is None else born))
+            table.append(
+                (
+                    int(index or 0),
+                    storage.address,
+                    storage.size_bytes,
+                    owner,
+                    -1 if born is None else born,
+                )
+            )
     table.sort(key=lambda row: -row[2])
     return {
         "schema": OWNERS_SCHEMA,
@@ -229,7 +276,10 @@ def owners_of(report: LeakReport, rows: Sequence[OwnedStorage], time_us: int, ki
         "complete": report.complete and len(table) <= _MOST_ROWS,
         "skipped": list(report.notes),
         "owners": owners[:_MOST_OWNERS],
-        "storages": {"columns": ["device", "address", "bytes", "owner", "born_step"], "rows": table[:_MOST_ROWS]},
+        "storages": {
+            "columns": ["device", "address", "bytes", "owner", "born_step"],
+            "rows": table[:_MOST_ROWS],
+        },
         "leaks": [leak.to_dict() for leak in report.leaks],
     }
 
@@ -246,7 +296,9 @@ def _row(owner: Any, leak: Any) -> dict[str, Any]:
         "file": owner.file or None if owner is not None else None,
         "line": owner.line if owner is not None else 0,
         "function": owner.function or None if owner is not None else None,
-        "chain": [] if owner is None else [text[:_LONGEST_TEXT] for text in owner.chain[:_LONGEST_CHAIN]],
+        "chain": []
+        if owner is None
+        else [text[:_LONGEST_TEXT] for text in owner.chain[:_LONGEST_CHAIN]],
         "class": leak.kind,
         "verdict": leak.verdict,
         "bytes_per_step": leak.bytes_per_step,

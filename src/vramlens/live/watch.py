@@ -11,30 +11,46 @@ from statistics import median
 from types import CodeType, FrameType
 from typing import Any
 
-from vramlens.capture.undisturbed import undisturbed
-from vramlens.live.account import unexplained_growth
-from vramlens.live.births import BEFORE, Births
-from vramlens.live.chain import Chain, chain_of
-from vramlens.live.classify import WORTH_DETACHING, class_of, fix_of, statement_source
-from vramlens.live.counters import Counters, Series
-from vramlens.live.cycles import unreached_leaks
-from vramlens.live.gates import NONE, distant_bound, gate
-from vramlens.live.growth import FEWEST, WARM_UP, Item, Pile, gone_growth, live_items, piles, remade_larger
-from vramlens.live.handed_over import handed_over_leak
-from vramlens.live.keeper import Keeper, Statements
-from vramlens.live.loose import search_loose, unreached_tensors
-from vramlens.live.merging import merged
-from vramlens.live.objects import is_kind, is_own_file, is_users, namespace_of
-from vramlens.live.observer import Observer, Stack, voted_line
-from vramlens.live.owner import owner_of
-from vramlens.live.report import LeakReport, LiveLeak
-from vramlens.live.route import route_of
-from vramlens.live.scores import example_of
-from vramlens.live.search import Search
-from vramlens.live.standing import first_of_run, holder_of, index_of, is_result, is_shell
-from vramlens.live.tensors import Storage, TorchObjects, device_of, loaded
-from vramlens.live.unowned import counted_leaks
-from vramlens.live.values import MadeAt, made_at, only_waits
+from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.accounting import unexplained_growth
+from vramlens.live.growth.births import BEFORE, Births
+from vramlens.live.growth.line_observer import Observer, Stack, voted_line
+from vramlens.live.growth.piles import (
+    FEWEST,
+    WARM_UP,
+    Item,
+    Pile,
+    gone_growth,
+    live_items,
+    piles,
+    remade_larger,
+)
+from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.heap.objects import is_kind, is_own_file, is_users, namespace_of
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import Storage, TorchObjects, device_of, loaded
+from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
+from vramlens.live.holder.chain import Chain, chain_of
+from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.holder.keeper_position import (
+    first_of_run,
+    holder_of,
+    index_of,
+    is_result,
+    is_shell,
+)
+from vramlens.live.holder.leak_class import WORTH_DETACHING, class_of, fix_of, statement_source
+from vramlens.live.holder.lookalikes import NONE, distant_bound, gate
+from vramlens.live.holder.owner import owner_of
+from vramlens.live.holder.route import route_of
+from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
+from vramlens.live.leaks.merged_leaks import merged
+from vramlens.live.leaks.shared_memory import handed_over_leak
+from vramlens.live.leaks.uncounted import counted_leaks
+from vramlens.live.leaks.unreached import unreached_leaks
+from vramlens.live.source.statement_scores import example_of
+from vramlens.live.source.stored_values import MadeAt, made_at, only_waits
 from vramlens.units import counted, format_size
 
 _PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pins the rest
@@ -42,15 +58,18 @@ _MOST_DOUBTFUL = 8
 _MOST_NODES = 1000  # that are asked for what they saved
 
 OwnedStorage = tuple[Storage, int, int | None]
-"""A storage, the index of the leak that owns it (-1: none), the step that it was born in (0: before; None: unknown)."""
+"""A storage, the index of the leak that owns it (-1: none), the step that it was born in (0:
+before; None: unknown).
+"""
 
 
 class LeakWatch:
     """Watches what the steps of a program leave behind.
 
-    Call ``step()`` at each step's end: it costs microseconds, now and then a fraction of a millisecond. ``report()``
-    searches everything that is alive once, and says what grew, who holds it, which statement keeps it, and what to
-    change. CPU tensors and GPU tensors are the same to it.
+    Call ``step()`` at each step's end: it costs microseconds, now and then a fraction of a
+    millisecond. ``report()`` searches everything that is alive once, and says what grew, who holds
+    it, which statement keeps it, and what to change. CPU tensors and GPU tensors are the same to
+    it.
     """
 
     def __init__(self) -> None:
@@ -97,9 +116,15 @@ class LeakWatch:
             self._observer.end(whole=False)
 
     def report(self) -> LeakReport:
-        """What grew so far, and who holds it. Searches the heap: about a second for a million objects."""
+        """What grew so far, and who holds it. Searches the heap: about a second for a million
+        objects.
+        """
         if self._torch is None or self._births is None:
-            return LeakReport(self._steps, (), ("the program has not imported torch: there are no tensors to watch",))
+            return LeakReport(
+                self._steps,
+                (),
+                ("the program has not imported torch: there are no tensors to watch",),
+            )
         if self._observer is not None:
             self._observer.end(whole=False)
         found = _Look(self._torch, self._births, self._observer, self._counters).report()[0]
@@ -108,7 +133,9 @@ class LeakWatch:
         return replace(found, gone=replace(found.gone, function=self._code.co_name))
 
     def owned(self) -> tuple[LeakReport, list[OwnedStorage]] | None:
-        """The report, and for every live storage the index of the leak in it that owns it; None without torch."""
+        """The report, and for every live storage the index of the leak in it that owns it; None
+        without torch.
+        """
         if self._torch is None or self._births is None:
             return None
         if self._observer is not None:
@@ -120,14 +147,25 @@ class _Look:
     """One search and what follows from it; everything it held is let go at the end."""
 
     def __init__(
-        self, torch: TorchObjects, births: Births, observer: Observer | None, counters: Counters | None
+        self,
+        torch: TorchObjects,
+        births: Births,
+        observer: Observer | None,
+        counters: Counters | None,
     ) -> None:
-        self._torch, self._births, self._observer, self._counters = torch, births, observer, counters
+        self._torch, self._births, self._observer, self._counters = (
+            torch,
+            births,
+            observer,
+            counters,
+        )
         births.look_now()
         self._search = Search(torch)
         self._parents: dict[int, tuple[int, str]] = {}
         self._said: list[str] = []
-        self._statements = Statements(self._search, observer.lines if observer is not None and observer.steps else None)
+        self._statements = Statements(
+            self._search, observer.lines if observer is not None and observer.steps else None
+        )
 
     def report(self) -> tuple[LeakReport, list[OwnedStorage]]:
         """The report, and who owns what."""
@@ -176,10 +214,17 @@ class _Look:
                 gone=gone_growth(items, births),
                 unexplained=unexplained_growth(search, items, judged, host, births.known_until),
             )
-            owner = {storage: index for index, (_, kept) in enumerate(found_leaks) for storage in kept if storage}
+            owner = {
+                storage: index
+                for index, (_, kept) in enumerate(found_leaks)
+                for storage in kept
+                if storage
+            }
             born = {item.storage: item.born for item in items if item.storage is not None}
             every = dict.fromkeys((*search.storages, *owner))
-            return report, [(storage, owner.get(storage, -1), born.get(storage)) for storage in every]
+            return report, [
+                (storage, owner.get(storage, -1), born.get(storage)) for storage in every
+            ]
         finally:
             search.close()
 
@@ -193,8 +238,12 @@ class _Look:
         known: Counter[str] = Counter()
         for storage in {*search.storages, *(one for _, kept in leaks for one in kept if one)}:
             known[storage.device] += storage.size_bytes
-        found = counted_leaks(self._counters, search, self._statements, known, [leak for leak, _ in leaks])
-        sent = handed_over_leak(self._counters, search, self._statements, births.steps, births.known_until)
+        found = counted_leaks(
+            self._counters, search, self._statements, known, [leak for leak, _ in leaks]
+        )
+        sent = handed_over_leak(
+            self._counters, search, self._statements, births.steps, births.known_until
+        )
         return [(leak, set()) for leak in ([*found, sent] if sent is not None else found)]
 
     def _interesting(self) -> list[int]:
@@ -202,7 +251,9 @@ class _Look:
         search = self._search
         found = list(search.storages.values())
         for low, high in search.graph_from:
-            found += [place for place in range(low, high) if self._torch.is_node(search.order[place])]
+            found += [
+                place for place in range(low, high) if self._torch.is_node(search.order[place])
+            ]
         return found
 
     def _headroom(self) -> int | None:
@@ -225,9 +276,15 @@ class _Look:
         known = dict(parents)
         path = search.path(example.position, known)
         chain = chain_of(search, path, known)
-        at, inner = (0, chain.links[0].value) if pile.is_spread else index_of(search, chain, pile.position)
+        at, inner = (
+            (0, chain.links[0].value) if pile.is_spread else index_of(search, chain, pile.position)
+        )
         at = first_of_run(chain, at)
-        value = chain.links[at].value if at >= 0 else (chain.root.value if chain.root is not None else None)
+        value = (
+            chain.links[at].value
+            if at >= 0
+            else (chain.root.value if chain.root is not None else None)
+        )
         if at > 0 and is_shell(chain.links[at - 1].value):
             at, value = at - 1, chain.links[at - 1].value  # not its insides
         upto = Chain(chain.root, tuple(chain.links[: at + 1]))
@@ -235,7 +292,11 @@ class _Look:
         made = self._observed(pile.items)
         below = [link.value for link in chain.links[at + 1 :]]
         keeper = self._statements.keeper(upto, held, is_graph=is_graph, made=made, below=below)
-        code = chain.root.code if pile.is_spread and chain.root is not None and chain.root.thread else None
+        code = (
+            chain.root.code
+            if pile.is_spread and chain.root is not None and chain.root.thread
+            else None
+        )
         if code is not None and is_users(code.co_filename):
             keeper = self._statements.registration(code) or keeper  # what began the threads
         kind = class_of(search, chain, at, keeper, self._statements, is_graph)
@@ -245,7 +306,9 @@ class _Look:
             owner = replace(owner, name=f"{chain.root.code.co_name}.{owner.name}")
         if made is not None and (is_result(below) or only_waits(made.file, made.line)):
             made = (
-                self._made_elsewhere(keeper, is_key=[link.name for link in chain.links[at + 1 : at + 2]] == ["a key"])
+                self._made_elsewhere(
+                    keeper, is_key=[link.name for link in chain.links[at + 1 : at + 2]] == ["a key"]
+                )
                 or made
             )
         made = made or self._made(keeper, is_graph=is_graph)
@@ -272,7 +335,9 @@ class _Look:
             function=made.function,
             bytes_per_step=pace.bytes_per_step,
             bytes=pile.bytes,
-            steps=pace.steps if pile.is_remade else len({item.born for item in pile.items if item.born}),
+            steps=pace.steps
+            if pile.is_remade
+            else len({item.born for item in pile.items if item.born}),
             first_step=pace.first,
             last_step=pace.last,
             storages=sum(1 for item in pile.items if item.storage is not None),
@@ -283,7 +348,9 @@ class _Look:
             device=device,
             route=route_of(upto),
             is_freed=kind == "graph" and self._is_freed(pile),
-            fix_share=graph_share if kind == "graph" and not pins and graph_share >= WORTH_DETACHING else 1.0,
+            fix_share=graph_share
+            if kind == "graph" and not pins and graph_share >= WORTH_DETACHING
+            else 1.0,
         )
 
     def _is_freed(self, pile: Pile) -> bool:
@@ -293,10 +360,16 @@ class _Look:
 
     def _verdict(
         self, pile: Pile, value: Any, keeper: Keeper | None, is_graph: bool, holder: object
-    ) -> tuple[str, tuple[str, ...]]:
+    ) -> tuple[Verdict, tuple[str, ...]]:
         pace = pile.pace
-        spread = f"every one of {counted(pace.steps, 'step')}" if pace.filled >= 0.95 else counted(pace.steps, "step")
-        why = [f"{spread} from {pace.first} to {pace.last} left something behind that is still alive"]
+        spread = (
+            f"every one of {counted(pace.steps, 'step')}"
+            if pace.filled >= 0.95
+            else counted(pace.steps, "step")
+        )
+        why = [
+            f"{spread} from {pace.first} to {pace.last} left something behind that is still alive"
+        ]
         if pile.is_remade:
             why = [f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"]
         lowered = gate(
@@ -315,15 +388,18 @@ class _Look:
             if lowered is not None and lowered[0] == NONE:
                 return NONE, (lowered[1],)
             if pace.is_late:
-                return "possible", (
+                return Verdict.POSSIBLE, (
                     f"nothing from before step {pace.first} is kept: it is emptied now and then, or began there",
                 )
             return NONE, (f"it has not grown since step {pace.last}",)
         if lowered is not None:
-            return lowered[0], (*why, lowered[1])
+            return Verdict(lowered[0]), (*why, lowered[1])
         if not pile.is_remade and not pile.is_spread and not _is_uniform(self._search, pile, value):
-            return "possible", (*why, "but each time something else: state that is made as it is needed")
-        return ("proven" if pace.is_sure else "likely"), tuple(why)
+            return Verdict.POSSIBLE, (
+                *why,
+                "but each time something else: state that is made as it is needed",
+            )
+        return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), tuple(why)
 
     def _observed(self, items: Sequence[Item]) -> MadeAt | None:
         """The line that made what was born in one of the steps that were traced."""
@@ -336,20 +412,30 @@ class _Look:
                 above = self._parents.get(item.position, (-1, ""))
                 # Of what was not seen, what was seen at its address was something else.
                 stack = self._observer.made(item.storage, item.born) if item.is_seen else None
-                if stack is None and above[0] >= 0 and self._torch.is_node(self._search.order[above[0]]):
+                if (
+                    stack is None
+                    and above[0] >= 0
+                    and self._torch.is_node(self._search.order[above[0]])
+                ):
                     stack = self._made_by(self._search.order[above[0]])
             if stack:
                 stacks.setdefault(item.born or 0, []).append((stack, item.size_bytes))
         if not stacks:
             for item in items:
-                stack = self._made_by(self._search.order[item.position]) if item.storage is None else None
+                stack = (
+                    self._made_by(self._search.order[item.position])
+                    if item.storage is None
+                    else None
+                )
                 if stack:
                     stacks.setdefault(item.born or 0, []).append((stack, 1))
         line = voted_line(stacks, self._observer.steps)
         return None if line is None else MadeAt(*line)
 
     def _made_elsewhere(self, keeper: Keeper | None, *, is_key: bool) -> MadeAt | None:
-        """The line that makes it, from the source, where this thread was seen only to wait while another made it."""
+        """The line that makes it, from the source, where this thread was seen only to wait while
+        another made it.
+        """
         if keeper is None or keeper.store is None:
             return None
         store = replace(keeper.store, value=keeper.store.key) if is_key else keeper.store
@@ -358,7 +444,9 @@ class _Look:
 
     def _made_by(self, node: Any) -> Stack | None:
         number = self._torch.sequence_of(node)
-        return None if number is None or self._observer is None else self._observer.made_node(number)
+        return (
+            None if number is None or self._observer is None else self._observer.made_node(number)
+        )
 
     def _made(self, keeper: Keeper | None, *, is_graph: bool) -> MadeAt:
         if keeper is None:
@@ -376,16 +464,24 @@ class _Look:
                 continue
             viewed = self._torch.viewed_bytes(self._search.order[item.position])
             sizes.append(item.size_bytes)
-            if viewed is not None and viewed * _PINNED_SHARE < item.size_bytes and item.size_bytes > 1024:
+            if (
+                viewed is not None
+                and viewed * _PINNED_SHARE < item.size_bytes
+                and item.size_bytes > 1024
+            ):
                 small += 1
         return format_size(median(sizes)) if sizes and small * 2 > len(sizes) else ""
 
 
 def _example(pile: Pile) -> Item:
     """One thing that is kept: the largest from the middle of the run."""
-    born = sorted({item.born for item in pile.items if item.born is not None and item.born > BEFORE})
+    born = sorted(
+        {item.born for item in pile.items if item.born is not None and item.born > BEFORE}
+    )
     middle = born[len(born) // 2]
-    return max((item for item in pile.items if item.born == middle), key=lambda item: item.size_bytes)
+    return max(
+        (item for item in pile.items if item.born == middle), key=lambda item: item.size_bytes
+    )
 
 
 def _is_repeated(pile: Pile) -> bool:
@@ -394,10 +490,16 @@ def _is_repeated(pile: Pile) -> bool:
 
 
 def _is_uniform(search: Search, pile: Pile, value: Any) -> bool:
-    """Whether each step added the same: namespaces also fill with different things, one after the other."""
+    """Whether each step added the same: namespaces also fill with different things, one after
+    the other.
+    """
     if search.torch.is_tensor(value):  # what its graph keeps
         return True
-    if value is None or is_kind(value, type) or (type(value) is dict and search.roots.get(pile.position) is not None):
+    if (
+        value is None
+        or is_kind(value, type)
+        or (type(value) is dict and search.roots.get(pile.position) is not None)
+    ):
         is_namespace = True
     else:
         is_container = is_kind(value, list, tuple, set, dict, frozenset) or is_shell(value)

@@ -1,4 +1,6 @@
-"""The monitor: memory of GPUs and programs while they run, of this program (``Monitor``) or of the machine."""
+"""The monitor: memory of GPUs and programs while they run, of this program (``Monitor``) or of
+the machine.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vramlens.monitor.alerts import Alert
+    from vramlens.monitor.alerts.alerts import Alert
     from vramlens.monitor.sampler import Monitor
     from vramlens.monitor.summary import DeviceSummary, Summary
 
 __all__ = ["Alert", "DeviceSummary", "Monitor", "Summary"]
 
 # Imported when asked for: every program under vramlens imports the publisher, few a monitor.
-_HOMES = {"Alert": "alerts", "DeviceSummary": "summary", "Monitor": "sampler", "Summary": "summary"}
+_HOMES = {
+    "Alert": "alerts.alerts",
+    "DeviceSummary": "summary",
+    "Monitor": "sampler",
+    "Summary": "summary",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,6 @@
-"""The thread that writes a program's inside for ``vramlens top``, once a second; it never asks the GPU anything."""
+"""The thread that writes a program's inside for ``vramlens top``, once a second; it never asks
+the GPU anything.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,24 @@ import time
 from typing import Any
 
 from vramlens.capture import torch_api
-from vramlens.capture.driver import Gpu, driver
-from vramlens.capture.held import PyTorch
-from vramlens.capture.memory_now import host_memory
-from vramlens.capture.on_import import when_imported
-from vramlens.capture.own_thread import OwnEvent, OwnThread
-from vramlens.capture.places import rank_of_process
-from vramlens.capture.steps import StepCounter
-from vramlens.capture.user_folder import prepared_folder
+from vramlens.capture.memory.driver import Gpu, driver
+from vramlens.capture.memory.memory_now import host_memory
+from vramlens.capture.memory.pytorch_memory import PyTorch
+from vramlens.capture.process.own_thread import OwnEvent, OwnThread
+from vramlens.capture.recording.output_path import rank_of_process
+from vramlens.capture.recording.step_marks import StepCounter
+from vramlens.capture.triggers.on_import import when_imported
+from vramlens.capture.triggers.user_folder import prepared_folder
 from vramlens.capture.warn import harmless
-from vramlens.monitor.counters import Counters, RecentPeak, counters, loaded_cuda, room_bytes, used_devices
-from vramlens.monitor.growth import Growth, steps_left
-from vramlens.monitor.inside import (
+from vramlens.monitor.allocator_counters import (
+    Counters,
+    RecentPeak,
+    counters,
+    loaded_cuda,
+    room_bytes,
+    used_devices,
+)
+from vramlens.monitor.machine.inside import (
     Inside,
     InsideDevice,
     inside_path,
@@ -30,6 +38,7 @@ from vramlens.monitor.inside import (
     start_of,
     write_inside,
 )
+from vramlens.monitor.step_growth import Growth, steps_left
 
 _INTERVAL_S = 1.0
 _DEVICES_EVERY = 10
@@ -39,10 +48,14 @@ _NCCL_AT, _NCCL_EVERY = 3, 1000
 class Publisher:
     """Writes this process's file until the program ends."""
 
-    def __init__(self, steps: StepCounter | None = None, *, interval_s: float = _INTERVAL_S, path: str = "") -> None:
+    def __init__(
+        self, steps: StepCounter | None = None, *, interval_s: float = _INTERVAL_S, path: str = ""
+    ) -> None:
         self._interval_s, self._path = interval_s, path
         self.pid, self._started = os.getpid(), start_of(os.getpid())
-        self._program = os.path.basename(getattr(sys.modules.get("__main__"), "__file__", None) or "python")[:200]
+        self._program = os.path.basename(
+            getattr(sys.modules.get("__main__"), "__file__", None) or "python"
+        )[:200]
         self._steps = steps
         self._growth: dict[int, Growth] = {}
         self._at_step: dict[int, int] = {}
@@ -90,7 +103,9 @@ class Publisher:
 
     @harmless("following the steps")
     def step_ended(self, count: int) -> None:
-        """Reads the counters between two steps, on the thread that ended the first: some ten microseconds."""
+        """Reads the counters between two steps, on the thread that ended the first: some ten
+        microseconds.
+        """
         cuda = loaded_cuda()
         if cuda is None or self.pid != os.getpid():
             return
@@ -103,8 +118,8 @@ class Publisher:
             self._ask_nccl()
 
     def _ask_nccl(self) -> None:
-        # Here, where the program is well, and seldom: NCCL's locks may be held in a rank that hangs, and NCCL's
-        # memory seldom changes once its communicators are up.
+        # Here, where the program is well, and seldom: NCCL's locks may be held in a rank that
+        # hangs, and NCCL's memory seldom changes once its communicators are up.
         pytorch = PyTorch()
         for index in self._devices:
             size = pytorch.with_nccl(index, pytorch.held(index)).nccl_bytes
@@ -125,7 +140,9 @@ class Publisher:
         if cuda is not None and self._round % _DEVICES_EVERY == 0:
             self._devices = used_devices(cuda)
         self._round += 1
-        step = self._steps.count if self._steps is not None else 0  # first: no figure is older than its step
+        step = (
+            self._steps.count if self._steps is not None else 0
+        )  # first: no figure is older than its step
         devices = [] if cuda is None else [self._device(cuda, index) for index in self._devices]
         host = host_memory()
         inside = Inside(
@@ -151,7 +168,9 @@ class Publisher:
         rate = self._growth[index].rate() if index in self._growth else None
         left = None
         if rate is not None:
-            left = steps_left(rate, room_bytes(cuda, index, now, _free(cuda, index), self._lately(index, now)))
+            left = steps_left(
+                rate, room_bytes(cuda, index, now, _free(cuda, index), self._lately(index, now))
+            )
         return InsideDevice(
             index,
             self._uuids[index],
@@ -171,7 +190,8 @@ class Publisher:
 
 
 def publish_inside(steps: StepCounter | None = None) -> None:
-    """Has this process tell ``vramlens top`` of its allocator as soon as it uses a GPU. Harmless and repeatable.
+    """Has this process tell ``vramlens top`` of its allocator as soon as it uses a GPU. Harmless
+    and repeatable.
 
     Args:
         steps: the program's steps, for growth per step.

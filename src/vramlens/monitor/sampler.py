@@ -10,17 +10,23 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from vramlens.capture.driver import driver
-from vramlens.capture.memory_now import HostMemory, host_memory
+from vramlens.capture.memory.driver import driver
+from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.capture.warn import harmless
 from vramlens.errors import UsageError
-from vramlens.monitor.actions import Actions, Callback
-from vramlens.monitor.alerts import Alert, Values, Watch
-from vramlens.monitor.counters import RecentPeak, counters, loaded_cuda, room_bytes, used_devices
-from vramlens.monitor.device_memory import free_and_total, visible_gpus
-from vramlens.monitor.growth import Growth, steps_left
-from vramlens.monitor.rules import parse_rule
-from vramlens.monitor.samples import DeviceSample, Sample, Samples
+from vramlens.monitor.alerts.actions import Actions, Callback
+from vramlens.monitor.alerts.alerts import Alert, Values, Watch
+from vramlens.monitor.alerts.rules import parse_rule
+from vramlens.monitor.allocator_counters import (
+    RecentPeak,
+    counters,
+    loaded_cuda,
+    room_bytes,
+    used_devices,
+)
+from vramlens.monitor.machine.device_memory import free_and_total, visible_gpus
+from vramlens.monitor.monitor_samples import DeviceSample, Sample, Samples
+from vramlens.monitor.step_growth import Growth, steps_left
 from vramlens.monitor.summary import Extremes, Summary
 
 _SHORTEST_S, _LONGEST_S = 0.01, 86400
@@ -32,10 +38,12 @@ _COMMANDS_END_WITHIN_S = 2.0
 
 
 class Monitor:
-    """Watches the memory of this program's GPUs and of its host, once a second, on a thread of its own.
+    """Watches the memory of this program's GPUs and of its host, once a second, on a thread of its
+    own.
 
-    It reads PyTorch's counters, asks the driver and reads /proc: the GPU's queue, the program's random numbers and
-    tensors are not touched, CUDA is not initialised, torch is not imported. It may begin before the program uses a GPU.
+    It reads PyTorch's counters, asks the driver and reads /proc: the GPU's queue, the program's
+    random numbers and tensors are not touched, CUDA is not initialised, torch is not imported. It
+    may begin before the program uses a GPU.
 
         with vramlens.Monitor(alerts=["used > 92%", "growth > 5MiB/step"]) as monitor:
             for batch in loader:
@@ -64,9 +72,11 @@ class Monitor:
 
         Args:
             interval: seconds between two samples.
-            alerts: rules such as ``"used > 92%"``, ``"free < 2GiB for 30s"``, ``"growth > 5MiB/step"``.
+            alerts: rules such as ``"used > 92%"``, ``"free < 2GiB for 30s"``, ``"growth >
+                5MiB/step"``.
             on_alert: called with the ``Alert``, on the monitor's thread.
-            command: a command to start on an alert, without a shell; its last argument is the alert's sentence.
+            command: a command to start on an alert, without a shell; its last argument is the
+                alert's sentence.
             webhook: an http or https address that gets the alert as JSON.
             quiet: whether the line on standard error is left out.
 
@@ -74,13 +84,18 @@ class Monitor:
             UsageError: a rule, the interval, the command or the address is wrong.
         """
         if not _SHORTEST_S <= interval <= _LONGEST_S:
-            raise UsageError(f"an interval of {interval!r} seconds: write {_SHORTEST_S} to {_LONGEST_S}")
+            raise UsageError(
+                f"an interval of {interval!r} seconds: write {_SHORTEST_S} to {_LONGEST_S}"
+            )
         self.interval = float(interval)
         self._watch = Watch(parse_rule(rule) for rule in alerts)
         options: dict[str, Any] = {"say_line": None} if quiet else {}
         self._actions = Actions(callback=on_alert, command=command, webhook=webhook, **options)
         told = {"on_alert": on_alert, "command": command, "webhook": webhook, "quiet": quiet}
-        self._made_with: dict[str, Any] = {"alerts": [rule.text for rule in self._watch.rules], **told}
+        self._made_with: dict[str, Any] = {
+            "alerts": [rule.text for rule in self._watch.rules],
+            **told,
+        }
         self._listeners: list[Callable[[Sample], object]] = []
         self.samples = Samples()
         self.latest: Sample | None = None
@@ -99,7 +114,9 @@ class Monitor:
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy has not begun: launchers that spawn processes, and searches that copy a trainer, take it along."""
+        """A copy has not begun: launchers that spawn processes, and searches that copy a
+        trainer, take it along.
+        """
         return partial(type(self), self.interval, **self._made_with), ()
 
     def start(self) -> Monitor:
@@ -123,7 +140,9 @@ class Monitor:
 
     @harmless("ending to watch memory")
     def stop(self) -> None:
-        """Takes a last sample and ends the thread. A second call does nothing; in a forked child, nothing."""
+        """Takes a last sample and ends the thread. A second call does nothing; in a forked
+        child, nothing.
+        """
         thread, self._thread = self._thread, None
         if thread is None or self._pid != os.getpid():
             return
@@ -139,13 +158,18 @@ class Monitor:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.stop()
 
     @harmless("following the steps")
     def step(self) -> None:
-        """Ends a step: reads the counters, some ten microseconds, so that growth by step can be told."""
+        """Ends a step: reads the counters, some ten microseconds, so that growth by step can be
+        told.
+        """
         if self._pid != os.getpid():
             return
         self._steps += 1
@@ -160,7 +184,9 @@ class Monitor:
                 self._growth.setdefault(index, Growth()).add(self._steps, now.allocated_bytes)
 
     def on_sample(self, listener: Callable[[Sample], object]) -> None:
-        """Has ``listener`` called with each sample, on the monitor's thread; what it raises becomes one warning."""
+        """Has ``listener`` called with each sample, on the monitor's thread; what it raises
+        becomes one warning.
+        """
         self._listeners.append(listener)
 
     @harmless("sampling")
@@ -178,7 +204,10 @@ class Monitor:
                     self._extremes[device.device] = Extremes(device)
                 else:
                     known.add(device)
-            most = (max(filter(None, pair), default=None) for pair in zip(self._host_peaks, _host(sample), strict=True))
+            most = (
+                max(filter(None, pair), default=None)
+                for pair in zip(self._host_peaks, _host(sample), strict=True)
+            )
             self._host_peaks = (next(most), next(most))
             alerts = self._watch.look(values_of(sample)) if self._watch.rules else []
         for alert in alerts:
@@ -212,7 +241,8 @@ class Monitor:
         while not over.is_set():
             self.sample()
             self._cpu_s = time.thread_time()
-            # The next whole interval: a machine that slept, or a long pause of the interpreter, is not caught up with.
+            # The next whole interval: a machine that slept, or a long pause of the interpreter, is
+            #     not caught up with.
             due = max(due + self.interval, time.monotonic())
             over.wait(due - time.monotonic())
 
@@ -239,7 +269,9 @@ class Monitor:
             host.pinned_reserved_bytes,
         )
 
-    def _device(self, cuda: Any, index: int, name: str | None, free: int | None, total: int | None) -> DeviceSample:
+    def _device(
+        self, cuda: Any, index: int, name: str | None, free: int | None, total: int | None
+    ) -> DeviceSample:
         now = None if cuda is None else counters(cuda, index)
         if now is None:
             return DeviceSample(index, name, total, free)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.foreign_text import text_of
-from vramlens.monitor.alerts import Alert
-from vramlens.monitor.samples import DeviceSample
+from vramlens.monitor.alerts.alerts import Alert
+from vramlens.monitor.monitor_samples import DeviceSample
 from vramlens.units import counted, format_size
 
 _SHOWN = 5
@@ -19,12 +19,14 @@ class DeviceSummary:
     """One GPU over the monitored time, in bytes; None is what nobody told.
 
     Attributes:
-        peak_allocated_bytes, peak_reserved_bytes: PyTorch's in this process: the highest counter that was read. Between
-            two samples the allocator's own peak counter is taken, so it misses nothing, unless the program resets it;
-            a peak that was there before the monitor began counts only if it was passed. The reserved peak is sampled.
+        peak_allocated_bytes, peak_reserved_bytes: PyTorch's in this process: the highest counter
+            that was read. Between two samples the allocator's own peak counter is taken, so it
+            misses nothing, unless the program resets it; a peak that was there before the monitor
+            began counts only if it was passed. The reserved peak is sampled.
         most_used_bytes: the most that all processes together used, sampled.
         least_free_bytes: the least that was free, sampled.
-        growth_bytes: what a step leaves behind; None where nothing grows steadily, or too few steps were marked.
+        growth_bytes: what a step leaves behind; None where nothing grows steadily, or too few steps
+            were marked.
         steps_left: about how many steps until memory runs out at that rate.
     """
 
@@ -99,7 +101,9 @@ class Extremes:
                 self._allocated = _most(self._allocated, now.peak_bytes)
         self._reserved = _most(self._reserved, now.reserved_bytes)
         self._used = _most(self._used, now.used_bytes)
-        self._free = min((size for size in (self._free, now.free_bytes) if size is not None), default=None)
+        self._free = min(
+            (size for size in (self._free, now.free_bytes) if size is not None), default=None
+        )
 
     def summary(self) -> DeviceSummary:
         """All of it."""
@@ -129,7 +133,9 @@ def _lines(found: Summary) -> Iterator[str]:
     for gpu in found.devices:
         yield from _device_lines(gpu)
     if found.peak_rss_bytes is not None:
-        pinned = f", {format_size(found.peak_pinned_bytes)} pinned" if found.peak_pinned_bytes else ""
+        pinned = (
+            f", {format_size(found.peak_pinned_bytes)} pinned" if found.peak_pinned_bytes else ""
+        )
         yield f"Host: this process at most {format_size(found.peak_rss_bytes)}{pinned}"
     for alert in found.alerts[-_SHOWN:]:
         yield f"Alert: {alert.text}"
@@ -146,12 +152,18 @@ def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
     if gpu.peak_reserved_bytes is not None:
         parts.append(f"{format_size(gpu.peak_reserved_bytes)} reserved")
     if gpu.most_used_bytes is not None and gpu.total_bytes is not None:
-        parts.append(f"all processes at most {format_size(gpu.most_used_bytes)} of {format_size(gpu.total_bytes)}")
+        parts.append(
+            f"all processes at most {format_size(gpu.most_used_bytes)} of {format_size(gpu.total_bytes)}"
+        )
     if gpu.least_free_bytes is not None:
         parts.append(f"at least {format_size(gpu.least_free_bytes)} free")
     yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
     if gpu.growth_bytes:
-        left = "" if gpu.steps_left is None else f"; it will run out in about {counted(gpu.steps_left, 'step')}"
+        left = (
+            ""
+            if gpu.steps_left is None
+            else f"; it will run out in about {counted(gpu.steps_left, 'step')}"
+        )
         yield f"  grows by {format_size(gpu.growth_bytes)} a step{left}. Who keeps it: vramlens leaks"
     if gpu.retries or gpu.failures:
         times = counted(gpu.retries, "time")

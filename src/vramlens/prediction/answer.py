@@ -1,4 +1,6 @@
-"""A prediction: its peaks, the range in which it holds, what it rests on, and the cards that it fits."""
+"""A prediction: its peaks, the range in which it holds, what it rests on, and the cards that it
+fits.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vramlens.capture.recording_file import SCHEMA, write_recording
+from vramlens.capture.recording.recording_file import SCHEMA, write_recording
 from vramlens.prediction.cards import Card
 from vramlens.units import GIB, MIB, format_size
 
@@ -117,8 +119,12 @@ class Prediction:
         return "\n".join(lines)
 
 
-def fits_of(low_bytes: int, high_bytes: int, totals: tuple[int, ...], card: Card) -> tuple[CardFit, ...]:
-    """Whether a range of reserved bytes fits cards, beside what a process takes outside the allocator."""
+def fits_of(
+    low_bytes: int, high_bytes: int, totals: tuple[int, ...], card: Card
+) -> tuple[CardFit, ...]:
+    """Whether a range of reserved bytes fits cards, beside what a process takes outside the
+    allocator.
+    """
     least, most = card.outside_bytes
     fits = []
     for total in totals:
@@ -131,7 +137,9 @@ def fits_of(low_bytes: int, high_bytes: int, totals: tuple[int, ...], card: Card
     return tuple(fits)
 
 
-def meta_of(command: list[str], card: Card, torch_version: str, python: str, steps: int) -> dict[str, Any]:
+def meta_of(
+    command: list[str], card: Card, torch_version: str, python: str, steps: int
+) -> dict[str, Any]:
     """``meta.json`` of a predicted recording."""
     from vramlens import __version__
 
@@ -144,7 +152,9 @@ def meta_of(command: list[str], card: Card, torch_version: str, python: str, ste
         "trigger": "predicted",
         "device_name": f"{card.name} (predicted)",
         "total_bytes": {"0": card.total_bytes},
-        "devices": {"0": {"name": card.name, "total_bytes": card.total_bytes, "memory_fraction": 1.0}},
+        "devices": {
+            "0": {"name": card.name, "total_bytes": card.total_bytes, "memory_fraction": 1.0}
+        },
         "step": steps,
         "module_marks": True,
     }

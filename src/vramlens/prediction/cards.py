@@ -17,7 +17,8 @@ class Card:
         capability: compute capability.
         total_bytes: as ``get_device_properties`` gives it.
         processors: streaming multiprocessors.
-        outside_bytes: what a process takes outside the allocator (context and libraries), a low and a high figure.
+        outside_bytes: what a process takes outside the allocator (context and libraries), a low and
+            a high figure.
     """
 
     name: str

@@ -1,10 +1,11 @@
 """What cuDNN's convolutions ask for: copies of their tensors with channels last, in one workspace.
 
-The recording of ``resnet50`` (float32, H200, PyTorch 2.11) shows it for each of its 53 convolutions: a forward of
-more than 1 x 1 has its input, weight and output in the workspace, and a few bytes; one of 1 x 1 without stride 400
-bytes. The gradient of the input has both gradients (and the weight, if that is more than 1 x 1), the gradient of the
-weight the input and the output's gradient. Which algorithm cuDNN takes is not known beforehand: the range is wider by
-a share (docs/predict.md: two programs were 11 % too low).
+The recording of ``resnet50`` (float32, H200, PyTorch 2.11) shows it for each of its 53
+convolutions: a forward of more than 1 x 1 has its input, weight and output in the workspace, and a
+few bytes; one of 1 x 1 without stride 400 bytes. The gradient of the input has both gradients (and
+the weight, if that is more than 1 x 1), the gradient of the weight the input and the output's
+gradient. Which algorithm cuDNN takes is not known beforehand: the range is wider by a share
+(docs/predict.md: two programs were 11 % too low).
 """
 
 from __future__ import annotations

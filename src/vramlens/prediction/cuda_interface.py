@@ -1,4 +1,6 @@
-"""``torch.cuda`` as it is on the card that is predicted: what programs ask before, between and after their steps."""
+"""``torch.cuda`` as it is on the card that is predicted: what programs ask before, between and
+after their steps.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,12 @@ def behave_as(card: Card, runner: Runner) -> None:
     import torch
     from torch._subclasses import fake_tensor
 
-    # ``torch.tensor(..., device="cuda")`` is made on the CPU, then moved (torch/csrc/utils/tensor_new.cpp).
+    # ``torch.tensor(..., device="cuda")`` is made on the CPU, then moved
+    # (torch/csrc/utils/tensor_new.cpp).
     torch._C._set_only_lift_cpu_tensors(True)
-    fake_tensor.init_gpu_context = _constant(None)  # it would make a tensor on a GPU that is not there
+    fake_tensor.init_gpu_context = _constant(
+        None
+    )  # it would make a tensor on a GPU that is not there
     _put_device(torch, card, runner)
     _put_streams(torch, runner)
     _put_random_state(torch)
@@ -268,13 +273,21 @@ def _put_memory_figures(torch: Any, card: Card, runner: Runner) -> None:
         "reset_peak_memory_stats": reset_peak,
         "reset_accumulated_memory_stats": _constant(None),
         "empty_cache": empty_cache,
-        "mem_get_info": lambda *args: (max(0, card.total_bytes - log.allocated_bytes), card.total_bytes),
+        "mem_get_info": lambda *args: (
+            max(0, card.total_bytes - log.allocated_bytes),
+            card.total_bytes,
+        ),
         "memory_summary": _constant(""),
         "set_per_process_memory_fraction": _constant(None),
         "get_per_process_memory_fraction": _constant(1.0),
     }
     _put(torch.cuda, **functions)
-    _put(torch.cuda.memory, **functions, _record_memory_history=_constant(None), _dump_snapshot=_constant(None))
+    _put(
+        torch.cuda.memory,
+        **functions,
+        _record_memory_history=_constant(None),
+        _dump_snapshot=_constant(None),
+    )
 
 
 def _put_tensor_methods(torch: Any, runner: Runner) -> None:
@@ -298,7 +311,9 @@ def _put_tensor_methods(torch: Any, runner: Runner) -> None:
     torch.Tensor.numpy = lambda tensor, *, force=False: to_numpy(as_real(tensor), force=force)
     as_text = torch.Tensor.__format__
     torch.Tensor.__format__ = lambda tensor, form: (
-        format(tensor.item(), form) if isinstance(tensor, fake) and tensor.dim() == 0 else as_text(tensor, form)
+        format(tensor.item(), form)
+        if isinstance(tensor, fake) and tensor.dim() == 0
+        else as_text(tensor, form)
     )
     storage_address = torch.UntypedStorage.data_ptr
     torch.UntypedStorage.data_ptr = lambda storage: (
@@ -311,7 +326,9 @@ def _put_tensor_methods(torch: Any, runner: Runner) -> None:
 
 
 def _swap(torch: Any, first: Any, second: Any) -> None:
-    """Exchanges two tensors behind their objects, as ``Module.to`` does; weak references to them do not matter here."""
+    """Exchanges two tensors behind their objects, as ``Module.to`` does; weak references to them
+    do not matter here.
+    """
     first.__class__, second.__class__ = second.__class__, first.__class__
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
     torch._C._swap_tensor_impl(first, second)
@@ -323,13 +340,17 @@ def _data_ptr(real: Any, fake: Any) -> Any:
     def data_ptr(tensor: Any) -> int:
         if not isinstance(tensor, fake):
             return int(real(tensor))
-        return int(tensor.untyped_storage()._cdata) + int(tensor.storage_offset()) * int(tensor.element_size())
+        return int(tensor.untyped_storage()._cdata) + int(tensor.storage_offset()) * int(
+            tensor.element_size()
+        )
 
     return data_ptr
 
 
 def _put_optimizers(torch: Any) -> None:
-    """Optimizers and gradient clipping go by groups of tensors, as on a GPU (torch/optim/optimizer.py)."""
+    """Optimizers and gradient clipping go by groups of tensors, as on a GPU
+    (torch/optim/optimizer.py).
+    """
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.optim import optimizer
     from torch.utils import _foreach_utils

@@ -33,7 +33,8 @@ def predict(
     conf: str = "",
     cards: Sequence[int | str] = (),
 ) -> Prediction:
-    """The peak of training steps that never run on a GPU: what they ask of the allocator, and what it would reserve.
+    """The peak of training steps that never run on a GPU: what they ask of the allocator, and what
+    it would reserve.
 
     It runs in a process of its own, with shapes instead of values on the device.
 
@@ -41,7 +42,8 @@ def predict(
         model_fn: a fresh model, on ``cuda`` or not (it is moved there).
         make_batch: n -> a batch of n samples on the device.
         loss_fn: (model, batch) -> a loss, or (sum, count).
-        optimizer_fn: a list of parameters -> an optimizer; without it only forward and backward run.
+        optimizer_fn: a list of parameters -> an optimizer; without it only forward and backward
+            run.
         batch: samples in a batch; steps: how many training steps.
         gpu: the card whose kernels and workspaces are taken, such as h200, a100 or l4.
         torch_version: whose allocator's rules; by default the installed PyTorch's.
@@ -49,7 +51,8 @@ def predict(
         cards: card sizes to compare with, in bytes or as "24GiB".
 
     Raises:
-        UsageError: the card is not known, a size is none, or the program cannot be predicted (the text says why).
+        UsageError: the card is not known, a size is none, or the program cannot be predicted (the
+            text says why).
     """
     card = card_named(gpu)
     sizes = tuple(parse_size(size) if isinstance(size, str) else int(size) for size in cards)
@@ -61,10 +64,14 @@ def predict(
             _train(model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
             return predicted.gathered(began)
 
-    return answer(in_a_process(run), Question(gpu, torch_version, conf, sizes, ("vramlens.predict",)))
+    return answer(
+        in_a_process(run), Question(gpu, torch_version, conf, sizes, ("vramlens.predict",))
+    )
 
 
-def _train(model_fn: Any, make_batch: Any, loss_fn: Any, optimizer_fn: Any, batch: int, steps: int) -> None:
+def _train(
+    model_fn: Any, make_batch: Any, loss_fn: Any, optimizer_fn: Any, batch: int, steps: int
+) -> None:
     torch.manual_seed(0)
     model = model_fn()
     if hasattr(model, "to"):
@@ -90,7 +97,9 @@ def in_a_process(run: Callable[[], Any]) -> Any:
     import multiprocessing
 
     if "fork" not in multiprocessing.get_all_start_methods():
-        raise UsageError("predict: this system cannot fork a process; use `vramlens predict SCRIPT`")
+        raise UsageError(
+            "predict: this system cannot fork a process; use `vramlens predict SCRIPT`"
+        )
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise UsageError("predict: this process uses the GPU already: call predict before it does")
     context = multiprocessing.get_context("fork")
@@ -99,7 +108,11 @@ def in_a_process(run: Callable[[], Any]) -> Any:
     process.start()
     send.close()
     try:
-        kind, value = receive.recv() if receive.poll(_PATIENCE_S) else ("error", f"no answer within {_PATIENCE_S} s")
+        kind, value = (
+            receive.recv()
+            if receive.poll(_PATIENCE_S)
+            else ("error", f"no answer within {_PATIENCE_S} s")
+        )
     except EOFError:
         process.join(10)
         kind, value = "error", f"the process ended with code {process.exitcode}"
@@ -117,6 +130,9 @@ def _work(send: Any, run: Callable[[], Any]) -> None:
     try:
         result: tuple[str, Any] = ("done", run())
     except Exception as error:
-        result = "error", f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+        result = (
+            "error",
+            f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}",
+        )
     send.send(result)
     send.close()

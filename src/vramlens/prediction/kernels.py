@@ -1,4 +1,5 @@
-"""What CUDA kernels ask for beside their results, and where they need less than a run with shapes shows.
+"""What CUDA kernels ask for beside their results, and where they need less than a run with shapes
+shows.
 
 Beside each rule stands what it rests on: a file of PyTorch, or a recording that shows it.
 """
@@ -35,17 +36,23 @@ _SUMS = {
 _MOMENTS = {"aten.var", "aten.std", "aten.var_mean"}
 _POSITIONS = {"aten.argmax", "aten.argmin", "aten.max", "aten.min"}
 _FACTORIZATIONS = ("aten.linalg_", "aten.cholesky", "aten.triangular_solve", "aten._linalg_")
-_FACTORIZATION_BASIS, _FACTORIZATION_SHARE = "workspaces of matrix factorizations, which are not modelled", 0.1
+_FACTORIZATION_BASIS, _FACTORIZATION_SHARE = (
+    "workspaces of matrix factorizations, which are not modelled",
+    0.1,
+)
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
 _LT_WORKSPACE = MIB
-"""cuBLASLt's, for products with a bias (aten/src/ATen/cuda/CUDABlas.cpp, _getWorkspaceSize): recording of gpt."""
+"""cuBLASLt's, for products with a bias (aten/src/ATen/cuda/CUDABlas.cpp, _getWorkspaceSize):
+recording of gpt.
+"""
 
 
 class Kernels:
     """The rules of one card.
 
     Attributes:
-        uncertain: rules that were used and are less than exact, with the share of the peak by which each may be off.
+        uncertain: rules that were used and are less than exact, with the share of the peak by which
+            each may be off.
         not_modelled: what may be asked for and is not, with its bytes.
     """
 
@@ -65,9 +72,11 @@ class Kernels:
         }
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
-        """The gradient that autograd adds another to in place, although shapes' tensors make it a new one.
+        """The gradient that autograd adds another to in place, although shapes' tensors make it a
+        new one.
 
-        torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the first one.
+        torch/csrc/autograd/input_buffer.cpp (can_accumulate_inplace): where nothing else holds the
+        first one.
         """
         if operator.name != "aten.add" or len(tensors) != 2 or not _is_called_by_autograd():
             return None
@@ -80,7 +89,9 @@ class Kernels:
         return first if uses[0] <= self._sole_uses[0] and uses[1] <= self._sole_uses[1] else None
 
     def learn_sole_uses(self) -> None:
-        """Sees what the counts of uses are of a gradient that only autograd holds: they differ by version."""
+        """Sees what the counts of uses are of a gradient that only autograd holds: they differ
+        by version.
+        """
         self._sole_uses = None
         weight = torch.ones(4, 4, device="cuda", requires_grad=True)
         doubled = weight * 2
@@ -89,7 +100,11 @@ class Kernels:
 
     def noted(self, operator: Operator, args: Any, outputs: list[Any]) -> bool:
         """Whether an operator's results were asked for here, with workspaces in between."""
-        if operator.name != "aten.convolution_backward" or not outputs or outputs[0].fake_device.type != "cuda":
+        if (
+            operator.name != "aten.convolution_backward"
+            or not outputs
+            or outputs[0].fake_device.type != "cuda"
+        ):
             return False
         self.uncertain[convolutions.BASIS] = convolutions.SHARE
         gradient = args[0]
@@ -107,17 +122,22 @@ class Kernels:
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
         """The results that are asked of the device: seeds of a fused attention stay on the host.
 
-        attention.cu (_efficient_attention_forward): on the device only while a graph is captured; cuDNN's are on it.
+        attention.cu (_efficient_attention_forward): on the device only while a graph is captured;
+        cuDNN's are on it.
         """
         if operator.name in _SEEDS_ON_HOST:
-            return [tensor for tensor in outputs if tensor.numel() > 2 or tensor.is_floating_point()]
+            return [
+                tensor for tensor in outputs if tensor.numel() > 2 or tensor.is_floating_point()
+            ]
         return outputs
 
     def before(self, operator: Operator, args: Any, kwargs: Any) -> None:
         """What is asked for before an operator's results."""
 
     def own_result(self, operator: Operator, args: Any, fake_mode: Any) -> Callable[[], Any] | None:
-        """What makes an operator's results where PyTorch does not know their shapes; None where it does."""
+        """What makes an operator's results where PyTorch does not know their shapes; None where
+        it does.
+        """
         if operator.name == "aten._cudnn_rnn":
             self.uncertain[recurrent.BASIS] = recurrent.SHARE
             return lambda: recurrent.forward_result(args, fake_mode)
@@ -142,7 +162,8 @@ class Kernels:
     def _product(self, name: str, args: Any, outputs: list[Any]) -> None:
         """cuBLAS' workspace, once a handle and stream (aten/src/ATen/cuda/CublasHandlePool.cpp).
 
-        Each thread has a handle of its own. Recordings: 32 MiB on Hopper for each thread, and 1 MiB with a bias.
+        Each thread has a handle of its own. Recordings: 32 MiB on Hopper for each thread, and 1 MiB
+            with a bias.
         """
         if not outputs or outputs[0].fake_device.type != "cuda":
             return
@@ -155,12 +176,19 @@ class Kernels:
             self._log.allocate(_LT_WORKSPACE)
 
     def _blas_workspace(self) -> int:
-        """By the card (getChosenWorkspaceSize: 4096 KiB x 8 on Hopper, else 4096 KiB x 2 and 16 KiB x 8)."""
+        """By the card (getChosenWorkspaceSize: 4096 KiB x 8 on Hopper, else 4096 KiB x 2 and 16
+        KiB x 8).
+        """
         return 32 * MIB if self._card.capability[0] >= 9 else 8 * MIB + 128 * 1024
 
     def _sum(self, name: str, args: Any, outputs: list[Any]) -> None:
         tensor = args[0]
-        if not outputs or not isinstance(tensor, torch.Tensor) or not tensor.numel() or not outputs[0].numel():
+        if (
+            not outputs
+            or not isinstance(tensor, torch.Tensor)
+            or not tensor.numel()
+            or not outputs[0].numel()
+        ):
             return
         if outputs[0].fake_device.type != "cuda":
             return
@@ -171,7 +199,11 @@ class Kernels:
         elif name in _POSITIONS:
             size_each = 16
         reduction = Reduction(
-            results, tensor.numel() // results, _is_inner(tensor, args), size_each, self._card.processors
+            results,
+            tensor.numel() // results,
+            _is_inner(tensor, args),
+            size_each,
+            self._card.processors,
         )
         buffer, semaphores = reduction.buffers()
         if buffer:
@@ -182,13 +214,16 @@ class Kernels:
     def _efficient_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """Of the memory-efficient backward: delta, and sums of the query's gradient.
 
-        aten/src/ATen/native/transformers/cuda/attention_backward.cu (delta; its product is in float32) and
-        mem_eff_attention/kernel_backward.h (workspace_size: blocks of 64 x 64 numbers, with 16 bytes each).
+        aten/src/ATen/native/transformers/cuda/attention_backward.cu (delta; its product is in
+        float32) and mem_eff_attention/kernel_backward.h (workspace_size: blocks of 64 x 64 numbers,
+        with 16 bytes each).
         """
         log, query = self._log, args[1]
         batch, heads, length, width = query.shape
         delta = batch * heads * length * 4
-        casts = [log.allocate(query.numel() * 4) for _ in range(2)] if query.element_size() < 4 else []
+        casts = (
+            [log.allocate(query.numel() * 4) for _ in range(2)] if query.element_size() < 4 else []
+        )
         product = log.allocate(query.numel() * 4)
         for row in casts:
             log.free(row)
@@ -204,13 +239,16 @@ class Kernels:
     def _flash_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """Of flash's backward: the sums of the query's gradient in float32 and the rows' sums.
 
-        aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (mha_bwd): lengths are rounded to 128, widths
-        to 32.
+        aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (mha_bwd): lengths are
+        rounded to 128, widths to 32.
         """
         log, query, key = self._log, args[1], args[2]
         batch, heads, length, width = query.shape
         rounded, wide = -(-length // 128) * 128, -(-width // 32) * 32
-        rows = [log.allocate(batch * heads * rounded * 4), log.allocate(batch * rounded * heads * wide * 4)]
+        rows = [
+            log.allocate(batch * heads * rounded * 4),
+            log.allocate(batch * rounded * heads * wide * 4),
+        ]
         if key.shape[1] != heads:  # grouped queries: gradients of every query's own head first
             size = batch * key.shape[2] * heads * width * key.element_size()
             rows += [log.allocate(size), log.allocate(size)]
@@ -222,7 +260,9 @@ class Kernels:
         self._log.scratch(256)
 
     def _cudnn_attention_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
-        """The query's gradient in float32, the rows' sums and 256 bytes (recording of amp: 8,519,936 bytes)."""
+        """The query's gradient in float32, the rows' sums and 256 bytes (recording of amp:
+        8,519,936 bytes).
+        """
         query = args[1]
         batch, heads, length, width = query.shape
         self._log.scratch(batch * heads * length * (width + 1) * 4 + 256)
@@ -230,13 +270,20 @@ class Kernels:
 
 def _is_inner(tensor: Any, args: Any) -> bool:
     """Whether a reduction's numbers lie side by side in memory."""
-    if len(args) < 2 or args[1] is None or args[1] == [] or not isinstance(args[1], (list, tuple, int)):
+    if (
+        len(args) < 2
+        or args[1] is None
+        or args[1] == []
+        or not isinstance(args[1], (list, tuple, int))
+    ):
         return True
     dims = [args[1]] if isinstance(args[1], int) else args[1]
     if isinstance(args[1], (list, tuple)) and not all(isinstance(dim, int) for dim in dims):
         return True
     reduced = {dim % max(1, tensor.dim()) for dim in dims}
-    others = [tensor.stride(d) for d in range(tensor.dim()) if d not in reduced and tensor.shape[d] > 1]
+    others = [
+        tensor.stride(d) for d in range(tensor.dim()) if d not in reduced and tensor.shape[d] > 1
+    ]
     inner = [tensor.stride(d) for d in reduced if tensor.shape[d] > 1]
     return not others or (bool(inner) and min(inner) < min(others))
 
@@ -244,8 +291,12 @@ def _is_inner(tensor: Any, args: Any) -> bool:
 def _is_called_by_autograd() -> bool:
     """Whether autograd's own thread runs an operator without any Python function in between."""
     frame = sys._getframe(1)
-    while frame is not None and __package__.replace(".", "/") in frame.f_code.co_filename.replace("\\", "/"):
+    while frame is not None and __package__.replace(".", "/") in frame.f_code.co_filename.replace(
+        "\\", "/"
+    ):
         frame = frame.f_back  # type: ignore[assignment]
-    while frame is not None and frame.f_code.co_filename.endswith(("_compile.py", "eval_frame.py", "_stats.py")):
+    while frame is not None and frame.f_code.co_filename.endswith(
+        ("_compile.py", "eval_frame.py", "_stats.py")
+    ):
         frame = frame.f_back  # type: ignore[assignment]
     return frame is None

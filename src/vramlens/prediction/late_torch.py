@@ -1,4 +1,6 @@
-"""PyTorch, imported when the first of its names is used: the package can be imported on a machine without it."""
+"""PyTorch, imported when the first of its names is used: the package can be imported on a
+machine without it.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 else:
     from vramlens.prediction.late_torch import torch
 
-_RANDOM_NAMES = ("rand", "normal", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial")
+_RANDOM_NAMES = (
+    "rand",
+    "normal",
+    "uniform_",
+    "bernoulli",
+    "dropout",
+    "exponential_",
+    "multinomial",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +51,8 @@ def operator_of(function: Any) -> Operator:
         for place, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
-    is_random = any(part in name for part in _RANDOM_NAMES) and torch.Tag.nondeterministic_seeded in function.tags
+    is_random = (
+        any(part in name for part in _RANDOM_NAMES)
+        and torch.Tag.nondeterministic_seeded in function.tags
+    )
     return Operator(function, name, written, bool(getattr(function, "is_view", False)), is_random)

@@ -1,6 +1,8 @@
-"""Recurrent layers as cuDNN runs them: one operator for all steps, with a reserve that the backward reads.
+"""Recurrent layers as cuDNN runs them: one operator for all steps, with a reserve that the backward
+reads.
 
-aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is asked of cuDNN, which
+aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
+asked of cuDNN, which
 does not document it: taken is what the backward must have, the gates and both states of every step.
 """
 
@@ -31,7 +33,9 @@ def put_recurrent_layers(runner: Runner) -> None:
     plain_flatten = torch.nn.RNNBase.flatten_parameters
 
     def flatten(layer: Any) -> None:
-        weights = [weight for weight in layer._flat_weights if isinstance(weight, runner.fake_tensor)]
+        weights = [
+            weight for weight in layer._flat_weights if isinstance(weight, runner.fake_tensor)
+        ]
         if not weights or weights[0].fake_device.type != "cuda":
             plain_flatten(layer)
             return
@@ -45,9 +49,15 @@ def _layer(runner: Runner, plain: Callable[..., Any], mode: int) -> Callable[...
     def run(*args: Any) -> Any:
         tensor = args[0]
         is_padded = len(args) > 3 and isinstance(args[3], bool)
-        if not isinstance(tensor, runner.fake_tensor) or tensor.fake_device.type != "cuda" or not is_padded:
+        if (
+            not isinstance(tensor, runner.fake_tensor)
+            or tensor.fake_device.type != "cuda"
+            or not is_padded
+        ):
             return plain(*args)
-        states, weights, has_biases, layers, dropout, train, is_bidirectional, batch_first = args[1:9]
+        states, weights, has_biases, layers, dropout, train, is_bidirectional, batch_first = args[
+            1:9
+        ]
         hidden, cell = (states[0], states[1]) if mode == 2 else (states, None)
         tensor, weights = _cast(tensor, weights)
         result = torch.ops.aten._cudnn_rnn.default(
@@ -70,17 +80,37 @@ def _cast(tensor: Any, weights: Any) -> Any:
 def forward_result(args: Any, fake_mode: Any) -> Any:
     """The output, the last states, the reserve and no weights of its own, of ``_cudnn_rnn``."""
     tensor, hidden, cell, mode = args[0], args[4], args[5], args[6]
-    units, layers, batch_first, train, is_bidirectional = args[7], args[9], args[10], args[12], args[13]
+    units, layers, batch_first, train, is_bidirectional = (
+        args[7],
+        args[9],
+        args[10],
+        args[12],
+        args[13],
+    )
     directions = 2 if is_bidirectional else 1
     with fake_mode:
-        length, batch = (tensor.shape[1], tensor.shape[0]) if batch_first else (tensor.shape[0], tensor.shape[1])
+        length, batch = (
+            (tensor.shape[1], tensor.shape[0])
+            if batch_first
+            else (tensor.shape[0], tensor.shape[1])
+        )
         output = tensor.new_empty((length, batch, units * directions))
         last_hidden = tensor.new_empty(hidden.shape)
         last_cell = tensor.new_empty(cell.shape if cell is not None else (0,))
-        kept = _KEPT[mode] * length * batch * units * layers * directions * tensor.element_size() if train else 0
+        kept = (
+            _KEPT[mode] * length * batch * units * layers * directions * tensor.element_size()
+            if train
+            else 0
+        )
         reserve = tensor.new_empty((kept,), dtype=torch.uint8)
         no_weights = tensor.new_empty((0,))
-    return (output.transpose(0, 1) if batch_first else output), last_hidden, last_cell, reserve, no_weights
+    return (
+        (output.transpose(0, 1) if batch_first else output),
+        last_hidden,
+        last_cell,
+        reserve,
+        no_weights,
+    )
 
 
 def backward_result(args: Any, fake_mode: Any) -> Any:

@@ -1,8 +1,8 @@
 """What a reduction asks for to pass partial sums between thread blocks.
 
-Source: aten/src/ATen/native/cuda/Reduce.cuh (``setReduceConfig``, ``ReduceConfig::global_memory_size`` and
-``semaphore_size``), as of PyTorch 2.11. The recording of ``gpt`` shows it for the sums of biases' gradients: 16 MiB
-and 16 bytes for 4096 x 512 numbers.
+Source: aten/src/ATen/native/cuda/Reduce.cuh (``setReduceConfig``,
+``ReduceConfig::global_memory_size`` and ``semaphore_size``), as of PyTorch 2.11. The recording of
+``gpt`` shows it for the sums of biases' gradients: 16 MiB and 16 bytes for 4096 x 512 numbers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Reduction:
         return size, 4 * grid
 
     def _output_vector(self) -> int:
-        """Results that a thread makes together: where they lie side by side, four if that divides them."""
+        """Results that a thread makes together: where they lie side by side, four if that
+        divides them.
+        """
         vector = 1 if self.is_inner else _VECTOR
         while self.outputs % vector:
             vector //= 2

@@ -1,4 +1,6 @@
-"""What a program asked of the allocator and gave back, in order, with the Python stack and module of each request."""
+"""What a program asked of the allocator and gave back, in order, with the Python stack and
+module of each request.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class RequestLog:
 
     Attributes:
         kinds, rows: of each event: ALLOCATE, FREE or EMPTY_CACHE, and the row that it is about.
-        sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its stack and module.
+        sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its
+            stack and module.
         allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
         mark: the path of the module that runs now.
         conf: allocator settings that the program itself chose.
@@ -63,7 +66,9 @@ class RequestLog:
             self.free(entry[0])
 
     def _keep(self, storage: Any, row: int) -> None:
-        """Has a row freed with its storage, whose Python object lives exactly as long (torch/csrc/Storage.cpp)."""
+        """Has a row freed with its storage, whose Python object lives exactly as long
+        (torch/csrc/Storage.cpp).
+        """
         key = storage._cdata
 
         def gone(_: Any) -> None:
@@ -153,7 +158,9 @@ class _StackTable:
         if place not in self._frames:
             code, line = place
             shown = {"filename": code.co_filename, "line": line, "name": code.co_name}
-            is_own = _PACKAGE in code.co_filename.replace("\\", "/") or _is_torchs_dispatch(code.co_filename)
+            is_own = _PACKAGE in code.co_filename.replace("\\", "/") or _is_torchs_dispatch(
+                code.co_filename
+            )
             self._frames[place] = None if is_own else shown
         return self._frames[place]
 
@@ -161,5 +168,10 @@ class _StackTable:
 def _is_torchs_dispatch(file: str) -> bool:
     """Whether a frame is of the machinery that only a prediction goes through."""
     return file.endswith(
-        ("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
+        (
+            "torch/utils/_python_dispatch.py",
+            "torch/_ops.py",
+            "torch/_compile.py",
+            "torch/_dynamo/eval_frame.py",
+        )
     )

@@ -1,4 +1,6 @@
-"""One predicted run: PyTorch made to behave as on a card, the requests gathered, and the answer made of them."""
+"""One predicted run: PyTorch made to behave as on a card, the requests gathered, and the answer
+made of them.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vramlens.capture.marks import ModuleMarks
-from vramlens.capture.module_paths import ModulePaths
-from vramlens.prediction.answer import USUAL_CARDS, NotModelled, Prediction, fits_of, margins, meta_of
+from vramlens.capture.names.module_marks import ModuleMarks
+from vramlens.capture.names.module_paths import ModulePaths
+from vramlens.prediction.answer import (
+    USUAL_CARDS,
+    NotModelled,
+    Prediction,
+    fits_of,
+    margins,
+    meta_of,
+)
 from vramlens.prediction.cards import Card, card_named
 from vramlens.prediction.cuda_interface import behave_as
 from vramlens.prediction.kernels import Kernels
@@ -90,7 +99,9 @@ class PredictedRun:
         uncertain = dict(self.kernels.uncertain)
         not_modelled: dict[str, int | None] = dict(self.kernels.not_modelled)
         for name, count in self.values.guesses.items():
-            not_modelled[f"{name} selects by values {count} times: taken as if all were selected"] = None
+            not_modelled[
+                f"{name} selects by values {count} times: taken as if all were selected"
+            ] = None
         return Gathered(
             self.log.plain(),
             uncertain,
@@ -155,14 +166,20 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     reserved = served.peaks["reserved_bytes"]
     share = _MARGIN + sum(gathered.basis.values())
     margin = margins(reserved, share)
-    low, high = max(served.peaks["requested_bytes"], served.low_bytes - margin), served.high_bytes + margin
+    low, high = (
+        max(served.peaks["requested_bytes"], served.low_bytes - margin),
+        served.high_bytes + margin,
+    )
     for size in gathered.not_modelled.values():
         high += size or 0
     return Prediction(
         peaks=served.peaks,
         low_bytes=min(low, reserved),
         high_bytes=high,
-        basis=("every request rounded and served by PyTorch's allocator, replayed", *gathered.basis),
+        basis=(
+            "every request rounded and served by PyTorch's allocator, replayed",
+            *gathered.basis,
+        ),
         not_modelled=tuple(NotModelled(what, size) for what, size in gathered.not_modelled.items()),
         cards=fits_of(min(low, reserved), high, question.cards or USUAL_CARDS, card),
         gpu=card.name,
@@ -170,5 +187,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         steps=gathered.steps,
         seconds=gathered.seconds,
         snapshot=served.snapshot,
-        meta=meta_of(list(question.command), card, version, platform.python_version(), gathered.steps),
+        meta=meta_of(
+            list(question.command), card, version, platform.python_version(), gathered.steps
+        ),
     )

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from vramlens.capture.execute import execute_script
+from vramlens.capture.triggers.user_program import execute_script
 from vramlens.errors import InputError, NoProgram
 from vramlens.prediction.answer import Prediction
 from vramlens.prediction.cards import card_named
@@ -26,7 +26,8 @@ def predict_script(
     most_steps: int | None,
     progress: Callable[[int], None] | None = None,
 ) -> Prediction:
-    """The prediction of a script; what it prints goes to standard error. It changes PyTorch in this process for good.
+    """The prediction of a script; what it prints goes to standard error. It changes PyTorch in this
+    process for good.
 
     Raises:
         NotPredicted: the script failed, or asked for what has no shape; the text says where.
@@ -40,7 +41,9 @@ def predict_script(
             execute_script(path, arguments)
         except SystemExit as ending:
             if ending.code not in (None, 0):
-                raise NotPredicted(f"{path}: the script ended by itself with exit code {ending.code}") from None
+                raise NotPredicted(
+                    f"{path}: the script ended by itself with exit code {ending.code}"
+                ) from None
         except (NoProgram, KeyboardInterrupt):
             raise
         except Exception as error:

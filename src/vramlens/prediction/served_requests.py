@@ -1,4 +1,6 @@
-"""A prediction's requests, served by the replayed allocator: what is reserved, and a snapshot like PyTorch's own."""
+"""A prediction's requests, served by the replayed allocator: what is reserved, and a snapshot
+like PyTorch's own.
+"""
 
 from __future__ import annotations
 
@@ -78,9 +80,9 @@ def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int
     """The requests as a recording without segments has them: a free is two events."""
     sizes = np.array(log.sizes, np.uint64)
     rounded = (sizes + np.uint64(511)) // np.uint64(512) * np.uint64(512)
-    row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(([np.uint64(0)], np.cumsum(rounded)[:-1])).astype(
-        np.uint64
-    )
+    row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(
+        ([np.uint64(0)], np.cumsum(rounded)[:-1])
+    ).astype(np.uint64)
     kinds, rows = np.array(log.kinds, np.int64), np.array(log.rows, np.int64)
     row_freed = (kinds != ALLOCATE) & (kinds != EMPTY_CACHE)
     count = np.where(row_freed, 2, 1)
@@ -127,15 +129,23 @@ def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int
     return {name: np.ascontiguousarray(column) for name, column in columns.items()}, row
 
 
-def _snapshot(log: RequestLog, rows: NDArray[np.int64], events: Any, settings: Settings) -> dict[str, Any]:
+def _snapshot(
+    log: RequestLog, rows: NDArray[np.int64], events: Any, settings: Settings
+) -> dict[str, Any]:
     """The allocator's own trace of the run, and its state at the end."""
     trace: list[dict[str, Any]] = []
     segments: dict[int, dict[str, Any]] = {}
     live: dict[int, tuple[int, list[Any]]] = {}
-    columns = (events[f"log_{name}"].tolist() for name in ("event", "action", "address", "size", "stream"))
+    columns = (
+        events[f"log_{name}"].tolist() for name in ("event", "action", "address", "size", "stream")
+    )
     for number, (event, action, address, size, stream) in enumerate(zip(*columns, strict=True)):
         row = int(rows[event])
-        frames = log.stack_table.stacks[log.stacks[row]] if row >= 0 and action != Action.FREE_COMPLETED else []
+        frames = (
+            log.stack_table.stacks[log.stacks[row]]
+            if row >= 0 and action != Action.FREE_COMPLETED
+            else []
+        )
         trace.append(
             {
                 "action": _NAMES[action],
@@ -153,7 +163,12 @@ def _snapshot(log: RequestLog, rows: NDArray[np.int64], events: Any, settings: S
         elif action == Action.FREE_COMPLETED:
             live.pop(address, None)
         elif action == Action.SEGMENT_ALLOC:
-            segments[address] = {"size": size, "stream": stream, "frames": frames, "expandable": False}
+            segments[address] = {
+                "size": size,
+                "stream": stream,
+                "frames": frames,
+                "expandable": False,
+            }
         elif action == Action.SEGMENT_FREE:
             segments.pop(address, None)
         elif action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP):
@@ -166,10 +181,14 @@ def _snapshot(log: RequestLog, rows: NDArray[np.int64], events: Any, settings: S
     }
 
 
-def _map(segments: dict[int, dict[str, Any]], address: int, size: int, stream: int, *, is_mapped: bool) -> None:
+def _map(
+    segments: dict[int, dict[str, Any]], address: int, size: int, stream: int, *, is_mapped: bool
+) -> None:
     """A range of an expandable segment comes or goes; ranges that touch are one segment."""
     if is_mapped:
-        before = next((a for a, s in segments.items() if s["expandable"] and a + s["size"] == address), None)
+        before = next(
+            (a for a, s in segments.items() if s["expandable"] and a + s["size"] == address), None
+        )
         if before is not None:
             segments[before]["size"] += size
         else:
@@ -185,13 +204,19 @@ def _map(segments: dict[int, dict[str, Any]], address: int, size: int, stream: i
                 segments[address + size] = {**segment, "size": end - address - size}
 
 
-def _segments(segments: dict[int, dict[str, Any]], live: dict[int, tuple[int, list[Any]]]) -> list[dict[str, Any]]:
+def _segments(
+    segments: dict[int, dict[str, Any]], live: dict[int, tuple[int, list[Any]]]
+) -> list[dict[str, Any]]:
     """The segments at the end with their blocks, in order of address."""
     addresses = sorted(live)
     shown = []
     for begin, segment in sorted(segments.items()):
         end = begin + segment["size"]
-        inside = addresses[np.searchsorted(addresses, begin) : np.searchsorted(addresses, end)] if addresses else []
+        inside = (
+            addresses[np.searchsorted(addresses, begin) : np.searchsorted(addresses, end)]
+            if addresses
+            else []
+        )
         blocks = _blocks(begin, end, inside, live)
         taken = [block for block in blocks if block["state"] != "inactive"]
         total = sum(block["size"] for block in taken)
@@ -215,8 +240,12 @@ def _segments(segments: dict[int, dict[str, Any]], live: dict[int, tuple[int, li
     return shown
 
 
-def _blocks(begin: int, end: int, inside: list[int], live: dict[int, tuple[int, list[Any]]]) -> list[dict[str, Any]]:
-    """The blocks of one segment; what follows a live block by up to 1 MiB in a large segment is its own."""
+def _blocks(
+    begin: int, end: int, inside: list[int], live: dict[int, tuple[int, list[Any]]]
+) -> list[dict[str, Any]]:
+    """The blocks of one segment; what follows a live block by up to 1 MiB in a large segment is
+    its own.
+    """
     blocks: list[dict[str, Any]] = []
     is_small = end - begin == _SMALL_SEGMENT
     position = begin
@@ -239,7 +268,13 @@ def _blocks(begin: int, end: int, inside: list[int], live: dict[int, tuple[int, 
 
 
 def _free_block(address: int, size: int) -> dict[str, Any]:
-    return {"address": address, "size": size, "requested_size": 0, "state": "inactive", "frames": []}
+    return {
+        "address": address,
+        "size": size,
+        "requested_size": 0,
+        "state": "inactive",
+        "frames": [],
+    }
 
 
 def _recorded_settings(settings: Settings) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Running with shapes: tensors on the device have no values, and everything that makes one is a request."""
+"""Running with shapes: tensors on the device have no values, and everything that makes one is a
+request.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ else:
 _LARGEST_ON_HOST = 1 << 20
 """Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
 _LARGEST_READ_BACK = 16 << 20
-"""Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape only."""
+"""Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
+only.
+"""
 
 
 def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
@@ -31,7 +35,9 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
     device_of = torch.ops.prim.device.default
 
     class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if function is device_of:
                 return args[0].fake_device
             return runner.run(function, args, kwargs or {})
@@ -44,12 +50,16 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
 class Runner:
     """Runs operators: on the CPU as they are, on the device with shapes."""
 
-    def __init__(self, log: RequestLog, kernels: Kernels, values: Values, fake_mode: Any, fake_tensor: Any) -> None:
+    def __init__(
+        self, log: RequestLog, kernels: Kernels, values: Values, fake_mode: Any, fake_tensor: Any
+    ) -> None:
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
         self._special: dict[Any, Callable[..., Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._item,
-            torch.ops.aten.equal.default: lambda operator, args, kwargs: self._values.are_equal(*args),
+            torch.ops.aten.equal.default: lambda operator, args, kwargs: self._values.are_equal(
+                *args
+            ),
             torch.ops.aten._to_copy.default: self._to_copy,
             torch.ops.aten.copy_.default: self._copy,
             torch.ops.aten.lift_fresh.default: lambda operator, args, kwargs: args[0],
@@ -69,13 +79,23 @@ class Runner:
             return special(operator, args, kwargs)
         return self._run_shapes(operator, args, kwargs, tensors)
 
-    def stand_in(self, tensor: Any, device: Any, dtype: Any = None, memory_format: Any = None) -> Any:
+    def stand_in(
+        self, tensor: Any, device: Any, dtype: Any = None, memory_format: Any = None
+    ) -> Any:
         """A tensor of the same shape on another device, without values."""
         with self.fake_mode:
             if memory_format in (None, torch.preserve_format) and _is_dense(tensor):
-                return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype or tensor.dtype, device=device)
-            chosen = torch.contiguous_format if memory_format in (None, torch.preserve_format) else memory_format
-            return torch.empty(tensor.size(), dtype=dtype or tensor.dtype, device=device, memory_format=chosen)
+                return torch.empty_strided(
+                    tensor.size(), tensor.stride(), dtype=dtype or tensor.dtype, device=device
+                )
+            chosen = (
+                torch.contiguous_format
+                if memory_format in (None, torch.preserve_format)
+                else memory_format
+            )
+            return torch.empty(
+                tensor.size(), dtype=dtype or tensor.dtype, device=device, memory_format=chosen
+            )
 
     def _run_shapes(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
         accumulated = self._kernels.accumulated(operator, args, tensors)
@@ -106,7 +126,10 @@ class Runner:
 
     def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
-        device = next((t.fake_device for t in tensors if isinstance(t, self.fake_tensor)), torch.device("cuda", 0))
+        device = next(
+            (t.fake_device for t in tensors if isinstance(t, self.fake_tensor)),
+            torch.device("cuda", 0),
+        )
 
         is_known = all(self._values.of(tensor) is not None for tensor in tensors)
 

@@ -1,11 +1,13 @@
-"""A CUDA device without a driver: PyTorch's C++ side believes in one, so that autograd runs on tensors that claim it.
+"""A CUDA device without a driver: PyTorch's C++ side believes in one, so that autograd runs on
+tensors that claim it.
 
-PyTorch's dispatcher, autocast and autograd work on tensors of any device; what they ask the device itself goes through
-two tables of C++ functions: the device guard (c10/core/impl/DeviceGuardImplInterface.h) and the CUDA hooks
-(ATen/detail/CUDAHooksInterface.h). A build with CUDA brings a guard for a machine without a GPU
-(``torch._C._ensureCUDADeviceGuardSet``, which fake tensors use); one without CUDA has none. Here both get what is
-missing: every question is answered by ``vl_one_device`` (native/vramlens.h). It changes the whole process for good, so
-it is done only in processes that are made for a prediction.
+PyTorch's dispatcher, autocast and autograd work on tensors of any device; what they ask the device
+itself goes through two tables of C++ functions: the device guard
+(c10/core/impl/DeviceGuardImplInterface.h) and the CUDA hooks (ATen/detail/CUDAHooksInterface.h). A
+build with CUDA brings a guard for a machine without a GPU (``torch._C._ensureCUDADeviceGuardSet``,
+which fake tensors use); one without CUDA has none. Here both get what is
+missing: every question is answered by ``vl_one_device`` (native/vramlens.h). It changes the whole
+process for good, so it is done only in processes that are made for a prediction.
 """
 
 from __future__ import annotations
@@ -103,10 +105,14 @@ def _replace(hooks: int, names: tuple[str, ...]) -> None:
 
 
 def _virtual_functions() -> list[str]:
-    """The hooks' functions in the order of their table, by the header that comes with PyTorch; destructors take two."""
+    """The hooks' functions in the order of their table, by the header that comes with PyTorch;
+    destructors take two.
+    """
     path = os.path.join(os.path.dirname(torch.__file__), "include", _HEADERS)
     with open(path, encoding="utf-8") as file:
-        declared = re.findall(r"^\s*virtual\s+(?:[^;{(]*?[\s&*])?(~?\w+)\s*\(", file.read(), re.MULTILINE)
+        declared = re.findall(
+            r"^\s*virtual\s+(?:[^;{(]*?[\s&*])?(~?\w+)\s*\(", file.read(), re.MULTILINE
+        )
     names: list[str] = []
     for name in declared:
         names += ["~", "~"] if name.startswith("~") else [name]

@@ -1,4 +1,6 @@
-"""The values that are known: small tensors of integers, masks and positions, which decide shapes; and made-up ones."""
+"""The values that are known: small tensors of integers, masks and positions, which decide
+shapes; and made-up ones.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,14 @@ class Values:
     def is_worth(self, tensor: Any) -> bool:
         """Whether a tensor is small enough, and of a kind that decides shapes."""
         size = tensor.numel() * tensor.element_size()
-        return bool(size <= (_MOST_FLOAT_BYTES if tensor.is_floating_point() else _MOST_INTEGER_BYTES))
+        return bool(
+            size <= (_MOST_FLOAT_BYTES if tensor.is_floating_point() else _MOST_INTEGER_BYTES)
+        )
 
     def are_equal(self, first: Any, second: Any) -> bool:
-        """Whether two tensors are equal; where values are not known, whether they are the same memory."""
+        """Whether two tensors are equal; where values are not known, whether they are the same
+        memory.
+        """
         one, other = self.of(first), self.of(second)
         if one is not None and other is not None:
             return bool(torch.equal(one, other))
@@ -72,25 +78,37 @@ class Values:
             return bool(tensor.__dict__.get(_GUESS, False))
         return 1.0 if tensor.is_floating_point() else 0
 
-    def computed_first(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> Any | None:
-        """The values of a result whose shape hangs on them; None where the shape follows from shapes."""
+    def computed_first(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]
+    ) -> Any | None:
+        """The values of a result whose shape hangs on them; None where the shape follows from
+        shapes.
+        """
         if operator.name not in _SHAPED_BY_VALUES and not _selects_by_mask(operator, args):
             return None
-        if operator.name in _SELECTIONS and all(self.of(tensor) is not None for tensor in tensors[1:]):
-            source = torch.zeros((), dtype=args[0].dtype).expand(args[0].shape)  # its own values decide no shape
+        if operator.name in _SELECTIONS and all(
+            self.of(tensor) is not None for tensor in tensors[1:]
+        ):
+            source = torch.zeros((), dtype=args[0].dtype).expand(
+                args[0].shape
+            )  # its own values decide no shape
             return operator.function(source, *_replaced(args[1:], self))
         if any(self.of(tensor) is None for tensor in tensors):
             self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
             return self._most(operator, args)
         return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
 
-    def follow(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any], result: Any) -> None:
+    def follow(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any], result: Any
+    ) -> None:
         """Computes a result's values where all that it is made of is known and small."""
         outputs = _listed(result)
         if operator.written:
             self._follow_written(operator, args, kwargs, tensors)
             return
-        if not outputs or not all(isinstance(o, torch.Tensor) and self.is_worth(o) for o in outputs):
+        if not outputs or not all(
+            isinstance(o, torch.Tensor) and self.is_worth(o) for o in outputs
+        ):
             return
         if not tensors and (outputs[0].is_floating_point() and outputs[0].numel() > 64):
             return
@@ -122,7 +140,9 @@ class Values:
         elif new is not None and self.is_worth(target) and not target._is_view():
             self.set(target, new.to(target.dtype, copy=True).expand(target.shape).clone())
 
-    def _follow_written(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> None:
+    def _follow_written(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]
+    ) -> None:
         if operator.name in _LEAVES_VALUES:
             return
         written = [args[place] for place in operator.written if place < len(args)]
@@ -149,7 +169,9 @@ class Values:
     def _computed(self, operator: Operator, args: Any, kwargs: Any) -> Any | None:
         try:
             with torch.no_grad():
-                return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
+                return operator.function(
+                    *_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self))
+                )
         except (RuntimeError, NotImplementedError, TypeError, IndexError):
             return None
 
@@ -176,12 +198,15 @@ class Values:
 
 def _selects_by_mask(operator: Operator, args: Any) -> bool:
     return operator.name == "aten.index" and any(
-        isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+        for index in args[1]
     )
 
 
 def _finite(operator: Operator, args: Any) -> bool | None:
-    """What a comparison says that asks whether numbers are finite (isnan, isfinite, isinf in TensorCompare.cpp)."""
+    """What a comparison says that asks whether numbers are finite (isnan, isfinite, isinf in
+    TensorCompare.cpp).
+    """
     if operator.name in ("aten.ne", "aten.eq") and len(args) > 1:
         is_equal = operator.name == "aten.eq"
         if args[0] is args[1]:

@@ -1,10 +1,12 @@
-"""``pytest --vramlens``: limits for the GPU memory of tests, and tests that may leave nothing behind.
+"""``pytest --vramlens``: limits for the GPU memory of tests, and tests that may leave nothing
+behind.
 
     @pytest.mark.limit_gpu_memory("2 GB")      # the most that the test may hold at once
     @pytest.mark.no_gpu_leaks                  # all that it asked for is free again when it is over
     pytest --vramlens --vramlens-fail-on-increase
 
-pytest loads this module in every run: until one of its options is given it imports nothing more and changes nothing.
+pytest loads this module in every run: until one of its options is given it imports nothing more and
+    changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         metavar="FILE",
         help="the stored peaks (default: vramlens-tests.json in the root folder)",
     )
-    group.addoption("--vramlens-update-baseline", action="store_true", help="store the peaks of this run's tests")
+    group.addoption(
+        "--vramlens-update-baseline",
+        action="store_true",
+        help="store the peaks of this run's tests",
+    )
     group.addoption(
         "--vramlens-tolerance",
         default=_TOLERANCE,
@@ -53,7 +59,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     )
 
     if any(name.endswith("conftest.py") for name, _ in pluginmanager.list_name_plugin()):
-        _add_short_name(parser)  # a conftest.py names this plugin: the hook below has begun without it
+        _add_short_name(
+            parser
+        )  # a conftest.py names this plugin: the hook below has begun without it
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,13 +85,20 @@ def _add_short_name(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers; with ``--vramlens``, begins to measure."""
     config.addinivalue_line(
-        "markers", 'limit_gpu_memory(size, warmup=0): the most GPU memory that the test may hold, as "2 GB" (vramlens)'
+        "markers",
+        'limit_gpu_memory(size, warmup=0): the most GPU memory that the test may hold, as "2 GB" (vramlens)',
     )
     config.addinivalue_line(
-        "markers", "no_gpu_leaks(allow=0, warmup=0): the test leaves no GPU memory behind (vramlens)"
+        "markers",
+        "no_gpu_leaks(allow=0, warmup=0): the test leaves no GPU memory behind (vramlens)",
     )
     option = config.option
-    wishes = (_MEASURES, "vramlens_require_gpu", "vramlens_fail_on_increase", "vramlens_update_baseline")
+    wishes = (
+        _MEASURES,
+        "vramlens_require_gpu",
+        "vramlens_fail_on_increase",
+        "vramlens_update_baseline",
+    )
     if any(getattr(option, wish) for wish in wishes):
         from vramlens.pytest_plugin.measuring import Measuring
 

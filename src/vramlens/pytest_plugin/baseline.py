@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vramlens.analyses.tolerance import parse_tolerance
+from vramlens.analyses.budget.tolerance import parse_tolerance
 from vramlens.errors import UsageError
 from vramlens.schema import SCHEMA
 from vramlens.whole_file import whole_file
@@ -37,7 +37,9 @@ def read_baseline(path: str) -> dict[str, int] | None:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
         tests = data["tests"]
-        if data["schema"] != SCHEMA or not all(type(peak) is int and peak >= 0 for peak in tests.values()):
+        if data["schema"] != SCHEMA or not all(
+            type(peak) is int and peak >= 0 for peak in tests.values()
+        ):
             raise ValueError("not as vramlens writes it")
     except FileNotFoundError:
         return None
@@ -59,4 +61,6 @@ def write_baseline(path: str, peaks: dict[str, int]) -> None:
         with whole_file(path) as file:
             file.write(json.dumps(data, indent=1).encode() + b"\n")
     except OSError as error:
-        raise pytest.UsageError(f"{path}: {error.strerror or error}; the peaks were not stored") from None
+        raise pytest.UsageError(
+            f"{path}: {error.strerror or error}; the peaks were not stored"
+        ) from None

@@ -44,7 +44,9 @@ def marks_of(item: pytest.Item) -> Marks:
     leaks = item.get_closest_marker(LEAKS)
     if leaks is not None:
         if leaks.args or set(leaks.kwargs) - {"allow", "warmup"}:
-            raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.{LEAKS}, or {LEAKS}(allow="1 MiB")')
+            raise pytest.UsageError(
+                f'{item.nodeid}: write @pytest.mark.{LEAKS}, or {LEAKS}(allow="1 MiB")'
+            )
         found.allowed = _size(item, LEAKS, leaks.kwargs.get("allow", 0))
         found.warmup = max(found.warmup, _runs(item, LEAKS, leaks.kwargs.get("warmup", 0)))
     return found
@@ -56,10 +58,14 @@ def _size(item: pytest.Item, marker: str, value: Any) -> int:
     try:
         return parse_size(value)
     except (UsageError, TypeError, OverflowError, ValueError):
-        raise pytest.UsageError(f'{item.nodeid}: {marker}({value!r}) is no size: write "2 GB" or "512 MiB"') from None
+        raise pytest.UsageError(
+            f'{item.nodeid}: {marker}({value!r}) is no size: write "2 GB" or "512 MiB"'
+        ) from None
 
 
 def _runs(item: pytest.Item, marker: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_RUNS:
         return value
-    raise pytest.UsageError(f"{item.nodeid}: {marker}(warmup={value!r}): a number of runs, from 0 to {_MOST_RUNS}")
+    raise pytest.UsageError(
+        f"{item.nodeid}: {marker}(warmup={value!r}): a number of runs, from 0 to {_MOST_RUNS}"
+    )

@@ -30,7 +30,10 @@ class Measuring:
         option = config.option
         self._config = config
         self._path = option.vramlens_baseline or os.path.join(str(config.rootpath), NAME)
-        self._compares, self._updates = option.vramlens_fail_on_increase, option.vramlens_update_baseline
+        self._compares, self._updates = (
+            option.vramlens_fail_on_increase,
+            option.vramlens_update_baseline,
+        )
         self._allowed = tolerance(option.vramlens_tolerance)
         self._baseline = read_baseline(self._path) if self._compares or self._updates else None
         self._gpu: Any = None
@@ -42,11 +45,15 @@ class Measuring:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Notes a marked test that cannot be measured, or fails it; refuses a marker that says nothing."""
+        """Notes a marked test that cannot be measured, or fails it; refuses a marker that says
+        nothing.
+        """
         try:
             marks = marks_of(item)
         except pytest.UsageError as error:
-            pytest.fail(f"vramlens: {error}", pytrace=False)  # one line: this plugin's own source tells nothing
+            pytest.fail(
+                f"vramlens: {error}", pytrace=False
+            )  # one line: this plugin's own source tells nothing
         if marks and self._find(import_torch=True) is None:
             if self._needs_gpu:
                 _fail(f"{_NO_GPU} (--vramlens-require-gpu)")
@@ -77,7 +84,9 @@ class Measuring:
         if use is not None:
             self._judge(item, marks, use)
         if marks and (use is None or not use.whole):  # what cannot be told does not pass
-            _fail("the test could not be measured, so that its limit may be broken (see the report)")
+            _fail(
+                "the test could not be measured, so that its limit may be broken (see the report)"
+            )
         return result
 
     def _begin(self, item: pytest.Item) -> Any:
@@ -86,22 +95,32 @@ class Measuring:
             measurement = Measurement(self._gpu)
             measurement.begin()
         except Exception as error:
-            item.add_report_section("call", "vramlens", f"not measured: {type(error).__name__}: {error}")
+            item.add_report_section(
+                "call", "vramlens", f"not measured: {type(error).__name__}: {error}"
+            )
             return None
         return measurement
 
     def _end(self, item: pytest.Item, measurement: Any) -> TestUse | None:
-        """The use of the test, noted as its properties: JUnit files show them, xdist brings them to the controller."""
+        """The use of the test, noted as its properties: JUnit files show them, xdist brings them
+        to the controller.
+        """
         if measurement is None:
             return None
         try:
             use: TestUse = measurement.end(collect=marks_of(item).allowed is not None)
         except Exception as error:
-            item.add_report_section("call", "vramlens", f"not measured: {type(error).__name__}: {error}")
+            item.add_report_section(
+                "call", "vramlens", f"not measured: {type(error).__name__}: {error}"
+            )
             return None
         if not use.whole:
-            item.add_report_section("call", "vramlens", "more events than are kept: the figures are at least these")
-        item.user_properties[:] = [one for one in item.user_properties if one[0] not in (_PEAK, _KEPT)]
+            item.add_report_section(
+                "call", "vramlens", "more events than are kept: the figures are at least these"
+            )
+        item.user_properties[:] = [
+            one for one in item.user_properties if one[0] not in (_PEAK, _KEPT)
+        ]
         item.user_properties += [(_PEAK, use.peak_bytes), (_KEPT, use.kept_bytes)]
         return use
 
@@ -126,7 +145,9 @@ class Measuring:
             )
 
     def _judge_leak(self, item: pytest.Item, allowed: int, use: TestUse) -> None:
-        """A leak leaves something behind every time; what only the first run leaves are caches that filled."""
+        """A leak leaves something behind every time; what only the first run leaves are caches
+        that filled.
+        """
         for _ in range(_FURTHER_RUNS):
             measuring = self._begin(item)
             try:
@@ -144,7 +165,9 @@ class Measuring:
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collects the figures; with xdist this is the controller, which gets the reports of all workers."""
+        """Collects the figures; with xdist this is the controller, which gets the reports of all
+        workers.
+        """
         if report.when != "call":
             return
         found = dict(report.user_properties)
@@ -156,7 +179,11 @@ class Measuring:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Stores the peaks, in one process only; fails a run that needs a GPU and has none."""
-        if self._needs_gpu and not _is_distributed(self._config) and self._find(import_torch=True) is None:
+        if (
+            self._needs_gpu
+            and not _is_distributed(self._config)
+            and self._find(import_torch=True) is None
+        ):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if hasattr(session.config, "workerinput") or not self._peaks:
             return
@@ -181,7 +208,9 @@ class Measuring:
         if self._written:
             write(f"{self._path}: {self._written}")
         elif self._unknown:
-            write(f"{counted(self._unknown, 'test')} not in {self._path}: --vramlens-update-baseline adds them")
+            write(
+                f"{counted(self._unknown, 'test')} not in {self._path}: --vramlens-update-baseline adds them"
+            )
 
     def _without_gpu(self) -> str:
         """What became of the marked tests."""

@@ -1,7 +1,9 @@
-"""What one test uses of the GPU's memory: its peak above what was there before, what it leaves behind, by line.
+"""What one test uses of the GPU's memory: its peak above what was there before, what it leaves
+behind, by line.
 
-It is read from PyTorch's own history, not from its peak counters: a test may reset those, and may rely on them. All
-sizes are requested bytes, which are the same in every run; of several devices the one with most counts.
+It is read from PyTorch's own history, not from its peak counters: a test may reset those, and may
+rely on them. All sizes are requested bytes, which are the same in every run; of several devices the
+one with most counts.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.capture import torch_api
-from vramlens.capture.limits import default_max_events
+from vramlens.capture.recording.ring_size import default_max_events
 from vramlens.foreign_text import text_of
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.attribution import Attribution
+    from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.capture.torch_api import Allocator
 
 _LINES = 5
@@ -82,7 +84,9 @@ class Measurement:
         self._began_us = 0
 
     def begin(self) -> None:
-        """From here on memory is the test's; what is there already does not count, nor hide anything by being freed."""
+        """From here on memory is the test's; what is there already does not count, nor hide
+        anything by being freed.
+        """
         self._running = True
         if self._gpu.is_initialized():
             clear_workspaces()
@@ -100,7 +104,8 @@ class Measurement:
         """What the test used. Nothing is left of the measurement.
 
         Args:
-            collect: whether garbage in cycles is freed first: it is no leak, but looking for it takes time.
+            collect: whether garbage in cycles is freed first: it is no leak, but looking for it
+                takes time.
         """
         self._running = False
         if not self._gpu.is_initialized():
@@ -118,7 +123,9 @@ class Measurement:
 
 
 def clear_workspaces() -> None:
-    """Frees what cuBLAS keeps for the next product: whichever test comes first would seem to leave it behind."""
+    """Frees what cuBLAS keeps for the next product: whichever test comes first would seem to
+    leave it behind.
+    """
     torch = torch_api.loaded_torch()
     clear = getattr(getattr(torch, "_C", None), "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
@@ -126,13 +133,22 @@ def clear_workspaces() -> None:
 
 
 def _use_of(snapshot: dict[str, Any], since_us: int) -> TestUse:
-    """The peak of the device that was used most, and what stays on the one where most stays, since a moment."""
-    from vramlens.analyses.attribution import attribute
+    """The peak of the device that was used most, and what stays on the one where most stays,
+    since a moment.
+    """
+    from vramlens.analyses.attribution.attribution import attribute
     from vramlens.read.snapshot import read_snapshot
 
-    earlier = [sum(event.get("time_us", since_us) < since_us for event in one) for one in snapshot["device_traces"]]
-    snapshot["device_traces"] = [one[count:] for one, count in zip(snapshot["device_traces"], earlier, strict=True)]
-    room = snapshot.get("allocator_settings", {}).get("trace_alloc_max_entries") or default_max_events(1)
+    earlier = [
+        sum(event.get("time_us", since_us) < since_us for event in one)
+        for one in snapshot["device_traces"]
+    ]
+    snapshot["device_traces"] = [
+        one[count:] for one, count in zip(snapshot["device_traces"], earlier, strict=True)
+    ]
+    room = snapshot.get("allocator_settings", {}).get(
+        "trace_alloc_max_entries"
+    ) or default_max_events(1)
     trace = read_snapshot(io.BytesIO(pickle.dumps(snapshot, 4)), "this test")
     uses = []
     for device in trace.devices.values():
@@ -143,7 +159,10 @@ def _use_of(snapshot: dict[str, Any], since_us: int) -> TestUse:
         uses.append(_device_use(view, whole))
     if not uses:
         return NOTHING
-    peak, kept = max(uses, key=lambda one: one.peak_bytes), max(uses, key=lambda one: one.kept_bytes)
+    peak, kept = (
+        max(uses, key=lambda one: one.peak_bytes),
+        max(uses, key=lambda one: one.kept_bytes),
+    )
     whole = all(one.whole for one in uses)
     return TestUse(peak.peak_bytes, kept.kept_bytes, peak.peak_lines, kept.kept_lines, whole)
 

@@ -130,7 +130,11 @@ def _named(own: LineUse, peer: LineUse | None, position: Position) -> str | None
             continue  # FSDP gathers parameters for every layer
         if hints & hint and (own.category not in STAY or hint in (Hint.LOAD, Hint.STATE_DICT)):
             return cause
-    if own.place is not None and (own.place.file, own.place.function) in position.gathers and peer is None:
+    if (
+        own.place is not None
+        and (own.place.file, own.place.function) in position.gathers
+        and peer is None
+    ):
         return "rank0_gather"
     if hints & Hint.EXPERTS and own.category not in STAY and peer is not None:
         return "moe_hot_rank"
@@ -144,22 +148,40 @@ def _alone(own: LineUse, position: Position) -> str:
     if position.last and own.hints & Hint.LOSS and not position.first:
         return "first_last_stage"
     if own.hints & Hint.EMBEDDING:
-        return "first_last_stage" if (position.first or position.last) and position.sends else "embedding_shard"
+        return (
+            "first_last_stage"
+            if (position.first or position.last) and position.sends
+            else "embedding_shard"
+        )
     if position.first and _looks_gathered(own, position.world):
         return "rank0_gather"
     if position.sends and own.static and (position.first or position.last):
         return "first_last_stage"
-    if own.per_step and own.peak_bytes == own.total_bytes and own.allocations >= _LEAKING_STEPS * own.per_step:
+    if (
+        own.per_step
+        and own.peak_bytes == own.total_bytes
+        and own.allocations >= _LEAKING_STEPS * own.per_step
+    ):
         return "leak"  # every step adds to it, and nothing of it ever went
     return "rank_only"
 
 
 def _looks_gathered(own: LineUse, world: int) -> bool:
     """Whether each step makes one equal tensor for every rank: the list that a gather fills."""
-    return world > 1 and own.sizes == 1 and own.per_step > 0 and own.per_step % world == 0 and not own.static
+    return (
+        world > 1
+        and own.sizes == 1
+        and own.per_step > 0
+        and own.per_step % world == 0
+        and not own.static
+    )
 
 
 def fix_of(cause: str, place: object | None, bytes_: int) -> str:
     """What to do about a cause, at a line, with the bytes to expect."""
-    where = f" ({place})" if place is not None and cause not in ("uneven_batch", "nccl", "allocator") else ""
+    where = (
+        f" ({place})"
+        if place is not None and cause not in ("uneven_batch", "nccl", "allocator")
+        else ""
+    )
     return f"{FIXES[cause]}{where}; about {format_size(bytes_)}"

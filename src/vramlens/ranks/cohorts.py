@@ -11,8 +11,8 @@ from itertools import chain
 from vramlens.ranks.summary import RankSummary
 from vramlens.trace.flight import FlightGroup
 
-# What groups of ranks that hold the same part of a model are called: DeviceMesh's dimensions, Megatron, DeepSpeed.
-# Context parallel ranks hold the same part, and equal pieces of a sequence.
+# What groups of ranks that hold the same part of a model are called: DeviceMesh's dimensions,
+# Megatron, DeepSpeed. Context parallel ranks hold the same part, and equal pieces of a sequence.
 _SAME_WORK = re.compile(
     r"(?i)(?:^|[_\W])(?:dp|ddp|hsdp|fsdp|cp|dp_\w+|data_parallel\w*|context\w*|replicate|shard)(?:[_\W]|$)"
 )
@@ -29,8 +29,10 @@ class Cohorts:
 
     Attributes:
         members: each cohort's ranks, ascending.
-        source: what says so: "process groups", "the parameters that they hold", "given", or "all ranks".
-        staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold more than another.
+        source: what says so: "process groups", "the parameters that they hold", "given", or "all
+            ranks".
+        staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold
+            more than another.
     """
 
     members: tuple[tuple[int, ...], ...]
@@ -39,11 +41,16 @@ class Cohorts:
 
 
 def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) -> Cohorts:
-    """The cohorts of some ranks, from what the process groups are called, else from what each rank holds."""
+    """The cohorts of some ranks, from what the process groups are called, else from what each
+    rank holds.
+    """
     numbers = sorted(one.rank for one in ranks)
     known = set(numbers)
-    named: list[tuple[str, Iterable[int]]] = list({(group.description, group.ranks) for group in groups.values()})
-    # Counted off when asked for, and not kept: a file can name hundreds of groups of a million ranks.
+    named: list[tuple[str, Iterable[int]]] = list(
+        {(group.description, group.ranks) for group in groups.values()}
+    )
+    # Counted off when asked for, and not kept: a file can name hundreds of groups of a million
+    #     ranks.
     spans = {group for one in ranks for group in one.groups}
     named += [(what, chain.from_iterable(map(_span, each))) for what, each in spans]
     same = [
@@ -53,7 +60,11 @@ def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) 
     ]
     if same and any(len(members) > 1 for members in same) and set().union(*same) == known:
         joined = _joined(numbers, same)
-        return Cohorts(joined, "process groups", len(joined) > 1 and any(_STAGES.search(what) for what, _ in named))
+        return Cohorts(
+            joined,
+            "process groups",
+            len(joined) > 1 and any(_STAGES.search(what) for what, _ in named),
+        )
     by_part = defaultdict(list)
     for one in ranks:
         by_part[_part(one)].append(one.rank)
@@ -72,7 +83,9 @@ def _span(span: tuple[int, int, int]) -> range:
 
 
 def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[int, ...], ...]:
-    """Ranks that share a group, directly or through others: replicas of shards are replicas of each other."""
+    """Ranks that share a group, directly or through others: replicas of shards are replicas of
+    each other.
+    """
     home = {rank: rank for rank in numbers}
 
     def root(rank: int) -> int:
@@ -92,5 +105,13 @@ def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[i
 
 
 def _part(one: RankSummary) -> tuple[tuple[str, int], ...]:
-    """What part of the model a rank holds: its lines that make parameters, and how many tensors each makes."""
-    return tuple(sorted((str(line.place), line.allocations) for line in one.lines if line.category == "parameters"))
+    """What part of the model a rank holds: its lines that make parameters, and how many tensors
+    each makes.
+    """
+    return tuple(
+        sorted(
+            (str(line.place), line.allocations)
+            for line in one.lines
+            if line.category == "parameters"
+        )
+    )

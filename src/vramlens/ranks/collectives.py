@@ -1,7 +1,7 @@
 """Collectives: where the ranks of a group stopped doing the same thing, from their flight records.
 
-Collectives of a group are numbered alike on every rank, so the first number at which the ranks differ is where it went
-wrong; what comes after it is a consequence.
+Collectives of a group are numbered alike on every rank, so the first number at which the ranks
+differ is where it went wrong; what comes after it is a consequence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from vramlens.analyses.finding import Place
 from vramlens.trace.flight import Collective, FlightGroup, FlightRecord
 
 _ANY_SIZES = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced")
-"""Of calls whose sizes may differ from rank to rank, a part of the name (``reduce_scatter`` is told apart below)."""
+"""Of calls whose sizes may differ from rank to rank, a part of the name (``reduce_scatter`` is
+told apart below).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,9 @@ class CollectiveProblem:
         name: what this rank called; None if it called nothing.
         state: scheduled, started, completed; "missing" if it called nothing.
         place: the user line that called it; None where unknown (the backward pass).
-        problem: name_mismatch, size_mismatch, dtype_mismatch, missing (this rank never called it), no_record (it
-            left no flight record), waiting (it waits for those), not_completed (all called it, and it never ended).
+        problem: name_mismatch, size_mismatch, dtype_mismatch, missing (this rank never called it),
+            no_record (it left no flight record), waiting (it waits for those), not_completed (all
+            called it, and it never ended).
         suspected: whether this rank is the odd one out; False where nobody can tell.
         detail: shapes, or what it did last.
     """
@@ -66,8 +69,16 @@ def collective_problems(flights: Mapping[int, FlightRecord]) -> tuple[Collective
     found: list[CollectiveProblem] = []
     for name, by_rank in sorted(called.items()):
         group = groups.get(name)
-        members = sorted(set(group.ranks) & set(flights)) if group is not None and group.ranks else sorted(by_rank)
-        label = name if group is None or group.description in ("", "default_pg") else f"{name} ({group.description})"
+        members = (
+            sorted(set(group.ranks) & set(flights))
+            if group is not None and group.ranks
+            else sorted(by_rank)
+        )
+        label = (
+            name
+            if group is None or group.description in ("", "default_pg")
+            else f"{name} ({group.description})"
+        )
         silent = sorted(set(group.ranks) - set(flights)) if group is not None else []
         if len(members) > 1 or (members and silent):
             rows = _first_problem(label, {rank: by_rank.get(rank, {}) for rank in members})
@@ -78,17 +89,32 @@ def collective_problems(flights: Mapping[int, FlightRecord]) -> tuple[Collective
 
 
 def _without_record(rows: list[CollectiveProblem], silent: list[int]) -> list[CollectiveProblem]:
-    """All whose records are there wait in the same call: whom they wait for are those without one."""
+    """All whose records are there wait in the same call: whom they wait for are those without
+    one.
+    """
     first = rows[0]
     lost = [
-        CollectiveProblem(rank, first.group, first.seq, None, "unknown", None, "no_record", True, "no flight record")
+        CollectiveProblem(
+            rank,
+            first.group,
+            first.seq,
+            None,
+            "unknown",
+            None,
+            "no_record",
+            True,
+            "no flight record",
+        )
         for rank in silent
     ]
     return [*lost, *(replace(row, problem="waiting") for row in rows)]
 
 
-def _first_problem(group: str, by_rank: Mapping[int, Mapping[int, Collective]]) -> list[CollectiveProblem]:
-    # The rings of the ranks may begin at different numbers: what one of them no longer holds cannot be compared.
+def _first_problem(
+    group: str, by_rank: Mapping[int, Mapping[int, Collective]]
+) -> list[CollectiveProblem]:
+    # The rings of the ranks may begin at different numbers: what one of them no longer holds cannot
+    #     be compared.
     first = max((min(calls) for calls in by_rank.values() if calls), default=0)
     numbers = sorted({seq for calls in by_rank.values() for seq in calls if seq >= first})
     for seq in numbers:
@@ -99,7 +125,11 @@ def _first_problem(group: str, by_rank: Mapping[int, Mapping[int, Collective]]) 
             return _rows(group, seq, here, problem)
         if absent and any(one.state != "completed" for one in here.values()):
             return _missing(group, seq, here, absent, by_rank)
-        if not absent and seq == numbers[-1] and all(one.state != "completed" for one in here.values()):
+        if (
+            not absent
+            and seq == numbers[-1]
+            and all(one.state != "completed" for one in here.values())
+        ):
             return _rows(group, seq, here, "not_completed")
     return []
 
@@ -125,9 +155,15 @@ def _numbers(one: Collective) -> tuple[int, ...]:
     return tuple(prod(shape) for shape in one.input_sizes)
 
 
-def _rows(group: str, seq: int, here: Mapping[int, Collective], problem: str) -> list[CollectiveProblem]:
+def _rows(
+    group: str, seq: int, here: Mapping[int, Collective], problem: str
+) -> list[CollectiveProblem]:
     def kind(one: Collective) -> object:
-        return {"name_mismatch": one.name, "size_mismatch": _numbers(one), "dtype_mismatch": one.dtypes}.get(problem)
+        return {
+            "name_mismatch": one.name,
+            "size_mismatch": _numbers(one),
+            "dtype_mismatch": one.dtypes,
+        }.get(problem)
 
     counts = Counter(kind(one) for one in here.values())
     (usual, most), *others = counts.most_common()
@@ -162,11 +198,17 @@ def _missing(
         detail = "called nothing in this group"
         if latest is not None:
             where = f" at {_place(latest)}" if latest.user_frame else ""
-            detail = f"its last call here is number {latest.seq}, {latest.name}{where}, {latest.state}"
+            detail = (
+                f"its last call here is number {latest.seq}, {latest.name}{where}, {latest.state}"
+            )
         place = None if latest is None else _place(latest)
-        found.append(CollectiveProblem(rank, group, seq, None, "missing", place, "missing", True, detail))
+        found.append(
+            CollectiveProblem(rank, group, seq, None, "missing", place, "missing", True, detail)
+        )
     found += [
-        CollectiveProblem(rank, group, seq, one.name, one.state, _place(one), "waiting", False, _shapes(one))
+        CollectiveProblem(
+            rank, group, seq, one.name, one.state, _place(one), "waiting", False, _shapes(one)
+        )
         for rank, one in sorted(here.items())
     ]
     return found

@@ -10,10 +10,17 @@ from vramlens.ranks.difference import Difference
 from vramlens.ranks.summary import RankSummary
 
 
-def with_common_factors(differences: Iterable[Difference], ranks: Sequence[RankSummary]) -> tuple[Difference, ...]:
-    """The differences, each that touches exactly the ranks of one host or group saying so in its evidence."""
+def with_common_factors(
+    differences: Iterable[Difference], ranks: Sequence[RankSummary]
+) -> tuple[Difference, ...]:
+    """The differences, each that touches exactly the ranks of one host or group saying so in its
+    evidence.
+    """
     names = _names_of_sets(ranks)
-    return tuple(_with_factor(difference, names.get(frozenset(difference.ranks))) for difference in differences)
+    return tuple(
+        _with_factor(difference, names.get(frozenset(difference.ranks)))
+        for difference in differences
+    )
 
 
 def _with_factor(difference: Difference, name: str | None) -> Difference:
@@ -41,7 +48,13 @@ def _names_of_sets(ranks: Sequence[RankSummary]) -> dict[frozenset[int], str]:
 
 
 def _ranks_in(spans: Sequence[tuple[int, int, int]], most: int) -> set[int]:
-    """The ranks of a group; none of a group of far more than there are: a file can name a million."""
+    """The ranks of a group; none of a group of far more than there are: a file can name a
+    million.
+    """
     if sum(count for _, count, _ in spans) > most:
         return set()
-    return {rank for first, count, step in spans for rank in range(first, first + count * step, step or 1)}
+    return {
+        rank
+        for first, count, step in spans
+        for rank in range(first, first + count * step, step or 1)
+    }

@@ -1,7 +1,7 @@
 """The comparison of ranks: who differs from its peers, by how many bytes, why, and what to do.
 
-Peers are the ranks that do the same work; "usual" is their median, so that a few odd ranks do not move it. The answer
-is as long for four ranks as for 16,000.
+Peers are the ranks that do the same work; "usual" is their median, so that a few odd ranks do not
+move it. The answer is as long for four ranks as for 16,000.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.finding import Finding, Place
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks.causes import FIXES, STAY, WORDS, Position, fix_of
 from vramlens.ranks.cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
 from vramlens.ranks.collectives import CollectiveProblem, all_groups, collective_problems
@@ -98,7 +99,9 @@ def compare(
     ordered = tuple(sorted(ranks, key=lambda one: one.rank))
     groups = all_groups(flights)
     found_cohorts = cohorts or cohorts_of(ordered, groups)
-    strangers = frozenset[int]() if cohorts is not None or flights or by_device else strangers_of(ordered)
+    strangers = (
+        frozenset[int]() if cohorts is not None or flights or by_device else strangers_of(ordered)
+    )
     problems = collective_problems(flights)
     gathers, sends = _calls(ordered, flights)
     by_rank = {one.rank: one for one in ordered}
@@ -144,7 +147,9 @@ def compare(
     )
 
 
-def _ended(failures: FailureOrder, ranks: Sequence[RankSummary], missing: Sequence[int]) -> list[str]:
+def _ended(
+    failures: FailureOrder, ranks: Sequence[RankSummary], missing: Sequence[int]
+) -> list[str]:
     """Who was ended by SIGTERM, and after whom, in one sentence."""
     if not failures.victims:
         return []
@@ -157,8 +162,12 @@ def _ended(failures: FailureOrder, ranks: Sequence[RankSummary], missing: Sequen
     if alone:
         return [f"{said}; {_named(alone)} ended without it: what came first is in the output there"]
     if missing:
-        return [f"{said}; what came first is likely in the output of {_named(missing)}, of which nothing is here"]
-    return [f"{said}, all that are here: whoever ran the job ended it, or a rank that left no recording failed"]
+        return [
+            f"{said}; what came first is likely in the output of {_named(missing)}, of which nothing is here"
+        ]
+    return [
+        f"{said}, all that are here: whoever ran the job ended it, or a rank that left no recording failed"
+    ]
 
 
 def _uneven_recordings(ranks: Sequence[RankSummary]) -> list[str]:
@@ -187,20 +196,30 @@ def _calls(
     """By rank the functions that call a gather; and whether any rank talks point to point."""
     gathers = {}
     for rank, flight in flights.items():
-        frames = [one.user_frame for one in flight.collectives if one.name in ("gather", "all_gather", "reduce")]
-        gathers[rank] = frozenset((frame.file, frame.function) for frame in frames if frame is not None)
+        frames = [
+            one.user_frame
+            for one in flight.collectives
+            if one.name in ("gather", "all_gather", "reduce")
+        ]
+        gathers[rank] = frozenset(
+            (frame.file, frame.function) for frame in frames if frame is not None
+        )
     sends = any(one.is_p2p for flight in flights.values() for one in flight.collectives)
-    return gathers, sends or any(line.hints & Hint.POINT_TO_POINT for one in ranks for line in one.lines)
+    return gathers, sends or any(
+        line.hints & Hint.POINT_TO_POINT for one in ranks for line in one.lines
+    )
 
 
 def _between_cohorts(cohorts: Cohorts, by_rank: Mapping[int, RankSummary]) -> list[Difference]:
-    """Stages of a pipeline, or coordinates of experts and tensors, that hold far more than the usual one."""
+    """Stages of a pipeline, or coordinates of experts and tensors, that hold far more than the
+    usual one.
+    """
     if len(cohorts.members) < 2:
         return []
     middle = {
-        members: sorted((by_rank[rank] for rank in members), key=lambda one: one.peak_requested_bytes)[
-            (len(members) - 1) // 2
-        ]
+        members: sorted(
+            (by_rank[rank] for rank in members), key=lambda one: one.peak_requested_bytes
+        )[(len(members) - 1) // 2]
         for members in cohorts.members
     }
     usual = Usual(list(middle.values()))
@@ -209,19 +228,27 @@ def _between_cohorts(cohorts: Cohorts, by_rank: Mapping[int, RankSummary]) -> li
         more = own.peak_requested_bytes - usual.peak_bytes
         if more < max(STAGE_SHARE * usual.peak_bytes, LEAST_BYTES):
             continue
-        largest = max(own.lines, key=lambda line: line.peak_bytes - usual.line_bytes(line), default=None)
-        hot = largest is not None and bool(largest.hints & Hint.EXPERTS) and largest.category not in STAY
+        largest = max(
+            own.lines, key=lambda line: line.peak_bytes - usual.line_bytes(line), default=None
+        )
+        hot = (
+            largest is not None
+            and bool(largest.hints & Hint.EXPERTS)
+            and largest.category not in STAY
+        )
         cause = "moe_hot_rank" if hot else "pipeline_stage" if cohorts.staged else "unknown"
         found.append(
             Difference(
                 ranks=members,
                 cause=cause,
-                verdict="possible" if cause == "unknown" else "likely",
+                verdict=Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY,
                 bytes=more,
                 place=None if largest is None else largest.place,
                 title=f"{WORDS[cause]}: {format_size(more)} more than the usual "
                 + ("stage" if cohorts.staged else "ranks of other coordinates"),
-                evidence=(f"peak {format_size(own.peak_requested_bytes)}, usual {format_size(usual.peak_bytes)}",),
+                evidence=(
+                    f"peak {format_size(own.peak_requested_bytes)}, usual {format_size(usual.peak_bytes)}",
+                ),
                 fix=fix_of(cause, None, more),
             )
         )
@@ -232,10 +259,14 @@ def _stray(one: RankSummary, stray: Stray) -> Difference:
     cause = "map_location" if stray.hints & Hint.LOAD else "stray_context"
     bytes_ = stray.process_bytes or stray.reserved_bytes
     held = format_size(stray.reserved_bytes)
-    evidence = [f"rank {one.rank}, whose GPU is {one.device}, also holds {held} on GPU {stray.device}"]
+    evidence = [
+        f"rank {one.rank}, whose GPU is {one.device}, also holds {held} on GPU {stray.device}"
+    ]
     if stray.process_bytes is not None:
         rest = stray.process_bytes - stray.reserved_bytes
-        evidence.append(f"{format_size(max(0, rest))} of context and other memory there, as the driver counts it")
+        evidence.append(
+            f"{format_size(max(0, rest))} of context and other memory there, as the driver counts it"
+        )
     if stray.place is None:
         evidence.append("allocated before recording began, so the line is not recorded")
     if stray.hints & Hint.PIN_MEMORY:
@@ -243,7 +274,7 @@ def _stray(one: RankSummary, stray: Stray) -> Difference:
     return Difference(
         ranks=(one.rank,),
         cause=cause,
-        verdict="proven",
+        verdict=Verdict.PROVEN,
         bytes=bytes_,
         place=stray.place,
         title=f"{WORDS[cause]}: {format_size(bytes_)} on GPU {stray.device}",
@@ -267,11 +298,16 @@ def _desync(problems: Sequence[CollectiveProblem]) -> list[Difference]:
         for row in rows:
             calls.setdefault(_call(row), []).append(row.rank)
         said = "; ".join(f"{_named(numbers)}: {call}" for call, numbers in list(calls.items())[:4])
-        evidence = [f"group {group}, collective number {seq}: {said}", *(row.detail for row in odd[:2] if row.detail)]
+        evidence = [
+            f"group {group}, collective number {seq}: {said}",
+            *(row.detail for row in odd[:2] if row.detail),
+        ]
         if not odd:
             evidence.append("these ranks cannot show which of them is at fault")
         if all(row.problem == "no_record" for row in odd) and odd:
-            evidence.append("a rank that failed or left out the call is the one that writes no record")
+            evidence.append(
+                "a rank that failed or left out the call is the one that writes no record"
+            )
         what = {
             "no_record": "left no flight record, and the others wait",
             "missing": "did not call the collective that the others wait in",
@@ -282,7 +318,7 @@ def _desync(problems: Sequence[CollectiveProblem]) -> list[Difference]:
             Difference(
                 ranks=tuple(sorted(row.rank for row in blamed)),
                 cause="desync",
-                verdict="likely" if rows[0].problem == "no_record" else "proven",
+                verdict=Verdict.LIKELY if rows[0].problem == "no_record" else Verdict.PROVEN,
                 bytes=0,
                 place=place,
                 title=f"{what}: number {seq} of group {group}",
@@ -318,8 +354,17 @@ def _named(ranks: Sequence[int]) -> str:
 def _plural(title: str) -> str:
     """What one rank does, said of several."""
     verb, _, rest = title.partition(" ")
-    several = {"has": "have", "does": "do", "left": "left", "did": "did", "called": "called", "all": "all"}
-    rest = rest.replace("its peers", "their peers").replace("on this rank alone", "on these ranks alone")
+    several = {
+        "has": "have",
+        "does": "do",
+        "left": "left",
+        "did": "did",
+        "called": "called",
+        "all": "all",
+    }
+    rest = rest.replace("its peers", "their peers").replace(
+        "on this rank alone", "on these ranks alone"
+    )
     colon = ":" * verb.endswith(":")
     verb = verb.removesuffix(":")
     return f"{several.get(verb, verb.removesuffix('s'))}{colon} {rest}"

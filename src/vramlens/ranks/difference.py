@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB
 
 LEAST_SHARE, LEAST_BYTES = 0.02, 4 * MIB
 """A rank differs when it holds so much more than usual: the larger of this share and this size."""
 
 STAGE_SHARE = 0.2
-"""Stages of a pipeline differ by nature: only so much more than usual is worth moving layers for."""
+"""Stages of a pipeline differ by nature: only so much more than usual is worth moving layers
+for.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Difference:
 
     ranks: tuple[int, ...]
     cause: str
-    verdict: str
+    verdict: Verdict
     bytes: int
     place: Place | None
     title: str

@@ -21,7 +21,8 @@ class FailedRank:
     Attributes:
         rank: which.
         failure: its last request for memory that failed; None where it failed of something else.
-        error: its error file, or what stands for it where its recording says that an exception ended it; else None.
+        error: its error file, or what stands for it where its recording says that an exception
+            ended it; else None.
         follows: whether it only says that another rank is gone.
         after_s: seconds after the first failure of all; None where the clocks cannot be compared.
         waiting_in: the last collective that it had called by then, and where; None where unknown.
@@ -41,7 +42,11 @@ class FailedRank:
         """When it failed, by its own machine's clock, in microseconds since the epoch."""
         if self.failure is not None:
             return self.failure.time_us
-        return self.ended_us if self.error is None or self.error.time_s is None else self.error.time_s * 1_000_000
+        return (
+            self.ended_us
+            if self.error is None or self.error.time_s is None
+            else self.error.time_s * 1_000_000
+        )
 
     @property
     def place(self) -> Place | None:
@@ -59,7 +64,8 @@ class FailureOrder:
     Attributes:
         failed: them.
         clock: what their order rests on, in words; empty where there are fewer than two.
-        victims: ranks that SIGTERM ended: their launcher's answer to another one's failure, or somebody's.
+        victims: ranks that SIGTERM ended: their launcher's answer to another one's failure, or
+            somebody's.
     """
 
     failed: tuple[FailedRank, ...]
@@ -81,7 +87,9 @@ def failure_order(
     """
     errors = errors or {}
     died = {one.rank: one.failure for one in ranks if one.failure is not None and one.failure.died}
-    ended = {one.rank: one.ended[1] for one in ranks if one.ended is not None and one.ended[0] == "error"}
+    ended = {
+        one.rank: one.ended[1] for one in ranks if one.ended is not None and one.ended[0] == "error"
+    }
     raised = {one.rank: _raised(one) for one in ranks if one.rank in ended}
     errors = {**raised, **errors}
     failed = [
@@ -97,7 +105,11 @@ def failure_order(
         for rank in sorted({*died, *errors})
     ]
     known = {one.rank for one in failed}
-    victims = tuple(one.rank for one in ranks if one.ended and one.ended[0] == "sigterm" and one.rank not in known)
+    victims = tuple(
+        one.rank
+        for one in ranks
+        if one.ended and one.ended[0] == "sigterm" and one.rank not in known
+    )
     if not failed:
         return FailureOrder((), "", victims)
     hosts = {one.rank: one.host for one in ranks}
@@ -110,12 +122,24 @@ def failure_order(
     elif len(here) == 1 and None not in here:
         clock, comparable = "one machine's clock", True
     elif here == {None} or len({host for host in hosts.values() if host is not None}) == 1:
-        clock, comparable = "the files' clocks, as if of one machine: not all of them say which", True
+        clock, comparable = (
+            "the files' clocks, as if of one machine: not all of them say which",
+            True,
+        )
     else:
-        clock, comparable = f"clocks of {len(here)} machines that nothing aligns: the order may be another", False
-    if len(failed) > 1 and any(one.failure is None and one.time_us != one.ended_us for one in failed):
+        clock, comparable = (
+            f"clocks of {len(here)} machines that nothing aligns: the order may be another",
+            False,
+        )
+    if len(failed) > 1 and any(
+        one.failure is None and one.time_us != one.ended_us for one in failed
+    ):
         clock += "; error files tell whole seconds"
-    times = {one.rank: one.time_us - offsets.get(one.rank, 0) for one in failed if one.time_us is not None}
+    times = {
+        one.rank: one.time_us - offsets.get(one.rank, 0)
+        for one in failed
+        if one.time_us is not None
+    }
     start = min(times.values(), default=0)
 
     def order(one: FailedRank) -> tuple[bool, int, int]:
@@ -126,7 +150,9 @@ def failure_order(
         tuple(
             replace(
                 one,
-                after_s=max(0.0, (times[one.rank] - start) / 1e6) if comparable and one.rank in times else None,
+                after_s=max(0.0, (times[one.rank] - start) / 1e6)
+                if comparable and one.rank in times
+                else None,
                 waiting_in=_last_call(flights.get(one.rank), one.time_us),
             )
             for one in sorted(failed, key=order)
@@ -143,7 +169,9 @@ def _raised(one: RankSummary) -> RankError:
 
 
 def _clock_offsets(flights: Mapping[int, FlightRecord]) -> dict[int, int]:
-    """By rank, how far its clock is ahead of the first one's, in microseconds: a collective ends on all at once."""
+    """By rank, how far its clock is ahead of the first one's, in microseconds: a collective ends
+    on all at once.
+    """
     ends = {
         rank: {
             (one.group, one.seq): one.completed_ns
@@ -159,14 +187,20 @@ def _clock_offsets(flights: Mapping[int, FlightRecord]) -> dict[int, int]:
     for rank, own in ends.items():
         common = own.keys() & ends[first].keys()
         if rank != first and common:
-            found[rank] = int(statistics.median(own[key] - ends[first][key] for key in common) // 1000)
+            found[rank] = int(
+                statistics.median(own[key] - ends[first][key] for key in common) // 1000
+            )
     return found if len(found) == len(ends) else {}
 
 
 def _last_call(flight: FlightRecord | None, time_us: int | None) -> str | None:
     if flight is None or time_us is None:
         return None
-    before = [one for one in flight.collectives if one.created_ns is not None and one.created_ns // 1000 <= time_us]
+    before = [
+        one
+        for one in flight.collectives
+        if one.created_ns is not None and one.created_ns // 1000 <= time_us
+    ]
     if not before:
         return None
     last = before[-1]

@@ -1,4 +1,6 @@
-"""Hints: what the functions in a stack say of why memory is there, such as ``torch.load`` or a gather of objects."""
+"""Hints: what the functions in a stack say of why memory is there, such as ``torch.load`` or a
+gather of objects.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ class Hint(IntFlag):
     LOGGING = 8192
 
 
-# Each is looked for in "file:function" of every frame. Names are those of PyTorch 2.4 to 2.13 and of the libraries
-# that people train with (accelerate, transformers, Lightning, Megatron, torchrec).
+# Each is looked for in "file:function" of every frame. Names are those of PyTorch 2.4 to 2.13 and
+# of the libraries that people train with (accelerate, transformers, Lightning, Megatron, torchrec).
 _PATTERNS = {
     hint: re.compile(pattern)
     for hint, pattern in {
@@ -76,7 +78,9 @@ def hints_of(stacks: Stacks) -> NDArray[np.int64]:
     mine = np.flatnonzero(stacks.user_frames[stacks.frames])
     owner = np.searchsorted(stacks.starts, mine, side="right") - 1
     reach = stacks.starts[1:].copy()  # a stack without a user line is a library's altogether
-    reach[owner[::-1]] = mine[::-1] + 1  # of several assignments to one stack, the last stays: the innermost
+    reach[owner[::-1]] = (
+        mine[::-1] + 1
+    )  # of several assignments to one stack, the last stays: the innermost
     for hint, pattern in _PATTERNS.items():
         places = np.flatnonzero(stacks.mark_frames(pattern)[stacks.frames])
         where = np.searchsorted(stacks.starts, places, side="right") - 1

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
 from vramlens.ranks.difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, Difference
 from vramlens.ranks.steps import StepPeaks
@@ -14,11 +15,20 @@ from vramlens.ranks.usual import Usual
 from vramlens.units import MIB, format_size
 
 _SPREADS = 5.0 * 1.4826
-"""And so many times its peers' median distance from the usual: five standard deviations, were they normal."""
+"""And so many times its peers' median distance from the usual: five standard deviations, were
+they normal.
+"""
 _ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
 """Of so many peers a line's own spread is known; and no spread is smaller than this share."""
 _STAGES = ("pipeline_stage", "first_last_stage")
-_BY_STEP = ("uneven_batch", "moe_hot_rank", "pipeline_stage", "uneven_shard", "embedding_shard", "unknown")
+_BY_STEP = (
+    "uneven_batch",
+    "moe_hot_rank",
+    "pipeline_stage",
+    "uneven_shard",
+    "embedding_shard",
+    "unknown",
+)
 _BUILT_ONCE = ("parameters", "optimizer_state")
 _SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict", "rank0_gather")
 
@@ -26,7 +36,9 @@ _SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict"
 class OneRank:
     """One rank beside what is usual among its peers."""
 
-    def __init__(self, own: RankSummary, usual: Usual, position: Position, strays: Sequence[Stray]) -> None:
+    def __init__(
+        self, own: RankSummary, usual: Usual, position: Position, strays: Sequence[Stray]
+    ) -> None:
         self.own, self.usual, self.position, self.strays = own, usual, position, strays
         self.is_among = len(usual.ranks) > 1  # of two, what is usual is the other one alone
         self.more = own.peak_requested_bytes - usual.peak_bytes
@@ -50,10 +62,15 @@ class OneRank:
     def _leak(self) -> Difference | None:
         """A leak that most of its peers do not have."""
         for leak in self.own.leaks:
-            # That no peer grows there tells it from a buffer that fills, also where few steps were recorded.
-            sure = leak.verdict in ("proven", "likely")
-            least = LEAST_BYTES / 4 if sure else max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
-            if leak.verdict == "not a problem" or leak.bytes < least:
+            # That no peer grows there tells it from a buffer that fills, also where few steps were
+            # recorded.
+            sure = leak.verdict in (Verdict.PROVEN, Verdict.LIKELY)
+            least = (
+                LEAST_BYTES / 4
+                if sure
+                else max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
+            )
+            if leak.verdict == Verdict.NOT_A_PROBLEM or leak.bytes < least:
                 continue
             others, same = len(self.usual.ranks), self.usual.leaking[leak.place]
             if self.is_among:
@@ -63,7 +80,7 @@ class OneRank:
             cause = self._cause_at(leak)
             return self._difference(
                 cause,
-                leak.verdict if sure else "likely",
+                leak.verdict if sure else Verdict.LIKELY,
                 leak.bytes,
                 leak.place,
                 [
@@ -76,7 +93,10 @@ class OneRank:
     def _cause_at(self, leak: Growth) -> str:
         """What grows may be what was gathered."""
         for line in self.own.lines:
-            if line.place == leak.place and cause_of(line, self.usual.line(line), self.position) == "rank0_gather":
+            if (
+                line.place == leak.place
+                and cause_of(line, self.usual.line(line), self.position) == "rank0_gather"
+            ):
                 return "rank0_gather"
         return "leak"
 
@@ -94,7 +114,8 @@ class OneRank:
             excess[cause].append((more, line))
             certain += more if self._is_certain(line, usual, more) else 0
             alone += line.at_peak_bytes if usual is None and line.place is not None else 0
-        # The peak of a rank is the sum of many lines' noise; single lines may stand out of their own.
+        # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
+        # own.
         if self.more < self.least_sure and alone < self.least:
             return []
         differs = self.differs or certain >= self.least
@@ -109,7 +130,11 @@ class OneRank:
         rest = total - told
         if not differs or rest < max(self.least if found else LEAST_BYTES, 0.3 * total):
             return found
-        left = {cause: each for cause, each in sums.items() if cause not in _SURE and not self._is_echo(excess[cause])}
+        left = {
+            cause: each
+            for cause, each in sums.items()
+            if cause not in _SURE and not self._is_echo(excess[cause])
+        }
         if not left:
             return found
         cause = self._main_cause(left, excess)
@@ -117,9 +142,14 @@ class OneRank:
             return found
         return [*found, *self._bounded(cause, rest, excess)]
 
-    def _bounded(self, cause: str, bytes_: int, excess: Mapping[str, list[tuple[int, LineUse]]]) -> list[Difference]:
-        """The main cause with no more bytes than its lines hold more at the peak; what they do not hold overlaps."""
-        # More layers or a larger batch show on many lines, each with what looks like a cause of its own.
+    def _bounded(
+        self, cause: str, bytes_: int, excess: Mapping[str, list[tuple[int, LineUse]]]
+    ) -> list[Difference]:
+        """The main cause with no more bytes than its lines hold more at the peak; what they do
+        not hold overlaps.
+        """
+        # More layers or a larger batch show on many lines, each with what looks like a cause of its
+        # own.
         shown_on = excess if cause in _BY_STEP else (cause,)
         lines = [line for other in shown_on if other not in _SURE for _, line in excess[other]]
         alone = [line for line in lines if self.usual.line(line) is None and line.place is not None]
@@ -154,14 +184,16 @@ class OneRank:
             for line in ranked[:3]
             if (more := self._line_more_at_peak(line)) > 0
         ]
-        place = next((line.place for line in ranked[:1] if 2 * self._line_more_at_peak(line) >= bytes_), None)
-        return [self._difference("overlap", "likely", bytes_, place, evidence, None)]
+        place = next(
+            (line.place for line in ranked[:1] if 2 * self._line_more_at_peak(line) >= bytes_), None
+        )
+        return [self._difference("overlap", Verdict.LIKELY, bytes_, place, evidence, None)]
 
     def _cause(self, line: LineUse, usual: LineUse | None) -> str | None:
         """Why a line holds more; None where it does because one rank died and the other went on.
 
-        Of a rank that ran out of memory what came after is not there: it has fewer allocations, and lines that it never
-        came to. How large an allocation is can be compared all the same.
+        Of a rank that ran out of memory what came after is not there: it has fewer allocations, and
+        lines that it never came to. How large an allocation is can be compared all the same.
         """
         if self.outlived and (usual is None or line.mean_bytes <= usual.mean_bytes):
             return None
@@ -170,19 +202,26 @@ class OneRank:
         return cause_of(line, usual, self.position)
 
     def _is_certain(self, line: LineUse, usual: LineUse | None, more: int) -> bool:
-        """Whether a line holds more than chance makes it: chance does nothing to what is built once, or by one rank."""
+        """Whether a line holds more than chance makes it: chance does nothing to what is built
+        once, or by one rank.
+        """
         if usual is None or not usual.peak_bytes:
             return line.place is not None
         if line.category in STAY or line.static:
-            return more > max(_SPREADS * self.usual.line_spread(line), LEAST_SHARE / 4 * usual.peak_bytes)
+            return more > max(
+                _SPREADS * self.usual.line_spread(line), LEAST_SHARE / 4 * usual.peak_bytes
+            )
         return len(self.usual.ranks) >= _ENOUGH_PEERS and more > _SPREADS * max(
             self.usual.line_spread(line), _LEAST_SPREAD * usual.peak_bytes
         )
 
     def _is_worth_it(self, cause: str, lines: Sequence[tuple[int, LineUse]]) -> bool:
-        """Whether to act on a difference: not where sizes vary and this rank had the largest by chance, nor where
-        stages of a pipeline differ as they do by nature."""
-        if self.position.sends and (cause in _STAGES or (cause in _BY_STEP and self.position.unlike)):
+        """Whether to act on a difference: not where sizes vary and this rank had the largest by
+        chance, nor where stages of a pipeline differ as they do by nature.
+        """
+        if self.position.sends and (
+            cause in _STAGES or (cause in _BY_STEP and self.position.unlike)
+        ):
             return self.more >= STAGE_SHARE * self.usual.peak_bytes
         _, largest = max(lines, key=lambda pair: pair[0])
         if cause in _BY_STEP and not (largest.static and largest.category in _BUILT_ONCE):
@@ -190,25 +229,34 @@ class OneRank:
             return not steps.is_chance(self.own, self.least)
         return True
 
-    def _main_cause(self, left: Mapping[str, int], excess: Mapping[str, list[tuple[int, LineUse]]]) -> str:
+    def _main_cause(
+        self, left: Mapping[str, int], excess: Mapping[str, list[tuple[int, LineUse]]]
+    ) -> str:
         """Of the causes that show on many lines, the one that explains the others."""
-        stages = sum(more for more, line in excess.get("pipeline_stage", []) if line.category in STAY)
+        stages = sum(
+            more for more, line in excess.get("pipeline_stage", []) if line.category in STAY
+        )
         if stages > max(0.1 * self.more, 0):
             return "pipeline_stage"  # more layers have more activations, too
         return max(left, key=lambda cause: (left[cause], cause != "unknown"))
 
     def _is_echo(self, lines: list[tuple[int, LineUse]]) -> bool:
-        """Whether this is what a peer put on this rank's device, seen from the one whose device it is."""
+        """Whether this is what a peer put on this rank's device, seen from the one whose device
+        it is.
+        """
         more = sum(each for each, _ in lines)
         strays = [stray for stray in self.strays if stray.device == self.own.device]
         places = {line.place for _, line in lines}
         return any(
-            abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100 and stray.place in places
+            abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100
+            and stray.place in places
             for stray in strays
         )
 
     def _from_lines(self, cause: str, bytes_: int, lines: list[tuple[int, LineUse]]) -> Difference:
-        ranked = sorted(lines, key=lambda pair: (self._line_more_at_peak(pair[1]), pair[0]), reverse=True)
+        ranked = sorted(
+            lines, key=lambda pair: (self._line_more_at_peak(pair[1]), pair[0]), reverse=True
+        )
         place = next((line.place for _, line in ranked if line.place is not None), None)
         evidence = [
             f"+{format_size(more)} at {line.place or 'no recorded line'} ({_how(line, self.usual.line(line))})"
@@ -216,12 +264,20 @@ class OneRank:
         ]
         if cause == "uneven_batch":
             evidence += self._leveled(lines)
-        sure = cause in _SURE or cause == "rank_only" or (cause == "uneven_batch" and bytes_ * 2 >= self.more)
-        verdict = "proven" if sure else "possible" if cause == "unknown" else "likely"
+        sure = (
+            cause in _SURE
+            or cause == "rank_only"
+            or (cause == "uneven_batch" and bytes_ * 2 >= self.more)
+        )
+        verdict = (
+            Verdict.PROVEN if sure else Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY
+        )
         return self._difference(cause, verdict, bytes_, place, evidence, None)
 
     def _leveled(self, lines: list[tuple[int, LineUse]]) -> list[str]:
-        """What the batches of all would be, and the highest peak, if the ranks shared the work evenly."""
+        """What the batches of all would be, and the highest peak, if the ranks shared the work
+        evenly.
+        """
         pairs = [(line, usual) for _, line in lines if (usual := self.usual.line(line)) is not None]
         own = sum(line.total_bytes for line, _ in pairs)
         usual_bytes = sum(usual.total_bytes for _, usual in pairs)
@@ -244,10 +300,13 @@ class OneRank:
         more = gap - usual
         # A rank that holds less than its peers has a wider gap under the same reserved memory.
         wider = self.own.peak_reserved_bytes - reserved
-        if min(more, 2 * wider) < max(0.1 * reserved, 64 * MIB, _SPREADS * spread) or more < self.more:
+        if (
+            min(more, 2 * wider) < max(0.1 * reserved, 64 * MIB, _SPREADS * spread)
+            or more < self.more
+        ):
             return []
         evidence = [f"reserved beyond allocated: {format_size(gap)}, usual {format_size(usual)}"]
-        return [self._difference("allocator", "proven", more, None, evidence, None)]
+        return [self._difference("allocator", Verdict.PROVEN, more, None, evidence, None)]
 
     def _outside(self) -> list[Difference]:
         """Memory outside of PyTorch's allocator, where the driver was asked."""
@@ -257,9 +316,9 @@ class OneRank:
             return []
         strays = any(stray.device == self.own.device for stray in self.strays)
         for kind, cause, verdict in (
-            ("nccl", "nccl", "proven"),
-            ("this_process_other", "nccl", "possible"),
-            ("other_processes", "other_process", "proven"),
+            ("nccl", "nccl", Verdict.PROVEN),
+            ("this_process_other", "nccl", Verdict.POSSIBLE),
+            ("other_processes", "other_process", Verdict.PROVEN),
         ):
             usual = usual_ledger.get(kind, 0)
             more = own.get(kind, 0) - usual
@@ -267,12 +326,20 @@ class OneRank:
                 continue
             evidence = [f"{kind}: {format_size(own.get(kind, 0))}, usual {format_size(usual)}"]
             if kind == "this_process_other":
-                evidence.append("CUDA context, loaded kernels, NCCL and other libraries cannot be told apart here")
+                evidence.append(
+                    "CUDA context, loaded kernels, NCCL and other libraries cannot be told apart here"
+                )
             found.append(self._difference(cause, verdict, more, None, evidence, None))
         return found
 
     def _difference(
-        self, cause: str, verdict: str, bytes_: int, place: Place | None, evidence: list[str], fix: str | None
+        self,
+        cause: str,
+        verdict: Verdict,
+        bytes_: int,
+        place: Place | None,
+        evidence: list[str],
+        fix: str | None,
     ) -> Difference:
         title = f"{WORDS[cause]}: {format_size(bytes_)} more than its peers"
         about = f"peak {format_size(self.own.peak_requested_bytes)}, usual {format_size(self.usual.peak_bytes)}"

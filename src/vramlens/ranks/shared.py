@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from vramlens.analyses.finding import Finding, Place
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks.difference import LEAST_BYTES
 from vramlens.ranks.summary import Growth, RankSummary
 from vramlens.ranks.usual import lower_median
 from vramlens.units import format_size
 
-_SURE = ("proven", "likely")
+_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
@@ -35,14 +36,14 @@ def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
 
 def _shared_leak(place: Place | None, leaks: Sequence[Growth], ranks: int) -> Finding:
     per_step = lower_median(leak.bytes_per_step for leak in leaks)
-    certain = all(leak.verdict == "proven" for leak in leaks)
+    certain = all(leak.verdict == Verdict.PROVEN for leak in leaks)
     if len(leaks) < ranks:
         who = f"{len(leaks)} of {ranks} ranks leak alike"
     else:
         who = "Both ranks leak alike" if ranks == 2 else f"All {ranks} ranks leak alike"
     return Finding(
         id="leak",
-        verdict="proven" if certain else "likely",
+        verdict=Verdict.PROVEN if certain else Verdict.LIKELY,
         title=f"{who}: {format_size(per_step)} more on each after every step",
         bytes=lower_median(leak.bytes for leak in leaks),
         place=place,

@@ -1,4 +1,6 @@
-"""Steps of ranks beside each other: whether a rank holds more in all of its steps, or had one large step by chance."""
+"""Steps of ranks beside each other: whether a rank holds more in all of its steps, or had one
+large step by chance.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _MOST_CELLS = 1 << 24
 
 
 class StepPeaks:
-    """The peaks of the steps of some ranks, to set each of them beside the others: as quick for the last as for all.
+    """The peaks of the steps of some ranks, to set each of them beside the others: as quick for the
+    last as for all.
 
     The first step is left out: optimizer state is not there yet.
     """
@@ -39,12 +42,15 @@ class StepPeaks:
         self._every = max(1, -(-len(known) * self._count // _MOST_CELLS))
         width = len(range(1, self._count, self._every))
         peaks = np.array([self._of(one) for one in known], np.float64).reshape(len(known), width)
-        self._varies = np.ptp(peaks, axis=1) / np.maximum(peaks.max(axis=1), 1) if peaks.size else np.zeros(0)
+        self._varies = (
+            np.ptp(peaks, axis=1) / np.maximum(peaks.max(axis=1), 1) if peaks.size else np.zeros(0)
+        )
         self._most = peaks.max(axis=1) if peaks.size else np.zeros(0)
         self._ascending = np.sort(peaks, axis=0)
 
     def is_chance(self, own: RankSummary, least_bytes: float) -> bool:
-        """Whether a rank's higher peak comes of batches that vary from step to step, on every rank alike.
+        """Whether a rank's higher peak comes of batches that vary from step to step, on every rank
+        alike.
 
         Steps are compared by their number.
 
@@ -79,9 +85,15 @@ class StepPeaks:
 
 
 def _is_even(own: RankSummary, peers: Sequence[RankSummary]) -> bool:
-    """Without steps: whether what this rank's lines hold on average is as much larger as what they hold at most."""
-    others = {(line.place, line.hints): line for one in peers if one is not own for line in one.lines}
-    pairs = [(line, others[key]) for line in own.lines if (key := (line.place, line.hints)) in others]
+    """Without steps: whether what this rank's lines hold on average is as much larger as what
+    they hold at most.
+    """
+    others = {
+        (line.place, line.hints): line for one in peers if one is not own for line in one.lines
+    }
+    pairs = [
+        (line, others[key]) for line in own.lines if (key := (line.place, line.hints)) in others
+    ]
     pairs = [(a, b) for a, b in pairs if a.allocations == b.allocations and not a.static]
     peak = sum(a.peak_bytes for a, _ in pairs) / max(1, sum(b.peak_bytes for _, b in pairs)) - 1
     mean = sum(a.total_bytes for a, _ in pairs) / max(1, sum(b.total_bytes for _, b in pairs)) - 1

@@ -1,4 +1,6 @@
-"""Strangers: recordings of another program than the rest, of which no comparison of ranks can say anything."""
+"""Strangers: recordings of another program than the rest, of which no comparison of ranks can
+say anything.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ from vramlens.analyses.finding import Place
 from vramlens.ranks.summary import RankSummary
 
 _LEAST_SHARED = 0.25
-"""Ranks of one job have more than this of their bytes on lines that another one has, too. (In tests/data they have 0.63
-and more, different programs of one file 0.)"""
+"""Ranks of one job have more than this of their bytes on lines that another one has, too. (In
+tests/data they have 0.63 and more, different programs of one file 0.)
+"""
 
 
 def strangers_of(ranks: Sequence[RankSummary]) -> frozenset[int]:
-    """The ranks whose recordings share next to no line with any other; none where the job's own record joins them."""
+    """The ranks whose recordings share next to no line with any other; none where the job's own
+    record joins them.
+    """
     known = [one for one in ranks if any(line.place is not None for line in one.lines)]
     if len(known) < 2 or all((one.world_size or 0) > 1 for one in ranks):
         return frozenset()
@@ -41,5 +46,11 @@ def told(strangers: frozenset[int], count: int) -> list[str]:
             " compared with another"
         ]
     names = ", ".join(map(str, sorted(strangers)))
-    which = f"rank {names} looks like a recording" if len(strangers) == 1 else f"ranks {names} look like recordings"
-    return [f"{which} of another program: next to no line is in any other, so that it is not compared"]
+    which = (
+        f"rank {names} looks like a recording"
+        if len(strangers) == 1
+        else f"ranks {names} look like recordings"
+    )
+    return [
+        f"{which} of another program: next to no line is in any other, so that it is not compared"
+    ]

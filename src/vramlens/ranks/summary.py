@@ -1,4 +1,6 @@
-"""The summary of one rank: some kilobytes that are enough to compare it with any number of others."""
+"""The summary of one rank: some kilobytes that are enough to compare it with any number of
+others.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution import Attribution, attribute
-from vramlens.analyses.categories import Category
+from vramlens.analyses.attribution.attribution import Attribution, attribute
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.finding import Place
-from vramlens.analyses.growth import Leak, leaks_of
-from vramlens.analyses.phases import Phase
+from vramlens.analyses.leaks.growth import Leak, leaks_of
+from vramlens.ground.verdict import Verdict
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.trace import NO_STACK, DeviceTrace, Trace
 
@@ -33,7 +36,8 @@ class LineUse:
         total_bytes: of all of them, requested.
         per_step: allocations in the step that has most of them.
         sizes: how many different sizes they have.
-        static: whether most of its bytes were there before the first step ended and stayed to the last.
+        static: whether most of its bytes were there before the first step ended and stayed to the
+            last.
     """
 
     place: Place | None
@@ -61,7 +65,8 @@ class Stray:
     Attributes:
         device: where.
         reserved_bytes: of segments there, the peak.
-        process_bytes: all that this process has there, contexts included; None where no driver was asked.
+        process_bytes: all that this process has there, contexts included; None where no driver was
+            asked.
         place: the line that asked for it; None where it is older than the recording.
         hints: what that line's stack went through.
     """
@@ -75,9 +80,11 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Memory that grows with every step: a leak's verdict, line, bytes a step and so far, steps, and what to do."""
+    """Memory that grows with every step: a leak's verdict, line, bytes a step and so far, steps,
+    and what to do.
+    """
 
-    verdict: str
+    verdict: Verdict
     place: Place | None
     bytes_per_step: int
     bytes: int
@@ -87,7 +94,9 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The request that failed on a rank: when (microseconds since the epoch), in which step, for how much, where."""
+    """The request that failed on a rank: when (microseconds since the epoch), in which step, for
+    how much, where.
+    """
 
     time_us: int
     step: int | None
@@ -105,18 +114,21 @@ class RankSummary:
         source: the recording.
         device: the device that it works on.
         host, pid, world_size: from the recording; None where it does not say.
-        groups: the process groups it was in: what each is called, and its ranks as spans (first, count, step).
-        peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: of its device, over the whole run.
+        groups: the process groups it was in: what each is called, and its ranks as spans (first,
+        count, step). peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: of its
+        device, over the whole run.
         before_bytes: requested bytes that were there before the recording began.
         total_bytes: of the device; None where the recording does not say.
         step_peaks: the highest requested bytes in each step.
         lines: what each line held, the largest first; those beyond the first 400 are left out.
         strays: memory on other devices.
         leaks: what grew with every step.
-        ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if it was not asked.
+        ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
+            it was not asked.
         failure: the last request that failed; None if none did.
-        ended: why the recording was written (``Meta.trigger``: error, sigterm, exit, ...), and when, in microseconds
-            since the epoch by its machine's clock; None where it does not say.
+        ended: why the recording was written (``Meta.trigger``: error, sigterm, exit, ...), and
+            when, in microseconds since the epoch by its machine's clock; None where it does not
+            say.
         ending: how the program ended, in one line (``Meta.ending``).
         missing: what the recording does not hold.
     """
@@ -144,7 +156,9 @@ class RankSummary:
     missing: tuple[str, ...]
 
 
-def summarise(trace: Trace, rank: int, device: int | None = None, view: Attribution | None = None) -> RankSummary:
+def summarise(
+    trace: Trace, rank: int, device: int | None = None, view: Attribution | None = None
+) -> RankSummary:
     """The summary of a rank's recording.
 
     Args:
@@ -166,7 +180,9 @@ def summarise(trace: Trace, rank: int, device: int | None = None, view: Attribut
         host=None if meta is None else meta.host,
         pid=None if meta is None else meta.pid,
         world_size=None if meta is None else meta.world_size,
-        groups=() if meta is None else tuple((one.description, one.spans) for one in meta.groups if one.description),
+        groups=()
+        if meta is None
+        else tuple((one.description, one.spans) for one in meta.groups if one.description),
         peak_requested_bytes=0 if own is None else own.requested.peak_bytes,
         peak_allocated_bytes=0 if own is None else own.allocated.peak_bytes,
         peak_reserved_bytes=0 if own is None else own.reserved.peak_bytes,
@@ -178,7 +194,9 @@ def summarise(trace: Trace, rank: int, device: int | None = None, view: Attribut
         leaks=() if view is None else tuple(_growth(leak) for leak in leaks_of(view)),
         ledger=_ledger(trace, index),
         failure=None if view is None else _failure(view),
-        ended=None if meta is None or not meta.trigger or meta.written_us is None else (meta.trigger, meta.written_us),
+        ended=None
+        if meta is None or not meta.trigger or meta.written_us is None
+        else (meta.trigger, meta.written_us),
         ending=None if meta is None else meta.ending,
         missing=trace.missing,
     )
@@ -209,7 +227,9 @@ def _lines(view: Attribution) -> tuple[LineUse, ...]:
     frames = np.unique(frame)
     places = [view.place(int(each)) for each in frames.tolist()]
     numbers = {place: i for i, place in enumerate(dict.fromkeys(places))}
-    number = np.array([numbers[place] for place in places], np.int64)[np.searchsorted(frames, frame)]
+    number = np.array([numbers[place] for place in places], np.int64)[
+        np.searchsorted(frames, frame)
+    ]
     _, first, key = np.unique(number << 20 | hint, return_index=True, return_inverse=True)
     key = key.reshape(-1)
     count = len(first)
@@ -224,7 +244,10 @@ def _lines(view: Attribution) -> tuple[LineUse, ...]:
     static = np.bincount(key, weights=np.where(stays, sizes, 0), minlength=count)
     peak = _own_peaks(view.device, key, count)
     per_step, kinds = _per_step(view, key, count), _different(key, sizes, count)
-    category, phase = _most(key, view.categories.category, sizes, count), _most(key, view.phases.phase, sizes, count)
+    category, phase = (
+        _most(key, view.categories.category, sizes, count),
+        _most(key, view.phases.phase, sizes, count),
+    )
 
     largest = np.argsort(-peak, kind="stable")[:_MOST_LINES]
     return tuple(
@@ -245,20 +268,27 @@ def _lines(view: Attribution) -> tuple[LineUse, ...]:
     )
 
 
-def _bytes_at(device: DeviceTrace, key: NDArray[np.int64], count: int, event: int) -> NDArray[np.int64]:
+def _bytes_at(
+    device: DeviceTrace, key: NDArray[np.int64], count: int, event: int
+) -> NDArray[np.int64]:
     rows = device.allocations.alive_after(event)
-    return np.bincount(key[rows], weights=device.allocations.requested_bytes[rows], minlength=count).astype(np.int64)
+    return np.bincount(
+        key[rows], weights=device.allocations.requested_bytes[rows], minlength=count
+    ).astype(np.int64)
 
 
 def _own_peaks(device: DeviceTrace, key: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """The most bytes of each key that were alive at once."""
     allocations = device.allocations
-    # A death comes before a birth at the same event: an event is one or the other of different allocations.
+    # A death comes before a birth at the same event: an event is one or the other of different
+    #     allocations.
     when = np.concatenate((allocations.born * 2 + 1, allocations.died * 2))
     keys = np.concatenate((key, key))
     change = np.concatenate((allocations.requested_bytes, -allocations.requested_bytes))
     order = np.lexsort((when, keys))
-    running = np.cumsum(change[order])  # each key's changes sum to nothing, so the next one starts at zero again
+    running = np.cumsum(
+        change[order]
+    )  # each key's changes sum to nothing, so the next one starts at zero again
     starts = np.searchsorted(keys[order], np.arange(count))
     return np.asarray(np.maximum.reduceat(running, starts), np.int64)
 
@@ -286,7 +316,9 @@ def _different(key: NDArray[np.int64], sizes: NDArray[np.int64], count: int) -> 
     return np.bincount(keys[new], minlength=count)
 
 
-def _most(key: NDArray[np.int64], kind: NDArray[np.integer], sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def _most(
+    key: NDArray[np.int64], kind: NDArray[np.integer], sizes: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
     """The kind that most bytes of each key have."""
     table = np.zeros((count, int(kind.max()) + 1), np.int64)
     np.add.at(table, (key, kind), sizes)

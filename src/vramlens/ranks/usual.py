@@ -13,18 +13,24 @@ from vramlens.ranks.summary import LineUse, RankSummary
 
 
 def lower_median(values: Iterable[int]) -> int:
-    """The median; of an even number of values the lower one of the middle, so that half of the ranks may be odd."""
+    """The median; of an even number of values the lower one of the middle, so that half of the
+    ranks may be odd.
+    """
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else 0
 
 
 class Usual:
-    """What is usual among some ranks: the median peak and its spread, and the median of each line."""
+    """What is usual among some ranks: the median peak and its spread, and the median of each
+    line.
+    """
 
     def __init__(self, ranks: Sequence[RankSummary]) -> None:
         self.ranks = ranks
         self.peak_bytes = lower_median(one.peak_requested_bytes for one in ranks)
-        self.spread_bytes = lower_median(abs(one.peak_requested_bytes - self.peak_bytes) for one in ranks)
+        self.spread_bytes = lower_median(
+            abs(one.peak_requested_bytes - self.peak_bytes) for one in ranks
+        )
         by_line: dict[tuple[Place | None, Hint], list[LineUse]] = defaultdict(list)
         for one in ranks:
             for line in one.lines:
@@ -40,7 +46,9 @@ class Usual:
                 usual = sorted(found, key=lambda each: each.peak_bytes)[place]
                 self._lines[key] = usual
                 away = [abs(each.peak_bytes - usual.peak_bytes) for each in found]
-                self._spreads[key] = lower_median(away + [usual.peak_bytes] * (len(ranks) - len(found)))
+                self._spreads[key] = lower_median(
+                    away + [usual.peak_bytes] * (len(ranks) - len(found))
+                )
 
     def line(self, own: LineUse) -> LineUse | None:
         """The same line on a typical rank; None where most have none."""
@@ -56,7 +64,9 @@ class Usual:
         return self._at_peak.get((own.place, own.hints), 0)
 
     def line_spread(self, own: LineUse) -> int:
-        """How far the same line is from the usual on a typical rank, in bytes; 0 where most have none."""
+        """How far the same line is from the usual on a typical rank, in bytes; 0 where most have
+        none.
+        """
         return self._spreads.get((own.place, own.hints), 0)
 
     @cached_property
@@ -83,7 +93,9 @@ class Usual:
 
     @cached_property
     def ledger(self) -> dict[str, int]:
-        """The median of each kind of the ledger, of the ranks whose driver was asked; empty where none was."""
+        """The median of each kind of the ledger, of the ranks whose driver was asked; empty
+        where none was.
+        """
         ledgers = [dict(one.ledger) for one in self.ranks if one.ledger]
         kinds = {kind for one in ledgers for kind in one}
         return {kind: lower_median(one.get(kind, 0) for one in ledgers) for kind in kinds}

@@ -29,7 +29,8 @@ def broken(words: str) -> bytes:
     letters = [rf"(?:(?:{_BREAK})| )" if letter == " " else re.escape(letter) for letter in words]
     pairs = zip(words, letters, words[1:] + " ", strict=True)
     return "".join(
-        one + ("" if " " in (word, following) else f"(?:{_BREAK})?") for word, one, following in pairs
+        one + ("" if " " in (word, following) else f"(?:{_BREAK})?")
+        for word, one, following in pairs
     ).encode()
 
 
@@ -45,7 +46,9 @@ def squash(text: str) -> str:
 
 
 def unbroken(lines: list[str], squashed_end: int) -> tuple[str, int]:
-    """The lines as one text, joined as words demand, and where the first so many characters but spaces end."""
+    """The lines as one text, joined as words demand, and where the first so many characters but
+    spaces end.
+    """
     text = ""
     for line in lines:
         body = line.strip()
@@ -53,7 +56,11 @@ def unbroken(lines: list[str], squashed_end: int) -> tuple[str, int]:
         word = (left[0] if left else "") + (right[0] if right else "")
         together = (
             (word in _VOCABULARY and bool(left and left[0]) and bool(right and right[0]))
-            or bool(re.search(r"[\d.]$", text[-1:]) and re.match(r"\.?\d", body) and not text.endswith(". "))
+            or bool(
+                re.search(r"[\d.]$", text[-1:])
+                and re.match(r"\.?\d", body)
+                and not text.endswith(". ")
+            )
             or text[-1:] in ("=", "/", "#", "_", "-")
             or body[:1] in (".", ",", ";", ")", "=", "/", "#", ":", "_", "-")
         )

@@ -1,4 +1,5 @@
-"""Reading an error file that torchrun's ranks write (TORCHELASTIC_ERROR_FILE, or its log folder's error.json).
+"""Reading an error file that torchrun's ranks write (TORCHELASTIC_ERROR_FILE, or its log folder's
+error.json).
 
 The form is that of torch/distributed/elastic/multiprocessing/errors/error_handler.py.
 """
@@ -18,12 +19,18 @@ from vramlens.trace.stacks import Frame
 _LARGEST_BYTES = 4 << 20
 _LONGEST_MESSAGE = 500
 _MOST_FRAMES = 200
-_FRAME = re.compile(r'^\s*File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,500})$', re.MULTILINE)
+_FRAME = re.compile(
+    r'^\s*File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,500})$', re.MULTILINE
+)
 
 
 def is_error_file(head: bytes) -> bool:
     """Whether a file that begins so may be an error file."""
-    return head.lstrip()[:1] == b"{" and b'"message"' in head and (b'"extraInfo"' in head or b'"errorCode"' in head)
+    return (
+        head.lstrip()[:1] == b"{"
+        and b'"message"' in head
+        and (b'"extraInfo"' in head or b'"errorCode"' in head)
+    )
 
 
 def read_error_file(path: str | os.PathLike[str]) -> RankError:
@@ -52,7 +59,11 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
         raise NotARecording(f"{source.name}: no error file of torchrun: it has no message")
     stack, time = more.get("py_callstack"), more.get("timestamp")
     found = _FRAME.findall(stack) if isinstance(stack, str) else []
-    frames = tuple(Frame(file, int(line), name) for file, line, name in reversed(found[-_MOST_FRAMES:]))
+    frames = tuple(
+        Frame(file, int(line), name) for file, line, name in reversed(found[-_MOST_FRAMES:])
+    )
     message = " ".join(text.split())[:_LONGEST_MESSAGE]
-    seconds = int(time) if isinstance(time, (str, int)) and re.fullmatch(r"\d{1,12}", str(time)) else None
+    seconds = (
+        int(time) if isinstance(time, (str, int)) and re.fullmatch(r"\d{1,12}", str(time)) else None
+    )
     return RankError(source.name, message, seconds, frames, tells_of_another(message))

@@ -1,7 +1,8 @@
-"""Reading a flight record of PyTorch's NCCL backend (``_dump_nccl_trace``, or a dump on time-out), pickle or JSON.
+"""Reading a flight record of PyTorch's NCCL backend (``_dump_nccl_trace``, or a dump on time-out),
+pickle or JSON.
 
-The form is that of torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x. Files come from anywhere: values of a
-wrong type are passed over, and nothing in them is executed.
+The form is that of torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x. Files come from
+anywhere: values of a wrong type are passed over, and nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def is_flight_record(head: bytes) -> bool:
 
 
 def looks_like_flight_record(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a flight record, by its first bytes; standard input and recordings in a zip never are.
+    """Whether a file is a flight record, by its first bytes; standard input and recordings in a zip
+    never are.
 
     Raises:
         InputError: it cannot be read.
@@ -53,16 +55,22 @@ def looks_like_flight_record(path: str | os.PathLike[str]) -> bool:
         return False
     try:
         with open(path, "rb") as file:
-            if file.read(2) == b"PK":  # a recording: to open it is to read all that it says of itself
+            if (
+                file.read(2) == b"PK"
+            ):  # a recording: to open it is to read all that it says of itself
                 return False
     except OSError as error:
         raise InputError(f"{os.fspath(path)}: {(error.strerror or str(error)).lower()}") from None
     with open_source(path) as source:
-        return source.kind in ("pickle", "json") and is_flight_record(source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES])
+        return source.kind in ("pickle", "json") and is_flight_record(
+            source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+        )
 
 
 def _has(head: bytes, key: str) -> bool:
-    """Whether a pickle or a JSON text has a key, as a whole: functions in stacks may contain it in their names."""
+    """Whether a pickle or a JSON text has a key, as a whole: functions in stacks may contain it
+    in their names.
+    """
     name = key.encode()
     size = len(name)
     short, long = b"\x8c" + bytes([size]), b"X" + size.to_bytes(4, "little")
@@ -98,10 +106,18 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
-            raise NotARecording(f"{name}: no flight record of NCCL: neither a pickle nor JSON") from None
-    if not isinstance(value, dict) or not isinstance(value.get("entries", []), list) or not _says_so(value):
+            raise NotARecording(
+                f"{name}: no flight record of NCCL: neither a pickle nor JSON"
+            ) from None
+    if (
+        not isinstance(value, dict)
+        or not isinstance(value.get("entries", []), list)
+        or not _says_so(value)
+    ):
         raise NotARecording(f"{name}: no flight record of NCCL: it has no pg_config and no entries")
-    entries = [entry for entry in value.get("entries", [])[:_MOST_ENTRIES] if isinstance(entry, dict)]
+    entries = [
+        entry for entry in value.get("entries", [])[:_MOST_ENTRIES] if isinstance(entry, dict)
+    ]
     shared = _Shared()
     return FlightRecord(
         source=name,
@@ -141,7 +157,11 @@ def _whole(stream: BinaryIO, name: str) -> bytes:
 
 
 def _says_so(value: dict[Any, Any]) -> bool:
-    return "pg_config" in value or "nccl_comm_state" in value or ("entries" in value and "version" in value)
+    return (
+        "pg_config" in value
+        or "nccl_comm_state" in value
+        or ("entries" in value and "version" in value)
+    )
 
 
 def _groups(value: object, shared: _Shared) -> dict[str, FlightGroup]:
@@ -149,7 +169,9 @@ def _groups(value: object, shared: _Shared) -> dict[str, FlightGroup]:
     for key, entry in list(as_dict(value).items())[:_MOST_GROUPS]:
         one = as_dict(entry)
         ranks = shared.once(_ranks, one.get("ranks"))
-        found[_text(key)] = FlightGroup(_text(one.get("name")) or _text(key), _text(one.get("desc")), ranks)
+        found[_text(key)] = FlightGroup(
+            _text(one.get("name")) or _text(key), _text(one.get("desc")), ranks
+        )
     return found
 
 
@@ -157,7 +179,9 @@ def _ranks(value: object, _shared: _Shared) -> tuple[int, ...]:
     """A text such as "[0, 1]" in PyTorch's own, a list elsewhere."""
     if isinstance(value, str):
         value = [int(digits) for digits in re.findall(r"\d{1,9}", value[:_LONGEST_RANKS])]
-    return tuple(rank for rank in as_list(value)[:MOST_RANKS] if as_number(rank, MOST_RANKS) is not None)
+    return tuple(
+        rank for rank in as_list(value)[:MOST_RANKS] if as_number(rank, MOST_RANKS) is not None
+    )
 
 
 def _collective(entry: dict[Any, Any], shared: _Shared) -> Collective:
@@ -165,10 +189,13 @@ def _collective(entry: dict[Any, Any], shared: _Shared) -> Collective:
     p2p = entry.get("is_p2p") is True
     seq = _number(entry.get("p2p_seq_id" if p2p else "collective_seq_id"))
     return Collective(
-        group=_text(group[0]) if group else _text(entry.get("pg_id")) or str(_number(entry.get("pg_id")) or 0),
+        group=_text(group[0])
+        if group
+        else _text(entry.get("pg_id")) or str(_number(entry.get("pg_id")) or 0),
         description=_text(group[1]) if len(group) > 1 else "",
         seq=seq if seq is not None else _number(entry.get("record_id")) or 0,
-        name=_text(entry.get("profiling_name")).partition(":")[2] or _text(entry.get("profiling_name")),
+        name=_text(entry.get("profiling_name")).partition(":")[2]
+        or _text(entry.get("profiling_name")),
         is_p2p=p2p,
         state=_text(entry.get("state")) or "unknown",
         input_sizes=shared.once(_shapes, entry.get("input_sizes")),
@@ -187,7 +214,9 @@ def _shapes(value: object, shared: _Shared) -> tuple[tuple[int, ...], ...]:
 
 
 def _shape(value: object, _shared: _Shared) -> tuple[int, ...]:
-    return tuple(size for each in as_list(value)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None)
+    return tuple(
+        size for each in as_list(value)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None
+    )
 
 
 def _texts(value: object, _shared: _Shared) -> tuple[str, ...]:
@@ -195,11 +224,17 @@ def _texts(value: object, _shared: _Shared) -> tuple[str, ...]:
 
 
 def _frames(value: object, shared: _Shared) -> tuple[Frame, ...]:
-    return tuple(shared.once(_frame, each) for each in as_list(value)[:_MOST_FRAMES] if isinstance(each, dict))
+    return tuple(
+        shared.once(_frame, each)
+        for each in as_list(value)[:_MOST_FRAMES]
+        if isinstance(each, dict)
+    )
 
 
 def _frame(entry: dict[Any, Any], _shared: _Shared) -> Frame:
-    return Frame(_text(entry.get("filename")), _number(entry.get("line")) or 0, _text(entry.get("name")))
+    return Frame(
+        _text(entry.get("filename")), _number(entry.get("line")) or 0, _text(entry.get("name"))
+    )
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,6 @@
-"""What a JSON text would take as Python objects, told before it is read: ``[]`` has two bytes, its list 56 and more."""
+"""What a JSON text would take as Python objects, told before it is read: ``[]`` has two bytes,
+its list 56 and more.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,13 @@ def refuse_costly(text: bytes) -> None:
     Raises:
         ValueError: they would take more.
     """
-    cost = len(text) + _DICT_BYTES * text.count(b"{") + _LIST_BYTES * text.count(b"[") + _ITEM_BYTES * text.count(b",")
+    cost = (
+        len(text)
+        + _DICT_BYTES * text.count(b"{")
+        + _LIST_BYTES * text.count(b"[")
+        + _ITEM_BYTES * text.count(b",")
+    )
     if cost > _ALWAYS_ALLOWED_BYTES + _TIMES_THE_TEXT * len(text):
-        raise ValueError(f"it would take {cost / 1e6:,.0f} MB, more than {len(text):,} bytes of a real one do")
+        raise ValueError(
+            f"it would take {cost / 1e6:,.0f} MB, more than {len(text):,} bytes of a real one do"
+        )

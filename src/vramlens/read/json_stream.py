@@ -1,4 +1,6 @@
-"""JSON piece by piece: values one after the other from a stream, of which only a window is ever in memory."""
+"""JSON piece by piece: values one after the other from a stream, of which only a window is ever
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _BLOCK = 1 << 22
 LARGEST_VALUE = 1 << 22
 """Characters of one value: a profiler's events have hundreds, its facts thousands."""
 _LONGEST_WORD = 64
-"""Characters by which it is certain that a word that JSON has not (``inf``) is none that the window cuts."""
+"""Characters by which it is certain that a word that JSON has not (``inf``) is none that the
+window cuts.
+"""
 _IN_NUMBERS = ("", *"0123456789.eE+-")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BETWEEN = re.compile(r"[ \t\n\r]*,?[ \t\n\r]*")
@@ -94,14 +98,23 @@ class JsonStream:
             size = len(self.text) - self.at
             try:
                 found, end = self._scan(self.text, self.at)
-            except (ValueError, StopIteration) as error:  # ValueError: also a number with too many digits
+            except (
+                ValueError,
+                StopIteration,
+            ) as error:  # ValueError: also a number with too many digits
                 if self.ended or self._is_certain(error):
-                    raise Malformed(str(error), ended=self.ended and not self._is_certain(error)) from None
+                    raise Malformed(
+                        str(error), ended=self.ended and not self._is_certain(error)
+                    ) from None
             except RecursionError:
                 raise UnsafeInput("JSON nested too deeply") from None
             else:
-                # A number may go on: 12 is also the beginning of 123 and of 12.5, which begins with 12.
-                whole = isinstance(found, (dict, list, str)) or self.text[end : end + 1] not in _IN_NUMBERS
+                # A number may go on: 12 is also the beginning of 123 and of 12.5, which begins with
+                #     12.
+                whole = (
+                    isinstance(found, (dict, list, str))
+                    or self.text[end : end + 1] not in _IN_NUMBERS
+                )
                 if whole or self.ended:
                     self.at = end
                     return found
@@ -116,7 +129,8 @@ class JsonStream:
         return not cut and "Unterminated" not in str(error)
 
     def members(self) -> Iterator[str]:
-        """The keys of the object that begins here; the caller reads each one's value before the next.
+        """The keys of the object that begins here; the caller reads each one's value before the
+        next.
 
         Raises:
             Malformed: it is no object, or not a whole one.

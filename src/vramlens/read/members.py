@@ -1,7 +1,8 @@
 """What a ``.vram`` file holds beside the snapshot: facts, tensors' names, ledgers, samples, owners.
 
-Each part is optional and may be damaged or made by somebody else: it is read within bounds, values of a wrong type are
-passed over, and what cannot be read is said in one sentence. None of it can keep the snapshot from being read.
+Each part is optional and may be damaged or made by somebody else: it is read within bounds, values
+of a wrong type are passed over, and what cannot be read is said in one sentence. None of it can
+keep the snapshot from being read.
 """
 
 from __future__ import annotations
@@ -67,7 +68,18 @@ _LOST = {
 _MOST_OWNERS = 2_000
 _MOST_LINKS = 64
 _CLASSES = frozenset(
-    {"graph", "container", "cycle", "autograd_cycle", "hook", "exception", "cache", "closure", "thread", "stream"}
+    {
+        "graph",
+        "container",
+        "cycle",
+        "autograd_cycle",
+        "hook",
+        "exception",
+        "cache",
+        "closure",
+        "thread",
+        "stream",
+    }
     | {"pool", "context", "pinned", "external", "other"}
 )
 _VERDICTS = ("proven", "likely", "possible", "not a problem")
@@ -81,7 +93,8 @@ class Members:
     Attributes:
         meta, names, ledgers, samples, owners: None where the file has none that can be read.
         totals: each device's memory, where the file says it.
-        start_state: the pickle of the segments when recording began, unread; empty where there is none within bounds.
+        start_state: the pickle of the segments when recording began, unread; empty where there is
+            none within bounds.
         present: the names of all known parts that the file has.
         missing: what could not be read, one sentence each.
     """
@@ -103,7 +116,11 @@ def read_members(archive: zipfile.ZipFile, size_bytes: int) -> Members:
     Args:
         size_bytes: of the file, for what its parts may expand to.
     """
-    listed = {name: archive.getinfo(name) for name in (*_LOST, "start.pickle") if name in archive.NameToInfo}
+    listed = {
+        name: archive.getinfo(name)
+        for name in (*_LOST, "start.pickle")
+        if name in archive.NameToInfo
+    }
     missing: list[str] = []
 
     def read(name: str, make: Callable[[Any, list[str]], _Read]) -> _Read | None:
@@ -111,7 +128,9 @@ def read_members(archive: zipfile.ZipFile, size_bytes: int) -> Members:
             return None
         try:
             return make(_json(archive, listed[name], size_bytes), missing)
-        except Exception as error:  # zip, deflate and JSON raise a dozen kinds; an optional part must not matter
+        except (
+            Exception
+        ) as error:  # zip, deflate and JSON raise a dozen kinds; an optional part must not matter
             reason = str(error).split("\n", 1)[0][:100] or type(error).__name__
             missing.append(f"{_LOST[name]}: {name} cannot be read ({reason})")
             return None
@@ -130,8 +149,12 @@ def read_members(archive: zipfile.ZipFile, size_bytes: int) -> Members:
     )
 
 
-def _start_state(archive: zipfile.ZipFile, listed: Mapping[str, zipfile.ZipInfo], size_bytes: int) -> bytes:
-    """The state when recording began; empty where it is missing, damaged or out of proportion: it only helps."""
+def _start_state(
+    archive: zipfile.ZipFile, listed: Mapping[str, zipfile.ZipInfo], size_bytes: int
+) -> bytes:
+    """The state when recording began; empty where it is missing, damaged or out of proportion:
+    it only helps.
+    """
     info = listed.get("start.pickle")
     if info is None or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return b""
@@ -155,7 +178,9 @@ def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> d
 
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError("it is compressed in a way that vramlens does not use")
-    limit = min(_LARGEST_BYTES[info.filename], max(_ALWAYS_ALLOWED_BYTES, EXPANDS_TIMES * size_bytes))
+    limit = min(
+        _LARGEST_BYTES[info.filename], max(_ALWAYS_ALLOWED_BYTES, EXPANDS_TIMES * size_bytes)
+    )
     with archive.open(info) as member:
         data = member.read(limit + 1)
     count_expanded(len(data))
@@ -190,18 +215,38 @@ def _address(value: object) -> int | None:
 def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, int]]:
     """What the recording says about itself, and each device's memory."""
     devices = {device: _device(entry) for device, entry in _by_device(value.get("devices"))}
-    totals = {device: entry.total_bytes for device, entry in devices.items() if entry.total_bytes is not None}
-    totals |= {device: size for device, total in _by_device(value.get("total_bytes")) if (size := as_size(total))}
+    totals = {
+        device: entry.total_bytes
+        for device, entry in devices.items()
+        if entry.total_bytes is not None
+    }
+    totals |= {
+        device: size
+        for device, total in _by_device(value.get("total_bytes"))
+        if (size := as_size(total))
+    }
     failure = value.get("oom")
     meta = Meta(
         **{name: as_text(value.get(name)) for name in _TEXTS},  # type: ignore[arg-type]
         **{name: as_number(value.get(name)) for name in _NUMBERS},  # type: ignore[arg-type]
         **{name: as_number(value.get(name), MOST_RANKS) for name in _RANKS},  # type: ignore[arg-type]
-        command=tuple(word for each in as_list(value.get("command"))[:1000] if (word := as_text(each)) is not None),
+        command=tuple(
+            word
+            for each in as_list(value.get("command"))[:1000]
+            if (word := as_text(each)) is not None
+        ),
         groups=group_metas(value.get("groups")),
         devices=devices,
-        environment={key: text for key, each in as_dict(value.get("settings")).items() if (text := as_text(each))},
-        wrapped={device: entry for device, entry in _by_device(value.get("wrapped")) if isinstance(entry, bool)},
+        environment={
+            key: text
+            for key, each in as_dict(value.get("settings")).items()
+            if (text := as_text(each))
+        },
+        wrapped={
+            device: entry
+            for device, entry in _by_device(value.get("wrapped"))
+            if isinstance(entry, bool)
+        },
         module_marks=value.get("module_marks") is True,
         failure=_failure(failure) if isinstance(failure, dict) else None,
         started_us=as_number(value.get("started_us"), _LATEST_US),
@@ -211,7 +256,18 @@ def _meta(value: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, i
     return meta, totals
 
 
-_TEXTS = ("vramlens", "torch", "cuda", "driver", "python", "platform", "trigger", "ending", "host", "device_name")
+_TEXTS = (
+    "vramlens",
+    "torch",
+    "cuda",
+    "driver",
+    "python",
+    "platform",
+    "trigger",
+    "ending",
+    "host",
+    "device_name",
+)
 _NUMBERS = ("pid", "max_events", "step")
 _RANKS = ("rank", "local_rank", "world_size")
 
@@ -244,13 +300,25 @@ def _names(value: dict[str, Any], _missing: list[str]) -> TensorNames:
     kinds = {kind.name.lower(): kind.value for kind in TensorKind}
     for each in as_list(value.get("tensors")):
         entry = as_dict(each)
-        device, address = as_number(entry.get("device"), MOST_DEVICES), _address(entry.get("address"))
+        device, address = (
+            as_number(entry.get("device"), MOST_DEVICES),
+            _address(entry.get("address")),
+        )
         size, name = as_size(entry.get("bytes")), as_text(entry.get("name"))
         if device is None or address is None or size is None or not name:
             continue
         kind, time_us = entry.get("kind"), as_number(entry.get("time_us"), _LATEST_US)
         moment = AT_THE_END if time_us is None else time_us
-        rows.append((device, address, size, kinds.get(kind, 0) if isinstance(kind, str) else 0, moment, name))
+        rows.append(
+            (
+                device,
+                address,
+                size,
+                kinds.get(kind, 0) if isinstance(kind, str) else 0,
+                moment,
+                name,
+            )
+        )
     device_, address_, size_, kind_, time_, name_ = zip(*rows, strict=True) if rows else ((),) * 6
     return TensorNames(
         device=np.array(device_, np.int32),
@@ -278,7 +346,11 @@ def _ledgers(value: dict[str, Any], missing: list[str]) -> Ledgers:
             else:
                 found[moment][device] = ledger
         figures = list(as_dict(entry.get("host")).items())[:_MOST_PARTS]
-        host[moment] = {name[:LONGEST_TEXT]: size for name, each in figures if (size := as_number(each)) is not None}
+        host[moment] = {
+            name[:LONGEST_TEXT]: size
+            for name, each in figures
+            if (size := as_number(each)) is not None
+        }
     return Ledgers(start=found["start"], peak=found["peak"], end=found["end"], host=host)
 
 
@@ -300,11 +372,21 @@ def _ledger(entry: dict[str, Any]) -> DeviceLedger | None:
 
 
 _REQUIRED = ("time_us", "device", "allocated_bytes")
-_SAMPLED = ("time_us", "step", "device", "allocated_bytes", "reserved_bytes", "free_bytes", "host_rss_bytes")
+_SAMPLED = (
+    "time_us",
+    "step",
+    "device",
+    "allocated_bytes",
+    "reserved_bytes",
+    "free_bytes",
+    "host_rss_bytes",
+)
 
 
 def _samples(value: dict[str, Any], _missing: list[str]) -> Samples:
-    """The samples, in order of time; rows without a time, a device or allocated bytes are passed over."""
+    """The samples, in order of time; rows without a time, a device or allocated bytes are passed
+    over.
+    """
     columns = [name if isinstance(name, str) else "" for name in as_list(value.get("columns"))]
     place = {name: columns.index(name) for name in _SAMPLED if name in columns}
     rows: list[list[int]] = []
@@ -323,14 +405,18 @@ def _samples(value: dict[str, Any], _missing: list[str]) -> Samples:
                 rows.append(numbers)
     table = np.array(rows, np.int64).reshape(-1, len(_SAMPLED))
     table = table[np.argsort(table[:, 0], kind="stable")]
-    return Samples(as_fraction(value.get("interval_s")), *(table[:, i] for i in range(len(_SAMPLED))))
+    return Samples(
+        as_fraction(value.get("interval_s")), *(table[:, i] for i in range(len(_SAMPLED)))
+    )
 
 
 _STORED = ("device", "address", "bytes", "owner")
 
 
 def _owners(value: dict[str, Any], _missing: list[str]) -> Owners:
-    """What kept memory when the program was searched; storages without an address or a size are passed over."""
+    """What kept memory when the program was searched; storages without an address or a size are
+    passed over.
+    """
     owners = tuple(_kept_by(as_dict(each)) for each in as_list(value.get("owners"))[:_MOST_OWNERS])
     stored = as_dict(value.get("storages"))
     columns = [name if isinstance(name, str) else "" for name in as_list(stored.get("columns"))]
@@ -350,7 +436,9 @@ def _owners(value: dict[str, Any], _missing: list[str]) -> Owners:
     return Owners(
         time_us=as_number(value.get("time_us"), _LATEST_US),
         complete=value.get("complete") is True,
-        skipped=tuple(text for each in as_list(value.get("skipped"))[:_MOST_PARTS] if (text := as_text(each))),
+        skipped=tuple(
+            text for each in as_list(value.get("skipped"))[:_MOST_PARTS] if (text := as_text(each))
+        ),
         owners=owners,
         device=np.array(device_, np.int32),
         address=np.array(address_, np.uint64),
@@ -367,9 +455,15 @@ def _kept_by(entry: dict[str, Any]) -> KeptBy:
         file=as_text(entry.get("file")) or "",
         line=as_number(entry.get("line"), 1 << 31) or 0,
         function=as_text(entry.get("function")) or "",
-        chain=tuple(text for each in as_list(entry.get("chain"))[:_MOST_LINKS] if (text := as_text(each, 200))),
+        chain=tuple(
+            text
+            for each in as_list(entry.get("chain"))[:_MOST_LINKS]
+            if (text := as_text(each, 200))
+        ),
         leak_class=kind if isinstance(kind, str) and kind in _CLASSES else None,
         verdict=verdict if verdict in _VERDICTS else None,
         fix=as_text(entry.get("fix")),
-        fix_share=min(1.0, share) if (share := as_fraction(entry.get("fix_share"))) is not None else 1.0,
+        fix_share=min(1.0, share)
+        if (share := as_fraction(entry.get("fix_share"))) is not None
+        else 1.0,
     )

@@ -1,7 +1,9 @@
-"""The traceback above an out-of-memory error in a log: the innermost line in it that is the user's own.
+"""The traceback above an out-of-memory error in a log: the innermost line in it that is the user's
+own.
 
-Python's own tracebacks, a notebook's (IPython, Colab) and rich's boxes are known, each rank's apart from the others',
-behind whatever a launcher or a logger puts before their lines. Only lines near a traceback are looked at, each once
+Python's own tracebacks, a notebook's (IPython, Colab) and rich's boxes are known, each rank's apart
+from the others', behind whatever a launcher or a logger puts before their lines. Only lines near a
+traceback are looked at, each once
 and no more of it than ``_LONGEST_LINE``: time is linear in the log, and memory is bounded.
 """
 
@@ -21,7 +23,9 @@ _LINES_AFTER_END = 40  # in which a second traceback says that it is chained to 
 _SILENCE = 10_000  # lines of all streams without one of its own: the same
 
 _HEAD = b"Traceback (most recent call last)"
-_STREAM = re.compile(rb"\[(?:rank|default)[ :]?\d{1,7}\]|^\d{1,7}(?=: )|^\(\w[^()]{0,100}?\bpid=\d{1,10}\b")
+_STREAM = re.compile(
+    rb"\[(?:rank|default)[ :]?\d{1,7}\]|^\d{1,7}(?=: )|^\(\w[^()]{0,100}?\bpid=\d{1,10}\b"
+)
 _STREAM_PREFIX = re.compile(r"(?:\[(?:rank|default)[ :]?\d{1,7}\]:?[ \t]?|\d{1,7}: ){1,3}")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
@@ -29,7 +33,9 @@ _PYTHON = re.compile(r'( *)File "([^"]{1,1500})", line (\d{1,9}), in (.{1,300})'
 _CELL = re.compile(r"((?:Cell|Input) In ?\[\d{1,7}\])(?:, line (\d{1,9}))?(?:, in (.{1,300}))?$")
 _ARROW = re.compile(r"-{1,12}> ?(\d{1,9})\b")
 _BOXED = re.compile(r"(.{1,1500}):(\d{1,9}) in(?: (.{1,300}))?$")
-_SCRIPT = re.compile(r"[/\\](?:bin|Scripts)[/\\][^/\\.]{1,100}(?:\.exe)?$")  # what pip installs to start a package
+_SCRIPT = re.compile(
+    r"[/\\](?:bin|Scripts)[/\\][^/\\.]{1,100}(?:\.exe)?$"
+)  # what pip installs to start a package
 # Lines of a notebook's traceback that have no indent and are no end.
 _WITHIN = re.compile(r"\d{1,9} frames$|\d{1,9}(?:\s|$)|-{10}|\.\.\.")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -48,7 +54,8 @@ class _Traceback:
         frame: the innermost line of the user's so far.
         origin: the user's line of the failure that this traceback is chained to.
         told: which of the two a message was given.
-        waiting: a notebook's frame, file and function, whose line number stands at the arrow below it.
+        waiting: a notebook's frame, file and function, whose line number stands at the arrow below
+            it.
         lines_left: how many more lines of its stream are looked at.
         heard: the number of its last line, among those of all streams.
     """
@@ -73,16 +80,24 @@ class _Traceback:
             self.goes_on = self.goes_on and self.lines_left > _LINES_AFTER_END - _LINES_OF_TEXT
             return
         line = text.strip()
-        if line.startswith("ray.exceptions.RayTaskError("):  # the worker's own frames follow, under no other header
+        if line.startswith(
+            "ray.exceptions.RayTaskError("
+        ):  # the worker's own frames follow, under no other header
             self.frame = None
             return
-        is_part = not line or {"python": self._python, "notebook": self._notebook, "box": self._box}[self.kind](text)
+        is_part = not line or {
+            "python": self._python,
+            "notebook": self._notebook,
+            "box": self._box,
+        }[self.kind](text)
         if not is_part:
             self.has_ended, self.lines_left = True, _LINES_AFTER_END
             self.goes_on = _GOES_ON.match(line) is not None
 
     def _python(self, text: str) -> bool:
-        text = f"  {text[2:]}" if text.startswith("> File") else text  # loguru's mark of the frame that caught it
+        text = (
+            f"  {text[2:]}" if text.startswith("> File") else text
+        )  # loguru's mark of the frame that caught it
         if found := _PYTHON.match(text):
             self.base = max(0, len(found[1]) - 2)
             self._note(found[2], found[3], found[4])
@@ -104,7 +119,10 @@ class _Traceback:
             file, _, number = place.rpartition(":")
         else:  # ~/train.py in step(model, batch); Colab makes the file a link
             file, _, function = line.partition(" in ")
-            file, number = file[1 : file.find("](")] if file.startswith("[") and "](" in file else file, ""
+            file, number = (
+                file[1 : file.find("](")] if file.startswith("[") and "](" in file else file,
+                "",
+            )
             if not function or not file.endswith((".py", ">")):
                 return False
         function = re.split(r"(?<!^)\(", function, maxsplit=1)[0]
@@ -123,12 +141,19 @@ class _Traceback:
         if found := _BOXED.match(inside[1:]):
             self._note(found[1], found[2], found[3] or "")
         elif inside[1] in "/~\\" and is_user_file(inside[1:]):
-            self.frame = None  # a path broken over lines: which line of the user's comes last is not known
+            self.frame = (
+                None  # a path broken over lines: which line of the user's comes last is not known
+            )
         return True
 
     def _note(self, file: str, number: str, function: str) -> None:
         self.lines_left = _LINES_AFTER_FRAME
-        if number.isascii() and number.isdigit() and is_user_file(file) and not _SCRIPT.search(file):
+        if (
+            number.isascii()
+            and number.isdigit()
+            and is_user_file(file)
+            and not _SCRIPT.search(file)
+        ):
             self.frame = Frame(file, int(number[:9]), function.strip()[:_LONGEST_NAME])
 
 
@@ -153,14 +178,19 @@ class Tracebacks:
             start = stop + 1
 
     def frame_of(self, before: bytes) -> Frame | None:
-        """The user's line of a failure whose message stands on the next line, after ``before``; None if not known."""
+        """The user's line of a failure whose message stands on the next line, after ``before``;
+        None if not known.
+        """
         if not self._streams or len(before) >= _LONGEST_LINE:
             return None
         before = ANSI.sub(b"", before)
         traceback = self._streams.get(_stream_of(before))
         if traceback is None or _HEAD in before or (traceback.has_ended and not traceback.goes_on):
             return None
-        if not traceback.has_ended and _indent(_text(before + b"x", traceback.prefix)) > traceback.base:
+        if (
+            not traceback.has_ended
+            and _indent(_text(before + b"x", traceback.prefix)) > traceback.base
+        ):
             return None  # a line of source code that quotes the message
         traceback.told = traceback.origin or traceback.frame
         return traceback.told
@@ -179,14 +209,20 @@ class Tracebacks:
             if traceback.lines_left <= 0:
                 del self._streams[key]
         if self._lines % _SILENCE == 0:
-            self._streams = {key: it for key, it in self._streams.items() if it.heard > self._lines - _SILENCE}
+            self._streams = {
+                key: it for key, it in self._streams.items() if it.heard > self._lines - _SILENCE
+            }
 
     def _begin(self, key: bytes, line: bytes, before: _Traceback | None) -> None:
         prefix, _, after = line.partition(_HEAD)
         kind = "python" if after.startswith(b":") else "notebook"
         kind = "box" if prefix.decode("utf-8", "replace").lstrip()[:1] in ("╭", "┏") else kind
-        begun = _Traceback(prefix.translate(_DIGITS) if kind == "python" else b"", kind, heard=self._lines)
-        begun.origin = (before.told or before.origin) if before is not None and before.is_chained else None
+        begun = _Traceback(
+            prefix.translate(_DIGITS) if kind == "python" else b"", kind, heard=self._lines
+        )
+        begun.origin = (
+            (before.told or before.origin) if before is not None and before.is_chained else None
+        )
         self._streams.pop(key, None)
         self._streams[key] = begun
         if len(self._streams) > _MOST_STREAMS:
@@ -194,12 +230,16 @@ class Tracebacks:
 
 
 def _stream_of(line: bytes) -> bytes:
-    """What tells the lines of one process from those of others: its rank or pid, as launchers put it before them."""
+    """What tells the lines of one process from those of others: its rank or pid, as launchers
+    put it before them.
+    """
     return b" ".join(_STREAM.findall(line[:_LONGEST_NAME]))
 
 
 def _text(line: bytes, prefix: bytes) -> str:
-    """A line without what its traceback has before each line, or without its rank; with its indent."""
+    """A line without what its traceback has before each line, or without its rank; with its
+    indent.
+    """
     if prefix and line[: len(prefix)].translate(_DIGITS) == prefix:
         return line[len(prefix) :].decode("utf-8", "replace")
     text = line.decode("utf-8", "replace")

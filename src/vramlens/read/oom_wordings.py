@@ -2,11 +2,13 @@
 
 They are those of PyTorch 1.0 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp``,
 ``c10/cuda/CUDAMallocAsyncAllocator.cpp``, ``c10/xpu/XPUCachingAllocator.cpp``,
-``aten/src/ATen/mps/MPSAllocator.mm``, ``c10/core/impl/alloc_cpu.cpp``), of NCCL (``src/include/alloc.h``), of
-the CUDA libraries, of the Linux kernel, and of a few programs that are seen beside them.
+``aten/src/ATen/mps/MPSAllocator.mm``, ``c10/core/impl/alloc_cpu.cpp``), of NCCL
+(``src/include/alloc.h``), of the CUDA libraries, of the Linux kernel, and of a few programs that
+are seen beside them.
 
-A message may be broken over lines anywhere, also inside words and numbers, as a terminal does: it is read once
-with line breaks as spaces and once without any space, and the reading that yields more figures is kept.
+A message may be broken over lines anywhere, also inside words and numbers, as a terminal does: it
+is read once with line breaks as spaces and once without any space, and the reading that yields more
+figures is kept.
 """
 
 from __future__ import annotations
@@ -24,22 +26,26 @@ from vramlens.trace.stacks import Frame
 
 _BLOCK = 1 << 18
 _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
-_CONTEXT = 1 << 12  # what is looked at before a message: its line's prefix, and whether pinning was under way
+_CONTEXT = (
+    1 << 12
+)  # what is looked at before a message: its line's prefix, and whether pinning was under way
 _GAP = 160  # characters that may stand between two clauses of one message (new wordings, wrapped prefixes)
 _LINE = 600  # characters kept of a message that is one line
 _NOT_AVAILABLE = 1 << 62  # 2**64 - 1 stands for "not known" and is printed as 17179869184.00 GiB
 
-# A block of the log without any of these holds no message; ``in`` is several times faster than a pattern.
+# A block of the log without any of these holds no message; ``in`` is several times faster than a
+# pattern.
 _WORDS = (
     b"emory|out of me|MEMORY|STATUS_|_ALLOC|Failed to CUDA|to mmap|DataLoader worker|oom|OOM when|Errno 12|bad_alloc"
     b"|Unable to allocate|error 1455|Signal 9|Killed|out of resource|bus error"
 ).split(b"|")
 
 
-# The first words of every message: the grammar below is only tried where one of them stands. Each begins with
-# a plain letter, which lets ``re`` skip the places where none can.
+# The first words of every message: the grammar below is only tried where one of them stands. Each
+# begins with a plain letter, which lets ``re`` skip the places where none can.
 _HEADS = re.compile(
-    broken("CUDA out of m") + rb"|HIP out of m|XPU out of m|NPU out of m|MUSA out of m|MLU out of m|GCU out of m"
+    broken("CUDA out of m")
+    + rb"|HIP out of m|XPU out of m|NPU out of m|MUSA out of m|MLU out of m|GCU out of m"
     rb"|Out of memory|Allocation on device|MPS backend out of|Cuda failure|HIP failure|Failed to CUDA"
     rb"|CUDA error: out|CUDA driver error|HIP error: out|HIP driver error|cuda runtime error|CUDA failed with"
     rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|UR_RESULT_ERROR_OUT_OF"
@@ -51,7 +57,8 @@ _HEADS = re.compile(
     rb"|failed to allocate \d|out of memory to"
     rb"|Free memory on device|Not enough memory\. Please|OOMKilled"
 )
-# Each alternative is one kind of message. Every repetition is bounded, so trying one costs a constant.
+# Each alternative is one kind of message. Every repetition is bounded, so trying one costs a
+# constant.
 _START = re.compile(
     rb"(?P<alloc>(?:(?P<maker>CUDA|HIP|XPU|NPU|MUSA|MLU|GCU) o|O)ut of memory\.[\s#>|*]{1,8}Tried to alloc)"
     rb"|(?P<async>Allocation on device ?(?P<place>[^ \n]{0,4}) would exceed allowed memory\."
@@ -93,7 +100,8 @@ _START = re.compile(
     rb"|Signal 9 \(SIGKILL\) received|^Killed[ \t\r]{0,8}$|Killed {2,80}(?=[a-z./]))",
     re.MULTILINE,
 )
-# What these say has other causes too, so a reader must not be told that memory was certainly the reason.
+# What these say has other causes too, so a reader must not be told that memory was certainly the
+# reason.
 _ONLY_POSSIBLE = re.compile(
     r"NOT_INITIALIZED|unable to open shared|INSUFFICIENT_RESOURCES|^Killed|SIGKILL"
     r"|is killed by signal: Killed|Unexpected bus error"
@@ -104,11 +112,13 @@ _GGML_DEVICE = re.compile(r"on device (\d{1,4}):")
 _NCCL_DEVICE = re.compile(rb":\d{1,10}:\d{1,10} \[(\d{1,3})\]")
 
 _SIZE = r"(\d{1,20})(?:\.(\d{1,6}))? ?(bytes?|[KMGT]i?B)\b"
-# What may follow a start, by the message's style: a figure's name and its words; "" only lengthens the text.
+# What may follow a start, by the message's style: a figure's name and its words; "" only lengthens
+# the text.
 _CLAUSES = {
     "alloc": (
         ("tried_bytes", rf"Tried to allocate {_SIZE}"),
-        # 2.1 to 2.3 print the device's number as a raw byte: GPU 0 is "GPU \0", which terminals swallow.
+        # 2.1 to 2.3 print the device's number as a raw byte: GPU 0 is "GPU \0", which terminals
+        # swallow.
         ("device", r"\bGPU ([\x00-\x08]|\d{1,4})? ?(?=has a total capac)"),
         ("device", r"\([A-Z]{3,4} (\d{1,4}); "),
         ("total_bytes", rf"has a total capaci?ty of {_SIZE}"),
@@ -124,8 +134,14 @@ _CLAUSES = {
         ("unallocated_bytes", rf"and {_SIZE} is reserved by PyTorch but unallocated"),
         ("unallocated_bytes", rf"{_SIZE} cached\)"),
         ("reserved_bytes", rf"{_SIZE} reserved in total by PyTorch"),
-        ("", r"expandable_segments:True to avoid fragmentation|max_split_size_mb to avoid fragmentation"),
-        ("", r"See documentation for Memory Management(?: and [A-Z_]{1,40}| \(https?://[^ )]{1,200}\))?"),
+        (
+            "",
+            r"expandable_segments:True to avoid fragmentation|max_split_size_mb to avoid fragmentation",
+        ),
+        (
+            "",
+            r"See documentation for Memory Management(?: and [A-Z_]{1,40}| \(https?://[^ )]{1,200}\))?",
+        ),
         ("", r"more than 1EB memory|release all unoccupied cached memory"),
     ),
     "async": (
@@ -133,19 +149,31 @@ _CLAUSES = {
         ("tried_bytes", rf"Requested\s{{0,20}}: {_SIZE}"),
         ("total_bytes", rf"Device limit\s{{0,20}}: {_SIZE}"),
         ("free_bytes", rf"Free \(according to CUDA\): {_SIZE}"),
-        ("allowed_bytes", rf"PyTorch limit \(set by user-supplied memory fraction\)\s{{0,40}}: {_SIZE}"),
+        (
+            "allowed_bytes",
+            rf"PyTorch limit \(set by user-supplied memory fraction\)\s{{0,40}}: {_SIZE}",
+        ),
     ),
     "mps": (
         ("allocated_bytes", rf"MPS allocated: {_SIZE}"),
         ("other_allocations", rf"other allocations: {_SIZE}"),
         ("allowed_bytes", rf"max allowed: {_SIZE}"),
         ("tried_bytes", rf"Tried to allocate {_SIZE}"),
-        ("", r"PYTORCH_MPS_HIGH_WATERMARK_RATIO=0\.0 to disable upper limit for memory allocations"),
+        (
+            "",
+            r"PYTORCH_MPS_HIGH_WATERMARK_RATIO=0\.0 to disable upper limit for memory allocations",
+        ),
     ),
     "line": (
-        ("tried_bytes", rf"(?:tr(?:ied|ying) to allocate|calloc|malloc|host alloc|async|mmap) {_SIZE}"),
+        (
+            "tried_bytes",
+            rf"(?:tr(?:ied|ying) to allocate|calloc|malloc|host alloc|async|mmap) {_SIZE}",
+        ),
         ("tried_bytes", rf"(?:Unable to allocate|^allocating) {_SIZE}"),
-        ("tried_bytes", r"(?:requested buffer of size|memory allocating|memory to allocate) ([\d,]{1,26})()()\b"),
+        (
+            "tried_bytes",
+            r"(?:requested buffer of size|memory allocating|memory to allocate) ([\d,]{1,26})()()\b",
+        ),
         ("tried_bytes", r"^failed to allocate [\d.]{1,12}[KMGT]?i?B? \((\d{1,20})()()"),
     ),
 }
@@ -155,22 +183,38 @@ _PATTERNS = {
 }
 # The same without any space, for messages that are broken inside words.
 _SQUASHED = {
-    style: re.compile(pattern.pattern.replace(r"\b", "").replace(" ?", "").replace("[^ )]", "[^)]").replace(" ", ""))
+    style: re.compile(
+        pattern.pattern.replace(r"\b", "")
+        .replace(" ?", "")
+        .replace("[^ )]", "[^)]")
+        .replace(" ", "")
+    )
     for style, pattern in _PATTERNS.items()
     if style != "line"
 }
-# A sentence of PyTorch's message that has begun and gives a figure, without spaces; and what it may be cut to.
+# A sentence of PyTorch's message that has begun and gives a figure, without spaces; and what it may
+# be cut to.
 _SENTENCE = re.compile(
     r"Triedtoalloc(?!atemorethan1EB)|GPU.{0,4}(?:hasatotal|h?a?s?$)|Process\d{1,10}h?a?s?(?:\d|$)|Includingnon"
     r"|Oftheallocated|\d{1,20}(?:\.\d{0,6})?[KMGT]?i?B?(?:al{0,2}o?w?e?d?)?;?$"
 )
-_SENTENCES = ("Triedtoallocate", "GPU0hasatotal", "Includingnon-PyTorchmemory", "Oftheallocatedmemory", "Process")
+_SENTENCES = (
+    "Triedtoallocate",
+    "GPU0hasatotal",
+    "Includingnon-PyTorchmemory",
+    "Oftheallocatedmemory",
+    "Process",
+)
 
 
 def messages(stream: BinaryIO) -> Iterator[OomMessage]:
     """Every message of a stream, from blocks that overlap by one window."""
     buffer, line, start, ended = b"", 1, 0, False
-    tracebacks, read, searched = Tracebacks(), 0, 0  # up to where they have read, and line breaks were looked for
+    tracebacks, read, searched = (
+        Tracebacks(),
+        0,
+        0,
+    )  # up to where they have read, and line breaks were looked for
     while not ended:
         # A pipe hands out small pieces; looking at each would search the overlap again and again.
         while not ended and len(buffer) < start + _BLOCK + _WINDOW:
@@ -201,7 +245,9 @@ def messages(stream: BinaryIO) -> Iterator[OomMessage]:
 
 
 def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[bytes], int]]:
-    """Each place below limit where a message begins, and its latest end: one never holds another."""
+    """Each place below limit where a message begins, and its latest end: one never holds
+    another.
+    """
     fresh = buffer[start:]
     if not any(word in fresh for word in _WORDS):
         return
@@ -220,17 +266,35 @@ def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[by
         yield previous, previous.start() + _WINDOW
 
 
-def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int, frame: Frame | None) -> OomMessage | None:
-    """The message that begins at a match; None for words that only quote one, as source code does."""
+def _message(
+    buffer: bytes, match: re.Match[bytes], end: int, line: int, frame: Frame | None
+) -> OomMessage | None:
+    """The message that begins at a match; None for words that only quote one, as source code
+    does.
+    """
     begin = match.start()
-    before = buffer[max(buffer.rfind(b"\n", max(0, begin - 400), begin) + 1, begin - 400, 0) : begin]
+    before = buffer[
+        max(buffer.rfind(b"\n", max(0, begin - 400), begin) + 1, begin - 400, 0) : begin
+    ]
     if match["bare"] and before[-1:] in (b'"', b"'", b"`"):
         return None
     group = match.lastgroup or ""
-    maker = match["maker"] or match["maker2"] or (b"CUDA" if match["async"] or match["wrapped"] else b"device")
-    kind = maker.decode("ascii").lower() if group in ("alloc", "bare", "wrapped", "async") else group
+    maker = (
+        match["maker"]
+        or match["maker2"]
+        or (b"CUDA" if match["async"] or match["wrapped"] else b"device")
+    )
+    kind = (
+        maker.decode("ascii").lower() if group in ("alloc", "bare", "wrapped", "async") else group
+    )
     kind = "driver" if kind == "pool" else kind
-    style = {"bare": "alloc", "wrapped": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}.get(group, "line")
+    style = {
+        "bare": "alloc",
+        "wrapped": "alloc",
+        "alloc": "alloc",
+        "async": "async",
+        "mps": "mps",
+    }.get(group, "line")
     figures = _parse(style, buffer[begin:end], binary_units=kind == "mps")
     sizes = {name: size for name, size in figures.sizes.items() if size < _NOT_AVAILABLE}
     unknown = figures.sizes.keys() - sizes.keys()
@@ -255,9 +319,12 @@ def _message(buffer: bytes, match: re.Match[bytes], end: int, line: int, frame: 
         + (figures.sizes.get("process_bytes", 0) >= _NOT_AVAILABLE),
         hint_expandable="expandable_segments" in figures.text,
         hint_max_split="max_split_size_mb" in figures.text,
-        while_pinning=kind == "driver" and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
+        while_pinning=kind == "driver"
+        and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
         cut=figures.cut,
-        roundings=tuple((name, most) for name, most in figures.rounded.items() if most and name not in unknown),
+        roundings=tuple(
+            (name, most) for name, most in figures.rounded.items() if most and name not in unknown
+        ),
         frame=frame,
         logged_at=logged[0].decode("ascii") if (logged := _LOGGED_AT.search(before)) else "",
         **sizes,
@@ -304,7 +371,9 @@ class _Figures:
 def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
     """The figures in a window of the log that begins with a message, and the message's own text."""
     lines = plain_lines(window)
-    text = " ".join(lines[0][:_LINE].split()) if style == "line" else " ".join(" ".join(lines).split())
+    text = (
+        " ".join(lines[0][:_LINE].split()) if style == "line" else " ".join(" ".join(lines).split())
+    )
     figures, end = _read(style, text, _PATTERNS[style], binary_units)
     if style == "line":
         figures.text = text
@@ -312,22 +381,29 @@ def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
         squashed = squash("".join(line.strip() for line in lines))
         whole, whole_end = _read(style, squashed, _SQUASHED[style], binary_units)
         rest = squash(text[figures.last : figures.last + _GAP])
-        if whole.count > figures.count or (whole.count == figures.count and whole.sizes != figures.sizes):
+        if whole.count > figures.count or (
+            whole.count == figures.count and whole.sizes != figures.sizes
+        ):
             text, end = unbroken(lines, whole_end)
             figures, rest = whole, squashed[whole.last :]
         figures.text = text[: max(end, text.find(".") + 1 or len(text[:_GAP]))].strip()
         figures.cut = _is_cut(style, figures, rest)
     figures.sum_up("reserved_bytes", "allocated_bytes", "unallocated_bytes")
-    figures.sum_up("process_bytes", "allocated_bytes", "other_allocations")  # MPS prints the two apart
+    figures.sum_up(
+        "process_bytes", "allocated_bytes", "other_allocations"
+    )  # MPS prints the two apart
     figures.sizes.pop("other_allocations", None)
     figures.rounded.pop("other_allocations", None)
     return figures
 
 
-def _read(style: str, text: str, pattern: re.Pattern[str], binary_units: bool) -> tuple[_Figures, int]:
+def _read(
+    style: str, text: str, pattern: re.Pattern[str], binary_units: bool
+) -> tuple[_Figures, int]:
     """The figures that a text begins with, and where the last clause ends."""
     figures, position, clauses = _Figures(), 0, _CLAUSES[style]
-    # The start's own words are no clause, so the first clause may stand as far away as they are long.
+    # The start's own words are no clause, so the first clause may stand as far away as they are
+    # long.
     while match := pattern.search(text, position, position + 2 * _GAP):
         if match.start() > position + _GAP:
             break
@@ -337,14 +413,18 @@ def _read(style: str, text: str, pattern: re.Pattern[str], binary_units: bool) -
         figures.count += 1
         if name:
             ends = pattern.groupindex.get(f"c{index + 1}", pattern.groups + 1)
-            figures.add(name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units)
+            figures.add(
+                name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units
+            )
             figures.last, figures.last_name = position, name
             figures.closed = match[0].endswith(")")
     return figures, position
 
 
 def _is_cut(style: str, figures: _Figures, rest: str) -> bool:
-    """Whether a message stops where PyTorch goes on; rest is what follows its last figure, without spaces."""
+    """Whether a message stops where PyTorch goes on; rest is what follows its last figure,
+    without spaces.
+    """
     if style == "mps":
         return "tried_bytes" not in figures.sizes
     if style == "async":
@@ -352,11 +432,17 @@ def _is_cut(style: str, figures: _Figures, rest: str) -> bool:
     if figures.last_name == "unallocated_bytes" or figures.closed:
         return False
     if figures.last_name:
-        if rest[:1] not in (".", ")") or figures.last_name in ("allowed_bytes", "private_pool_bytes"):
+        if rest[:1] not in (".", ")") or figures.last_name in (
+            "allowed_bytes",
+            "private_pool_bytes",
+        ):
             return True
         rest = rest[1:]
     rest = rest[rest.find(".") + 1 :] if not figures.last_name else rest
-    return bool(_SENTENCE.match(rest) or (rest and any(sentence.startswith(rest) for sentence in _SENTENCES)))
+    return bool(
+        _SENTENCE.match(rest)
+        or (rest and any(sentence.startswith(rest) for sentence in _SENTENCES))
+    )
 
 
 def _device_number(text: str) -> int | None:

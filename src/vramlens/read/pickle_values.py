@@ -1,6 +1,8 @@
-"""A small pickle as plain values: numbers, texts, lists, tuples and dicts, and nothing that could run.
+"""A small pickle as plain values: numbers, texts, lists, tuples and dicts, and nothing that could
+run.
 
-For files of a few thousand records (flight records); snapshots have a reader of their own in the native core.
+For files of a few thousand records (flight records); snapshots have a reader of their own in the
+native core.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def read_values(data: bytes, name: str) -> Any:
         name: of the file, for errors.
 
     Raises:
-        UnsafeInput: it asks for anything but values (classes, calls, persistent objects), or for too many.
+        UnsafeInput: it asks for anything but values (classes, calls, persistent objects), or for
+            too many.
         NotARecording: it is damaged, or no pickle.
     """
     machine = _Machine(data)
@@ -39,7 +42,15 @@ def read_values(data: bytes, name: str) -> Any:
         return stop.args[0]
     except _Refused as refused:
         raise UnsafeInput(f"{name}: refused at byte {machine.at:,}: {refused}") from None
-    except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError):
+    except (
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        struct.error,
+        OverflowError,
+    ):
         raise NotARecording(f"{name}: a damaged pickle (at byte {machine.at:,})") from None
     raise NotARecording(f"{name}: a pickle that ends early")
 
@@ -51,7 +62,8 @@ class _Refused(Exception):
 class _Machine:
     """The stack machine of pickle, of which only the opcodes that make values are there.
 
-    Containers that are shared stay shared: nothing is copied, so a small file cannot make large objects.
+    Containers that are shared stay shared: nothing is copied, so a small file cannot make large
+        objects.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -132,12 +144,17 @@ class _Machine:
     def set_items(self, pairs: list[Any]) -> None:
         """Puts keys and values into the dict on top; other keys than texts are passed over.
 
-        No record has any, and Python's own hash of a deep tuple overflows the C stack, that of a shared one never ends.
+        No record has any, and Python's own hash of a deep tuple overflows the C stack, that of a
+        shared one never ends.
         """
         target = self.top()
         if type(target) is not dict or len(pairs) % 2:
             raise ValueError
-        target.update((key, value) for key, value in zip(pairs[::2], pairs[1::2], strict=True) if type(key) is str)
+        target.update(
+            (key, value)
+            for key, value in zip(pairs[::2], pairs[1::2], strict=True)
+            if type(key) is str
+        )
 
     def append_all(self, values: list[Any]) -> None:
         """Adds values to the list on top."""

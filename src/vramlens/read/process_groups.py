@@ -1,4 +1,6 @@
-"""The process groups that a recording's ``meta.json`` names: whatever is not what it should be is passed over."""
+"""The process groups that a recording's ``meta.json`` names: whatever is not what it should be
+is passed over.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,16 @@ def group_metas(value: object) -> tuple[GroupMeta, ...]:
     for each in as_list(value)[:_MOST_GROUPS]:
         if not isinstance(each, dict):
             continue
-        spans = [span for ranks in as_list(each.get("ranks"))[:left] if (span := _span(ranks)) is not None]
+        spans = [
+            span
+            for ranks in as_list(each.get("ranks"))[:left]
+            if (span := _span(ranks)) is not None
+        ]
         left -= len(spans)
         if sum(count for _, count, _ in spans) <= MOST_RANKS:
-            found.append(GroupMeta(_name(each.get("name")), _name(each.get("description")), tuple(spans)))
+            found.append(
+                GroupMeta(_name(each.get("name")), _name(each.get("description")), tuple(spans))
+            )
     return tuple(found)
 
 

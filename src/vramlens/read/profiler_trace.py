@@ -33,7 +33,14 @@ _MEMORY = {"[memory]": 0, "[OutOfMemory]": 1}  # torch/csrc/profiler/collection.
 _REGIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)#")
 _FACTS = frozenset(
     {
-        *("schemaVersion", "deviceProperties", "distributedInfo", "with_stack", "profile_memory", "record_shapes"),
+        *(
+            "schemaVersion",
+            "deviceProperties",
+            "distributedInfo",
+            "with_stack",
+            "profile_memory",
+            "record_shapes",
+        ),
         *("with_modules", "baseTimeNanoseconds", "cuda_runtime_version", "cuda_driver_version"),
     }
 )
@@ -84,7 +91,9 @@ def read_profiler_trace(
 
 def _find_events(text: JsonStream, columns: _Columns) -> Iterator[Any] | None:
     """The events, where the next value is a trace."""
-    if text.peek() == "[":  # the profiler without Kineto (torch.autograd.profiler) writes nothing around its events
+    if (
+        text.peek() == "["
+    ):  # the profiler without Kineto (torch.autograd.profiler) writes nothing around its events
         events = text.elements()
         first = next(events, None)
         return chain((first,), events) if isinstance(first, dict) and "ph" in first else None
@@ -115,7 +124,9 @@ def _damage(columns: _Columns, error: Malformed) -> str:
 
 
 class _Columns:
-    """Gathers events: the whole numbers of each in one run of one array, so that a bad event leaves nothing behind."""
+    """Gathers events: the whole numbers of each in one run of one array, so that a bad event
+    leaves nothing behind.
+    """
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {}
@@ -145,7 +156,10 @@ class _Columns:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             self.unusable += 1
             del self._numbers[self.count * _WIDTH :], self._times[self.count * 2 :]
-            del self._memory[self.memory_count * _MEMORY_WIDTH :], self._memory_times[self.memory_count :]
+            del (
+                self._memory[self.memory_count * _MEMORY_WIDTH :],
+                self._memory_times[self.memory_count :],
+            )
 
     def _add_span(self, event: dict[str, Any]) -> None:
         category = event.get("cat")
@@ -165,7 +179,9 @@ class _Columns:
             raise ValueError("no such time")
         if self._whole and (type(time) is float or type(duration) is float):
             self._whole = float(time).is_integer() and float(duration).is_integer()
-        thread = self._threads.setdefault((event.get("pid"), str(event.get("tid"))), len(self._threads))
+        thread = self._threads.setdefault(
+            (event.get("pid"), str(event.get("tid"))), len(self._threads)
+        )
         device: Any = NONE
         correlation = external = sequence = NONE
         backward = 0
@@ -202,11 +218,17 @@ class _Columns:
         time, args = event["ts"], event["args"]
         if not 0 <= time <= _LATEST_US:
             raise ValueError("no such time")
-        size, allocated, reserved = args["Bytes"], args.get("Total Allocated", NONE), args.get("Total Reserved", NONE)
+        size, allocated, reserved = (
+            args["Bytes"],
+            args.get("Total Allocated", NONE),
+            args.get("Total Reserved", NONE),
+        )
         if max(abs(size), abs(allocated), abs(reserved)) > _LARGEST_BYTES:
             raise ValueError("no such size")
         device = MemoryDevice(int(args["Device Type"]), int(args.get("Device Id", NONE)))
-        thread = self._threads.setdefault((event.get("pid"), str(event.get("tid"))), len(self._threads))
+        thread = self._threads.setdefault(
+            (event.get("pid"), str(event.get("tid"))), len(self._threads)
+        )
         address = int(args.get("Addr", 0)) & 0xFFFFFFFFFFFFFFFF
         self._memory.extend(
             (
@@ -233,10 +255,15 @@ class _Columns:
         resolution = 1000 if self._whole else max(2, int(np.ceil(np.spacing(latest) * 1000)))
         missing = list(self.missing)
         if self.unusable:
-            missing.append(f"{self.unusable:,} of {self.seen:,} events have no time, name or size that makes sense")
+            missing.append(
+                f"{self.unusable:,} of {self.seen:,} events have no time, name or size that makes sense"
+            )
         window = None
         if self._windows:
-            first, last = min(first for first, _ in self._windows), max(last for _, last in self._windows)
+            first, last = (
+                min(first for first, _ in self._windows),
+                max(last for _, last in self._windows),
+            )
             if abs(first) <= _LATEST_US and abs(last) <= _LATEST_US:
                 window = (round((first - origin) * 1000), round((last - origin) * 1000))
         return ProfilerTrace(

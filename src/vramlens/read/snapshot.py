@@ -1,6 +1,7 @@
 """A memory snapshot (``torch.cuda.memory._dump_snapshot``) as a Trace.
 
-The native core knows the value opcodes only and fills tables; here they become the columns of a Trace.
+The native core knows the value opcodes only and fills tables; here they become the columns of a
+Trace.
 Sources: torch/csrc/cuda/memory_snapshot.cpp and torch/cuda/memory.py (what a snapshot holds).
 """
 
@@ -39,13 +40,16 @@ if TYPE_CHECKING:
 HOST = -1
 _UNLIMITED = 2**64 - 1
 _LARGEST_BLOCK = 2**43
-# What a block is called while a stream still uses it: the documentation has one name, the writer another.
+# What a block is called while a stream still uses it: the documentation has one name, the writer
+#     another.
 _PENDING_STATES = ("active_pending_free", "active_awaiting_free")
 _COUNTERS = ("requested", "allocated", "active", "reserved")
 # Unknown fields are kept within bounds: a small file can name one large value a million times.
 _MOST_SIDE_COLUMNS = 1000
 _SIDE_CHARACTERS = 16 * 1024**2
-_INT, _WIDE_INT, _WIDE_UINT, _FLOAT, _TEXT, _BYTES, _OBJECT = range(2, 9)  # kinds of cells: native/value.h
+_INT, _WIDE_INT, _WIDE_UINT, _FLOAT, _TEXT, _BYTES, _OBJECT = range(
+    2, 9
+)  # kinds of cells: native/value.h
 _SECTIONS = {"segments", "device_traces", "host_segments", "host_traces", "external_annotations"}
 
 
@@ -56,7 +60,8 @@ def read_snapshot(
     progress: Callable[[int], None] | None = None,
     members: Members | None = None,
 ) -> Trace:
-    """The Trace of a snapshot; whatever is whole in it, with what is missing said in ``Trace.missing``.
+    """The Trace of a snapshot; whatever is whole in it, with what is missing said in
+    ``Trace.missing``.
 
     Args:
         stream: the pickle's bytes.
@@ -72,7 +77,8 @@ def read_snapshot(
     snapshot = Snapshot(stream, progress)
     strings = Strings(snapshot["strings.bytes"], snapshot["strings.starts"])
     top = {
-        strings[int(key)]: int(value) for key, value in zip(snapshot["top.keys"], snapshot["top.values"], strict=True)
+        strings[int(key)]: int(value)
+        for key, value in zip(snapshot["top.keys"], snapshot["top.values"], strict=True)
     }
     _refuse_other_pickles(snapshot, top, source)
     settings = _settings(snapshot, top)
@@ -95,7 +101,10 @@ def read_snapshot(
         annotations=_annotations(snapshot, strings),
         pools=snapshot["pools.ids"].reshape(-1, 2),
         settings=settings,
-        missing=(*_missing(snapshot, devices, settings, top, meta), *(members.missing if members else ())),
+        missing=(
+            *_missing(snapshot, devices, settings, top, meta),
+            *(members.missing if members else ()),
+        ),
         side_columns=tuple(_side_columns(snapshot, strings, top)),
         torch_version=meta.torch if meta else None,
         device_name=meta.device_name if meta else None,
@@ -119,7 +128,11 @@ def _start(state: bytes, source: str) -> Trace | None:
 
 
 def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int], source: str) -> None:
-    if len(snapshot["final.rows"]) or snapshot["traces.count"].any() or snapshot["host_traces.count"].any():
+    if (
+        len(snapshot["final.rows"])
+        or snapshot["traces.count"].any()
+        or snapshot["host_traces.count"].any()
+    ):
         return
     if snapshot.truncated_at is not None:
         raise InputError(
@@ -128,16 +141,24 @@ def _refuse_other_pickles(snapshot: Snapshot, top: Mapping[str, int], source: st
     if {"segments", "device_traces"} & set(top):  # a snapshot, but of nothing
         return
     if {"entries", "pg_config"} <= set(top):
-        raise NotARecording(f"this is an NCCL flight record, not a memory snapshot; vramlens explain {source} reads it")
-    raise NotARecording("a pickle, but not a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot makes one)")
+        raise NotARecording(
+            f"this is an NCCL flight record, not a memory snapshot; vramlens explain {source} reads it"
+        )
+    raise NotARecording(
+        "a pickle, but not a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot makes one)"
+    )
 
 
 def _refuse_impossible(life: Lifetimes) -> None:
     """No device has terabytes in one piece; sums of such sizes would not fit in 64 bits."""
     for name in ("allocations.requested", "allocations.taken", "segments.size"):
         sizes = life[name]
-        if len(sizes) and (sizes.max() > _LARGEST_BLOCK or float(sizes.sum(dtype=np.float64)) > 2.0**62):
-            raise UnsafeInput(f"it claims a block of {int(sizes.max()):,} bytes: no device has that")
+        if len(sizes) and (
+            sizes.max() > _LARGEST_BLOCK or float(sizes.sum(dtype=np.float64)) > 2.0**62
+        ):
+            raise UnsafeInput(
+                f"it claims a block of {int(sizes.max()):,} bytes: no device has that"
+            )
 
 
 def _refuse_many_devices(count: int) -> None:
@@ -183,7 +204,11 @@ class _Builder:
         _refuse_many_devices(max(len(found), lists))
         return {
             device: self._device(
-                device, "traces", "final", device if device < lists else None, segment_device == device
+                device,
+                "traces",
+                "final",
+                device if device < lists else None,
+                segment_device == device,
             )
             for device in sorted(found)
         }
@@ -193,14 +218,19 @@ class _Builder:
         _refuse_many_devices(len(counts))
         all_of_them = np.ones(len(self._snapshot["host.rows"]), np.bool_)
         return tuple(
-            self._device(HOST, "host_traces", "host", index, all_of_them if index == 0 else ~all_of_them)
+            self._device(
+                HOST, "host_traces", "host", index, all_of_them if index == 0 else ~all_of_them
+            )
             for index in np.flatnonzero(counts).tolist()
         )
 
     def _rows(self, table: str, index: int | None) -> slice | Column:
         if index is None:
             return slice(0, 0)
-        first, count = int(self._snapshot[f"{table}.first"][index]), int(self._snapshot[f"{table}.count"][index])
+        first, count = (
+            int(self._snapshot[f"{table}.first"][index]),
+            int(self._snapshot[f"{table}.count"][index]),
+        )
         if first >= 0:
             return slice(first, first + count)
         starts = self._snapshot[f"{table}.starts"]
@@ -219,7 +249,9 @@ class _Builder:
         texts = ("compile_context", "user_metadata", "other_action", "pool")
         return Events(**{name: column(name) for name in names + texts})
 
-    def _device(self, device: int, table: str, final: str, index: int | None, mine: Column) -> DeviceTrace:
+    def _device(
+        self, device: int, table: str, final: str, index: int | None, mine: Column
+    ) -> DeviceTrace:
         snapshot = self._snapshot
         rows = self._rows(table, index)
         events = self._events(rows)
@@ -246,14 +278,20 @@ class _Builder:
         }
         life = Lifetimes(
             {name: np.ascontiguousarray(column) for name, column in columns.items()},
-            # Events must lead up to the final state; without events it is all there is, whole or not.
-            has_final_state=(whole and bool((snapshot[f"{final}.whole"] == 1).any())) or not len(events),
+            # Events must lead up to the final state; without events it is all there is, whole or
+            # not.
+            has_final_state=(whole and bool((snapshot[f"{final}.whole"] == 1).any()))
+            or not len(events),
             max_split_size=_max_split_size(self._settings),
             roundup_divisions=_roundup_divisions(self._settings),
         )
         _refuse_impossible(life)
         pool_of = dict(
-            zip(columns["segment_address"].tolist(), snapshot["segments.pool"][segments].tolist(), strict=True)
+            zip(
+                columns["segment_address"].tolist(),
+                snapshot["segments.pool"][segments].tolist(),
+                strict=True,
+            )
         )
         return _device_trace(device, events, life, whole, self._failures(rows, events), pool_of)
 
@@ -261,13 +299,17 @@ class _Builder:
         """The live blocks of some final segments, and which of those segments each lies in."""
         snapshot = self._snapshot
         starts, all_rows = snapshot[f"{final}.block_starts"], snapshot[f"{final}.block_rows"]
-        counts = (starts[1:] - starts[:-1])[segment_places] if len(starts) > 1 else np.zeros(0, np.int64)
+        counts = (
+            (starts[1:] - starts[:-1])[segment_places] if len(starts) > 1 else np.zeros(0, np.int64)
+        )
         owner = np.repeat(np.arange(len(segment_places)), counts)
         offset = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = all_rows[starts[:-1][segment_places][owner] + offset] if len(owner) else all_rows[:0]
         size = snapshot["blocks.size"][rows]
         address = snapshot["blocks.address"][rows]
-        if len(rows) and not address.all():  # before PyTorch 2.1: blocks follow one another from the segment's start
+        if (
+            len(rows) and not address.all()
+        ):  # before PyTorch 2.1: blocks follow one another from the segment's start
             ends = np.cumsum(size)
             some = counts[counts > 0]
             firsts = np.repeat((ends - size)[np.cumsum(some) - some], some)
@@ -286,9 +328,17 @@ class _Builder:
 
     def _failures(self, rows: slice | Column, events: Events) -> tuple[OutOfMemory, ...]:
         snapshot = self._snapshot
-        free = dict(zip(snapshot["events.oom_row"].tolist(), snapshot["events.oom_device_free"].tolist(), strict=True))
+        free = dict(
+            zip(
+                snapshot["events.oom_row"].tolist(),
+                snapshot["events.oom_device_free"].tolist(),
+                strict=True,
+            )
+        )
         failed = np.flatnonzero(events.action == Action.OOM)
-        row_of = np.arange(rows.start, rows.stop)[failed] if isinstance(rows, slice) else rows[failed]
+        row_of = (
+            np.arange(rows.start, rows.stop)[failed] if isinstance(rows, slice) else rows[failed]
+        )
         return tuple(
             OutOfMemory(
                 event=int(event),
@@ -318,7 +368,9 @@ def _device_trace(
     survives = life["segments.died"] == len(events)
     segment_pool = np.full(len(segment_address), NO_TEXT, np.uint32)
     ranges = np.array(sorted(pool_of_segment), np.uint64)
-    if len(ranges):  # mapped ranges lie inside the expandable segment that the final state shows as one
+    if len(
+        ranges
+    ):  # mapped ranges lie inside the expandable segment that the final state shows as one
         place = np.maximum(np.searchsorted(ranges, segment_address, side="right") - 1, 0)
         pools = np.array([pool_of_segment[int(address)] for address in ranges], np.uint32)
         segment_pool = np.where(survives, pools[place], NO_TEXT).astype(np.uint32)
@@ -386,7 +438,9 @@ def _missing(
     """What a whole recording would hold and this one does not, one sentence each."""
     said = []
     if snapshot.truncated_at is not None:
-        said.append(f"the file ends early, at byte {snapshot.truncated_at}: what came after it is lost")
+        said.append(
+            f"the file ends early, at byte {snapshot.truncated_at}: what came after it is lost"
+        )
         for device, trace in devices.items():
             if not trace.whole:
                 said.append(f"device {device}: events after the first {len(trace.events):,}")
@@ -397,10 +451,16 @@ def _missing(
         held = trace.requested.base_bytes
         blocks = int((trace.allocations.born < 0).sum())
         if not len(trace.events):
-            said.append(f"device {device}: events (nothing was recorded there, only the state at the end)")
+            said.append(
+                f"device {device}: events (nothing was recorded there, only the state at the end)"
+            )
         elif held or trace.reserved.base_bytes:
             wrapped = overwritten or (meta is not None and meta.wrapped.get(device))
-            why = "overwritten by later ones" if wrapped else "before recording began or overwritten by later ones"
+            why = (
+                "overwritten by later ones"
+                if wrapped
+                else "before recording began or overwritten by later ones"
+            )
             if meta is not None and meta.wrapped.get(device) is False:
                 why = "before recording began"
             said.append(
@@ -425,8 +485,14 @@ def _side_columns(snapshot: Snapshot, strings: Strings, top: Mapping[str, int]) 
         for key, here in zip(names.tolist(), np.split(order, firsts[1:]), strict=False):
             values, used = _values(snapshot, strings, snapshot[f"{table}.extra_value"][here], room)
             room -= used
-            found.append(SideColumn(table, strings[key], snapshot[f"{table}.extra_row"][here], tuple(values)))
-    others = {name: value for name, value in top.items() if name not in _SECTIONS and name != "allocator_settings"}
+            found.append(
+                SideColumn(table, strings[key], snapshot[f"{table}.extra_row"][here], tuple(values))
+            )
+    others = {
+        name: value
+        for name, value in top.items()
+        if name not in _SECTIONS and name != "allocator_settings"
+    }
     _refuse_many_fields(len(others), "the top level")
     for name, value in others.items():
         values, used = _values(snapshot, strings, np.array([value], np.uint64), room)
@@ -435,8 +501,12 @@ def _side_columns(snapshot: Snapshot, strings: Strings, top: Mapping[str, int]) 
     return found
 
 
-def _values(snapshot: Snapshot, strings: Strings, cells: Column, room: int) -> tuple[tuple[Any, ...], int]:
-    """The Python values of some cells (native/value.h), and how many characters of ``room`` the nested ones used."""
+def _values(
+    snapshot: Snapshot, strings: Strings, cells: Column, room: int
+) -> tuple[tuple[Any, ...], int]:
+    """The Python values of some cells (native/value.h), and how many characters of ``room`` the
+    nested ones used.
+    """
     wide, floats = snapshot["values.wide"], snapshot["values.floats"].view(np.float64)
     shown: dict[int, Any] = {}
     used = 0
@@ -454,7 +524,9 @@ def _values(snapshot: Snapshot, strings: Strings, cells: Column, room: int) -> t
             shown[cell] = value = snapshot.json(cell, min(1 << 10, room - used))
             if value is None and kind == _OBJECT:  # few are longer
                 shown[cell] = value = snapshot.json(cell, min(1 << 20, room - used))
-            used += min(1 << 20, room - used) if value is None and kind == _OBJECT else len(repr(value))
+            used += (
+                min(1 << 20, room - used) if value is None and kind == _OBJECT else len(repr(value))
+            )
             used = min(used, room)
     return tuple(map(shown.__getitem__, cells.tolist())), used
 

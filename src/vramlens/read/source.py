@@ -1,4 +1,6 @@
-"""Opening what a person names: a file or standard input, compressed or not, and telling what is inside."""
+"""Opening what a person names: a file or standard input, compressed or not, and telling what is
+inside.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,20 @@ _TEXT_CONTROLS = frozenset(b"\a\b\t\n\v\f\r\x1b")
 _CONTROLS = bytes(code for code in (*range(32), 127) if code not in _TEXT_CONTROLS)
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
-_DAMAGED = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstd.ZstdError, zipfile.BadZipFile)
+_DAMAGED = (
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    gzip.BadGzipFile,
+    zstd.ZstdError,
+    zipfile.BadZipFile,
+)
 
 
 class _Bounded(io.RawIOBase):
-    """A decompressing stream that stops at damage (noting it) and refuses to grow out of proportion."""
+    """A decompressing stream that stops at damage (noting it) and refuses to grow out of
+    proportion.
+    """
 
     def __init__(self, stream: BinaryIO, name: str, limit_bytes: int) -> None:
         self._stream, self._name, self._left = stream, name, limit_bytes
@@ -51,7 +62,9 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         try:
-            got = cast(int, cast(Any, self._stream).readinto1(view))  # gives what there is before any damage
+            got = cast(
+                int, cast(Any, self._stream).readinto1(view)
+            )  # gives what there is before any damage
         except _DAMAGED:
             self.damaged = True
             return 0
@@ -115,7 +128,9 @@ class Source:
 
     @property
     def damaged(self) -> bool:
-        """Whether compressed data ended early or made no sense; true only once that has been met."""
+        """Whether compressed data ended early or made no sense; true only once that has been
+        met.
+        """
         return self._bounded is not None and self._bounded.damaged
 
 
@@ -140,7 +155,9 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
     try:
         yield _look_inside(name, cast(io.BufferedReader, file))
-    except OSError as error:  # a disk that fails under us, a directory on systems that let one be opened
+    except (
+        OSError
+    ) as error:  # a disk that fails under us, a directory on systems that let one be opened
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
     finally:
         if name != "-":
@@ -188,21 +205,30 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
     head = stream.peek(8)
     if not head:
-        raise InputError(f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing"))
+        raise InputError(
+            f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing")
+        )
     kind, stream = _kind_of(stream)
     return Source(name, kind, stream, size, file, bounded, members)
 
 
 def _is_device(file: BinaryIO) -> bool:
-    """Whether this is /dev/zero, a disk or the like; a terminal, at which a person ends the text, is none."""
+    """Whether this is /dev/zero, a disk or the like; a terminal, at which a person ends the
+    text, is none.
+    """
     try:
         mode = os.fstat(file.fileno()).st_mode
-    except (OSError, AttributeError):  # standard input that a program has put another in the place of
+    except (
+        OSError,
+        AttributeError,
+    ):  # standard input that a program has put another in the place of
         return False
     return stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not file.isatty())
 
 
-def _open_recording(name: str, file: io.BufferedReader, size_bytes: int) -> tuple[BinaryIO, Members]:
+def _open_recording(
+    name: str, file: io.BufferedReader, size_bytes: int
+) -> tuple[BinaryIO, Members]:
     """The snapshot inside a ``.vram`` file, and what else the file holds."""
     from vramlens.read.members import read_members
 
@@ -217,9 +243,13 @@ def _open_recording(name: str, file: io.BufferedReader, size_bytes: int) -> tupl
             raise NotARecording(f"{name}: {kind}, but no vramlens recording")
         snapshot = cast(BinaryIO, archive.open("snapshot.pickle"))
     except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
-        if not zipfile.is_zipfile(file):  # the list of what it holds, which is at its end, is not there
+        if not zipfile.is_zipfile(
+            file
+        ):  # the list of what it holds, which is at its end, is not there
             size_bytes = file.seek(0, os.SEEK_END)
-            raise InputError(f"{name}: is cut off at {size_bytes:,} bytes: it was not written whole") from None
+            raise InputError(
+                f"{name}: is cut off at {size_bytes:,} bytes: it was not written whole"
+            ) from None
         raise InputError(f"{name}: a damaged .vram file ({error})") from None
     return snapshot, read_members(archive, size_bytes)
 
@@ -246,8 +276,8 @@ def _kind(head: bytes) -> str:
 def _is_binary(head: bytes) -> bool:
     """Whether these bytes are no text.
 
-    A few NUL bytes prove nothing: PyTorch 2.2 and 2.3 print GPU 0 as one. Nor does what is not UTF-8: a log may be
-    in any old encoding, but then it holds next to no control characters.
+    A few NUL bytes prove nothing: PyTorch 2.2 and 2.3 print GPU 0 as one. Nor does what is not
+    UTF-8: a log may be in any old encoding, but then it holds next to no control characters.
     """
     controls = len(head) - len(head.translate(None, _CONTROLS))
     try:

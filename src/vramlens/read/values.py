@@ -6,9 +6,13 @@ from typing import Any
 
 LONGEST_TEXT = 1000
 MOST_RANKS = 1 << 18
-"""Of a job: who counts up to a rank that a file names, or lists those that are missing, must come to an end."""
+"""Of a job: who counts up to a rank that a file names, or lists those that are missing, must
+come to an end.
+"""
 MOST_DEVICES = 128
-"""Of a process: PyTorch is built for at most 120 (C10_COMPILE_TIME_MAX_GPUS in c10/cuda/CUDAMacros.h)."""
+"""Of a process: PyTorch is built for at most 120 (C10_COMPILE_TIME_MAX_GPUS in
+c10/cuda/CUDAMacros.h).
+"""
 LARGEST_NUMBER = 1 << 50
 """A petabyte, 35 years in microseconds: larger ones are no sizes, and would overflow in sums."""
 

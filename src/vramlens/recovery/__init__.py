@@ -1,17 +1,19 @@
-"""Recovery: training that survives out of memory with the same gradients, and sizes and strategies by measurement."""
+"""Recovery: training that survives out of memory with the same gradients, and sizes and
+strategies by measurement.
+"""
 
 from __future__ import annotations
 
-from vramlens.recovery.balanced_batches import BalancedBatchSampler
-from vramlens.recovery.batch_loader import AdaptiveBatchLoader
-from vramlens.recovery.batch_size import find_batch_size
-from vramlens.recovery.chunking import retry
-from vramlens.recovery.comparing import strategies
+from vramlens.recovery.batch_size.balanced_batches import BalancedBatchSampler
+from vramlens.recovery.batch_size.batch_loader import AdaptiveBatchLoader
+from vramlens.recovery.batch_size.largest_batch import find_batch_size
+from vramlens.recovery.comparing.strategy_comparison import strategies
 from vramlens.recovery.drill import inject_oom
-from vramlens.recovery.guarding import guard
-from vramlens.recovery.placing import place
-from vramlens.recovery.planning import plan
-from vramlens.recovery.trainer import guard_trainer
+from vramlens.recovery.guarding.chunked_retry import retry
+from vramlens.recovery.guarding.guard import guard
+from vramlens.recovery.guarding.hf_trainer import guard_trainer
+from vramlens.recovery.planning.placement import place
+from vramlens.recovery.planning.recompute_plan import plan
 
 __all__ = [
     "AdaptiveBatchLoader",

@@ -1,4 +1,6 @@
-"""A drill: an out-of-memory error where a real one would strike, without a GPU, to test recovery with."""
+"""A drill: an out-of-memory error where a real one would strike, without a GPU, to test recovery
+with.
+"""
 
 from __future__ import annotations
 
@@ -47,21 +49,29 @@ class Drill:
 
 @contextlib.contextmanager
 def inject_oom(
-    phase: str = "backward", at: int | tuple[int, ...] | range = 1, rank: int | None = None, *, every: int | None = None
+    phase: str = "backward",
+    at: int | tuple[int, ...] | range = 1,
+    rank: int | None = None,
+    *,
+    every: int | None = None,
 ) -> Iterator[Drill]:
-    """Raises ``torch.OutOfMemoryError`` inside of a forward, a backward or an optimizer step; gives what it has done.
+    """Raises ``torch.OutOfMemoryError`` inside of a forward, a backward or an optimizer step; gives
+    what it has done.
 
-    A forward is one call of the outermost module: the error comes from the middle of it, after its second inner module
-    (or at its end, if it has fewer), with the activations so far alive. A backward fails where the gradient of the
-    first inner module's output arrives: the parameters behind it have their gradients, those before it have none; the
-    error crosses the autograd engine as a real one does. A step fails after its first change in place, or while it
-    makes its first state: what a plain retry would count or apply twice. Recomputation by activation checkpointing is
-    not counted.
+    A forward is one call of the outermost module: the error comes from the middle of it, after its
+    second inner module (or at its end, if it has fewer), with the activations so far alive. A
+    backward fails where the gradient of the first inner module's output arrives: the parameters
+    behind it have their gradients, those before it have none; the error crosses the autograd engine
+    as a real one does. A step fails after its first change in place, or while it
+    makes its first state: what a plain retry would count or apply twice. Recomputation by
+    activation checkpointing is not counted.
 
     Args:
         phase: "forward", "backward" or "step".
-        at: the number (from 1) of the one that fails, counted from when the block begins; or several numbers.
-        rank: only in the process of this rank (of ``torch.distributed``, else the variable ``RANK``); None: in all.
+        at: the number (from 1) of the one that fails, counted from when the block begins; or
+            several numbers.
+        rank: only in the process of this rank (of ``torch.distributed``, else the variable
+            ``RANK``); None: in all.
         every: fail every n-th one instead: 7 fails the 7th, the 14th, ...
 
     Raises:
@@ -90,14 +100,24 @@ def inject_oom(
     with _Steps(due, fail) if phase == "step" else _Calls(due, fail, phase == "backward"):
         yield drill
     if not drill.raised:  # reached only where the block ended well
-        compiled = "" if drill.seen or phase == "step" else ": modules compiled with .compile() cannot be watched"
-        say(f"inject_oom: nothing failed: {counted(drill.seen, phase)} began, and none was to fail{compiled}")
+        compiled = (
+            ""
+            if drill.seen or phase == "step"
+            else ": modules compiled with .compile() cannot be watched"
+        )
+        say(
+            f"inject_oom: nothing failed: {counted(drill.seen, phase)} began, and none was to fail{compiled}"
+        )
 
 
 def out_of_memory_error(phase: str, number: int) -> RuntimeError:
     """The exception that PyTorch raises, with its text."""
-    kind: type[RuntimeError] = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    return kind(_MESSAGE.format(device=os.environ.get("LOCAL_RANK", "0"), phase=phase, number=number))
+    kind: type[RuntimeError] = (
+        getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    )
+    return kind(
+        _MESSAGE.format(device=os.environ.get("LOCAL_RANK", "0"), phase=phase, number=number)
+    )
 
 
 def _rank() -> int:
@@ -132,7 +152,9 @@ class _Calls:
     def _watched(self) -> bool:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return False
-        return bool(torch._C._current_graph_task_id() == -1)  # inside of a backward, checkpoints call modules again
+        return bool(
+            torch._C._current_graph_task_id() == -1
+        )  # inside of a backward, checkpoints call modules again
 
     def _begins(self, _module: Any, _inputs: Any) -> None:
         if not self._watched():
@@ -156,7 +178,9 @@ class _Calls:
             self._fail(number)
 
     def _mark(self, output: Any) -> None:
-        """Has the backward stop where it reaches this output, the first of its forward that takes a gradient."""
+        """Has the backward stop where it reaches this output, the first of its forward that
+        takes a gradient.
+        """
         tensors = [leaf for leaf in _tensors(output) if leaf.requires_grad]
         if self._marked or not tensors:
             return
@@ -199,7 +223,9 @@ class _Steps:
         outer = self
 
         class Watch(TorchFunctionMode):
-            def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            def __torch_function__(
+                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
                 if outer._number is None:
                     return function(*args, **(kwargs or {}))
                 return outer._called(function, args, kwargs or {})
@@ -208,7 +234,9 @@ class _Steps:
             self._number, self._states = self._due(), 0
 
         def ends(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if self._number is not None:  # nothing in it that could be watched, as in a compiled step
+            if (
+                self._number is not None
+            ):  # nothing in it that could be watched, as in a compiled step
                 number, self._number = self._number, None
                 self._fail(number)
 

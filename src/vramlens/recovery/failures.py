@@ -57,10 +57,11 @@ class Failure:
 
 
 def kind_of(error: BaseException) -> str:
-    """``out of memory``, ``sticky`` (the device's context is lost: nothing works any more) or ``other``.
+    """``out of memory``, ``sticky`` (the device's context is lost: nothing works any more) or
+    ``other``.
 
-    Only the exception itself is judged, not what it was raised from: an error of the program's own while it handled one
-    is its own.
+    Only the exception itself is judged, not what it was raised from: an error of the program's own
+    while it handled one is its own.
     """
     if not isinstance(error, Exception):
         return OTHER
@@ -69,7 +70,10 @@ def kind_of(error: BaseException) -> str:
         return STICKY
     typed = tuple(
         kind
-        for kind in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None))
+        for kind in (
+            getattr(torch, "OutOfMemoryError", None),
+            getattr(torch.cuda, "OutOfMemoryError", None),
+        )
         if isinstance(kind, type)
     )
     if typed and isinstance(error, typed):
@@ -94,12 +98,13 @@ def failure_of(error: BaseException, phase: str | None = None) -> Failure:
 
 
 def let_go(error: BaseException) -> None:
-    """Clears the frames of an exception and of all that it came from, and takes the tracebacks away.
+    """Clears the frames of an exception and of all that it came from, and takes the tracebacks
+    away.
 
-    The frames of a failed attempt hold its activations. Whoever keeps the exception (a logger, ``sys.last_exc``, a
-    future) keeps them. Clearing a frame empties its variables, but not those that an inner function shares with it
-    (``Module._call_impl`` has such); so the traceback goes as well, and stays to be read as text in
-    ``__vramlens_traceback__``.
+    The frames of a failed attempt hold its activations. Whoever keeps the exception (a logger,
+    ``sys.last_exc``, a future) keeps them. Clearing a frame empties its variables, but not those
+    that an inner function shares with it (``Module._call_impl`` has such); so the traceback goes as
+    well, and stays to be read as text in ``__vramlens_traceback__``.
     """
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -122,9 +127,11 @@ def let_go(error: BaseException) -> None:
 def _empty_the_backwards_queue() -> None:
     """Has PyTorch let go of the branches that a failed backward had not begun yet.
 
-    On the CPU they wait in a queue of this thread, with their part of the graph, until a later backward comes to them
-    (``torch/csrc/autograd/engine.cpp``, ``ReadyQueue``; pytorch#82218). Nodes that were made last go first, by a number
-    that each thread counts for itself: a node from a new thread is the oldest, and has all others go before it.
+    On the CPU they wait in a queue of this thread, with their part of the graph, until a later
+    backward comes to them (``torch/csrc/autograd/engine.cpp``, ``ReadyQueue``; pytorch#82218).
+    Nodes that were made last go first, by a number
+    that each thread counts for itself: a node from a new thread is the oldest, and has all others
+        go before it.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 

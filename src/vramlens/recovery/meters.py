@@ -1,4 +1,6 @@
-"""Meters: bytes that are allocated, reserved and allowed, on a GPU, or counted by a simulation on the CPU."""
+"""Meters: bytes that are allocated, reserved and allowed, on a GPU, or counted by a simulation
+on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from vramlens.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from vramlens.recovery.scaled_requests import StepRequests
+    from vramlens.recovery.batch_size.scaled_requests import StepRequests
 else:
     from vramlens.recovery.late_torch import torch
 
@@ -35,7 +37,9 @@ class Meter(Protocol):
         """The most bytes allocated since ``restart``, or since the program began."""
 
     def figures(self) -> tuple[int, int, int]:
-        """Bytes allocated now, their peak, and how often the allocator had to empty its cache, in one reading."""
+        """Bytes allocated now, their peak, and how often the allocator had to empty its cache,
+        in one reading.
+        """
 
     def waste_bytes(self) -> int:
         """Bytes that are free now, in pieces between live ones: they cannot be given back."""
@@ -44,13 +48,17 @@ class Meter(Protocol):
         """Counts peaks from now."""
 
     def limit_bytes(self) -> tuple[int, str] | None:
-        """How many bytes this process can allocate at most, and what sets that; None where there is no limit."""
+        """How many bytes this process can allocate at most, and what sets that; None where there
+        is no limit.
+        """
 
     def release(self) -> None:
         """Gives what is cached back."""
 
     def failed_requests(self) -> int:
-        """How many requests have failed since the program began, also those that something caught."""
+        """How many requests have failed since the program began, also those that something
+        caught.
+        """
 
     def note_requests(self) -> None:
         """Has the allocator's requests noted from now on, where they can be replayed."""
@@ -84,7 +92,11 @@ class CudaMeter:
     def figures(self) -> tuple[int, int, int]:
         counted = torch.cuda.memory_stats_as_nested_dict(self._index)
         allocated = counted.get("allocated_bytes", {}).get("all", {})
-        return allocated.get("current", 0), allocated.get("peak", 0), int(counted.get("num_alloc_retries", 0))
+        return (
+            allocated.get("current", 0),
+            allocated.get("peak", 0),
+            int(counted.get("num_alloc_retries", 0)),
+        )
 
     def waste_bytes(self) -> int:
         return self._stat("inactive_split_bytes.all.current")
@@ -93,7 +105,9 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats(self._index)
 
     def limit_bytes(self) -> tuple[int, str] | None:
-        """What is reserved plus what the driver has free, or the process's limit if that is less."""
+        """What is reserved plus what the driver has free, or the process's limit if that is
+        less.
+        """
         free, total = torch.cuda.mem_get_info(self._index)
         reserved = self.reserved_bytes()
         fraction = 1.0
@@ -125,7 +139,7 @@ class CudaMeter:
     def noted_requests(self, size: int) -> StepRequests | None:
         if self._allocator is None or not self._is_noting:
             return None
-        from vramlens.recovery.scaled_requests import requests_of_snapshot
+        from vramlens.recovery.batch_size.scaled_requests import requests_of_snapshot
 
         found = self._allocator.snapshot()
         if any(len(events) >= _MOST_EVENTS for events in found.get("device_traces", ())):
@@ -194,10 +208,12 @@ class NoMeter(_NotesNothing):
 
 
 class CountingMeter(_NotesNothing):
-    """A simulated device: counts the bytes of all storages that operators make on the CPU while it is entered.
+    """A simulated device: counts the bytes of all storages that operators make on the CPU while it
+    is entered.
 
-    Past ``capacity_bytes`` an operator raises ``torch.OutOfMemoryError``: recovery meets real failures without a GPU.
-    Sizes are rounded up to 512 bytes, as PyTorch's allocator does; nothing fragments.
+    Past ``capacity_bytes`` an operator raises ``torch.OutOfMemoryError``: recovery meets real
+    failures without a GPU. Sizes are rounded up to 512 bytes, as PyTorch's allocator does; nothing
+    fragments.
 
     Args:
         capacity_bytes: the simulated device's size; None: without bound.
@@ -245,7 +261,9 @@ class CountingMeter(_NotesNothing):
         self._peak = self._now
 
     def limit_bytes(self) -> tuple[int, str] | None:
-        return None if self.capacity_bytes is None else (self.capacity_bytes, "the simulated device")
+        return (
+            None if self.capacity_bytes is None else (self.capacity_bytes, "the simulated device")
+        )
 
     def release(self) -> None:
         """There is no cache."""
@@ -281,7 +299,9 @@ class CountingMeter(_NotesNothing):
 
 
 def _parts_of_sparse(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a sparse one is made of; none for layouts that are kept elsewhere (oneDNN's)."""
+    """The tensors that a sparse one is made of; none for layouts that are kept elsewhere
+    (oneDNN's).
+    """
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -296,7 +316,9 @@ def _counting_mode(count: Any) -> Any:
     from torch.utils._pytree import tree_iter
 
     class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             result = function(*args, **(kwargs or {}))
             for leaf in tree_iter(result):
                 if isinstance(leaf, torch.Tensor):
@@ -313,5 +335,9 @@ def meter_of(device: torch.device) -> Meter:
 
 def not_counted(function: str, device: str = "") -> UsageError:
     """The error of a function that needs a device whose bytes are counted."""
-    why = "the model is on the CPU" if device == "cpu" else f"bytes are not counted on {device or 'this device'}"
+    why = (
+        "the model is on the CPU"
+        if device == "cpu"
+        else f"bytes are not counted on {device or 'this device'}"
+    )
     return UsageError(f"{function}: {why}: run it where the model trains, on a GPU")

@@ -1,4 +1,6 @@
-"""The largest batch that would fit a card, without one: the requests of predicted steps, continued to other sizes."""
+"""The largest batch that would fit a card, without one: the requests of predicted steps,
+continued to other sizes.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,13 @@ from vramlens.prediction.cards import card_named
 from vramlens.prediction.functions import in_a_process
 from vramlens.prediction.run import Gathered, PredictedRun
 from vramlens.prediction.served_requests import columns_of
-from vramlens.recovery.losses import LossFunction, loss_of
-from vramlens.recovery.peak_fit import Probe
-from vramlens.recovery.scaled_requests import ScaledRequests, StepRequests, scaled_requests
+from vramlens.recovery.batch_size.peak_fit import Probe
+from vramlens.recovery.batch_size.scaled_requests import (
+    ScaledRequests,
+    StepRequests,
+    scaled_requests,
+)
+from vramlens.recovery.training.losses import LossFunction, loss_of
 from vramlens.replay.settings import parse_settings
 from vramlens.replay.versions import version_named
 
@@ -38,7 +44,11 @@ class PredictedSizes:
     """
 
     def __init__(
-        self, model: torch.nn.Module, make_batch: Any, loss_fn: LossFunction, optimizer: torch.optim.Optimizer | None
+        self,
+        model: torch.nn.Module,
+        make_batch: Any,
+        loss_fn: LossFunction,
+        optimizer: torch.optim.Optimizer | None,
     ) -> None:
         self._program = model, make_batch, loss_fn, optimizer
         self.probes: list[Probe] = []
@@ -57,7 +67,9 @@ class PredictedSizes:
             if scaled is not None and self.probes[-1].peak_bytes >= _CLOSE * limit_bytes:
                 return scaled
             smaller, size = larger, 2 * size
-        raise UsageError("find_batch_size: its steps ask for other things at each size; predict the sizes one by one")
+        raise UsageError(
+            "find_batch_size: its steps ask for other things at each size; predict the sizes one by one"
+        )
 
     def _probe(self, size: int) -> StepRequests:
         model, make_batch, loss_fn, optimizer = self._program
@@ -90,11 +102,15 @@ def _step_requests(gathered: Gathered, size: int) -> StepRequests:
     numbers, origins = np.unique(np.array(log.stacks, np.int64), return_inverse=True)
     stacks = log.stack_table.stacks
     texts = tuple(
-        "\n".join(f"{frame['filename']}:{frame['line']}:{frame['name']}" for frame in stacks[number])
+        "\n".join(
+            f"{frame['filename']}:{frame['line']}:{frame['name']}" for frame in stacks[number]
+        )
         for number in numbers.tolist()
     )
     settings = parse_settings(gathered.conf, version)
-    return StepRequests(size, columns, 1, origins.reshape(-1).astype(np.int64), texts, settings, version)
+    return StepRequests(
+        size, columns, 1, origins.reshape(-1).astype(np.int64), texts, settings, version
+    )
 
 
 def largest_predicted(scaled: ScaledRequests, limit_bytes: int) -> tuple[int, int, int]:

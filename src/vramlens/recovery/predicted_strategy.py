@@ -9,8 +9,8 @@ from vramlens.errors import VramlensError
 from vramlens.prediction.cards import card_named
 from vramlens.prediction.functions import in_a_process
 from vramlens.prediction.run import Gathered, PredictedRun, Question, answer
-from vramlens.recovery.strategy_kinds import NotHere
-from vramlens.recovery.strategy_run import prepared, step
+from vramlens.recovery.comparing.strategy_kinds import NotHere
+from vramlens.recovery.comparing.strategy_run import prepared, step
 
 _STEPS = 2
 _GPU = "h200"

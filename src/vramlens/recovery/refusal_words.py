@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.batch_parts import Samples
 from vramlens.recovery.failures import failure_of, let_go
+from vramlens.recovery.training.batch_parts import Samples
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +13,9 @@ else:
     from vramlens.recovery.late_torch import torch
 
 IS_NORMALISED = "is normalised by itself"
-RANDOM = "the model or the loss draws random numbers of its own, so parts cannot have those of the whole"
+RANDOM = (
+    "the model or the loss draws random numbers of its own, so parts cannot have those of the whole"
+)
 _OTHER_MEAN = (
     "is a mean over something else than samples (tokens that are not ignored, weights of classes): return (sum, count)"
     " or give count_fn"
@@ -62,7 +64,9 @@ def iterating_norm(model: Any) -> str:
     """The name of the first spectral norm that learns; empty where there is none."""
     for name, module in model.named_modules():
         hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
-        if module.training and (type(module).__name__ == "_SpectralNorm" or "SpectralNorm" in hooks):
+        if module.training and (
+            type(module).__name__ == "_SpectralNorm" or "SpectralNorm" in hooks
+        ):
             return name or "itself"
     return ""
 
@@ -77,5 +81,9 @@ def _norms(model: Any) -> str:
     ]
     if not norms:
         return ""
-    first = f"{norms[0]} normalises" if len(norms) == 1 else f"{norms[0]} and {len(norms) - 1} more normalise"
+    first = (
+        f"{norms[0]} normalises"
+        if len(norms) == 1
+        else f"{norms[0]} and {len(norms) - 1} more normalise"
+    )
     return f"{first} over the batch, so each part {IS_NORMALISED}"

@@ -1,4 +1,6 @@
-"""The caching allocator as a simulator: the proof that it is right, what-if, and the search for better settings."""
+"""The caching allocator as a simulator: the proof that it is right, what-if, and the search for
+better settings.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.explain import choose_device
-from vramlens.analyses.oom import settings_variable
+from vramlens.analyses.failure.oom import settings_variable
 from vramlens.errors import InputError
 from vramlens.replay.proof import Proven, Recorded, prove
 from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
@@ -64,7 +64,8 @@ def replay_trace(
         curves: whether each what-if has its curve.
 
     Raises:
-        InputError: the recording cannot be replayed, or the cap lies below what was there at its start.
+        InputError: the recording cannot be replayed, or the cap lies below what was there at its
+            start.
         UsageError: it has no such device, or PyTorch would refuse the settings.
     """
     proven = proven_device(trace, device, recorded_cap_bytes)
@@ -88,7 +89,9 @@ def missing_of(trace: Trace) -> tuple[str, ...]:
     return (*trace.missing, *unknown)
 
 
-def proven_device(trace: Trace, device: int | None, recorded_cap_bytes: int | None = None) -> Proven:
+def proven_device(
+    trace: Trace, device: int | None, recorded_cap_bytes: int | None = None
+) -> Proven:
     """The proof of one device; by default of the one with the highest requested peak."""
     chosen = choose_device(trace, device)
     if chosen is None:
@@ -97,7 +100,9 @@ def proven_device(trace: Trace, device: int | None, recorded_cap_bytes: int | No
 
 
 def assignment(variable: str, conf: str) -> str:
-    """The variable with the settings, as a shell takes it: ``>`` and ``[`` stand in some settings."""
+    """The variable with the settings, as a shell takes it: ``>`` and ``[`` stand in some
+    settings.
+    """
     return f"{variable}={shlex.quote(conf)}"
 
 

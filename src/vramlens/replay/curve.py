@@ -21,10 +21,11 @@ class Curve:
     A request's change counts at the event that ends it: its allocation or failure.
 
     Attributes:
-        event: never decreasing; -1 is what was there before the first event. Two rows of one event are the most within
-            that event, and what was left right after it.
+        event: never decreasing; -1 is what was there before the first event. Two rows of one event
+            are the most within that event, and what was left right after it.
         reserved_bytes: from that event on.
-        died_event: the request whose failure ends the program, and with it the curve; None where it runs to the end.
+        died_event: the request whose failure ends the program, and with it the curve; None where it
+            runs to the end.
     """
 
     event: NDArray[np.int64]
@@ -43,10 +44,14 @@ def replayed_curve(found: NativeCurve, died_event: int | None) -> Curve:
 
 def recorded_curve(device: DeviceTrace, died_event: int | None) -> Curve:
     """The recorded curve itself, each segment at its own event."""
-    reserved = np.concatenate((np.array([device.reserved.base_bytes], np.int64), device.reserved_curve))
+    reserved = np.concatenate(
+        (np.array([device.reserved.base_bytes], np.int64), device.reserved_curve)
+    )
     return _changes(np.arange(-1, len(reserved) - 1), reserved, died_event)
 
 
-def _changes(event: NDArray[np.int64], reserved: NDArray[np.int64], died_event: int | None) -> Curve:
+def _changes(
+    event: NDArray[np.int64], reserved: NDArray[np.int64], died_event: int | None
+) -> Curve:
     changed = np.flatnonzero(np.diff(reserved, prepend=reserved[0] - 1))
     return Curve(event[changed], reserved[changed], died_event)

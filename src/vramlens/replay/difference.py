@@ -42,20 +42,32 @@ _WORDS = {
 
 def _words(action: int, address: int, size: int) -> str:
     what = _WORDS.get(Action(action), "nothing") if action >= 0 else "nothing"
-    return f"{what} of {format_size(size)} at {address:#x}" if address else f"{what} of {format_size(size)}"
+    return (
+        f"{what} of {format_size(size)} at {address:#x}"
+        if address
+        else f"{what} of {format_size(size)}"
+    )
 
 
-def first_difference(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> Difference | None:
-    """The first place where a replay's summary differs from the recording; None where nothing does."""
+def first_difference(
+    trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]
+) -> Difference | None:
+    """The first place where a replay's summary differs from the recording; None where nothing
+    does.
+    """
     event, events = found["first_difference"], device.events
     if event < 0:
         return None
     recorded = "the end of the recording"
     if event < len(events):
-        recorded = _words(int(events.action[event]), int(events.address[event]), int(events.size[event]))
+        recorded = _words(
+            int(events.action[event]), int(events.address[event]), int(events.size[event])
+        )
     simulated = "nothing"
     if found["simulated_action"] >= 0:
-        simulated = _words(found["simulated_action"], found["simulated_address"] % 2**64, found["simulated_size"])
+        simulated = _words(
+            found["simulated_action"], found["simulated_address"] % 2**64, found["simulated_size"]
+        )
     return Difference(event, recorded, simulated, _why(trace, device, requests, found))
 
 
@@ -66,13 +78,9 @@ def _why(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str,
     if requests.warm:
         return "recording began in mid-run: sizes of some early blocks, and where unmapped memory lay, are not in it"
     if trace.settings.get("garbage_collection_threshold") and trace.meta is None:
-        return (
-            "garbage collection depends on the memory limit, which a bare snapshot does not hold: give --recorded-cap"
-        )
+        return "garbage collection depends on the memory limit, which a bare snapshot does not hold: give --recorded-cap"
     if not requests.has_stacks:
-        return (
-            "recorded without stacks: which releases were empty_cache, and which were a MemPool's end, cannot be told"
-        )
+        return "recorded without stacks: which releases were empty_cache, and which were a MemPool's end, cannot be told"
     if not trace.torch_version:
         return "the recording does not say which version of PyTorch made it; the rules of none that is known fit"
     return "an event that the recording does not hold, or a rule of this PyTorch version that vramlens does not know"

@@ -1,4 +1,6 @@
-"""What replay adds to an explanation: proven counters, and what settings would have done for this very run."""
+"""What replay adds to an explanation: proven counters, and what settings would have done for
+this very run.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.attribution import attribute
+from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.explanation import Moment
+from vramlens.analyses.failure.need import ADVICE
+from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.need import ADVICE
-from vramlens.analyses.oom import settings_variable
 from vramlens.errors import VramlensError
+from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
+from vramlens.replay.need.verdict_findings import with_judgement
 from vramlens.replay.proof import Proven, prove
 from vramlens.replay.tune import WORTH_TRYING, distinct_settings, simple_first
-from vramlens.replay.verdict_findings import with_judgement
 from vramlens.replay.what_if import WhatIf, ask, question
 from vramlens.units import MIB, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.attribution import Attribution
+    from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.analyses.explanation import Explanation
     from vramlens.trace import Trace
 
@@ -39,10 +42,12 @@ def with_replay(
     *,
     view: Attribution | None = None,
 ) -> Explanation:
-    """The explanation with what the replay of its device proves; as it is where nothing can be replayed.
+    """The explanation with what the replay of its device proves; as it is where nothing can be
+    replayed.
 
     Args:
-        events_to_replay: how many in all: bounds the time. Less is told of a recording that is too long for it.
+        events_to_replay: how many in all: bounds the time. Less is told of a recording that is too
+            long for it.
         view: the device's attribution, where it is at hand.
     """
     if explanation.peak is None:
@@ -55,7 +60,9 @@ def with_replay(
     once = runs < 2 * _ORDERS
     try:
         proven = prove(trace, device, limit, once=once)
-        if not proven.recorded.exact and limit is not None:  # a limit that was set later, or is rounded in a text
+        if (
+            not proven.recorded.exact and limit is not None
+        ):  # a limit that was set later, or is rounded in a text
             proven = prove(trace, device, once=once)
     except VramlensError:
         return explanation
@@ -70,7 +77,9 @@ def with_replay(
 
 
 def _with_counters(explanation: Explanation, proven: Proven) -> Explanation:
-    """The peaks as the allocator itself counts them, and the moment's figures, where nothing came before."""
+    """The peaks as the allocator itself counts them, and the moment's figures, where nothing
+    came before.
+    """
     peak, recorded = explanation.peak, proven.recorded
     assert peak is not None
     if recorded.warm or not peak.exact:
@@ -100,8 +109,12 @@ def _what_to_do_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: one.fix is None))
 
 
-def _asked(trace: Trace, proven: Proven, confs: Sequence[str], *, quick: bool = False) -> list[WhatIf]:
-    """The answers for those settings that this version knows and that differ from the recorded ones."""
+def _asked(
+    trace: Trace, proven: Proven, confs: Sequence[str], *, quick: bool = False
+) -> list[WhatIf]:
+    """The answers for those settings that this version knows and that differ from the recorded
+    ones.
+    """
     settings = distinct_settings(proven, confs, newest=trace.torch_version is not None)
     return ask(proven, [question(proven, one.conf) for one in settings], quick=quick)
 
@@ -114,42 +127,65 @@ def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: 
     recorded = proven.recorded
     worth = max(_LEAST_SAVED, int(_LEAST_SHARE * recorded.peak_reserved_bytes))
     # No setting reserves less than what is allocated: this is all that there is to save.
-    if recorded.peak_reserved_bytes - recorded.peak_allocated_bytes < worth or runs < _ORDERS + len(ADVICE):
+    if recorded.peak_reserved_bytes - recorded.peak_allocated_bytes < worth or runs < _ORDERS + len(
+        ADVICE
+    ):
         return explanation
     everything = runs >= len(WORTH_TRYING) + 2 * _ORDERS
     quick = _asked(trace, proven, WORTH_TRYING if everything else ADVICE, quick=True)
     lived = simple_first([row for row in quick if row.oom is False])
     best = _asked(trace, proven, [lived[0].settings.conf])[0] if lived else None
-    saved = recorded.peak_reserved_bytes - best.high_bytes if best is not None and best.oom is False else 0
+    saved = (
+        recorded.peak_reserved_bytes - best.high_bytes
+        if best is not None and best.oom is False
+        else 0
+    )
     worse = [row for row in quick if row.settings.conf in ADVICE and row.oom is False]
     worse = [row for row in worse if row.peak_reserved_bytes > recorded.peak_reserved_bytes + worth]
     findings = list(explanation.findings)
     before = next((one for one in findings if one.id == "unused_reserve"), None)
     if best is None or saved < worth:
-        if before is not None and not recorded.settings.expandable_segments:  # else it advises something else
-            findings[findings.index(before)] = _nothing_saves(before, quick, recorded.peak_reserved_bytes)
+        if (
+            before is not None and not recorded.settings.expandable_segments
+        ):  # else it advises something else
+            findings[findings.index(before)] = _nothing_saves(
+                before, quick, recorded.peak_reserved_bytes
+            )
         return replace(explanation, findings=_what_to_do_first(findings))
-    finding = _saves(best, saved, recorded.peak_reserved_bytes, worse, settings_variable(trace), before)
+    finding = _saves(
+        best, saved, recorded.peak_reserved_bytes, worse, settings_variable(trace), before
+    )
     if before is not None:
         findings[findings.index(before)] = finding
     else:
-        at = next((n for n, one in enumerate(findings) if one.fix is None or (one.bytes or 0) < saved), len(findings))
+        at = next(
+            (n for n, one in enumerate(findings) if one.fix is None or (one.bytes or 0) < saved),
+            len(findings),
+        )
         findings.insert(at, finding)
     return replace(explanation, findings=tuple(findings))
 
 
 def _saves(
-    best: WhatIf, saved: int, reserved: int, worse: Sequence[WhatIf], variable: str, before: Finding | None
+    best: WhatIf,
+    saved: int,
+    reserved: int,
+    worse: Sequence[WhatIf],
+    variable: str,
+    before: Finding | None,
 ) -> Finding:
-    evidence = [f"the recorded requests replayed with it: {format_size(best.high_bytes)} reserved ({best.confidence})"]
+    evidence = [
+        f"the recorded requests replayed with it: {format_size(best.high_bytes)} reserved ({best.confidence})"
+    ]
     if before is not None:
         evidence += before.evidence
     evidence += [
-        f"{row.settings.conf} would make it worse: {format_size(row.peak_reserved_bytes)} reserved" for row in worse
+        f"{row.settings.conf} would make it worse: {format_size(row.peak_reserved_bytes)} reserved"
+        for row in worse
     ]
     return Finding(
         id="settings_save",
-        verdict="proven" if best.confidence == "exact" else "likely",
+        verdict=Verdict.PROVEN if best.confidence == "exact" else Verdict.LIKELY,
         title=(
             f"{format_size(saved)} of the {format_size(reserved)} reserved need not be: {best.settings.conf} reserves"
             f" {format_size(best.high_bytes)}"
@@ -171,7 +207,7 @@ def _nothing_saves(before: Finding, tried: Sequence[WhatIf], reserved: int) -> F
     avoids = "avoids much of" if less > 0 else "avoids"
     return replace(
         before,
-        verdict="not a problem",
+        verdict=Verdict.NOT_A_PROBLEM,
         title=(
             f"no setting {avoids} the {format_size(before.bytes or 0)} reserved beyond what the peak needed: {said}"
             + (f", {format_size(less)} less" if less > 0 else "")

@@ -1,4 +1,5 @@
-"""The self-proof: a recording replayed under its own settings, and how far that came out as it was recorded.
+"""The self-proof: a recording replayed under its own settings, and how far that came out as it was
+recorded.
 
 Source of every rule: native/replay_*.cpp, which names PyTorch's functions.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vramlens._native import Replay
-from vramlens.analyses.oom import segment_size
+from vramlens.analyses.failure.oom import segment_size
 from vramlens.errors import InputError
 from vramlens.replay.difference import Difference, first_difference
 from vramlens.replay.requests import INSIDE_A_REQUEST, Requests, likely_requests
@@ -72,9 +73,11 @@ class Recorded:
         exact: every segment event, address and block size came out as recorded.
         segment_events, addresses: how many were recorded, and how many of them came out.
         first_difference: None where exact.
-        peak_requested_bytes, peak_allocated_bytes, peak_active_bytes, peak_reserved_bytes: as replayed.
+        peak_requested_bytes, peak_allocated_bytes, peak_active_bytes, peak_reserved_bytes: as
+        replayed.
         retries, failed_requests: as replayed.
-        deferred_frees: whether blocks waited for other streams: when those were done is known only roughly.
+        deferred_frees: whether blocks waited for other streams: when those were done is known only
+            roughly.
         warm: whether memory was there before the first event.
         private_pools: ids of the pools beside the default one.
     """
@@ -125,7 +128,9 @@ class Proven:
         return self.replay["taken"].view("int64")
 
 
-def prove(trace: Trace, device: DeviceTrace, cap_bytes: int | None = None, *, once: bool = False) -> Proven:
+def prove(
+    trace: Trace, device: DeviceTrace, cap_bytes: int | None = None, *, once: bool = False
+) -> Proven:
     """Replays one device's recording under the settings that it was recorded with.
 
     Args:
@@ -161,20 +166,28 @@ def refuse_unfit(trace: Trace, device: DeviceTrace) -> None:
         InputError: there is nothing to replay, or too little of it.
     """
     backend = str(trace.settings.get("backend", ""))
-    if "cudaMallocAsync" in backend or "backend:cudaMallocAsync" in str(trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")):
+    if "cudaMallocAsync" in backend or "backend:cudaMallocAsync" in str(
+        trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
+    ):
         raise InputError(
             f"{trace.source}: was recorded with backend:cudaMallocAsync, an allocator inside the driver: nothing of it"
             " can be replayed; record with backend:native"
         )
     actions = device.events.action
     if not len(actions):
-        raise InputError(f"{trace.source}: holds no events for device {device.device}, only a state: record the run")
+        raise InputError(
+            f"{trace.source}: holds no events for device {device.device}, only a state: record the run"
+        )
     if not (actions == Action.ALLOC).any():
-        raise InputError(f"{trace.source}: holds no allocations for device {device.device}: nothing to replay")
+        raise InputError(
+            f"{trace.source}: holds no allocations for device {device.device}: nothing to replay"
+        )
     reaches = device.events.address.astype(np.float64) + device.events.size
     if float(reaches.max()) >= 2.0**63 or int(device.events.size.max()) > _LARGEST_REQUEST:
         raise InputError(f"{trace.source}: holds addresses or sizes that no device has")
-    given_up, done = (bool((actions == kind).any()) for kind in (Action.FREE_REQUESTED, Action.FREE_COMPLETED))
+    given_up, done = (
+        bool((actions == kind).any()) for kind in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    )
     without_end = given_up and not done and device.orphan_events
     without_begin = done and not given_up and not (device.allocations.born < 0).any()
     nowhere = (device.allocations.segment == NO_TEXT) & (device.allocations.born >= 0)
@@ -205,7 +218,9 @@ def _prove(
     search: bool,
 ) -> Proven:
     settings = recorded_settings(trace.settings, version)
-    if not trace.settings and (device.events.action == Action.SEGMENT_MAP).any():  # a file cut short has none
+    if (
+        not trace.settings and (device.events.action == Action.SEGMENT_MAP).any()
+    ):  # a file cut short has none
         settings = replace(settings, conf="expandable_segments:True", expandable_segments=True)
 
     def replayed(given: Limit) -> Proven:
@@ -215,25 +230,39 @@ def _prove(
             settings=settings.native(version, reserve=reserve, **given.native),
         )
         recorded = _recorded(trace, device, requests, replay, settings, version, given)
-        return Proven(device, recorded, replay, reserve, trace.total_bytes.get(device.device), requests)
+        return Proven(
+            device, recorded, replay, reserve, trace.total_bytes.get(device.device), requests
+        )
 
     found = replayed(limit)
-    if search and limit.bytes is None and settings.garbage_collection_threshold and not _needs_no_limit(found):
+    if (
+        search
+        and limit.bytes is None
+        and settings.garbage_collection_threshold
+        and not _needs_no_limit(found)
+    ):
         found = _with_inferred_limit(found, settings, requests, replayed)
     if found.recorded.limit.bytes is None:
-        found = replace(found, recorded=replace(found.recorded, limit=_met_limit(device, found.replay, settings)))
+        found = replace(
+            found,
+            recorded=replace(found.recorded, limit=_met_limit(device, found.replay, settings)),
+        )
     return found
 
 
 def _needs_no_limit(found: Proven) -> bool:
-    """Whether it is exact and nothing was refused: else what was collected may have been taken for a retry."""
+    """Whether it is exact and nothing was refused: else what was collected may have been taken
+    for a retry.
+    """
     return found.recorded.exact and found.replay.summary["limit_high"] % 2**64 == UNLIMITED
 
 
 def _with_inferred_limit(
     found: Proven, settings: Settings, requests: Requests, replayed: Callable[[Limit], Proven]
 ) -> Proven:
-    """The replay under the limit that garbage collection must have had, if one explains the recording."""
+    """The replay under the limit that garbage collection must have had, if one explains the
+    recording.
+    """
     device = found.device
     peak = device.reserved.peak_bytes
     if peak >= _LARGEST_DEVICE:
@@ -246,7 +275,9 @@ def _with_inferred_limit(
 
     def at(place: int) -> Proven:
         if place not in tried:
-            tried[place] = replayed(Limit(places[place], below_bytes=places[place + 1], source="inferred"))
+            tried[place] = replayed(
+                Limit(places[place], below_bytes=places[place + 1], source="inferred")
+            )
         return tried[place]
 
     last = len(places) - 1
@@ -268,34 +299,44 @@ def _with_inferred_limit(
 
 
 def _limits_to_try(low: int, high: int, settings: Settings) -> list[int]:
-    """One limit of each kind: between two of them nothing changes, since segments are whole multiples of 2 MiB.
+    """One limit of each kind: between two of them nothing changes, since segments are whole
+    multiples of 2 MiB.
 
-    A limit refuses by what it is (alloc_block), and collects by what is above the threshold's share of it
-    (garbage_collect_cached_blocks).
+    A limit refuses by what it is (alloc_block), and collects by what is above the threshold's share
+    of it (garbage_collect_cached_blocks).
     """
     unit = 2 * MIB if settings.large_segment_size % (2 * MIB) == 0 else MIB
     share = settings.garbage_collection_threshold
     refusing = np.arange(-(-low // unit) * unit, high + unit, unit)
-    collecting = (np.arange(int(low * share) // unit * unit, int(high * share), unit) / share).astype(np.int64) + 1
+    collecting = (
+        np.arange(int(low * share) // unit * unit, int(high * share), unit) / share
+    ).astype(np.int64) + 1
     collecting = collecting[(low <= collecting) & (collecting < high)]
     found: list[int] = np.unique(np.concatenate(([low], refusing, collecting))).tolist()
     return found
 
 
 def _largest_limit(device: DeviceTrace, settings: Settings, requests: Requests) -> int:
-    """An end to where the limit lies: requests failed, or had segments given back, although less was reserved."""
+    """An end to where the limit lies: requests failed, or had segments given back, although less
+    was reserved.
+    """
     events, reserved = device.events, device.reserved_curve
     ends = [
         int(reserved[failure.event]) + segment_size(failure.size_bytes, settings.large_segment_size)
         for failure in device.out_of_memory
     ]
     outer = np.flatnonzero(~np.isin(events.action, INSIDE_A_REQUEST))
-    releases = np.flatnonzero((events.action == Action.SEGMENT_FREE) & (requests.columns["emptied"] == 0))
+    releases = np.flatnonzero(
+        (events.action == Action.SEGMENT_FREE) & (requests.columns["emptied"] == 0)
+    )
     factor = 2 if max(settings.roundup_power2_divisions) > 1 else 1
     for after in np.unique(np.searchsorted(outer, releases)).tolist():  # the request's own event
         before = int(reserved[outer[after - 1]]) if after else device.reserved.base_bytes
-        segment = segment_size(int(events.size[outer[after]]) * factor + 511, settings.large_segment_size)
-        # Either a new segment would have gone beyond it, or what was held was above the threshold's share of it.
+        segment = segment_size(
+            int(events.size[outer[after]]) * factor + 511, settings.large_segment_size
+        )
+        # Either a new segment would have gone beyond it, or what was held was above the threshold's
+        # share of it.
         ends.append(max(int(before / settings.garbage_collection_threshold) + 1, before + segment))
     return max(min(ends, default=0), device.reserved.peak_bytes + MIB)
 
@@ -308,7 +349,9 @@ def _met_limit(device: DeviceTrace, replay: Replay, settings: Settings) -> Limit
     of_device = False
     for failure in device.out_of_memory:
         if failure.device_free_bytes is not None:
-            of_device = failure.device_free_bytes < segment_size(failure.size_bytes, settings.large_segment_size)
+            of_device = failure.device_free_bytes < segment_size(
+                failure.size_bytes, settings.large_segment_size
+            )
     return Limit(low, below_bytes=high, of_device=of_device, source="inferred")
 
 
@@ -322,11 +365,16 @@ def _recorded(
     limit: Limit,
 ) -> Recorded:
     found = replay.summary
-    same = found["first_difference"] < 0 and found["addresses"] == found["addresses_matched"] == found["sizes_matched"]
+    same = (
+        found["first_difference"] < 0
+        and found["addresses"] == found["addresses_matched"] == found["sizes_matched"]
+    )
     exact = same and found["segment_events"] == found["segment_events_matched"]
     events = device.events
     deferred = int((events.action == Action.FREE_REQUESTED).sum())
-    at_once = (events.action[:-1] == Action.FREE_REQUESTED) & (events.action[1:] == Action.FREE_COMPLETED)
+    at_once = (events.action[:-1] == Action.FREE_REQUESTED) & (
+        events.action[1:] == Action.FREE_COMPLETED
+    )
     at_once &= events.address[:-1] == events.address[1:]
     return Recorded(
         settings=settings,

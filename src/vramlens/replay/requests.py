@@ -1,7 +1,9 @@
-"""What a replay is fed: one device's events, which pool each allocation came from, and what was there before.
+"""What a replay is fed: one device's events, which pool each allocation came from, and what was
+there before.
 
-Pools (docs/replay.md): a recording of PyTorch 2.12 and newer names them; before, segments that live to the end name
-theirs, and a release outside any request that ``empty_cache`` did not make is the end of a MemPool.
+Pools (docs/replay.md): a recording of PyTorch 2.12 and newer names them; before, segments that live
+to the end name theirs, and a release outside any request that ``empty_cache`` did not make is the
+end of a MemPool.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Requests:
 
 
 def likely_requests(trace: Trace, device: DeviceTrace) -> Iterator[Requests]:
-    """The ways to read a device's requests, the likeliest first: was a release a MemPool's end, or empty_cache?"""
+    """The ways to read a device's requests, the likeliest first: was a release a MemPool's end,
+    or empty_cache?
+    """
     first = requests_of(trace, device)
     if first.has_stacks:
         yield first
@@ -67,18 +71,22 @@ def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True
     """The requests of one device.
 
     Args:
-        ends_of_pools: whether a release outside any request, if empty_cache is not seen to have made it, is a MemPool's
-            end; without stacks it may as well be an empty_cache.
+        ends_of_pools: whether a release outside any request, if empty_cache is not seen to have
+            made it, is a MemPool's end; without stacks it may as well be an empty_cache.
     """
     events, rows, segments = device.events, device.allocations, device.segments
     count = len(events)
-    releases = np.flatnonzero((events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP))
+    releases = np.flatnonzero(
+        (events.action == Action.SEGMENT_FREE) | (events.action == Action.SEGMENT_UNMAP)
+    )
     emptied = np.zeros(count, np.uint8)
     emptied[releases] = _who_released(trace, device, releases)
     has_stacks = _releases_tell_who(device, releases[emptied[releases] != 0])
     pools: dict[tuple[int, int], int] = {(0, 0): 0}
     start = start_state_of(trace, device) if (segments.born < 0).any() else None
-    segment_pool = _pools_of_segments(trace, device, pools, emptied if ends_of_pools else emptied[:0], start)
+    segment_pool = _pools_of_segments(
+        trace, device, pools, emptied if ends_of_pools else emptied[:0], start
+    )
     inside = rows.segment != NO_TEXT
     row_pool = np.zeros(len(rows), np.uint32)
     row_pool[inside] = segment_pool[rows.segment[inside]]
@@ -102,7 +110,9 @@ def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True
         "row_taken": _base_taken(device, start),
         "row_stream": rows.stream,
         "row_pool": row_pool,
-        "row_scratch": ((rows.free_requested == rows.born + 1) & (rows.free_requested < count)).astype(np.uint8),
+        "row_scratch": (
+            (rows.free_requested == rows.born + 1) & (rows.free_requested < count)
+        ).astype(np.uint8),
         "row_pending": ((rows.born < 0) & (rows.free_requested < 0)).astype(np.uint8),
         "base_address": segments.address[base],
         "base_size": segments.size_bytes[base].view(np.uint64),
@@ -120,27 +130,34 @@ def requests_of(trace: Trace, device: DeviceTrace, *, ends_of_pools: bool = True
     )
 
 
-def _who_released(trace: Trace, device: DeviceTrace, releases: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """One flag a release: made by empty_cache, or outside any request, or (0) inside one as far as can be seen."""
+def _who_released(
+    trace: Trace, device: DeviceTrace, releases: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """One flag a release: made by empty_cache, or outside any request, or (0) inside one as far
+    as can be seen.
+    """
     if not len(releases):
         return np.zeros(0, np.uint8)
     events = device.events
     by_stack = np.append(trace.stacks.any_frame(trace.stacks.mark_frames(_EMPTY_CACHE)), False)
     stack = np.minimum(events.stack[releases].astype(np.int64), len(by_stack) - 1)
-    # A request ends with an allocation or a failure; what is followed by anything else was no request.
+    # A request ends with an allocation or a failure; what is followed by anything else was no
+    # request.
     inner = np.isin(events.action, INSIDE_A_REQUEST)
     ends = np.append(np.flatnonzero(~inner), len(events))
     end = ends[np.searchsorted(ends, releases)]
     action = np.append(events.action, Action.SNAPSHOT)[end]
     outside = (action != Action.ALLOC) & (action != Action.OOM)
-    return np.where(by_stack[stack], _BY_EMPTY_CACHE, np.where(outside, _OUTSIDE, 0)).astype(np.uint8)
+    return np.where(by_stack[stack], _BY_EMPTY_CACHE, np.where(outside, _OUTSIDE, 0)).astype(
+        np.uint8
+    )
 
 
 def _releases_tell_who(device: DeviceTrace, outside: NDArray[np.int64]) -> bool:
     """Whether releases that no request made have stacks of their own.
 
-    Recorded with ``context="alloc"`` they show where their segment was asked for (CUDACachingAllocator.cpp:
-    release_block), and nothing of who gave it back.
+    Recorded with ``context="alloc"`` they show where their segment was asked for
+    (CUDACachingAllocator.cpp: release_block), and nothing of who gave it back.
     """
     segments, stack = device.segments, device.events.stack
     died = np.flatnonzero(np.isin(segments.died, outside) & (segments.born >= 0))
@@ -170,7 +187,9 @@ def _pools_of_segments(
         used = np.unique(segments.pool[named])
         number = np.zeros(int(used.max()) + 1, np.uint32)
         for row in used.tolist():
-            number[row] = pools.setdefault((int(trace.pools[row][0]), int(trace.pools[row][1])), len(pools))
+            number[row] = pools.setdefault(
+                (int(trace.pools[row][0]), int(trace.pools[row][1])), len(pools)
+            )
         found[named] = number[segments.pool[named]]
     for early, pool in (start.pool_of_segment if start is not None else {}).items():
         found[early] = pools.setdefault(pool, len(pools))
@@ -178,7 +197,8 @@ def _pools_of_segments(
     outside = np.flatnonzero(emptied == _OUTSIDE)
     if not len(outside) or device.events.has_pools:
         return found
-    # A MemPool's end. Blocks still alive keep their segments, which then name it: one such pool is that one.
+    # A MemPool's end. Blocks still alive keep their segments, which then name it: one such pool is
+    # that one.
     mempools = [number for (first, second), number in pools.items() if first == 0 and second != 0]
     gone = mempools[0] if len(mempools) == 1 else pools.setdefault(_UNKNOWN_POOL, len(pools))
     died = segments.died
@@ -204,12 +224,14 @@ def _spread_over_reservations(
 def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
     """Which expandable segment each mapped range belongs to: ranges that touch are of one.
 
-    Until nothing of it is mapped: then it is gone (release_expandable_segment), and its addresses may come back as
-    those of another pool or stream.
+    Until nothing of it is mapped: then it is gone (release_expandable_segment), and its addresses
+    may come back as those of another pool or stream.
     """
     segments = device.segments
     found = np.full(len(segments), -1, np.int64)
-    open_: list[list[int]] = []  # number, lowest address, highest, stream, until when something is mapped
+    open_: list[
+        list[int]
+    ] = []  # number, lowest address, highest, stream, until when something is mapped
     mapped = np.flatnonzero(segments.expandable)
     for row in mapped[np.argsort(segments.born[mapped], kind="stable")].tolist():
         low = int(segments.address[row])
@@ -254,13 +276,21 @@ def _small(device: DeviceTrace, base: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _reservations(
-    device: DeviceTrace, base: NDArray[np.int64], segment_pool: NDArray[np.uint32], small: NDArray[np.uint8]
+    device: DeviceTrace,
+    base: NDArray[np.int64],
+    segment_pool: NDArray[np.uint32],
+    small: NDArray[np.uint8],
 ) -> NDArray[np.uint64]:
-    """Where the expandable segment of each mapped range from before the recording begins, as far as can be seen."""
+    """Where the expandable segment of each mapped range from before the recording begins, as far
+    as can be seen.
+    """
     segments = device.segments
     found = segments.address[base].copy()
     mapped = np.flatnonzero(segments.expandable[base] != 0)
-    pool, stream = segment_pool[base[mapped]].astype(np.uint64), segments.stream[base[mapped]].astype(np.uint64)
+    pool, stream = (
+        segment_pool[base[mapped]].astype(np.uint64),
+        segments.stream[base[mapped]].astype(np.uint64),
+    )
     _, group = np.unique(np.stack((pool, stream, small[mapped])), axis=1, return_inverse=True)
     group = group.reshape(-1)
     lowest = np.full(len(mapped), np.iinfo(np.uint64).max, np.uint64)
@@ -270,10 +300,11 @@ def _reservations(
 
 
 def _base_taken(device: DeviceTrace, state: StartState | None) -> NDArray[np.uint64]:
-    """Bytes taken by row. What follows an early block, up to 1 MiB, is its own: no free block is so small.
+    """Bytes taken by row. What follows an early block, up to 1 MiB, is its own: no free block is so
+    small.
 
-    That holds in the large pool of cudaMalloc segments, where a rest is split off only if it is more than 1 MiB
-    (DeviceCachingAllocator::should_split).
+    That holds in the large pool of cudaMalloc segments, where a rest is split off only if it is
+    more than 1 MiB (DeviceCachingAllocator::should_split).
     """
     rows, segments = device.allocations, device.segments
     taken = rows.taken_bytes.copy()

@@ -1,6 +1,8 @@
-"""The allocator's settings, read as PyTorch reads them, with PyTorch's own words where it refuses them.
+"""The allocator's settings, read as PyTorch reads them, with PyTorch's own words where it refuses
+them.
 
-Source: c10/core/AllocatorConfig.cpp (AcceleratorAllocatorConfig::parseArgs), c10/cuda/CUDAAllocatorConfig.cpp.
+Source: c10/core/AllocatorConfig.cpp (AcceleratorAllocatorConfig::parseArgs),
+    c10/cuda/CUDAAllocatorConfig.cpp.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Settings:
     ignored: tuple[str, ...] = field(default=(), compare=False)
 
     def native(self, version: Version, **limits: int) -> dict[str, Any]:
-        """The fields of vl_replay_settings (native/vramlens.h); ``limits``: allowed_maximum, capacity, reserve ..."""
+        """The fields of vl_replay_settings (native/vramlens.h); ``limits``: allowed_maximum,
+        capacity, reserve ...
+        """
         return {
             "expandable_segments": self.expandable_segments,
             "tie_order": version.tie_order,
@@ -91,7 +95,9 @@ class _Parser:
     def __init__(self, conf: str, version: Version) -> None:
         self._conf, self._version = conf, version
         # ConfigTokenizer: separators are tokens of their own, white space is dropped.
-        self._tokens: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"[ \t\n\v\f\r]", "", conf))
+        self._tokens: list[str] = re.findall(
+            r"[,:\[\]]|[^,:\[\]]+", re.sub(r"[ \t\n\v\f\r]", "", conf)
+        )
         self._divisions = [0] * _INTERVALS
         self._ignored: list[str] = []
 
@@ -114,7 +120,9 @@ class _Parser:
             if at < len(tokens):
                 self._expect(at, ",")
                 at += 1
-        return replace(found, roundup_power2_divisions=tuple(self._divisions), ignored=tuple(self._ignored))
+        return replace(
+            found, roundup_power2_divisions=tuple(self._divisions), ignored=tuple(self._ignored)
+        )
 
     def _option(self, found: Settings, key: str, at: int) -> tuple[Settings, int]:
         """The settings with one option more, and the place of its last token."""
@@ -127,7 +135,9 @@ class _Parser:
         if key == "max_split_size_mb":
             return replace(found, max_split_size=self._at_least_a_segment(found, key, value)), value
         if key == "max_non_split_rounding_mb":
-            return replace(found, max_non_split_rounding_size=self._at_least_a_segment(found, key, value)), value
+            return replace(
+                found, max_non_split_rounding_size=self._at_least_a_segment(found, key, value)
+            ), value
         if key == "garbage_collection_threshold":
             threshold = self._real(value)
             if not 0 < threshold < 1:
@@ -167,7 +177,9 @@ class _Parser:
         return min(size, _MOST) * MIB
 
     def _parse_divisions(self, at: int) -> int:
-        """Reads roundup_power2_divisions, one number or a list by interval; the place of its last token."""
+        """Reads roundup_power2_divisions, one number or a list by interval; the place of its
+        last token.
+        """
         if self._token(at) != "[":
             value = self._number(at)
             if not _is_power_of_two(value):
@@ -181,7 +193,9 @@ class _Parser:
             self._expect(at + 1, ":")
             value = self._number(at + 2)
             if value and not _is_power_of_two(value):
-                raise _Refused("For roundups, the divisions has to be power of 2 or 0 to disable roundup ")
+                raise _Refused(
+                    "For roundups, the divisions has to be power of 2 or 0 to disable roundup "
+                )
             if interval == ">":
                 start = last if self._version.overwrites_last_interval else last + 1
                 self._divisions[start:] = [value] * (_INTERVALS - start)
@@ -223,7 +237,9 @@ class _Parser:
         return int(digits[0])
 
     def _real(self, at: int) -> float:
-        digits = re.match(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at))  # std::stod
+        digits = re.match(
+            r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at)
+        )  # std::stod
         if digits is None:
             raise _Refused(f"'{self._tokens[at]}' is no number (stod)")
         return float(digits[0])
@@ -231,7 +247,9 @@ class _Parser:
     def _truth(self, at: int) -> bool:
         token = self._token(at)
         if token not in ("True", "False"):
-            raise _Refused(f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{token}'")
+            raise _Refused(
+                f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{token}'"
+            )
         return token == "True"
 
 
@@ -248,11 +266,15 @@ def recorded_conf(settings: Mapping[str, Any]) -> str:
 
 
 def recorded_settings(settings: Mapping[str, Any], version: Version) -> Settings:
-    """The settings that a recording was made under: those that the allocator held, the others from the text."""
+    """The settings that a recording was made under: those that the allocator held, the others
+    from the text.
+    """
     conf = recorded_conf(settings)
     try:
         found = parse_settings(conf, version)
-    except SettingsError:  # of a version with other options: what the allocator held is known all the same
+    except (
+        SettingsError
+    ):  # of a version with other options: what the allocator held is known all the same
         found = Settings(conf=conf)
     changes: dict[str, Any] = {}
     if isinstance(size := settings.get("max_split_size"), int):
@@ -264,5 +286,7 @@ def recorded_settings(settings: Mapping[str, Any], version: Version) -> Settings
     table = settings.get("roundup_power2_divisions")
     if isinstance(table, dict):
         values = [table.get(str(1 << slot)) for slot in range(_INTERVALS)]
-        changes["roundup_power2_divisions"] = tuple(v if isinstance(v, int) and v > 0 else 0 for v in values)
+        changes["roundup_power2_divisions"] = tuple(
+            v if isinstance(v, int) and v > 0 else 0 for v in values
+        )
     return replace(found, **changes)

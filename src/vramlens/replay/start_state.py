@@ -1,4 +1,6 @@
-"""What was there when recording began, as a ``.vram`` file may hold it: for recordings that began in mid-run."""
+"""What was there when recording began, as a ``.vram`` file may hold it: for recordings that
+began in mid-run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class StartState:
     """One device's memory right before the first event.
 
     Attributes:
-        taken_bytes: of each early allocation (the first rows of ``DeviceTrace.allocations``), what its block takes.
+        taken_bytes: of each early allocation (the first rows of ``DeviceTrace.allocations``), what
+            its block takes.
         pool_of_segment: of each early segment, by row, its pool's pair of ids.
     """
 
@@ -27,7 +30,9 @@ class StartState:
 
 
 def start_state_of(trace: Trace, device: DeviceTrace) -> StartState | None:
-    """The state when recording began; None where there is none, or events between it and the first are gone."""
+    """The state when recording began; None where there is none, or events between it and the
+    first are gone.
+    """
     start = trace.start
     before = start.devices.get(device.device) if start is not None else None
     if start is None or before is None:

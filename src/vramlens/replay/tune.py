@@ -1,4 +1,6 @@
-"""``vramlens tune``: the settings worth trying, the best of them, and the smallest card for each."""
+"""``vramlens tune``: the settings worth trying, the best of them, and the smallest card for
+each.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.oom import settings_variable
+from vramlens.analyses.failure.oom import settings_variable
 from vramlens.errors import InputError
 from vramlens.replay.answer import Progress, missing_of, places_of, proven_device
 from vramlens.replay.proof import Proven, Recorded
@@ -48,7 +50,8 @@ WORTH_TRYING = (
 _WORTH_IT = 0.02
 """A smaller share saved is not worth a change."""
 
-# What a ledger counts that the allocator's own reserved memory does not hold, and that no other process holds.
+# What a ledger counts that the allocator's own reserved memory does not hold, and that no other
+# process holds.
 _OUTSIDE = ("nccl", "this_process", "this_process_other", "outside_pytorch", "driver_reserved")
 
 
@@ -100,7 +103,8 @@ class Tuning:
         tried: one a setting; the recorded one is among them.
         best: the one to use; None where nothing helps.
         inert: settings left out, since garbage collection does nothing without a limit.
-        outside_bytes: on a card beside the allocator's memory; None where the recording does not say.
+        outside_bytes: on a card beside the allocator's memory; None where the recording does not
+            say.
     """
 
     source: str
@@ -152,18 +156,24 @@ def tune_trace(
             f"a card of {format_size(sizes[0])} is too small: the process already held"
             f" {format_size(base + (outside or 0))} of its own when recording began; leave it out of --cards"
         )
-    per_card = [question(proven, q.settings.conf, room, card=True) for q in questions for room in held]
+    per_card = [
+        question(proven, q.settings.conf, room, card=True) for q in questions for room in held
+    ]
     rows = ask(proven, [*questions, *per_card], progress)
     baseline = rows[0]
     tried = [
         Tuned(
             row,
             baseline.peak_reserved_bytes - row.peak_reserved_bytes,
-            tuple(Card(size, rows[len(questions) + index * len(sizes) + at]) for at, size in enumerate(sizes)),
+            tuple(
+                Card(size, rows[len(questions) + index * len(sizes) + at])
+                for at, size in enumerate(sizes)
+            ),
         )
         for index, row in enumerate(rows[: len(questions)])
     ]
-    # Of what gets past a failure the simplest is best: what is reserved below a limit costs nothing.
+    # Of what gets past a failure the simplest is best: what is reserved below a limit costs
+    #     nothing.
     past = simple_first([one.row for one in tried if one.row.past_failure])
     tried.sort(key=lambda one: (past.index(one.row) if one.row in past else len(past), *_rank(one)))
     return Tuning(
@@ -190,7 +200,9 @@ def distinct_settings(proven: Proven, confs: Sequence[str], *, newest: bool) -> 
     """
     found = [proven.recorded.settings]
     for conf in confs:
-        if "large_segment_size_mb" in conf and not (newest and proven.recorded.version.large_segment_option):
+        if "large_segment_size_mb" in conf and not (
+            newest and proven.recorded.version.large_segment_option
+        ):
             continue
         settings = question(proven, conf).settings
         if settings not in found:
@@ -199,7 +211,9 @@ def distinct_settings(proven: Proven, confs: Sequence[str], *, newest: bool) -> 
 
 
 def outside_bytes(trace: Trace, device: int) -> int | None:
-    """What the process holds on a device beside the allocator's memory; None where the recording does not say."""
+    """What the process holds on a device beside the allocator's memory; None where the recording
+    does not say.
+    """
     for moment in (trace.ledgers.end, trace.ledgers.peak) if trace.ledgers else ():
         ledger = moment.get(device)
         if ledger is not None and ledger.parts:
@@ -208,18 +222,27 @@ def outside_bytes(trace: Trace, device: int) -> int | None:
 
 
 def simple_first(rows: Sequence[WhatIf]) -> list[WhatIf]:
-    """The cheapest first; of those that are nearly as cheap as it, the one with the fewest options."""
+    """The cheapest first; of those that are nearly as cheap as it, the one with the fewest
+    options.
+    """
     least = min((row.peak_reserved_bytes for row in rows), default=0)
 
     def cost(row: WhatIf) -> tuple[int, int, int, int]:
         size = row.peak_reserved_bytes
-        return 0 if size <= (1 + _WORTH_IT) * least else size, row.settings.conf.count(":"), row.retries, size
+        return (
+            0 if size <= (1 + _WORTH_IT) * least else size,
+            row.settings.conf.count(":"),
+            row.retries,
+            size,
+        )
 
     return sorted(rows, key=cost)
 
 
 def _rank(one: Tuned) -> tuple[int, int, int, int]:
-    """Lives before cannot tell before dies; then the least reserved at worst, the fewest retries, the shortest text."""
+    """Lives before cannot tell before dies; then the least reserved at worst, the fewest
+    retries, the shortest text.
+    """
     row = one.row
     life = 1 if row.past_failure else {False: 0, None: 2, True: 3}[row.oom]
     return life, row.high_bytes, row.retries, len(row.settings.conf)

@@ -1,6 +1,7 @@
 """What differs between PyTorch's versions, as data; and which of them a recording was made by.
 
-A version is never guessed silently: it is the recording's word, or the profile under which the recording proves exact.
+A version is never guessed silently: it is the recording's word, or the profile under which the
+    recording proves exact.
 Sources: docs/replay.md, with the pull requests.
 """
 
@@ -25,9 +26,12 @@ class Version:
         name: the versions, for a person.
         since: the first release with them, as (major, minor).
         tie_order: which of several equal free blocks is taken.
-        scope_suppresses_release: whether an open pool scope keeps a failing request from releasing all cached memory.
-        rounds_fraction: whether a memory fraction of 1.0 is no limit, and others are rounded, not cut.
-        overwrites_last_interval: whether ``>`` in roundup_power2_divisions also changes the last interval named.
+        scope_suppresses_release: whether an open pool scope keeps a failing request from releasing
+            all cached memory.
+        rounds_fraction: whether a memory fraction of 1.0 is no limit, and others are rounded, not
+            cut.
+        overwrites_last_interval: whether ``>`` in roundup_power2_divisions also changes the last
+            interval named.
         large_segment_option: whether large_segment_size_mb exists.
         proven: whether recordings decided it; else it is read from the source alone.
     """
@@ -42,7 +46,8 @@ class Version:
     proven: bool = False
 
 
-# Newest first. 2.12 may order by either counter (pull requests 178362 and 183591 lie around its branch cut).
+# Newest first. 2.12 may order by either counter (pull requests 178362 and 183591 lie around its
+# branch cut).
 VERSIONS = (
     Version("2.13 and newer", (2, 13), SEGMENT_COUNTER, False, True, False, True),
     Version("2.12", (2, 12), OBJECT_COUNTER, True, True, False, True),

@@ -1,8 +1,9 @@
 """What a recording's requests lead to under other settings, with how sure that is.
 
-Three things can make it unsure: where the driver puts segments (their addresses decide ties among equal free blocks),
-when other streams were done with blocks, and what the program did after a request failed that had been served, or the
-reverse. The first two are bounded by trying them; the third makes the rest conditional.
+Three things can make it unsure: where the driver puts segments (their addresses decide ties among
+equal free blocks), when other streams were done with blocks, and what the program did after a
+request failed that had been served, or the reverse. The first two are bounded by trying them; the
+third makes the rest conditional.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class WhatIf:
     Attributes:
         settings: which.
         cap_bytes: what the process may reserve; None for no limit.
-        peak_allocated_bytes, peak_reserved_bytes: up to the end, or to where the program would have died.
+        peak_allocated_bytes, peak_reserved_bytes: up to the end, or to where the program would have
+            died.
         low_bytes, high_bytes: peak reserved over all that was tried.
         retries: how often everything cached was given back to serve a request; each stalls the GPU.
         failed_requests: requests that the allocator would have failed.
@@ -45,8 +47,8 @@ class WhatIf:
         past_failure: whether it surely gets past the failed request that ended the recording.
         ties: choices among equal free blocks that addresses decided.
         failed_bytes: what the request asked for that failed.
-        curve: what would have been reserved over the events, with the driver's likeliest addresses; None where it was
-            not asked for.
+        curve: what would have been reserved over the events, with the driver's likeliest addresses;
+            None where it was not asked for.
     """
 
     settings: Settings
@@ -80,11 +82,14 @@ class Question:
     limit: Limit
 
 
-def question(proven: Proven, conf: str | None = None, cap_bytes: int | None = None, *, card: bool = False) -> Question:
+def question(
+    proven: Proven, conf: str | None = None, cap_bytes: int | None = None, *, card: bool = False
+) -> Question:
     """The question behind a ``--conf`` and a ``--cap``; what is not given is as it was recorded.
 
     Args:
-        card: ``cap_bytes`` is what a card has room for: no limit of the process, so it wakes no garbage collection.
+        card: ``cap_bytes`` is what a card has room for: no limit of the process, so it wakes no
+            garbage collection.
 
     Raises:
         SettingsError: PyTorch would refuse the settings.
@@ -92,7 +97,9 @@ def question(proven: Proven, conf: str | None = None, cap_bytes: int | None = No
     """
     recorded = proven.recorded
     settings = recorded.settings if conf is None else parse_settings(conf, recorded.version)
-    limit = recorded.limit if cap_bytes is None else Limit(cap_bytes, of_device=card, source="given")
+    limit = (
+        recorded.limit if cap_bytes is None else Limit(cap_bytes, of_device=card, source="given")
+    )
     if conf is not None and cap_bytes is None and settings.per_process_memory_fraction is not None:
         limit = _limit_of_fraction(proven, settings.per_process_memory_fraction)
     base = proven.device.reserved.base_bytes
@@ -129,14 +136,17 @@ def ask(
     """The answer to each question, on all cores.
 
     Args:
-        quick: whether each is replayed once only, with the driver's likeliest addresses: without a range.
+        quick: whether each is replayed once only, with the driver's likeliest addresses: without a
+            range.
         curves: whether each has its curve.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(questions), os.cpu_count() or 1))) as pool:
         answers = []
-        for answer in pool.map(lambda one: _answer(proven, one, quick=quick, curves=curves), questions):
+        for answer in pool.map(
+            lambda one: _answer(proven, one, quick=quick, curves=curves), questions
+        ):
             answers.append(answer)
             if progress is not None:
                 progress(len(answers) / len(questions))
@@ -156,7 +166,9 @@ def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> Wh
 
     curve = None
     if curves:
-        center, native_curve = proven.replay.curve(native, addresses=_DRIVER, completion=_RECORDED, seed=0)
+        center, native_curve = proven.replay.curve(
+            native, addresses=_DRIVER, completion=_RECORDED, seed=0
+        )
         curve = replayed_curve(native_curve, _died_event(proven, center))
     else:
         center = run()
@@ -164,18 +176,29 @@ def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> Wh
         return _judged(proven, asked, center, [], curve)
     others = []
     if center["ties"]:
-        orders = [(_ASCENDING, 0), (_DESCENDING, 0), *((_RANDOM, seed) for seed in range(1, _RANDOM_ORDERS + 1))]
+        orders = [
+            (_ASCENDING, 0),
+            (_DESCENDING, 0),
+            *((_RANDOM, seed) for seed in range(1, _RANDOM_ORDERS + 1)),
+        ]
         others += [run(addresses=order, seed=seed) for order, seed in orders]
     if recorded.deferred_frees:
         others += [run(completion=completion) for completion in (_AT_ONCE, _TWICE_AS_LATE)]
     if limit.below_bytes is not None and limit.bytes is not None:
-        native = native | Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device).native
+        native = (
+            native
+            | Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device).native
+        )
         others.append(run())
     return _judged(proven, asked, center, others, curve)
 
 
 def _judged(
-    proven: Proven, asked: Question, center: dict[str, int], others: list[dict[str, int]], curve: Curve | None
+    proven: Proven,
+    asked: Question,
+    center: dict[str, int],
+    others: list[dict[str, int]],
+    curve: Curve | None,
 ) -> WhatIf:
     runs = [center, *others]
     reserved = [one["peak_reserved"] for one in runs]
@@ -194,7 +217,8 @@ def _judged(
         oom_event=center["first_failure"] if center["first_failure"] >= 0 else None,
         confidence="conditional" if conditional else "bounded" if bounded else "exact",
         why=conditional + bounded,
-        past_failure=ended_by_failure(proven) and all(one["served_failures"] and not one["failures"] for one in runs),
+        past_failure=ended_by_failure(proven)
+        and all(one["served_failures"] and not one["failures"] for one in runs),
         ties=center["ties"],
         failed_bytes=center["failed_size"] if center["first_failure"] >= 0 else None,
         curve=curve,
@@ -202,10 +226,14 @@ def _judged(
 
 
 def _died_event(proven: Proven, run: dict[str, int]) -> int | None:
-    """The failure that ends the program in one run: a new one, or the recorded one where it is still there."""
+    """The failure that ends the program in one run: a new one, or the recorded one where it is
+    still there.
+    """
     if run["died_at"] >= 0:
         return run["died_at"]
-    return _last_failure(proven) if ended_by_failure(proven) and not run["served_failures"] else None
+    return (
+        _last_failure(proven) if ended_by_failure(proven) and not run["served_failures"] else None
+    )
 
 
 def _last_failure(proven: Proven) -> int:
@@ -253,12 +281,16 @@ def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> 
             yield "requests are served that failed when recorded; what the program did then is not known"
 
 
-def _what_is_not_known(proven: Proven, asked: Question, runs: list[dict[str, int]]) -> Iterator[str]:
+def _what_is_not_known(
+    proven: Proven, asked: Question, runs: list[dict[str, int]]
+) -> Iterator[str]:
     if runs[0]["ties"]:
         yield "where the driver puts segments decides ties"
     if proven.recorded.deferred_frees:
         yield "when other streams were done with blocks is known only roughly"
-    if asked.limit.below_bytes is not None and any(one["failures"] or one["retries"] for one in runs):
+    if asked.limit.below_bytes is not None and any(
+        one["failures"] or one["retries"] for one in runs
+    ):
         yield "the limit that the run had is known only roughly"
 
 

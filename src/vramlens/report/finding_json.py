@@ -22,7 +22,9 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
 
 
 def place_to_json(place: Place | None) -> dict[str, Any]:
-    """File, line and function; null where there is no place, and where the recording does not name one of them."""
+    """File, line and function; null where there is no place, and where the recording does not
+    name one of them.
+    """
     if place is None:
         return {"file": None, "line": None, "function": None}
     return {"file": place.file, "line": place.line or None, "function": place.function or None}

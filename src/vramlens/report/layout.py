@@ -9,8 +9,11 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from vramlens.foreign_text import one_line
 from vramlens.report.wording import Location, visible
 
-# Spaces that no line may end at: between a number and what it counts, between a line and its function.
-_UNIT = re.compile(r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)")
+# Spaces that no line may end at: between a number and what it counts, between a line and its
+#     function.
+_UNIT = re.compile(
+    r"(?<=[0-9]) (?=(?:bytes?|[KMGT]i?B|steps?|lines?|more|times|requests?|events?)\b|%)"
+)
 _FUNCTION = re.compile(r"(?<=[0-9]) in (?=\S)")
 _PATH = re.compile(r"^(?!\w+://).*[/\\][^/\\]+:[0-9]+")
 _GLUE = "\N{NO-BREAK SPACE}"
@@ -31,7 +34,9 @@ class Layout:
         self.ellipsis = "..." if ascii_only else "…"
 
     def wrap(self, text: str, first: str = "", rest: str | None = None) -> list[str]:
-        """The text in lines; the first begins with ``first``, the others with ``rest`` (by default as much space)."""
+        """The text in lines; the first begins with ``first``, the others with ``rest`` (by
+        default as much space).
+        """
         indent = " " * cell_len(first) if rest is None else rest
         width = min(self.width, _WIDEST_TEXT)
         text = one_line(text).replace("…", self.ellipsis)
@@ -47,7 +52,9 @@ class Layout:
                 lines.append(line)
                 line, empty = indent, True
             if empty and cell_len(line) + cell_len(piece) > width:  # longer than a line by itself
-                *full, piece = self._chopped(piece, width - cell_len(line), width - cell_len(indent))
+                *full, piece = self._chopped(
+                    piece, width - cell_len(line), width - cell_len(indent)
+                )
                 for part in full:
                     lines.append(line + part)
                     line = indent
@@ -56,7 +63,9 @@ class Layout:
         return [*lines, line]
 
     def _chopped(self, word: str, first_width: int, width: int) -> list[str]:
-        head = chop_cells(word, first_width)[0] if first_width > 0 else ""  # the line's beginning took it all
+        head = (
+            chop_cells(word, first_width)[0] if first_width > 0 else ""
+        )  # the line's beginning took it all
         tail = word[len(head) :]
         return [head, *chop_cells(tail, width)] if tail else [head]
 
@@ -87,7 +96,9 @@ class Layout:
         return start + self.from_left(text, max(0, width - cell_len(start)))
 
     def place(self, place: Location, width: int, *, always_cut: bool = False) -> str:
-        """A line of code: folders go first (``always_cut``: in any case), then the function's end."""
+        """A line of code: folders go first (``always_cut``: in any case), then the function's
+        end.
+        """
         line = f":{place.line}" if place.line > 0 else ""
         function = f" in {visible(place.function)}" if place.function else ""
         file = visible(place.file)
@@ -103,7 +114,9 @@ class Layout:
         return self._path(file, width - cell_len(line + function)) + line + function
 
     def _path(self, file: str, width: int) -> str:
-        """A path without its first folders; cut inside a name only when the name alone is too long."""
+        """A path without its first folders; cut inside a name only when the name alone is too
+        long.
+        """
         if cell_len(file) <= width:
             return file
         file = file[-4 * max(width, 1) :]  # more has no room in any case

@@ -1,4 +1,6 @@
-"""Progress: a bar on standard error while a file is read, for people only and only when it takes a while."""
+"""Progress: a bar on standard error while a file is read, for people only and only when it takes
+a while.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _PATIENCE_SECONDS = 1.0
 def reading_progress(title: str, stream: TextIO | None = None) -> Iterator[Callable[[float], None]]:
     """A function to call with the share that has been read, from 0 to 1.
 
-    Once reading has taken longer than a second it shows a bar; where ``stream`` is no terminal it never does.
+    Once reading has taken longer than a second it shows a bar; where ``stream`` is no terminal it
+    never does.
     """
     bar = _Bar(title, stream or sys.stderr)
     try:
@@ -54,7 +57,11 @@ class _Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+        )
         bar = Progress(*columns, console=Console(file=self._stream), transient=True)
         task = bar.add_task(self._title, total=1.0)
         bar.start()

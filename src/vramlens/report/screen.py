@@ -25,7 +25,9 @@ def layout_of(console: Console) -> Layout:
 
 
 def room_of(console: Console) -> int:
-    """The lines to keep to: 24, or on a terminal one less, for the prompt that follows, and more on a larger one."""
+    """The lines to keep to: 24, or on a terminal one less, for the prompt that follows, and more
+    on a larger one.
+    """
     return max(SCREEN_LINES, console.height) - 1 if console.is_terminal else SCREEN_LINES
 
 

@@ -46,11 +46,15 @@ class Allocations:
         return len(self.born)
 
     def alive_after(self, event: int) -> NDArray[np.int64]:
-        """Rows of the allocations that hold memory right after an event (pending frees included)."""
+        """Rows of the allocations that hold memory right after an event (pending frees
+        included).
+        """
         return np.flatnonzero((self.born <= event) & (self.died > event))
 
     def fullest(self, rows: NDArray[np.int64]) -> tuple[int, int]:
-        """The first event at which most bytes of some allocations (at least one) are alive, and how many."""
+        """The first event at which most bytes of some allocations (at least one) are alive, and
+        how many.
+        """
         when = np.concatenate((self.born[rows], self.died[rows]))
         change = np.concatenate((self.requested_bytes[rows], -self.requested_bytes[rows]))
         order = np.argsort(when, kind="stable")
@@ -88,7 +92,9 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One of the allocator's byte counters over the run: before the first event, its maximum, the first event there."""
+    """One of the allocator's byte counters over the run: before the first event, its maximum,
+    the first event there.
+    """
 
     base_bytes: int
     peak_bytes: int
@@ -102,11 +108,14 @@ class DeviceTrace:
     Attributes:
         device: its index as the program saw it; -1 for pinned host memory.
         events, allocations, segments: the columns.
-        requested, allocated, active, reserved: the allocator's counters (``torch.cuda.memory_stats``).
+        requested, allocated, active, reserved: the allocator's counters
+            (``torch.cuda.memory_stats``).
         allocation_of_event: row of the allocation that an event is about; -1 for events about none.
         whole: whether its list of events was read to the end.
-        orphan_events: events about something that the state before them does not hold; 0 when all is explained.
-        missized: allocations whose taken_bytes the free space or the final state contradicts; 0 when none.
+        orphan_events: events about something that the state before them does not hold; 0 when all
+            is explained.
+        missized: allocations whose taken_bytes the free space or the final state contradicts; 0
+            when none.
         out_of_memory: every failed request.
     """
 
@@ -126,7 +135,9 @@ class DeviceTrace:
 
     @cached_property
     def clock_us(self) -> NDArray[np.int64]:
-        """The time of each event, made to never run backward: the order of events is the truth, the time is not."""
+        """The time of each event, made to never run backward: the order of events is the truth,
+        the time is not.
+        """
         times = self.events.time_us
         return np.asarray(np.maximum.accumulate(times)) if len(times) else times
 
@@ -143,7 +154,11 @@ class DeviceTrace:
         return self._running(self.reserved, alive.born, alive.died, alive.size_bytes)
 
     def _running(
-        self, counter: Counter, born: NDArray[np.int64], died: NDArray[np.int64], sizes: NDArray[np.int64]
+        self,
+        counter: Counter,
+        born: NDArray[np.int64],
+        died: NDArray[np.int64],
+        sizes: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         change = np.zeros(len(self.events) + 1, np.int64)  # one more: what never dies
         np.add.at(change, born[born >= 0], sizes[born >= 0])

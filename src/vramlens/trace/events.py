@@ -1,4 +1,6 @@
-"""Events of one device, in order: what the allocator did, to which address, asked for from where."""
+"""Events of one device, in order: what the allocator did, to which address, asked for from
+where.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Events:
     Attributes:
         action: an Action.
         address: of the block or segment, in bytes; 0 for an out-of-memory event.
-        size: bytes; requested ones for allocations and frees, rounded ones for an out-of-memory event.
+        size: bytes; requested ones for allocations and frees, rounded ones for an out-of-memory
+            event.
         stream: the CUDA stream as a number; 0 is the default stream.
         time_us: microseconds since the epoch; 0 where the recording has none.
         stack: id of the stack; NO_STACK where the event has none.
@@ -68,7 +71,8 @@ class OutOfMemory:
     Attributes:
         event: its index among the device's events.
         size_bytes: the block that was asked for, rounded.
-        device_free_bytes: what the driver said was free on the device at that moment; None where not recorded.
+        device_free_bytes: what the driver said was free on the device at that moment; None where
+            not recorded.
         stream: of the request.
         stack: id of the stack of the request.
     """

@@ -1,4 +1,6 @@
-"""A flight record: the collectives that one rank called last, as PyTorch's NCCL backend keeps them."""
+"""A flight record: the collectives that one rank called last, as PyTorch's NCCL backend keeps
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ class Collective:
     Attributes:
         group: the process group's name; "0" is the default group.
         description: what the program called the group; empty if nothing.
-        seq: the number of the collective in its group; for point-to-point, of the call between the pair.
+        seq: the number of the collective in its group; for point-to-point, of the call between the
+            pair.
         name: what was called, as NCCL names it: ``all_reduce``, ``all_gather``, ``send 0->1``.
         is_p2p: whether it is point-to-point.
         state: scheduled, started or completed.
         input_sizes, output_sizes: the shapes of its tensors.
         dtypes: of its input.
-        created_ns, started_ns, completed_ns: nanoseconds since the epoch, by its machine's clock; None where unnoticed.
+        created_ns, started_ns, completed_ns: nanoseconds since the epoch, by its machine's clock;
+            None where unnoticed.
         frames: where it was called, innermost first; empty for those that the backward pass calls.
         timeout_ms: after which the watchdog gives up; None where unknown.
     """
@@ -43,13 +47,17 @@ class Collective:
 
     @property
     def user_frame(self) -> Frame | None:
-        """The user line that called it: the innermost frame outside of torch, installed packages and Python itself."""
+        """The user line that called it: the innermost frame outside of torch, installed packages
+        and Python itself.
+        """
         return next((frame for frame in self.frames if is_user_file(frame.file)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class FlightGroup:
-    """A process group as a flight record describes it; ``ranks`` are global ones, empty where they are not told."""
+    """A process group as a flight record describes it; ``ranks`` are global ones, empty where
+    they are not told.
+    """
 
     name: str
     description: str

@@ -1,4 +1,6 @@
-"""Ledgers as they were measured in the program: where all of each device's memory was, at three moments."""
+"""Ledgers as they were measured in the program: where all of each device's memory was, at three
+moments.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LedgerPart:
-    """One part of a device's memory: its kind, size, confidence (exact, inferred, unknown) and a remark, or ""."""
+    """One part of a device's memory: its kind, size, confidence (exact, inferred, unknown) and a
+    remark, or "".
+    """
 
     kind: str
     bytes: int

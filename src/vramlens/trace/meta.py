@@ -1,4 +1,6 @@
-"""What a recording of vramlens' own says about itself: the program, the machine, when and why it was written."""
+"""What a recording of vramlens' own says about itself: the program, the machine, when and why it
+was written.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ class DeviceMeta:
     Attributes:
         name, uuid: of the GPU.
         total_bytes: its memory.
-        memory_fraction: what ``torch.cuda.set_per_process_memory_fraction`` had set; 1.0 is no limit.
+        memory_fraction: what ``torch.cuda.set_per_process_memory_fraction`` had set; 1.0 is no
+            limit.
         limit_bytes: what the process could reserve at most.
         stats: ``torch.cuda.memory_stats``, flat.
     """
@@ -41,7 +44,8 @@ class DeviceMeta:
 
 @dataclass(frozen=True, slots=True)
 class FailureMeta:
-    """The out-of-memory error that made the program write the recording; None where the recording does not say.
+    """The out-of-memory error that made the program write the recording; None where the recording
+    does not say.
 
     Attributes:
         device: where it happened.
@@ -62,7 +66,8 @@ class GroupMeta:
 
     Attributes:
         name: PyTorch's name for it.
-        description: what the program or the device mesh calls it, such as ``mesh_dp``; empty if nothing.
+        description: what the program or the device mesh calls it, such as ``mesh_dp``; empty if
+            nothing.
         spans: its global ranks, as evenly spaced spans: first, count, step.
     """
 
@@ -79,7 +84,8 @@ class Meta:
         vramlens, torch, cuda, driver, python, platform: versions.
         command: the program and its arguments.
         trigger: why it was written: oom, error, sigterm, sighup, exit, signal, steps, every or api.
-        ending: how the program ended, in one line: the exception that nobody caught, or where a signal found it.
+        ending: how the program ended, in one line: the exception that nobody caught, or where a
+            signal found it.
         pid, host, rank, local_rank, world_size: which process of which job.
         groups: the process groups that it was in, beside the default one.
         device_name: of the current GPU.
@@ -90,7 +96,8 @@ class Meta:
         step: steps counted when it was written.
         module_marks: whether the events' ``user_metadata`` are module paths.
         failure: the error that it was written for.
-        started_us, written_us: when recording began and when this was written, in microseconds since the epoch.
+        started_us, written_us: when recording began and when this was written, in microseconds
+            since the epoch.
         dump_seconds: how long writing it held the program.
     """
 

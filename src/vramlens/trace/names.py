@@ -1,4 +1,6 @@
-"""Names of tensors: which storage was which parameter, gradient or buffer when the program was looked at."""
+"""Names of tensors: which storage was which parameter, gradient or buffer when the program was
+looked at.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class TensorNames:
         device: its index.
         address, size_bytes: of the storage.
         kind: a TensorKind.
-        time_us: when it was named, in microseconds since the epoch; AT_THE_END for the moment of the dump.
+        time_us: when it was named, in microseconds since the epoch; AT_THE_END for the moment of
+            the dump.
         name: ``model.blocks.3.attn.qkv.weight``, ``grad[model.blocks.3.attn.qkv.weight]``.
     """
 

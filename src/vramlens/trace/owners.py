@@ -21,7 +21,8 @@ class KeptBy:
         file, line, function: the statement that keeps it; "" and 0 where none was found.
         chain: from the root to the tensor, one link each.
         leak_class: the contract's class; None for what does not grow.
-        verdict: what the process judged: proven, likely, possible or not a problem; None for what does not grow.
+        verdict: what the process judged: proven, likely, possible or not a problem; None for what
+            does not grow.
         fix: what to do; None where nothing needs doing.
         fix_share: how much of its bytes that frees, from 0 to 1.
     """
@@ -43,7 +44,8 @@ class Owners:
     """What a search of the program found; one row of the columns a storage.
 
     Attributes:
-        time_us: when it ran, in microseconds since the epoch; None where the recording does not say.
+        time_us: when it ran, in microseconds since the epoch; None where the recording does not
+            say.
         complete: whether the search went to the end.
         skipped: what it left out, one sentence each.
         owners: those found.

@@ -15,7 +15,9 @@ NONE = -1
 
 
 class Kind(IntEnum):
-    """What a span is (libkineto/include/ActivityType.h names them so; older traces: "Operator", "Kernel" and so on)."""
+    """What a span is (libkineto/include/ActivityType.h names them so; older traces: "Operator",
+    "Kernel" and so on).
+    """
 
     OPERATOR = 0
     REGION = 1  # record_function, a profiler step, an optimizer's step
@@ -75,7 +77,8 @@ class MemoryEvents:
         device: index into ``ProfilerTrace.memory_devices``.
         size: bytes; negative where they were given back.
         address: 0 where the trace does not say (PyTorch before 1.11).
-        allocated, reserved: the allocator's own sums after the event; NONE where the trace does not say.
+        allocated, reserved: the allocator's own sums after the event; NONE where the trace does not
+            say.
         failed: whether it is a request that failed.
     """
 
@@ -93,12 +96,24 @@ class MemoryEvents:
 
 
 # torch/headeronly/core/DeviceType.h
-_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuse1"}
+_TYPES = {
+    0: "cpu",
+    1: "cuda",
+    6: "hip",
+    9: "xla",
+    12: "xpu",
+    13: "mps",
+    15: "hpu",
+    19: "mtia",
+    20: "privateuse1",
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MemoryDevice:
-    """Whose memory: PyTorch's number of the type of device, and the device's own; -1 where there is but one."""
+    """Whose memory: PyTorch's number of the type of device, and the device's own; -1 where there
+    is but one.
+    """
 
     type: int
     index: int
@@ -118,7 +133,8 @@ class ProfilerTrace:
 
     Attributes:
         source: the file's name as given.
-        facts: what the trace says of itself: "deviceProperties", "distributedInfo", "with_stack" and so on.
+        facts: what the trace says of itself: "deviceProperties", "distributedInfo", "with_stack"
+            and so on.
         names: of spans.
         threads: process and thread, or device and stream, as the trace names them.
         spans, memory: the columns.

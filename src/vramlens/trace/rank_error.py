@@ -21,7 +21,8 @@ class RankError:
     Attributes:
         source: the file's name as it was given.
         message: the exception, its type first; one line.
-        time_s: when it was written, in whole seconds since the epoch; None where the file does not say.
+        time_s: when it was written, in whole seconds since the epoch; None where the file does not
+            say.
         frames: of its traceback, innermost first; empty where there is none.
         follows: whether it only says that another rank is gone or does not answer.
     """

@@ -1,4 +1,6 @@
-"""Stacks: runs of frames, innermost first, each stored once; and which line of each is the user's."""
+"""Stacks: runs of frames, innermost first, each stored once; and which line of each is the
+user's.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from vramlens.trace.strings import NO_TEXT, Strings
 NO_STACK = 0xFFFFFFFF
 _LONGEST_NAME = 1000
 
-# Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard library, torch
-# from its source tree, code that torch.compile wrote, and C++.
+# Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
+# library, torch from its source tree, code that torch.compile wrote, and C++.
 _NOT_THE_USERS = re.compile(
     r"^<(?!ipython-input)"
     r"|^$|^\?\?"
@@ -47,13 +49,17 @@ def base_name(file: str) -> str:
 
 
 def is_user_file(file: str) -> bool:
-    """Whether a file is the user's own: not torch, an installed package, the standard library or synthetic."""
+    """Whether a file is the user's own: not torch, an installed package, the standard library or
+    synthetic.
+    """
     return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a stack: the file as the recording names it, the line (from 1) and the function."""
+    """One line of a stack: the file as the recording names it, the line (from 1) and the
+    function.
+    """
 
     file: str
     line: int
@@ -97,7 +103,10 @@ class Stacks:
         """The frames of a stack, innermost first; empty for NO_STACK."""
         if stack == NO_STACK:
             return []
-        return [self.frame(int(frame)) for frame in self.frames[self.starts[stack] : self.starts[stack + 1]]]
+        return [
+            self.frame(int(frame))
+            for frame in self.frames[self.starts[stack] : self.starts[stack + 1]]
+        ]
 
     def mark_frames(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
         """One flag a frame: whether ``file:function`` matches the pattern."""
@@ -106,13 +115,17 @@ class Stacks:
 
     @cached_property
     def _functions(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The distinct ``file:function`` (the end of a very long one), and which of them each frame is."""
+        """The distinct ``file:function`` (the end of a very long one), and which of them each
+        frame is.
+        """
         pairs, which = np.unique(
-            self.frame_file.astype(np.uint64) << np.uint64(32) | self.frame_function, return_inverse=True
+            self.frame_file.astype(np.uint64) << np.uint64(32) | self.frame_function,
+            return_inverse=True,
         )
         texts = self.strings
         names = [
-            f"{texts[pair >> 32][-_LONGEST_NAME:]}:{texts[pair & NO_TEXT][-_LONGEST_NAME:]}" for pair in pairs.tolist()
+            f"{texts[pair >> 32][-_LONGEST_NAME:]}:{texts[pair & NO_TEXT][-_LONGEST_NAME:]}"
+            for pair in pairs.tolist()
         ]
         return names, which.reshape(-1)
 
@@ -146,20 +159,30 @@ class Stacks:
 
     @cached_property
     def has_python(self) -> NDArray[np.bool_]:
-        """Whether each stack has a Python frame; one of C++ alone (``stacks="all"``) says little of the program."""
+        """Whether each stack has a Python frame; one of C++ alone (``stacks="all"``) says little
+        of the program.
+        """
         files, where = np.unique(self.frame_file, return_inverse=True)
-        python = np.array([_PYTHON_FILE.search(self.strings[int(file)]) is not None for file in files], np.bool_)
+        python = np.array(
+            [_PYTHON_FILE.search(self.strings[int(file)]) is not None for file in files], np.bool_
+        )
         return self.any_frame(python[where] if len(files) else np.zeros(0, np.bool_))
 
     @cached_property
     def user_frame(self) -> NDArray[np.int64]:
-        """The user line of each stack: its innermost user frame, as a frame id; -1 where it has none."""
+        """The user line of each stack: its innermost user frame, as a frame id; -1 where it has
+        none.
+        """
         return self.first_frame(self.user_frames)
 
     @cached_property
     def code_frame(self) -> NDArray[np.int64]:
-        """The line of code of each stack: its innermost frame outside of PyTorch's plumbing, a library's too."""
+        """The line of code of each stack: its innermost frame outside of PyTorch's plumbing, a
+        library's too.
+        """
         files, where = np.unique(self.frame_file, return_inverse=True)
         texts = [self.strings[int(file)][-_LONGEST_NAME:] for file in files]
-        named = np.array([is_user_file(text) or _PLUMBING.search(text) is None for text in texts], np.bool_)
+        named = np.array(
+            [is_user_file(text) or _PLUMBING.search(text) is None for text in texts], np.bool_
+        )
         return self.first_frame(named[where.reshape(-1)] if len(files) else np.zeros(0, np.bool_))

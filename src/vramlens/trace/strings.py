@@ -26,5 +26,7 @@ class Strings:
         known = self._decoded.get(text)
         if known is None:
             first, end = int(self._starts[text]), int(self._starts[text + 1])
-            known = self._decoded[text] = self._characters[first:end].tobytes().decode(errors="replace")
+            known = self._decoded[text] = (
+                self._characters[first:end].tobytes().decode(errors="replace")
+            )
         return known

@@ -43,7 +43,8 @@ class SideColumn:
     """A field that vramlens has no column for: kept, by row, as plain Python values.
 
     Attributes:
-        table: the table whose rows it belongs to (events, segments, blocks, frames, annotations, or top).
+        table: the table whose rows it belongs to (events, segments, blocks, frames, annotations, or
+            top).
         name: the field's name in the file.
         rows: rows of that table, as the file orders them.
         values: one value a row; None where it is too large to be shown.
@@ -71,8 +72,8 @@ class Trace:
         side_columns: unknown fields, kept.
         torch_version, device_name: where the recording says so, else None.
         total_bytes: the device's memory by device, where the recording says so.
-        meta, names, ledgers, samples, owners: what a recording that vramlens made holds beside the snapshot; None
-            elsewhere.
+        meta, names, ledgers, samples, owners: what a recording that vramlens made holds beside the
+            snapshot; None elsewhere.
         members: the parts of the ``.vram`` file, by name; empty for a bare snapshot.
         start: the state when recording began, without events, where a ``.vram`` file holds it.
     """
@@ -107,4 +108,6 @@ class Trace:
         """The device with the highest requested peak; None when there is no device."""
         if not self.devices:
             return None
-        return max(self.devices, key=lambda index: (self.devices[index].requested.peak_bytes, -index))
+        return max(
+            self.devices, key=lambda index: (self.devices[index].requested.peak_bytes, -index)
+        )

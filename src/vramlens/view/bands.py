@@ -14,12 +14,17 @@ from vramlens.view.texts import Texts
 _DEEPEST = 8
 
 
-def bands_of(trace: Trace, device: DeviceTrace, start_us: int, columns: Columns, texts: Texts) -> dict[str, Any]:
-    """Spans of marked regions: begin and end in microseconds after the first event, a name, and how deep each lies.
+def bands_of(
+    trace: Trace, device: DeviceTrace, start_us: int, columns: Columns, texts: Texts
+) -> dict[str, Any]:
+    """Spans of marked regions: begin and end in microseconds after the first event, a name, and how
+    deep each lies.
 
     Calls of process groups are not among them: they have a band of their own (``collectives.py``).
     """
-    last_us = min(max(int(device.clock_us[-1]) - start_us, 0), LONGEST_US) if len(device.events) else 0
+    last_us = (
+        min(max(int(device.clock_us[-1]) - start_us, 0), LONGEST_US) if len(device.events) else 0
+    )
     regions = regions_of(trace, device, collectives=False)
     table = np.array(
         [

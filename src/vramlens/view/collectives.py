@@ -1,8 +1,10 @@
-"""Collectives of a rank: when it called them, with whom, of what size, and which of them never finished.
+"""Collectives of a rank: when it called them, with whom, of what size, and which of them never
+finished.
 
-Two sources, which know different things. PyTorch marks each call in the memory recording itself (``nccl:all_reduce``):
-its name, and how long the call took to return. A flight record knows the group, the number, the tensors, the state and
-the line. Both tell the time of the machine's clock, as the events do, so that they need no more than to be laid over
+Two sources, which know different things. PyTorch marks each call in the memory recording itself
+(``nccl:all_reduce``): its name, and how long the call took to return. A flight record knows the
+group, the number, the tensors, the state and the line. Both tell the time of the machine's clock,
+as the events do, so that they need no more than to be laid over
 each other: of one call the flight record's time lies within the mark, by some ten microseconds.
 """
 
@@ -27,14 +29,22 @@ if TYPE_CHECKING:  # most pages need no more of it than these names
     from vramlens.ranks.collectives import CollectiveProblem
 
 STATES = ("", "completed", "started", "scheduled", "unknown", "not returned")
-"""What is known of a call: nothing more than that it returned; the flight record's words; or not even that."""
+"""What is known of a call: nothing more than that it returned; the flight record's words; or not
+even that.
+"""
 _LATER_US = 60_000_000
-"""Calls after the last event are still of this run where they follow within a minute: a hang allocates nothing."""
+"""Calls after the last event are still of this run where they follow within a minute: a hang
+allocates nothing.
+"""
 _ENTERED_US = 1_000_000
-"""Within a second of a mark's beginning its call is in the flight record, however long it takes to return."""
+"""Within a second of a mark's beginning its call is in the flight record, however long it takes
+to return.
+"""
 _MOST_NAMED = 4
 _MOST_STACKS = 20_000
-"""A flight record's ring holds some thousand calls; one that holds more different stacks was made up."""
+"""A flight record's ring holds some thousand calls; one that holds more different stacks was
+made up.
+"""
 _ITEM_BYTES = {
     1: "Bool Byte Char Float8_e4m3fn Float8_e4m3fnuz Float8_e5m2 Float8_e5m2fnuz Float8_e8m0fnu UInt8 QInt8 QUInt8",
     2: "Short Half BFloat16 UInt16",
@@ -56,7 +66,9 @@ class RankFlight:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One row: what the recording's mark and the flight record know of a call; either may be None."""
+    """One row: what the recording's mark and the flight record know of a call; either may be
+    None.
+    """
 
     at_us: int
     mark: Region | None
@@ -68,7 +80,9 @@ Problems = Mapping[tuple[int, str, int], str]
 
 
 def problems_of(flights: Sequence[RankFlight | None]) -> Problems:
-    """Where the ranks stopped doing the same thing, in words; empty for less than two flight records."""
+    """Where the ranks stopped doing the same thing, in words; empty for less than two flight
+    records.
+    """
     by_rank = {one.rank: one.record for one in flights if one is not None}
     if len(by_rank) < 2:
         return {}
@@ -77,7 +91,9 @@ def problems_of(flights: Sequence[RankFlight | None]) -> Problems:
     found: dict[tuple[str, int], list[CollectiveProblem]] = {}
     for one in collective_problems(by_rank):
         found.setdefault((one.group, one.seq), []).append(one)
-    return {(one.rank, group, seq): _words(rows) for (group, seq), rows in found.items() for one in rows}
+    return {
+        (one.rank, group, seq): _words(rows) for (group, seq), rows in found.items() for one in rows
+    }
 
 
 def _words(rows: Sequence[CollectiveProblem]) -> str:
@@ -103,7 +119,9 @@ def _more(rows: Sequence[CollectiveProblem]) -> str:
 
 def has_calls(trace: Trace, device: int) -> bool:
     """Whether a device is the one that a process called its collectives on."""
-    marked = [each for each in trace.devices if regions_of(trace, trace.devices[each], collectives=True)]
+    marked = [
+        each for each in trace.devices if regions_of(trace, trace.devices[each], collectives=True)
+    ]
     return device in marked if marked else device == trace.main_device
 
 
@@ -116,7 +134,9 @@ def collectives_of(
     columns: Columns,
     texts: Texts,
 ) -> dict[str, Any] | None:
-    """A rank's calls as columns, in order of time, and what is left out; None where nothing tells of any."""
+    """A rank's calls as columns, in order of time, and what is left out; None where nothing
+    tells of any.
+    """
     marks = regions_of(trace, device, collectives=True)
     record = flight.record if flight is not None and has_calls(trace, device.device) else None
     if not marks and record is None:
@@ -124,10 +144,14 @@ def collectives_of(
     if len(device.events) == 0 or int(device.clock_us[-1]) <= int(device.clock_us[0]):
         return _empty(columns, ["This recording has no times: its collectives cannot be placed."])
     last_us = min(int(device.clock_us[-1]) - start_us, LONGEST_US)
-    calls, notes = _within(_joined(marks, record.collectives if record is not None else ()), start_us, last_us)
+    calls, notes = _within(
+        _joined(marks, record.collectives if record is not None else ()), start_us, last_us
+    )
     if record is None:
         notes.append("A flight record opened with it adds groups, sizes, states and lines.")
-    groups = _Groups({group.name or key: group for key, group in record.groups.items()} if record else {}, texts)
+    groups = _Groups(
+        {group.name or key: group for key, group in record.groups.items()} if record else {}, texts
+    )
     rank = flight.rank if flight is not None else -1
     stacks = _Stacks(texts)
     table = np.array(
@@ -151,21 +175,42 @@ def collectives_of(
         np.int64,
     ).reshape(-1, len(_COLUMNS))
     if stacks.is_full:
-        notes.append(f"Stacks are shown of some calls only: there are more than {_MOST_STACKS:,} different ones.")
+        notes.append(
+            f"Stacks are shown of some calls only: there are more than {_MOST_STACKS:,} different ones."
+        )
     return {
         "n": len(table),
         "notes": notes,
         "groups": groups.table,
         "states": list(STATES),
         "flight": record is not None,
-        **{name: columns.add(table[:, i], differences=name == "at") for i, name in enumerate(_COLUMNS)},
+        **{
+            name: columns.add(table[:, i], differences=name == "at")
+            for i, name in enumerate(_COLUMNS)
+        },
         **stacks.columns(columns),
     }
 
 
-_COLUMNS = ("at", "late", "took", "finished", "name", "group", "seq", "state", "bytes", "shape", "stack", "problem")
-"""at: microseconds after the first event, and late: how much later than the last one. The others are 0 where unknown,
-else one more than: microseconds until the call returned, and until it was noticed to be finished; numbers of texts."""
+_COLUMNS = (
+    "at",
+    "late",
+    "took",
+    "finished",
+    "name",
+    "group",
+    "seq",
+    "state",
+    "bytes",
+    "shape",
+    "stack",
+    "problem",
+)
+"""at: microseconds after the first event, and late: how much later than the last one. The others
+are 0 where unknown,
+else one more than: microseconds until the call returned, and until it was noticed to be
+    finished; numbers of texts.
+"""
 
 
 def _empty(columns: Columns, notes: list[str]) -> dict[str, Any]:
@@ -175,7 +220,9 @@ def _empty(columns: Columns, notes: list[str]) -> dict[str, Any]:
 
 
 def _joined(marks: Sequence[Region], flights: Sequence[Collective]) -> list[_Call]:
-    """Each call once: a flight record's entry and the mark of its name that it lies in are of one call."""
+    """Each call once: a flight record's entry and the mark of its name that it lies in are of
+    one call.
+    """
     by_name: dict[str, list[Region]] = {}
     for mark in marks:
         by_name.setdefault(_plain(mark.name), []).append(mark)
@@ -213,10 +260,17 @@ def _within(calls: Sequence[_Call], start_us: int, last_us: int) -> tuple[list[_
     notes = []
     if calls and not found:
         when = "before" if early else "after"
-        notes.append(f"All of the flight record's calls were made {when} this recording: is it of another run?")
+        notes.append(
+            f"All of the flight record's calls were made {when} this recording: is it of another run?"
+        )
     elif early or late:
-        told = [f"{early:,} before it began" if early else "", f"{late:,} after it ended" if late else ""]
-        notes.append(f"Not drawn: {counted(early + late, 'call')}, {' and '.join(filter(None, told))}.")
+        told = [
+            f"{early:,} before it began" if early else "",
+            f"{late:,} after it ended" if late else "",
+        ]
+        notes.append(
+            f"Not drawn: {counted(early + late, 'call')}, {' and '.join(filter(None, told))}."
+        )
     return found, notes
 
 
@@ -225,12 +279,22 @@ def _plain(name: str) -> str:
 
 
 def _name(call: _Call) -> str:
-    return call.flight.name if call.flight is not None else _plain(call.mark.name) if call.mark is not None else ""
+    return (
+        call.flight.name
+        if call.flight is not None
+        else _plain(call.mark.name)
+        if call.mark is not None
+        else ""
+    )
 
 
 def _took(call: _Call) -> int:
     mark = call.mark
-    return 0 if mark is None or mark.end_us is None else min(mark.end_us - mark.begin_us, LONGEST_US) + 1
+    return (
+        0
+        if mark is None or mark.end_us is None
+        else min(mark.end_us - mark.begin_us, LONGEST_US) + 1
+    )
 
 
 def _finished(call: _Call) -> int:
@@ -241,7 +305,11 @@ def _finished(call: _Call) -> int:
 
 def _state(call: _Call) -> int:
     if call.flight is not None:
-        return STATES.index(call.flight.state) if call.flight.state in STATES[1:4] else STATES.index("unknown")
+        return (
+            STATES.index(call.flight.state)
+            if call.flight.state in STATES[1:4]
+            else STATES.index("unknown")
+        )
     return STATES.index("not returned") if call.mark is not None and call.mark.end_us is None else 0
 
 
@@ -250,7 +318,11 @@ def _size(one: Collective | None) -> int:
     if one is None or not one.input_sizes or len(one.dtypes) < len(one.input_sizes):
         return 0
     each = [_BYTES_OF.get(dtype) for dtype in one.dtypes]
-    parts = [prod(shape) * size for shape, size in zip(one.input_sizes, each, strict=False) if size is not None]
+    parts = [
+        prod(shape) * size
+        for shape, size in zip(one.input_sizes, each, strict=False)
+        if size is not None
+    ]
     return sum(parts) + 1 if len(parts) == len(one.input_sizes) and sum(parts) < 1 << 52 else 0
 
 
@@ -260,11 +332,15 @@ def _shapes(one: Collective) -> str:
         return ", ".join(str(list(shape)) for shape in shapes[:_MOST_NAMED]) + more
 
     types = ", ".join(dict.fromkeys(one.dtypes))
-    turned = f" to {listed(one.output_sizes)}" if one.output_sizes not in ((), one.input_sizes) else ""
+    turned = (
+        f" to {listed(one.output_sizes)}" if one.output_sizes not in ((), one.input_sizes) else ""
+    )
     return f"{listed(one.input_sizes)}{turned} {types}".strip()
 
 
-def _problem(one: Collective | None, rank: int, groups: _Groups, problems: Problems, texts: Texts) -> int:
+def _problem(
+    one: Collective | None, rank: int, groups: _Groups, problems: Problems, texts: Texts
+) -> int:
     if one is None or one.is_p2p:
         return 0
     words = problems.get((rank, groups.label(one.group), one.seq))
@@ -294,7 +370,11 @@ class _Groups:
     def label(self, name: str) -> str:
         """The group as ``collective_problems`` names it."""
         known = self._known.get(name)
-        return name if known is None or known.description in ("", "default_pg") else f"{name} ({known.description})"
+        return (
+            name
+            if known is None or known.description in ("", "default_pg")
+            else f"{name} ({known.description})"
+        )
 
     @staticmethod
     def _ranks(known: FlightGroup | None) -> str:
@@ -327,7 +407,12 @@ class _Stacks:
             self._numbers[one.frames] = len(self._numbers) + 1
             number = self._texts.number
             self._frames += [
-                (number(each.file), max(each.line, 0), number(each.function), is_user_file(each.file))
+                (
+                    number(each.file),
+                    max(each.line, 0),
+                    number(each.function),
+                    is_user_file(each.file),
+                )
                 for each in one.frames
             ]
             self._starts.append(len(self._frames))

@@ -1,4 +1,5 @@
-"""Columns in a page: whole numbers as byte planes, each column compressed by itself, behind one JSON header.
+"""Columns in a page: whole numbers as byte planes, each column compressed by itself, behind one
+JSON header.
 
 The layout, which ``viewer/src/data/container.ts`` reads::
 
@@ -7,8 +8,9 @@ The layout, which ``viewer/src/data/container.ts`` reads::
     header      JSON, compressed (zlib)
     chunks      one a column, compressed (zlib); the header's ``columns`` say where
 
-A column of n numbers is as many planes of n bytes as its largest number needs, the lowest bytes first. A column that
-grows slowly is stored as differences, zigzag-coded (0, -1, 1, -2, ...), as protocol buffers do.
+A column of n numbers is as many planes of n bytes as its largest number needs, the lowest bytes
+first. A column that grows slowly is stored as differences, zigzag-coded (0, -1, 1, -2, ...), as
+protocol buffers do.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from numpy.typing import NDArray
 
 MAGIC = b"vramview"
 _LARGEST = 1 << 53
-"""What a browser's numbers hold exactly; larger ones come from damaged or hostile recordings and are cut to it."""
+"""What a browser's numbers hold exactly; larger ones come from damaged or hostile recordings and
+are cut to it.
+"""
 _LEVEL = 4
 
 
@@ -75,5 +79,12 @@ def encode(values: NDArray[Any], *, differences: bool) -> tuple[bytes, dict[str,
     planes = max(1, (most.bit_length() + 7) // 8)
     width = next(width for width in (1, 2, 4, 8) if width >= planes)
     narrow = coded.astype(f"<u{width}")
-    data = np.ascontiguousarray(narrow.view(np.uint8).reshape(len(narrow), width)[:, :planes].T).tobytes()
-    return data, {"n": len(numbers), "planes": planes, "delta": differences, "max": int(numbers.max(initial=0))}
+    data = np.ascontiguousarray(
+        narrow.view(np.uint8).reshape(len(narrow), width)[:, :planes].T
+    ).tobytes()
+    return data, {
+        "n": len(numbers),
+        "planes": planes,
+        "delta": differences,
+        "max": int(numbers.max(initial=0)),
+    }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.view.findings import finding_data, words
 
 if TYPE_CHECKING:
-    from vramlens.analyses.attribution import Attribution
+    from vramlens.analyses.attribution.attribution import Attribution
     from vramlens.ranks import RankSummary
     from vramlens.trace import Trace
     from vramlens.view.collectives import RankFlight
@@ -28,7 +28,11 @@ def summary_of(trace: Trace, rank: int, views: Sequence[Attribution]) -> RankSum
     """The summary of a rank whose devices are attributed already, as far as the page shows them."""
     from vramlens.ranks import summarise
 
-    return summarise(trace, rank, view=next((one for one in views if one.device.device == trace.main_device), None))
+    return summarise(
+        trace,
+        rank,
+        view=next((one for one in views if one.device.device == trace.main_device), None),
+    )
 
 
 def comparison_of(
@@ -44,14 +48,15 @@ def comparison_of(
     if not summaries:
         return None
     from vramlens.ranks import compare
-    from vramlens.report.ranks import headline
+    from vramlens.report.ranks.text import headline
 
     found = compare(list(summaries), {one.rank: one.record for one in flights if one is not None})
     track_of = {one.rank: track for one, track in zip(summaries, tracks, strict=True)}
     return {
         "headline": words(headline(found)),
         "findings": [
-            finding_data(one) | {"track": next((track_of[rank] for rank in one.ranks if rank in track_of), None)}
+            finding_data(one)
+            | {"track": next((track_of[rank] for rank in one.ranks if rank in track_of), None)}
             for one in found.differences
         ],
     }

@@ -1,4 +1,6 @@
-"""A finding in a page, whoever found it: an analysis of one recording, or what compares the ranks."""
+"""A finding in a page, whoever found it: an analysis of one recording, or what compares the
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from vramlens.report.wording import sentence
 from vramlens.view.texts import one_line
 
 _LONGEST_WORDS = 500
-"""Characters of a sentence: with a name in it that is longer, the verdict would hide behind that name."""
+"""Characters of a sentence: with a name in it that is longer, the verdict would hide behind that
+name.
+"""
 
 
 class Found(Protocol):

@@ -1,4 +1,6 @@
-"""How a browser is led to the page without the token in its command, which everyone on the machine can read."""
+"""How a browser is led to the page without the token in its command, which everyone on the
+machine can read.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _REDIRECT = """\
 
 
 class OpeningCode:
-    """A code that leads to the page once, within a minute; for servers that know whose process asks."""
+    """A code that leads to the page once, within a minute; for servers that know whose process
+    asks.
+    """
 
     def __init__(self) -> None:
         self.code = secrets.token_urlsafe(24)
@@ -45,7 +49,8 @@ class OpeningCode:
 class OpeningFile:
     """A page that leads to an address, in a folder of a random name that only this user can enter.
 
-    For systems that do not say whose process asks. (Not for Linux: browsers installed as snaps cannot read it.)
+    For systems that do not say whose process asks. (Not for Linux: browsers installed as snaps
+    cannot read it.)
     """
 
     def __init__(self, url: str) -> None:
@@ -72,5 +77,7 @@ class OpeningFile:
 
 
 def same(given: str, secret: str) -> bool:
-    """Whether a secret was given; in constant time: how long the answer takes tells nothing about it."""
+    """Whether a secret was given; in constant time: how long the answer takes tells nothing
+    about it.
+    """
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode("ascii"))

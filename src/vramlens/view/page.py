@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramlens import __version__
-from vramlens.analyses.attribution import Attribution, attribute
+from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
@@ -52,7 +52,8 @@ class Choices:
     Attributes:
         device: only this one; None for all that hold memory or have events.
         confs: allocator settings to replay, drawn over the recorded lines.
-        sources: the folder in which the program's files are looked for; None for no code in the page.
+        sources: the folder in which the program's files are looked for; None for no code in the
+            page.
     """
 
     device: int | None = None
@@ -82,14 +83,18 @@ def data_of(
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
     problems = problems_of(flights)
-    known: Sequence[int | None] = ranks or [trace.meta.rank if trace.meta is not None else None for trace in recordings]
+    known: Sequence[int | None] = ranks or [
+        trace.meta.rank if trace.meta is not None else None for trace in recordings
+    ]
     job = ranks_of_a_job(recordings, known)
     summaries: list[RankSummary] = []
     tracks: list[dict[str, Any]] = []
     first: list[int] = []
     for number, (trace, flight) in enumerate(zip_longest(recordings, flights[: len(recordings)])):
         first.append(len(tracks))
-        views = [attribute(trace, trace.devices[device]) for device in _devices(trace, choices.device)]
+        views = [
+            attribute(trace, trace.devices[device]) for device in _devices(trace, choices.device)
+        ]
         tracks += [_track(view, columns, sources, choices, flight, problems) for view in views]
         if job:
             summaries.append(summary_of(trace, job[number], views))
@@ -106,7 +111,13 @@ def data_of(
 def title_of(recordings: Sequence[Trace]) -> str:
     """The page's title: the files' names, without their folders."""
     names = [visible(_name(trace.source)) for trace in recordings]
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if len(names) > 2 else " and ".join(names)
+    return (
+        names[0]
+        if len(names) == 1
+        else f"{names[0]} … {names[-1]}"
+        if len(names) > 2
+        else " and ".join(names)
+    )
 
 
 def one_file(data: bytes, title: str) -> str:
@@ -122,12 +133,19 @@ def empty_page(title: str) -> str:
 def _page(data: str, title: str, connect: str) -> str:
     script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
     style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
-    parts = {"policy": policy_of(connect), "title": html_text(title), "style": style, "data": data, "script": script}
+    parts = {
+        "policy": policy_of(connect),
+        "title": html_text(title),
+        "style": style,
+        "data": data,
+        "script": script,
+    }
     return _PAGE.format(**parts)  # in one pass: a file may be called {script}
 
 
 def policy_of(connect: str) -> str:
-    """What a page may do: run its own script and style, which it knows by their hashes, and nothing else.
+    """What a page may do: run its own script and style, which it knows by their hashes, and nothing
+    else.
 
     Args:
         connect: where it may ask for data: "'none'", or "'self'" for the page of a server.
@@ -146,12 +164,18 @@ def _hash(text: str) -> str:
 
 
 def _devices(trace: Trace, device: int | None) -> list[int]:
-    """Those that the page shows: the one that was asked for, else all that did anything, the fullest first."""
+    """Those that the page shows: the one that was asked for, else all that did anything, the
+    fullest first.
+    """
     if (
         device is not None and choose_device(trace, device) is not None
     ):  # which says what is wrong where it is not there
         return [device]
-    used = [i for i, one in trace.devices.items() if len(one.events) or len(one.allocations) or len(one.segments)]
+    used = [
+        i
+        for i, one in trace.devices.items()
+        if len(one.events) or len(one.allocations) or len(one.segments)
+    ]
     return sorted(used, key=lambda i: -trace.devices[i].requested.peak_bytes)
 
 

@@ -10,11 +10,15 @@ from typing import NamedTuple
 
 _FOLDER = "/proc/net"
 _TABLES = ("tcp", "tcp6")
-"""A socket of the other family may have made an IPv4 connection: it is listed as ::ffff:127.0.0.1 in tcp6."""
+"""A socket of the other family may have made an IPv4 connection: it is listed as
+::ffff:127.0.0.1 in tcp6.
+"""
 _ALL_USERS = "0 0 4294967295"
 """What /proc/self/uid_map says where every user of the machine has a number of its own."""
 _NOBODY = 65534
-"""Stands for every user that this user namespace has no number for (/proc/sys/kernel/overflowuid)."""
+"""Stands for every user that this user namespace has no number for
+(/proc/sys/kernel/overflowuid).
+"""
 
 
 class End(NamedTuple):
@@ -34,20 +38,23 @@ def tells_users(folder: str = _FOLDER) -> bool:
 
 
 def is_own_connection(client: End, server: End, folder: str = _FOLDER) -> bool:
-    """Whether a process of this very user holds the client's end; False also where the lists do not say.
+    """Whether a process of this very user holds the client's end; False also where the lists do not
+    say.
 
-    A connection through ``ssh -L`` counts as the user's whose sshd process opens it. Not even root's counts as another
-    user's own: what root forwards may come from anybody.
+    A connection through ``ssh -L`` counts as the user's whose sshd process opens it. Not even
+    root's counts as another user's own: what root forwards may come from anybody.
     """
     own_user = os.getuid()
     if own_user == _NOBODY and not _has_all_users():
         return False
-    # Each list is read in pieces, between which rows may move: one more look before a browser is refused.
+    # Each list is read in pieces, between which rows may move: one more look before a browser is
+    #     refused.
     return any(user_of(client, server, folder) == own_user for _ in range(2))
 
 
 def user_of(client: End, server: End, folder: str = _FOLDER) -> int | None:
-    """The user id behind a connection's client end; None where the lists do not say, or say two different things.
+    """The user id behind a connection's client end; None where the lists do not say, or say two
+    different things.
 
     Linux lists every TCP socket with its owner (Documentation/networking/proc_net_tcp.rst).
     """
@@ -70,7 +77,9 @@ def _users_in(table: str, client: End, server: End) -> Iterator[int]:
 
 
 def _named(end: End, as_ipv6: bool) -> str:
-    """An end as the lists have it: the address in words of 32 bits, each in the machine's own order."""
+    """An end as the lists have it: the address in words of 32 bits, each in the machine's own
+    order.
+    """
     address = ipaddress.ip_address(end.host)
     packed = address.packed
     if as_ipv6 and address.version == 4:

@@ -1,4 +1,6 @@
-"""Regions of a recording: what the program and PyTorch marked, each from its beginning to its end."""
+"""Regions of a recording: what the program and PyTorch marked, each from its beginning to its
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import numpy as np
 from vramlens.trace import DeviceTrace, Trace
 
 _BACKENDS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
-"""How a process group's backend begins the names of its calls (``profilingTitle`` in c10d's ProcessGroup*.cpp)."""
+"""How a process group's backend begins the names of its calls (``profilingTitle`` in c10d's
+ProcessGroup*.cpp).
+"""
 LONGEST_US = 1 << 52
 """Some 140 years: what a recording says beyond that is no time."""
 
@@ -35,7 +39,8 @@ def regions_of(trace: Trace, device: DeviceTrace, *, collectives: bool) -> list[
     """Regions on a device, in order of their beginning.
 
     Args:
-        collectives: those that calls of a process group mark (``nccl:all_reduce``); else all others.
+        collectives: those that calls of a process group mark (``nccl:all_reduce``); else all
+            others.
     """
     notes, strings = trace.annotations, trace.stacks.strings
     texts = np.unique(notes.name)
@@ -49,11 +54,16 @@ def regions_of(trace: Trace, device: DeviceTrace, *, collectives: bool) -> list[
         if starts:
             open_.append((name, time))
             continue
-        # The latest of that name: regions of several threads may cross. One that began before is not known.
-        depth = next((depth for depth in range(len(open_) - 1, -1, -1) if open_[depth][0] == name), None)
+        # The latest of that name: regions of several threads may cross. One that began before is
+        #     not known.
+        depth = next(
+            (depth for depth in range(len(open_) - 1, -1, -1) if open_[depth][0] == name), None
+        )
         if depth is not None:
             found.append(Region(strings[name], open_.pop(depth)[1], time, depth))
-    found += [Region(strings[name], began, None, depth) for depth, (name, began) in enumerate(open_)]
+    found += [
+        Region(strings[name], began, None, depth) for depth, (name, began) in enumerate(open_)
+    ]
     return sorted(found, key=lambda one: (one.begin_us, one.depth))
 
 

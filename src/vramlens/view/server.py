@@ -1,4 +1,6 @@
-"""The local page: served to one user of this machine, to whoever has the token, while its terminal is there."""
+"""The local page: served to one user of this machine, to whoever has the token, while its
+terminal is there.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,15 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _TEXT = "text/plain; charset=utf-8"
-_REFUSED = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 14\r\nConnection: close\r\n\r\nnot from here\n"
+_REFUSED = (
+    b"HTTP/1.1 403 Forbidden\r\nContent-Length: 14\r\nConnection: close\r\n\r\nnot from here\n"
+)
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 5\r\nConnection: close\r\n\r\nbusy\n"
 
 
 class _Listener(ThreadingHTTPServer):
-    """A socket on a loopback address: it knows whose process asks, and serves no more at a time than it can.
+    """A socket on a loopback address: it knows whose process asks, and serves no more at a time
+    than it can.
 
     Attributes:
         page: what answers the requests.
@@ -52,7 +57,9 @@ class _Listener(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = os.name == "posix"  # elsewhere it would let others listen on the same port
+    allow_reuse_address = (
+        os.name == "posix"
+    )  # elsewhere it would let others listen on the same port
     page: LocalPage
 
     def server_bind(self) -> None:
@@ -99,14 +106,15 @@ class _ListenerIPv6(_Listener):
 class LocalPage(_Listener):
     """A server for one page and its data.
 
-    It binds to the loopback addresses, both of them with one port: were ``::1`` left to others, whoever asks for
-    ``localhost`` would bring them the token. A request must name a loopback address as its host (a page elsewhere
-    whose name was made to point here does not), must not come from another origin, and must hold the token. On Linux
-    its connection must be one of this very user's, be it through ``ssh -L``.
+    It binds to the loopback addresses, both of them with one port: were ``::1`` left to others,
+    whoever asks for ``localhost`` would bring them the token. A request must name a loopback
+    address as its host (a page elsewhere whose name was made to point here does not), must not come
+    from another origin, and must hold the token. On Linux its connection must be one of this very
+    user's, be it through ``ssh -L``.
 
-    The command that opens a browser is seen by everyone on the machine (``ps``), so it does not get the token but a
-    code that works once, within a minute, and for this user only; where the system does not say whose process asks,
-    the path of a private file.
+    The command that opens a browser is seen by everyone on the machine (``ps``), so it does not get
+    the token but a code that works once, within a minute, and for this user only; where the system
+    does not say whose process asks, the path of a private file.
     """
 
     def __init__(self, data: bytes, title: str, port: int = 0) -> None:
@@ -213,7 +221,9 @@ def _turned_away(request: socket.socket, answer: bytes) -> bool:
 
 
 class _TimelyReader(io.RawIOBase):
-    """A connection's bytes, up to a moment: whoever sends one now and then gets no more time for it."""
+    """A connection's bytes, up to a moment: whoever sends one now and then gets no more time for
+    it.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -277,7 +287,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _open(self, code: str) -> None:
         if self.page.redeem(code):
             return self._send(303, _TEXT, b"", location=f"/?token={self.page.token}")
-        return self._send(403, _TEXT, b"this link works once: the terminal shows the page's address\n")
+        return self._send(
+            403, _TEXT, b"this link works once: the terminal shows the page's address\n"
+        )
 
     def _is_from_here(self, path: str) -> bool:
         hosts = self.headers.get_all("Host", [])
@@ -304,4 +316,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (its name in http.server)
-        """Says nothing: the terminal shows the address, and the token in requests is no one's business."""
+        """Says nothing: the terminal shows the address, and the token in requests is no one's
+        business.
+        """

@@ -1,7 +1,8 @@
-"""Source lines around the user's lines, where the program's files are at hand when the page is written.
+"""Source lines around the user's lines, where the program's files are at hand when the page is
+written.
 
-A recording may come from anyone and name any file, and a page may be given to anyone: only Python files below one
-folder are read, by default the current one, and none in hidden folders.
+A recording may come from anyone and name any file, and a page may be given to anyone: only Python
+files below one folder are read, by default the current one, and none in hidden folders.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ class Sources:
         self._functions: dict[str, list[tuple[int, int, str]]] = {}
 
     def around(self, frames: Iterable[Frame]) -> dict[str, dict[str, object]]:
-        """By ``file:line``, the lines around it: {first, lines}; without those that are not at hand.
+        """By ``file:line``, the lines around it: {first, lines}; without those that are not at
+        hand.
 
-        A file that has changed, or another of the same name, would mislead: a line counts only where it still lies in
-        the function that the recording names.
+        A file that has changed, or another of the same name, would mislead: a line counts only
+        where it still lies in the function that the recording names.
         """
         found: dict[str, dict[str, object]] = {}
         for frame in frames:
@@ -42,10 +44,17 @@ class Sources:
                 break
             file, line = frame.file, frame.line
             lines = self._lines(file)
-            if lines is None or not 0 < line <= len(lines) or not self._is_in(file, line, frame.function):
+            if (
+                lines is None
+                or not 0 < line <= len(lines)
+                or not self._is_in(file, line, frame.function)
+            ):
                 continue
             first = max(1, line - _AROUND)
-            shown = [visible(text.expandtabs(4)[:_LONGEST_LINE]) for text in lines[first - 1 : line + _AROUND]]
+            shown = [
+                visible(text.expandtabs(4)[:_LONGEST_LINE])
+                for text in lines[first - 1 : line + _AROUND]
+            ]
             found[f"{visible(file)}:{line}"] = {"first": first, "lines": shown}
         return found
 
@@ -65,7 +74,9 @@ class Sources:
         return innermost == function.rsplit(".", 1)[-1]
 
     def _find(self, file: str) -> Path | None:
-        """The file below the folder whose path ends like the recorded one, by the longest end that there is."""
+        """The file below the folder whose path ends like the recorded one, by the longest end
+        that there is.
+        """
         if not file.endswith(".py") or "\0" in file:
             return None
         parts = [part for part in re.split(r"[/\\]+", file) if part not in ("", ".")]
@@ -76,22 +87,34 @@ class Sources:
             if os.path.commonpath((path, self._folder)) != self._folder:
                 continue
             inside = os.path.relpath(path, self._folder).split(os.sep)
-            if os.path.isfile(path) and path.endswith(".py") and not any(part.startswith(".") for part in inside):
+            if (
+                os.path.isfile(path)
+                and path.endswith(".py")
+                and not any(part.startswith(".") for part in inside)
+            ):
                 return Path(path)
         return None
 
 
 def _functions(text: str) -> list[tuple[int, int, str]]:
-    """The functions of a file: first line (decorators included), last line, name; none where it is no Python."""
+    """The functions of a file: first line (decorators included), last line, name; none where it
+    is no Python.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the user's file: none of this program's business
+            warnings.simplefilter(
+                "ignore"
+            )  # about the user's file: none of this program's business
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [
-        (min([node.lineno, *(each.lineno for each in node.decorator_list)]), node.end_lineno or node.lineno, node.name)
+        (
+            min([node.lineno, *(each.lineno for each in node.decorator_list)]),
+            node.end_lineno or node.lineno,
+            node.name,
+        )
         for node in ast.walk(tree)
         if isinstance(node, kinds)
     ]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.categories import Category, Certainty
-from vramlens.analyses.phases import Phase
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category, Certainty
+from vramlens.analyses.attribution.phases import Phase
 from vramlens.trace import NO_STACK, NO_TEXT
 from vramlens.view.bands import bands_of
 from vramlens.view.collectives import Problems, RankFlight, collectives_of
@@ -27,7 +27,9 @@ def track_of(
     flight: RankFlight | None = None,
     problems: Problems | None = None,
 ) -> dict[str, Any]:
-    """The header of one device's track; what is long goes into columns, and the header has their numbers."""
+    """The header of one device's track; what is long goes into columns, and the header has their
+    numbers.
+    """
     device, trace, texts = view.device, view.trace, Texts()
     frames = _frames(view, columns, texts)
     lines, line_of_row = _lines(view, texts)
@@ -51,12 +53,22 @@ def track_of(
         "rows": _rows(view, columns, line_of_row, texts),
         "segments": _segments(view, columns),
         "failures": [
-            {"event": one.event, "bytes": one.size_bytes, "free": one.device_free_bytes, "stack": _stack(one.stack)}
+            {
+                "event": one.event,
+                "bytes": one.size_bytes,
+                "free": one.device_free_bytes,
+                "stack": _stack(one.stack),
+            }
             for one in device.out_of_memory
         ],
-        "steps": {"source": view.steps.source, "starts": columns.add(view.steps.starts, differences=True)},
+        "steps": {
+            "source": view.steps.source,
+            "starts": columns.add(view.steps.starts, differences=True),
+        },
         "bands": bands_of(trace, device, start_us, columns, texts),
-        "collectives": collectives_of(trace, device, start_us, flight, problems or {}, columns, texts),
+        "collectives": collectives_of(
+            trace, device, start_us, flight, problems or {}, columns, texts
+        ),
         "frames": frames,
         "lines": lines,
         "categories": [kind.name.lower() for kind in Category],
@@ -74,7 +86,9 @@ def _stack(stack: int) -> int:
     return 0 if stack == NO_STACK else stack + 1
 
 
-def _rows(view: Attribution, columns: Columns, line: NDArray[np.int64], texts: Texts) -> dict[str, Any]:
+def _rows(
+    view: Attribution, columns: Columns, line: NDArray[np.int64], texts: Texts
+) -> dict[str, Any]:
     """The allocations. An id that may be absent is one more than it is here; 0 is none."""
     rows = view.device.allocations
     events = len(view.device.events)
@@ -149,10 +163,14 @@ def _frames(view: Attribution, columns: Columns, texts: Texts) -> dict[str, int]
     """The stacks that allocations and failures have, and their frames."""
     stacks = view.trace.stacks
     files = {i: texts.number(stacks.strings[i]) for i in np.unique(stacks.frame_file).tolist()}
-    functions = {i: texts.number(stacks.strings[i]) for i in np.unique(stacks.frame_function).tolist()}
+    functions = {
+        i: texts.number(stacks.strings[i]) for i in np.unique(stacks.frame_function).tolist()
+    }
     return {
         "file": columns.add(np.array([files[i] for i in stacks.frame_file.tolist()], np.int64)),
-        "function": columns.add(np.array([functions[i] for i in stacks.frame_function.tolist()], np.int64)),
+        "function": columns.add(
+            np.array([functions[i] for i in stacks.frame_function.tolist()], np.int64)
+        ),
         "line": columns.add(np.maximum(stacks.frame_line, 0)),
         "user": columns.add(stacks.user_frames.astype(np.uint8)),
         "of_stacks": columns.add(stacks.frames),
@@ -164,7 +182,9 @@ def _lines(view: Attribution, texts: Texts) -> tuple[list[list[int]], NDArray[np
     """The user's lines as [file, line, function], and by allocation the line's number plus one."""
     frames = view.phases.frame
     places: dict[tuple[int, int, int], int] = {}
-    number = np.zeros(len(view.trace.stacks.frame_line) + 1, np.int64)  # the last is for -1: no frame
+    number = np.zeros(
+        len(view.trace.stacks.frame_line) + 1, np.int64
+    )  # the last is for -1: no frame
     for frame in np.flatnonzero(np.bincount(frames[frames >= 0])).tolist():
         place = view.place(frame)
         if place is not None:

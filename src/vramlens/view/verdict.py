@@ -1,4 +1,6 @@
-"""The verdict in a page: what ``explain`` says, and for each finding where the picture should go and what it marks."""
+"""The verdict in a page: what ``explain`` says, and for each finding where the picture should go
+and what it marks.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from vramlens.analyses.attribution import Attribution
-from vramlens.analyses.categories import Category
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding, Place
-from vramlens.report.story import story_of
+from vramlens.report.explain.story import story_of
 from vramlens.trace import Frame
 from vramlens.view.findings import finding_data, place_data, words
 
 # What these are about is the failed request itself, or all of the memory.
-_WHOLE = ("process_limit", "expandable_segments", "unused_reserve", "other_device", "sampled_growth")
+_WHOLE = (
+    "process_limit",
+    "expandable_segments",
+    "unused_reserve",
+    "other_device",
+    "sampled_growth",
+)
 _CATEGORIES = {
     "gradients_kept": (Category.GRADIENTS,),
     "activations": (Category.ACTIVATIONS,),
@@ -36,7 +44,9 @@ def verdict_of(view: Attribution, explanation: Explanation) -> dict[str, Any]:
         "figures": [[figure.size_bytes, words(figure.words)] for figure in story.figures],
         "ledger": [[figure.size_bytes, words(figure.words)] for figure in story.ledger],
         "ledger_when": story.ledger_when,
-        "findings": [_finding(view, explanation, each, failure, last_step) for each in explanation.findings],
+        "findings": [
+            _finding(view, explanation, each, failure, last_step) for each in explanation.findings
+        ],
         "steps": story.steps,
         "unknown": [words(text) for text in story.unknown],
         "origin": [words(text) for text in story.origin],
@@ -47,7 +57,11 @@ def verdict_of(view: Attribution, explanation: Explanation) -> dict[str, Any]:
 
 
 def _finding(
-    view: Attribution, explanation: Explanation, finding: Finding, failure: int | None, last_step: int | None
+    view: Attribution,
+    explanation: Explanation,
+    finding: Finding,
+    failure: int | None,
+    last_step: int | None,
 ) -> dict[str, Any]:
     event = failure if failure is not None else view.device.requested.peak_event
     if finding.id == "leak" and failure is None and last_step is not None:
@@ -62,7 +76,9 @@ def _finding(
 
 
 def _mark(view: Attribution, finding: Finding) -> dict[str, Any] | None:
-    """What the picture marks: allocations alive at the finding's event, by stack and line or by category."""
+    """What the picture marks: allocations alive at the finding's event, by stack and line or by
+    category.
+    """
     if finding.id in _WHOLE:
         return None
     categories = [int(kind) for kind in _CATEGORIES.get(finding.id, ())]

@@ -1,4 +1,6 @@
-"""What-if lines: what the run would have reserved over its events under other allocator settings."""
+"""What-if lines: what the run would have reserved over its events under other allocator
+settings.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ _MOST_STEPS = 1 << 14
 """Of one line; the shared recordings' have up to some hundred."""
 
 
-def lines_of(trace: Trace, device: int, confs: Sequence[str], columns: Columns) -> list[dict[str, Any]]:
-    """One line a setting: its steps, its peak and bounds, what it comes to in words, and where the program would die.
+def lines_of(
+    trace: Trace, device: int, confs: Sequence[str], columns: Columns
+) -> list[dict[str, Any]]:
+    """One line a setting: its steps, its peak and bounds, what it comes to in words, and where the
+    program would die.
 
     Raises:
         UsageError: PyTorch would refuse the settings.
@@ -33,7 +38,9 @@ def lines_of(trace: Trace, device: int, confs: Sequence[str], columns: Columns) 
     from vramlens.replay import replay_trace
 
     answer = replay_trace(trace, confs=confs, device=device, curves=True)
-    return [_line(answer, row, conf, columns) for conf, row in zip(confs, answer.what_if, strict=True)]
+    return [
+        _line(answer, row, conf, columns) for conf, row in zip(confs, answer.what_if, strict=True)
+    ]
 
 
 def _line(answer: Answer, row: WhatIf, conf: str, columns: Columns) -> dict[str, Any]:
@@ -57,8 +64,8 @@ def _line(answer: Answer, row: WhatIf, conf: str, columns: Columns) -> dict[str,
 def steps_of(curve: Curve, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Events and bytes of at most ``most`` steps, and how many changes each stands for.
 
-    Where there are more changes than that, each step is the highest of some that follow each other: the line is never
-    too low, and what a step reaches is really reserved somewhere within it.
+    Where there are more changes than that, each step is the highest of some that follow each other:
+    the line is never too low, and what a step reaches is really reserved somewhere within it.
     """
     changes = max(1, -(-len(curve.event) // most))
     first = np.arange(0, len(curve.event), changes)
@@ -67,7 +74,7 @@ def steps_of(curve: Curve, most: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 def _answer_words(answer: Answer, row: WhatIf) -> str:
     """What ``vramlens replay`` says of a setting, with how sure that is."""
-    from vramlens.report.replay import best_headline, size_range
+    from vramlens.report.replay.text import best_headline, size_range
 
     said = best_headline(answer, [row]).removesuffix(".")
     if row.confidence == "exact":

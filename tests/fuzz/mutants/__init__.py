@@ -1,1 +1,3 @@
-"""Structured mutants of every format but bare snapshots' bytes, through every verb that reads them."""
+"""Structured mutants of every format but bare snapshots' bytes, through every verb that reads
+them.
+"""

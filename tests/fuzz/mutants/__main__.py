@@ -33,7 +33,13 @@ class Worker:
     """A process that runs mutants one after another."""
 
     def __init__(self, seed: int, indices: range, only: str | None) -> None:
-        command = [sys.executable, "-m", "mutants.worker", str(seed), *map(str, (indices.start, indices.stop, 1))]
+        command = [
+            sys.executable,
+            "-m",
+            "mutants.worker",
+            str(seed),
+            *map(str, (indices.start, indices.stop, 1)),
+        ]
         paths = os.pathsep.join([str(_HERE.parent), *sys.path])
         environment = os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
@@ -54,8 +60,12 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def run_all(seed: int, indices: range, only: str | None) -> tuple[Counter[str], list[dict[str, Any]]]:
-    """Runs the mutants in processes one after another; how many of each format were run, and the faults."""
+def run_all(
+    seed: int, indices: range, only: str | None
+) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Runs the mutants in processes one after another; how many of each format were run, and the
+    faults.
+    """
     counted: Counter[str] = Counter()
     faults: list[dict[str, Any]] = []
     at, began = indices.start, time.monotonic()
@@ -63,16 +73,25 @@ def run_all(seed: int, indices: range, only: str | None) -> tuple[Counter[str], 
         worker = Worker(seed, range(at, indices.stop), only)
         at, ended = _watch(worker, at, counted, faults)
         if ended:
-            faults.append({"index": at, "fault": ended, "detail": "", "form": only or NAMES[at % len(NAMES)]})
+            faults.append(
+                {"index": at, "fault": ended, "detail": "", "form": only or NAMES[at % len(NAMES)]}
+            )
             print(json.dumps(faults[-1]), flush=True)
             at += 1
         done = sum(counted.values())
-        print(f"# {done:,} mutants, {len(faults):,} faults, {time.monotonic() - began:.0f} s", flush=True)
+        print(
+            f"# {done:,} mutants, {len(faults):,} faults, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
     return counted, faults
 
 
-def _watch(worker: Worker, at: int, counted: Counter[str], faults: list[dict[str, Any]]) -> tuple[int, str]:
-    """The number of the next mutant, and how the process ended that was at it; "" where it ended by itself."""
+def _watch(
+    worker: Worker, at: int, counted: Counter[str], faults: list[dict[str, Any]]
+) -> tuple[int, str]:
+    """The number of the next mutant, and how the process ended that was at it; "" where it ended
+    by itself.
+    """
     used, since = worker.cpu_seconds(), time.monotonic()
     while True:
         try:
@@ -87,7 +106,10 @@ def _watch(worker: Worker, at: int, counted: Counter[str], faults: list[dict[str
         if line is None:
             code = worker.process.wait()
             return at, "" if code == 0 else f"crash ({code})"
-        used, since = worker.cpu_seconds() if worker.process.poll() is None else used, time.monotonic()
+        used, since = (
+            worker.cpu_seconds() if worker.process.poll() is None else used,
+            time.monotonic(),
+        )
         message = json.loads(line)
         if "starts" in message:
             at = message["starts"]
@@ -103,8 +125,12 @@ def _watch(worker: Worker, at: int, counted: Counter[str], faults: list[dict[str
 
 def main() -> int:
     """Runs the command line of this module."""
-    parser = argparse.ArgumentParser(prog="mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--count", type=int, default=1_000, help="how many mutants (default: 1,000)")
+    parser = argparse.ArgumentParser(
+        prog="mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--count", type=int, default=1_000, help="how many mutants (default: 1,000)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
     parser.add_argument("--format", choices=NAMES, help="of this format only")
@@ -115,7 +141,10 @@ def main() -> int:
         return 0
     indices = range(arguments.first, arguments.first + arguments.count)
     counted, faults = run_all(arguments.seed, indices, arguments.format)
-    kinds = Counter(f"{fault['form']}: {fault['fault']}: {fault['detail'].partition(': ')[0][:60]}" for fault in faults)
+    kinds = Counter(
+        f"{fault['form']}: {fault['fault']}: {fault['detail'].partition(': ')[0][:60]}"
+        for fault in faults
+    )
     for kind, count in kinds.most_common():
         print(f"{count:6,}  {kind}")
     print(f"{sum(counted.values()):,} mutants ({dict(counted)}), {len(faults):,} faults")

@@ -110,7 +110,9 @@ def write_log(folder: Path, random: Random) -> str:
     words = text.split(" ")
     for _ in range(random.choice((0, 1, 2, 5))):
         at = random.randrange(len(words))
-        words[at] = random.choice((*HOSTILE_TEXTS, *map(str, NUMBERS), words[at] * 3, words[at] + "\n", "9" * 400))
+        words[at] = random.choice(
+            (*HOSTILE_TEXTS, *map(str, NUMBERS), words[at] * 3, words[at] + "\n", "9" * 400)
+        )
     traceback = 'Traceback (most recent call last):\n  File "/srv/train.py", line 12, in step\n    loss.backward()\n'
     text = traceback * random.choice((0, 1, 1, 40)) + " ".join(words) * random.choice((1, 1, 1, 30))
     _write(folder / "train.log", text.encode("utf-8", "surrogatepass"), random)
@@ -121,11 +123,15 @@ def write_members(folder: Path, random: Random) -> str:
     """A recording whose parts beside the snapshot are not as vramlens writes them."""
     parts = random.choice(seeds.members())
     target = random.choice([name for name in parts if name != "snapshot.pickle"])
-    with zipfile.ZipFile(folder / "rank0.vram", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(
+        folder / "rank0.vram", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+    ) as archive:
         for name, value in parts.items():
             is_bytes = isinstance(value, bytes)
             if name == target:
-                archive.writestr(name, damaged(value, random) if is_bytes else as_json(mutated(value, random)))
+                archive.writestr(
+                    name, damaged(value, random) if is_bytes else as_json(mutated(value, random))
+                )
             else:
                 archive.writestr(name, value if is_bytes else as_json(value))
     if random.random() < _DAMAGED_SHARE:
@@ -171,12 +177,21 @@ def _toml(table: Any, path: tuple[str, ...], lines: list[str]) -> None:
 
 def write_job(folder: Path, random: Random) -> str:
     """A folder of ranks under names that no launcher gives, with an error file."""
-    names = ("rank{}.vram", "r{}.vram", "rank[{}].vram", "run[1]/rank{}.vram", "x\x1b[31m{}.vram", "rank{}.pickle")
+    names = (
+        "rank{}.vram",
+        "r{}.vram",
+        "rank[{}].vram",
+        "run[1]/rank{}.vram",
+        "x\x1b[31m{}.vram",
+        "rank{}.pickle",
+    )
     numbers = ("0", "1", "2", "00003", "9999999", "999999", "4294967295", "-1")
     for _ in range(random.choice((1, 2, 3))):
         path = folder / random.choice(names).format(random.choice(numbers))
         path.parent.mkdir(exist_ok=True)
-        source = seeds.DATA / "captured" / f"{random.choice(('steps', 'graphs', 'oom_forward'))}.vram"
+        source = (
+            seeds.DATA / "captured" / f"{random.choice(('steps', 'graphs', 'oom_forward'))}.vram"
+        )
         if path.suffix == ".pickle":
             path.write_bytes(pickle.dumps(random.choice(seeds.snapshots())))
         else:

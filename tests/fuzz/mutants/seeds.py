@@ -74,7 +74,9 @@ def members() -> list[dict[str, Any]]:
         with zipfile.ZipFile(DATA / "captured" / f"{name}.vram") as archive:
             found.append(
                 {
-                    member: archive.read(member) if member.endswith(".pickle") else json.loads(archive.read(member))
+                    member: archive.read(member)
+                    if member.endswith(".pickle")
+                    else json.loads(archive.read(member))
                     for member in archive.namelist()
                 }
             )

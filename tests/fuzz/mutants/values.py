@@ -26,8 +26,37 @@ HOSTILE_TEXTS = (
     "NaN",
 )
 NUMBERS = (
-    *(0, -1, 1, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**43, 2**50 - 1, 2**50, 2**53, 2**62, 2**63 - 1),
-    *(2**63, 2**64 - 1, 2**64, -(2**63), 10**30, 0.5, -0.5, 1e-308, 1e15, 1e308, float("nan"), float("inf")),
+    *(
+        0,
+        -1,
+        1,
+        255,
+        256,
+        2**31 - 1,
+        2**31,
+        2**32 - 1,
+        2**32,
+        2**43,
+        2**50 - 1,
+        2**50,
+        2**53,
+        2**62,
+        2**63 - 1,
+    ),
+    *(
+        2**63,
+        2**64 - 1,
+        2**64,
+        -(2**63),
+        10**30,
+        0.5,
+        -0.5,
+        1e-308,
+        1e15,
+        1e308,
+        float("nan"),
+        float("inf"),
+    ),
 )
 _PLAIN = (None, True, False, [], {}, [None], {"": None}, [[]], [{}])
 _MOST_COPIES = 300
@@ -70,7 +99,9 @@ def mutated(value: Any, random: Random) -> Any:
 
 
 def _containers(root: Any) -> list[Any]:
-    """Every list and dict of a tree, the outermost first; no deeper than what a change may have made."""
+    """Every list and dict of a tree, the outermost first; no deeper than what a change may have
+    made.
+    """
     containers, at = [root] if isinstance(root, (list, dict)) else [], 0
     while at < len(containers) and at < 20_000:
         children = containers[at].values() if isinstance(containers[at], dict) else containers[at]
@@ -90,7 +121,9 @@ def _change(container: Any, random: Random, places: list[Any]) -> None:
         del container[key]
     elif choice < 0.8:
         other = random.choice(places)
-        container[key] = copy.deepcopy(random.choice(list(other.values() if isinstance(other, dict) else other)))
+        container[key] = copy.deepcopy(
+            random.choice(list(other.values() if isinstance(other, dict) else other))
+        )
     elif isinstance(container, list):
         if choice < 0.9:
             container[key:key] = [container[key]] * random.choice((1, 2, _MOST_COPIES))
@@ -99,14 +132,19 @@ def _change(container: Any, random: Random, places: list[Any]) -> None:
     elif choice < 0.9:
         container[random.choice(HOSTILE_TEXTS)] = container[key]
     else:
-        container |= {f"{key}{number}": container[key] for number in range(random.choice((1, 3, _MOST_COPIES)))}
+        container |= {
+            f"{key}{number}": container[key]
+            for number in range(random.choice((1, 3, _MOST_COPIES)))
+        }
 
 
 def _tweaked(value: Any, random: Random) -> Any:
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, (int, float)):
-        return random.choice((value + 1, value - 1, -value, value * 2, value * 2**20, value // 2, value // 2**10))
+        return random.choice(
+            (value + 1, value - 1, -value, value * 2, value * 2**20, value // 2, value // 2**10)
+        )
     if isinstance(value, str):
         cut = random.randint(0, len(value))
         return value[:cut] + random.choice(HOSTILE_TEXTS) + value[cut:]
@@ -126,7 +164,9 @@ def damaged(data: bytes, random: Random) -> bytes:
         elif choice < 0.65:
             del buffer[at : at + random.choice((1, 4, 64, 1024))]
         elif choice < 0.8:
-            buffer[at:at] = buffer[at : at + random.choice((1, 16, 256))] * random.choice((1, 2, 20))
+            buffer[at:at] = buffer[at : at + random.choice((1, 16, 256))] * random.choice(
+                (1, 2, 20)
+            )
         elif choice < 0.9:
             buffer[at:at] = random.choice(HOSTILE_TEXTS).encode("utf-8", "surrogatepass")
         else:

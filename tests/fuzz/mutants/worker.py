@@ -24,9 +24,13 @@ MOST_SECONDS = 10
 MOST_BYTES = 200_000_000
 MOST_TIMES_THE_INPUT = 6
 _INTERPRETER_BYTES = 70_000_000
-"""What a process of the command line takes before it reads anything; here it is there before the first mutant."""
+"""What a process of the command line takes before it reads anything; here it is there before the
+first mutant.
+"""
 _RECYCLED_BYTES = 350_000_000
-"""From here on memory that is taken again would hide what a mutant takes: the process is replaced."""
+"""From here on memory that is taken again would hide what a mutant takes: the process is
+replaced.
+"""
 _MAKERS = FORMATS | {"lake": (write_lake, LAKE_VERBS)}
 NAMES = tuple(_MAKERS)
 _CODES = (0, 1, 2, 3)
@@ -65,7 +69,11 @@ def run_mutant(seed: int, index: int, only: str | None = None) -> Outcome:
     try:
         file = make(folder, random)
         (folder / "budget.toml").write_text('[budget]\npeak_allocated = "20 GiB"\n')
-        words = {"file": file, "other": str(seeds.DATA / "captured" / "graphs.vram"), "budget": "budget.toml"}
+        words = {
+            "file": file,
+            "other": str(seeds.DATA / "captured" / "graphs.vram"),
+            "budget": "budget.toml",
+        }
         arguments = [word.format(**words) for word in random.choice(verbs)]
         os.chdir(folder)
         input_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -123,7 +131,11 @@ def _judged(code: object, out: str, err: str) -> tuple[str, str]:
 
 def _is_raw(letter: str) -> bool:
     code = ord(letter)
-    return (code < 32 and letter not in "\n\t") or 127 <= code < 160 or letter in "\u202a\u202b\u202d\u202e\u2066\u2067"
+    return (
+        (code < 32 and letter not in "\n\t")
+        or 127 <= code < 160
+        or letter in "\u202a\u202b\u202d\u202e\u2066\u2067"
+    )
 
 
 def _reset_peak() -> int:
@@ -143,7 +155,9 @@ def _status(name: str) -> int:
 
 
 def serve(seed: int, indices: range, only: str | None) -> None:
-    """Runs mutants and prints one line before and one after each, until memory makes a new process better."""
+    """Runs mutants and prints one line before and one after each, until memory makes a new
+    process better.
+    """
     import duckdb  # noqa: F401
     import rich.console  # noqa: F401
 

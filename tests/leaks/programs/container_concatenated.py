@@ -1,4 +1,6 @@
-"""preds = cat((preds, logits)): one tensor, longer with each batch: https://github.com/huggingface/transformers/pull/7767"""
+"""preds = cat((preds, logits)): one tensor, longer with each batch:
+https://github.com/huggingface/transformers/pull/7767
+"""
 
 import os
 
@@ -38,4 +40,6 @@ def predict(model, batches, watch):
 if __name__ == "__main__":
     watch = vramlens.LeakWatch()
     model = nn.Sequential(nn.Linear(40, 300), nn.Softmax(-1)).to(DEVICE)
-    report, mean, labels = predict(model, [torch.randn(128, 40, device=DEVICE) for _ in range(20)], watch)
+    report, mean, labels = predict(
+        model, [torch.randn(128, 40, device=DEVICE) for _ in range(20)], watch
+    )

@@ -1,4 +1,6 @@
-"""A trainer keeps what every training_step returns: https://github.com/Lightning-AI/pytorch-lightning/issues/4556"""
+"""A trainer keeps what every training_step returns:
+https://github.com/Lightning-AI/pytorch-lightning/issues/4556
+"""
 
 import os
 
@@ -7,7 +9,15 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {"leaks": [{"class": ["container"], "owner": ["epoch_outputs", "outputs"], "bytes_per_step": 4 * 512 * 200}]}
+TRUTH = {
+    "leaks": [
+        {
+            "class": ["container"],
+            "owner": ["epoch_outputs", "outputs"],
+            "bytes_per_step": 4 * 512 * 200,
+        }
+    ]
+}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

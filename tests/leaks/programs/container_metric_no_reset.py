@@ -1,4 +1,6 @@
-"""A metric with list states that nobody resets: https://github.com/Lightning-AI/torchmetrics/issues/1949"""
+"""A metric with list states that nobody resets:
+https://github.com/Lightning-AI/torchmetrics/issues/1949
+"""
 
 import os
 

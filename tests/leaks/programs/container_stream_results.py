@@ -1,4 +1,6 @@
-"""Results of a stream of predictions, kept in a list on the device: https://github.com/ultralytics/ultralytics/issues/3983"""
+"""Results of a stream of predictions, kept in a list on the device:
+https://github.com/ultralytics/ultralytics/issues/3983
+"""
 
 import os
 
@@ -7,7 +9,9 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {"leaks": [{"class": ["container"], "owner": ["outputs"], "bytes_per_step": 4 * 2 * 3 * 96 * 96}]}
+TRUTH = {
+    "leaks": [{"class": ["container"], "owner": ["outputs"], "bytes_per_step": 4 * 2 * 3 * 96 * 96}]
+}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -41,7 +45,11 @@ class Predictor:
             batch = self.preprocess(images)
             scores = self.model(batch).flatten(1)
             results = [
-                Results(batch[number], f"{self.seen + number}.jpg", Boxes(scores[number, :6].tolist(), batch.shape))
+                Results(
+                    batch[number],
+                    f"{self.seen + number}.jpg",
+                    Boxes(scores[number, :6].tolist(), batch.shape),
+                )
                 for number in range(len(batch))
             ]
             self.seen += len(batch)

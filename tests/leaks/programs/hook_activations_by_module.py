@@ -1,4 +1,6 @@
-"""Per-sample gradients store each layer's input for a backward that never comes: https://github.com/meta-pytorch/opacus/issues/176"""
+"""Per-sample gradients store each layer's input for a backward that never comes:
+https://github.com/meta-pytorch/opacus/issues/176
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""A replay buffer that grows until a flag says that it is full, and writes over the oldest from then on."""
+"""A replay buffer that grows until a flag says that it is full, and writes over the oldest from
+then on.
+"""
 
 import os
 
@@ -6,7 +8,10 @@ import torch
 
 import vramlens
 
-TRUTH = {"not a leak": "the flag is set at a hundred, and the buffer is a ring from there", "settled": False}
+TRUTH = {
+    "not a leak": "the flag is set at a hundred, and the buffer is a ring from there",
+    "settled": False,
+}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,4 +1,6 @@
-"""Failures are kept as texts, with the number of the batch: https://github.com/pytorch/pytorch/issues/18853"""
+"""Failures are kept as texts, with the number of the batch:
+https://github.com/pytorch/pytorch/issues/18853
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Gradients and Adam's moments come with the first step: https://github.com/pytorch/pytorch/issues/18643"""
+"""Gradients and Adam's moments come with the first step:
+https://github.com/pytorch/pytorch/issues/18643
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Thousands of floats, strings and dictionaries of them are logged: the heap of Python grows, no tensor does."""
+"""Thousands of floats, strings and dictionaries of them are logged: the heap of Python grows, no
+tensor does.
+"""
 
 import os
 

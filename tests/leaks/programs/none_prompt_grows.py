@@ -1,4 +1,6 @@
-"""A chat's prompt is longer at each turn, and so is the output of the last one: nothing of the turn before is in it."""
+"""A chat's prompt is longer at each turn, and so is the output of the last one: nothing of the
+turn before is in it.
+"""
 
 import os
 

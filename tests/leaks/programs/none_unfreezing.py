@@ -1,4 +1,6 @@
-"""Layers are unfrozen one after the other, and bring gradients and moments with them: https://github.com/pytorch/pytorch/issues/9439"""
+"""Layers are unfrozen one after the other, and bring gradients and moments with them:
+https://github.com/pytorch/pytorch/issues/9439
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Activations in a WeakValueDictionary, noted at every step: an entry lives as long as its batch."""
+"""Activations in a WeakValueDictionary, noted at every step: an entry lives as long as its
+batch.
+"""
 
 import os
 import weakref

@@ -1,4 +1,6 @@
-"""A LightningModule collects its validation outputs and forgets to clear them: https://github.com/Lightning-AI/pytorch-lightning/issues/4556"""
+"""A LightningModule collects its validation outputs and forgets to clear them:
+https://github.com/Lightning-AI/pytorch-lightning/issues/4556
+"""
 
 import logging
 import os
@@ -12,7 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import vramlens
 
 TRUTH = {
-    "leaks": [{"class": ["container"], "owner": ["training_outputs"], "bytes_per_step": 4 * 256 * 300}],
+    "leaks": [
+        {"class": ["container"], "owner": ["training_outputs"], "bytes_per_step": 4 * 256 * 300}
+    ],
     "needs": ["lightning"],
     "stacks": False,
 }

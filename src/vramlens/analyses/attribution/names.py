@@ -1,0 +1,165 @@
+"""Names: which allocation is which tensor, where the recording names tensors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.trace import AT_THE_END, DeviceTrace, TensorKind, TensorNames, Trace
+
+_FEW = 3
+_MOST_MOMENTS = 64
+_NUMBER = re.compile(r"(?<=\.)[0-9]{1,9}(?=\.)", re.ASCII)
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The names of a device's allocations.
+
+    Attributes:
+        row: by allocation, the row of ``Trace.names``; -1 without a name.
+        table: the names; None where the recording has none.
+    """
+
+    row: NDArray[np.int64]
+    table: TensorNames | None
+
+    @property
+    def named(self) -> NDArray[np.bool_]:
+        """One flag an allocation: whether it has a name."""
+        return self.row >= 0
+
+    def of_kind(self, *kinds: TensorKind) -> NDArray[np.int64]:
+        """The allocations that are such tensors."""
+        if self.table is None:
+            return np.zeros(0, np.int64)
+        rows = np.flatnonzero(self.row >= 0)
+        return rows[np.isin(self.table.kind[self.row[rows]], kinds)]
+
+    def name(self, allocation: int) -> str:
+        """The name of an allocation; "" without one."""
+        row = int(self.row[allocation])
+        return "" if row < 0 or self.table is None else self.table.name[row]
+
+
+def names_of(trace: Trace, device: DeviceTrace) -> Names:
+    """Joins the names to what was alive when tensors were named: where the recording ends, or at
+    earlier moments too.
+
+    A storage begins where its block does and is no larger. Where the events end early, what is
+    alive then is not what was alive when the recording was written, and nothing is joined.
+    """
+    table = trace.names
+    row = np.broadcast_to(np.int64(-1), len(device.allocations))
+    if table is None or not len(table) or not device.whole:
+        return Names(row, None)
+    mine = np.flatnonzero(table.device == device.device)
+    row = np.array(row)
+    moments = np.unique(table.time_us[mine])  # the end comes first: what it names is surest
+    for moment in moments[:_MOST_MOMENTS].tolist():
+        event = _event(device, moment)
+        if event is not None:
+            _join(device, table, mine[table.time_us[mine] == moment], event, row)
+    return Names(row, table)
+
+
+def _event(device: DeviceTrace, time_us: int) -> int | None:
+    """The last event before a moment; the number of events for the end, None for before the
+    first event.
+    """
+    if time_us == AT_THE_END:
+        return len(device.events)
+    last = int(np.searchsorted(device.clock_us, time_us, side="right")) - 1
+    return last if last >= 0 and device.clock_us[last] else None  # events may be without times
+
+
+def _join(
+    device: DeviceTrace,
+    table: TensorNames,
+    mine: NDArray[np.int64],
+    event: int,
+    row: NDArray[np.int64],
+) -> None:
+    """Names what is alive right after an event, and has no name yet; the number of events is
+    after the last one.
+    """
+    allocations = device.allocations
+    ended = (
+        allocations.free_requested < event
+        if event >= len(device.events)
+        else allocations.free_requested <= event
+    )
+    alive = np.flatnonzero((allocations.born <= event) & ~ended & (row < 0))
+    if not len(alive) or not len(mine):
+        return
+    # Of several names of one storage a parameter's says most; the file's first is as good as any
+    # other.
+    order = mine[np.lexsort((mine, _RANK[table.kind[mine]], table.address[mine]))]
+    addresses, first = np.unique(table.address[order], return_index=True)
+    place = np.minimum(np.searchsorted(addresses, allocations.address[alive]), len(addresses) - 1)
+    chosen = order[first[place]]
+    fits = addresses[place] == allocations.address[alive]
+    fits &= table.size_bytes[chosen] <= allocations.taken_bytes[alive]
+    row[alive[fits]] = chosen[fits]
+
+
+_RANK = np.zeros(len(TensorKind), np.uint8)
+for _rank, _kind in enumerate(
+    (
+        TensorKind.PARAMETER,
+        TensorKind.BUFFER,
+        TensorKind.GRADIENT,
+        TensorKind.OPTIMIZER_STATE,
+        TensorKind.TENSOR,
+    )
+):
+    _RANK[_kind] = _rank
+
+
+def few_names(
+    names: Names, allocations: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[str, ...]:
+    """The names of some allocations, largest first, where at most three account for nearly all of
+    their bytes.
+
+    Names that differ in numbers only count as one: ``model.blocks.{0-11}.mlp.weight``.
+    """
+    rows = names.row[allocations]
+    if names.table is None or 10 * int(sizes[rows >= 0].sum()) < 9 * int(sizes.sum()):
+        return ()
+    totals: dict[str, int] = {}
+    numbers: dict[str, set[tuple[int, ...]]] = {}
+    for row, size in zip(rows[rows >= 0].tolist(), sizes[rows >= 0].tolist(), strict=True):
+        name = names.table.name[row]
+        alike = _NUMBER.sub("{}", name)
+        totals[alike] = totals.get(alike, 0) + size
+        numbers.setdefault(alike, set()).add(tuple(int(each) for each in _NUMBER.findall(name)))
+        if len(totals) > _FEW:
+            return ()
+    return tuple(
+        _folded(alike, numbers[alike]) for alike in sorted(totals, key=lambda alike: -totals[alike])
+    )
+
+
+def _folded(alike: str, numbers: set[tuple[int, ...]]) -> str:
+    """One name for all that differ in numbers only; each number's place holds its range."""
+    parts = alike.split("{}")
+    if len(parts) - 1 != len(next(iter(numbers))):  # braces of its own
+        return alike
+    ranges = [number_range({each[place] for each in numbers}) for place in range(len(parts) - 1)]
+    return "".join(part + between for part, between in zip(parts, [*ranges, ""], strict=True))
+
+
+def number_range(numbers: set[int]) -> str:
+    """``3``, ``{0-11}``, ``{0,2,4}`` or, for many that are not in a row, ``{0…62}``."""
+    ordered = sorted(numbers)
+    if len(ordered) == 1:
+        return str(ordered[0])
+    if ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"{{{ordered[0]}-{ordered[-1]}}}"
+    if len(ordered) <= 4:
+        return f"{{{','.join(map(str, ordered))}}}"
+    return f"{{{ordered[0]}…{ordered[-1]}}}"

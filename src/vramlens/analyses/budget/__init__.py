@@ -1,0 +1,1 @@
+"""Budget: whether a run stays within its limits."""

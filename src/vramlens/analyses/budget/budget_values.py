@@ -1,0 +1,211 @@
+"""What a run has of what a budget limits: its peaks, its growth, and what each part of the
+program held.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.compare.run import Run, most_held
+from vramlens.analyses.finding import Place
+from vramlens.analyses.leaks.growth import ENOUGH_STEPS, steps_missing
+from vramlens.units import counted
+
+FAILURES = ("out_of_memory",)
+DIED = "the program died of it"
+_PARTS = ("module", "line", "category", "phase")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a run has of one thing.
+
+    Attributes:
+        value: None where the recording cannot tell.
+        why: why it cannot tell, or what the value does not cover; "" else.
+        is_lower_bound: whether the run may have had more.
+    """
+
+    value: float | None
+    why: str = ""
+    is_lower_bound: bool = False
+
+
+def measured(run: Run, path: tuple[str, ...]) -> Measurement:
+    """What a run has of what a limit is about."""
+    if path[0] in _PARTS:
+        value, why = _part(run.view, path[0], path[1])
+        return Measurement(None, why) if value is None else _of_window(run, value)
+    if path[0].startswith("peak_"):
+        return _peak(run, path[0])
+    if path[0] == "growth_per_step":
+        return _growth(run)
+    if path[0] == "alloc_retries":
+        why = "a bare snapshot does not count retries; record it with vramlens run"
+        return Measurement(run.retries, why if run.retries is None else "")
+    if path == FAILURES:
+        return _failures(run)
+    fragmentation = run.explanation.fragmentation
+    if fragmentation is None or not fragmentation.reserved_bytes:
+        return Measurement(None, "nothing was reserved")
+    return _of_window(run, fragmentation.free_bytes / fragmentation.reserved_bytes)
+
+
+def ended_by_failure(run: Run) -> bool:
+    """Whether the program died of out of memory, on whichever device."""
+    meta = run.explanation.recording.meta
+    return run.failure is not None or (
+        meta is not None and (meta.ending or "").startswith("OutOfMemoryError")
+    )
+
+
+def _of_window(run: Run, value: float) -> Measurement:
+    """A value that events show, and what part of the run these are.
+
+    A recording that was begun late on purpose holds all that it was asked for. Of one whose events
+    were overwritten, or cut short, the run may have had more.
+    """
+    peak, recording = run.explanation.peak, run.explanation.recording
+    if peak is None or "requested_bytes" in peak.exact:
+        return Measurement(value)
+    if _is_whole_window(run):
+        return Measurement(value, "since recording began")
+    return Measurement(
+        value, "a lower bound" + (f": {recording.missing[0]}" if recording.missing else ""), True
+    )
+
+
+def _is_whole_window(run: Run) -> bool:
+    meta, device = run.view.trace.meta, run.view.device
+    is_wrapped = meta is None or bool(meta.wrapped.get(device.device))
+    return not is_wrapped and device.whole and device.orphan_events == 0 and run.view.trace.complete
+
+
+def _peak(run: Run, name: str) -> Measurement:
+    """A peak; where events are lost the allocator's own counter may know a higher one."""
+    if run.explanation.peak is None:
+        return Measurement(None, "the recording is empty")
+    kind = name.removeprefix("peak_")
+    seen = _of_window(run, getattr(run.explanation.peak, f"{kind}_bytes"))
+    counter = _counter(run, f"{kind}_bytes.all.peak")
+    if seen.value is None or not seen.is_lower_bound or counter is None or counter <= seen.value:
+        return seen
+    return Measurement(counter, seen.why, True)
+
+
+def _counter(run: Run, name: str) -> int | None:
+    """One of the allocator's own counters at the end of the recording; None where it is not
+    known.
+    """
+    meta = run.view.trace.meta
+    facts = meta.devices.get(run.device) if meta is not None else None
+    value = facts.stats.get(name) if facts is not None else None
+    return None if value is None else int(value)
+
+
+def _growth(run: Run) -> Measurement:
+    """What the steps leave behind; known by the same number of steps as ``vramlens leaks``
+    needs.
+    """
+    steps = run.explanation.steps.count
+    recorded = f"{counted(steps, 'step')} recorded"
+    if run.growth:
+        return Measurement(run.growth)
+    missing = steps_missing(steps - 1)
+    if missing is not None:
+        return Measurement(None, f"{recorded}; {counted(missing, 'more step')} would show growth")
+    if run.growth_at_most:
+        more = max((leak.needs_steps or 0 for leak in run.explanation.leaks), default=0)
+        telling = (
+            f"{counted(more, 'more step')} would tell" if more else "vramlens run --leaks tells"
+        )
+        return Measurement(None, f"{recorded}; something grows, and {telling} whether it goes on")
+    return Measurement(
+        0, f"{recorded}; more than {ENOUGH_STEPS} make it sure" if steps <= ENOUGH_STEPS else ""
+    )
+
+
+def _failures(run: Run) -> Measurement:
+    failed = len(run.view.device.out_of_memory)
+    if ended_by_failure(run):
+        return Measurement(max(failed, 1), DIED)
+    seen = _of_window(run, failed)
+    counter = _counter(run, "num_ooms") if seen.is_lower_bound else None
+    return seen if counter is None else Measurement(max(failed, counter))
+
+
+def _part(view: Attribution, part: str, name: str) -> tuple[int | None, str]:
+    """The most that a module, line, category or phase held at any time."""
+    mine, why = _rows_of(view, part, name)
+    if mine is None:
+        return None, why
+    return int(most_held(view.device, np.where(mine, 0, -1), 1)[0]), ""
+
+
+def _rows_of(view: Attribution, part: str, name: str) -> tuple[NDArray[np.bool_] | None, str]:
+    """One flag an allocation; None, with the reason, where the recording has no such part."""
+    if part in ("category", "phase"):
+        kinds = Category if part == "category" else Phase
+        column = view.categories.category if part == "category" else view.phases.phase
+        known = {kind.name.lower(): int(kind) for kind in kinds}
+        if name not in known:
+            return None, f"there is no {part} {name!r}; there are: {', '.join(known)}"
+        return np.asarray(column == known[name]), ""
+    if part == "module":
+        paths = view.modules.paths
+        if not paths:
+            return (
+                None,
+                "the recording knows no modules; vramlens run and vramlens.record note them",
+            )
+        pattern = module_pattern(name)
+        wanted = [i for i, path in enumerate(paths) if pattern.match(path)]
+        if not wanted:
+            return None, f"the recording has no module {name!r}{_near(name, paths)}"
+        return np.isin(view.modules.module, wanted), ""
+    frames = {
+        frame: place
+        for frame in np.unique(view.phases.frame).tolist()
+        if (place := view.place(frame))
+    }
+    lines = [frame for frame, place in frames.items() if is_line(place, name)]
+    if not lines:
+        names = [f"{place.file}:{place.line}" for place in frames.values()]
+        return None, f"the recording has no line {name!r}{_near(name, tuple(dict.fromkeys(names)))}"
+    return np.isin(view.phases.frame, lines), ""
+
+
+def module_pattern(name: str) -> re.Pattern[str]:
+    """A module and all inside it; ``*`` is any one name."""
+    parts = [r"[^.]+" if part == "*" else re.escape(part) for part in name.split(".")]
+    return re.compile(r"\.".join(parts) + r"(?:\.|$)")
+
+
+def is_line(place: Place, name: str) -> bool:
+    """Whether a line is meant by ``train.py:44``, ``train.py:forward`` or ``train.py``; folders
+    may be left out.
+    """
+    file, _colon, rest = name.partition(":") if ":" in name else (name, "", "")
+    path, wanted = place.file.replace("\\", "/"), file.replace("\\", "/")
+    if path != wanted and not path.endswith(f"/{wanted}"):
+        return False
+    return not rest or rest in (str(place.line), place.function)
+
+
+def _near(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    return (
+        f"; did you mean {near[0]!r}?"
+        if near
+        else f" (it has {', '.join(map(repr, known[:3]))}, …)"
+        if known
+        else ""
+    )

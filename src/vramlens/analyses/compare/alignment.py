@@ -1,0 +1,171 @@
+"""Alignment: which line of one run is which line of another, when the program was edited in
+between.
+
+Recordings hold no source text. A line is known by its file and function, by what it calls, by the
+sizes that it asks
+for and by its place among the lines of its function: an edit above it moves it, but does not change
+these. Nor does another name for its file or function, as copies, notebooks and checkouts elsewhere
+give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vramlens.analyses.compare.file_alignment import (
+    Functions,
+    align_files,
+    asking,
+    candidates,
+    file_name,
+    function_name,
+    matched,
+    score_of,
+)
+from vramlens.analyses.compare.line_alignment import align_lines
+from vramlens.analyses.compare.run import CodeLine
+from vramlens.analyses.finding import Place
+from vramlens.trace.stacks import base_name
+
+_RENAMED, _ELSEWHERE = 0.75, 0.9
+"""So alike, of at most 1, are the lines of a function with another name, or in another file; and
+of one with both.
+"""
+_FEWEST_ELSEWHERE = 2
+"""One line alone is no evidence for that."""
+_OWN = "*:"
+"""Stands for the file in calls of the program's own functions: their files may have other names
+in the other run.
+"""
+_Group = tuple[str, str]
+"""A file and a function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """What became of the lines of a run.
+
+    Attributes:
+        after: by place in the run before, its place in the run after; what is not there is gone.
+        moved: those of them whose number, function's or file's name is another: aligned by function
+            and order.
+        files: by file in the run before, its name in the run after, where that is another.
+    """
+
+    after: Mapping[Place, Place]
+    moved: frozenset[Place]
+    files: Mapping[str, str]
+
+
+def align(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> Alignment:
+    """Aligns the lines of two runs."""
+    own = {base_name(line.place.file) for line in (*before, *after)}
+    olds, news = _grouped(before, own, {}), _grouped(after, own, {})
+    files, by_lines = align_files(olds, news)
+    found = _aligned(olds, news, files)
+    names = _renamed(found)
+    if names:  # lines that call what has another name now call the same
+        found = _aligned(_grouped(before, own, names), news, files)
+    moved = frozenset(
+        old for old, new in found.items() if old.file in by_lines or _has_moved(old, new)
+    )
+    return Alignment(found, moved, {old: new for old, new in files.items() if old != new})
+
+
+def _has_moved(old: Place, new: Place) -> bool:
+    """Whether a line has another number, function or file's name; a checkout elsewhere moves no
+    line.
+    """
+    return (old.line, old.function, file_name(old.file)) != (
+        new.line,
+        new.function,
+        file_name(new.file),
+    )
+
+
+def _aligned(
+    olds: Mapping[str, Functions], news: Mapping[str, Functions], files: Mapping[str, str]
+) -> dict[Place, Place]:
+    found: dict[Place, Place] = {}
+    for file, functions in olds.items():
+        others = news.get(files.get(file, ""), {})
+        for function in functions.keys() & others.keys():
+            found.update(align_lines(functions[function], others[function]))
+    taken = {*found.values()}
+    lost = {
+        (files.get(file, file), name): lines
+        for (file, name), lines in _left(olds, found.keys()).items()
+    }
+    found.update(_moved_functions(lost, _left(news, taken), olds, news))
+    return found
+
+
+def _left(files: Mapping[str, Functions], taken: Iterable[Place]) -> dict[_Group, list[CodeLine]]:
+    """The lines that are not aligned, by function."""
+    known = set(taken)
+    found = {}
+    for file, functions in files.items():
+        for name, lines in functions.items():
+            left = [line for line in lines if line.place not in known]
+            if left:
+                found[file, name] = left
+    return found
+
+
+def _moved_functions(
+    lost: Mapping[_Group, list[CodeLine]],
+    free: Mapping[_Group, list[CodeLine]],
+    olds: Mapping[str, Functions],
+    news: Mapping[str, Functions],
+) -> dict[Place, Place]:
+    """Functions with another name or in another file, whole or in part: lines that do the same
+    and ask for the same.
+    """
+    scores = {}
+    for old, new in candidates(lost, free):
+        lines, others = lost[old], free[new]
+        alike, _moves = score_of(lines, others)
+        most = max(asking(lines), asking(others))
+        near = old[0] == new[0] or old[1] == new[1]
+        whole = old[1] not in news.get(old[0], {}) and new[1] not in olds.get(new[0], {})
+        needed = _RENAMED if near and whole else _ELSEWHERE
+        if most >= (1 if near and whole else _FEWEST_ELSEWHERE) and alike >= needed * most:
+            scores[old, new] = alike / most + (old[0] == new[0]) + (old[1] == new[1])
+    found: dict[Place, Place] = {}
+    for old, new in matched(scores, in_order=True).items():
+        found.update(align_lines(lost[old], free[new]))
+    return found
+
+
+def _grouped(
+    lines: Iterable[CodeLine], own: set[str], names: Mapping[str, str]
+) -> dict[str, dict[str, list[CodeLine]]]:
+    """Lines by file and function, in order; what they call of the program's own goes by the
+    function's name alone.
+
+    Args:
+        own: the names of the program's files, as calls have them.
+        names: by name of a function, its name in the other run.
+    """
+    found: dict[str, dict[str, list[CodeLine]]] = {}
+    for line in sorted(lines, key=lambda one: one.place.line):
+        calls = frozenset(_plain(call, own, names) for call in line.calls)
+        functions = found.setdefault(line.place.file, {})
+        functions.setdefault(function_name(line.place.function), []).append(
+            replace(line, calls=calls)
+        )
+    return found
+
+
+def _plain(call: str, own: set[str], names: Mapping[str, str]) -> str:
+    file, _colon, function = function_name(call).rpartition(":")
+    return f"{_OWN}{names.get(function, function)}" if file in own else call
+
+
+def _renamed(found: Mapping[Place, Place]) -> dict[str, str]:
+    """By name of a function in the run before, its one other name in the run after."""
+    names: dict[str, set[str]] = {}
+    for old, new in found.items():
+        names.setdefault(function_name(old.function), set()).add(function_name(new.function))
+    return {old: next(iter(new)) for old, new in names.items() if len(new) == 1 and old not in new}

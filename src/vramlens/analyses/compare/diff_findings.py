@@ -1,0 +1,249 @@
+"""What a diff found, as claims: the failure, the growth, the peak and the lines that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.leaks.growth import ENOUGH_STEPS
+from vramlens.ground.verdict import Verdict
+from vramlens.units import KIB, MIB, counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.compare.diff import Diff, LineChange
+
+_LINES = 10
+GROWTH_SHARE = 0.05
+"""Bytes a step are known to so much: a smaller difference is none."""
+
+
+def findings_of(diff: Diff) -> tuple[Finding, ...]:
+    """All claims, the most telling first; none where nothing changed."""
+    if diff.unrelated:  # that one of two programs fails or grows says nothing of the other
+        return (
+            Finding("different_programs", Verdict.LIKELY, _unrelated(diff).rstrip(".")),
+            *_peak(diff),
+            *_lines(diff),
+        )
+    return (*_failure(diff), *_growth(diff), *_peak(diff), *_lines(diff))
+
+
+def signed_size(size_bytes: int) -> str:
+    """A change: ``+212.00 MiB``, ``-3.00 GiB``."""
+    return f"{'+' if size_bytes > 0 else ''}{format_size(size_bytes)}"
+
+
+def told_apart(before_bytes: int, after_bytes: int) -> tuple[str, str]:
+    """Two sizes in a unit in which they can be told apart: ``2,935.31 MiB`` where both are 2.87
+    GiB.
+    """
+    old, new = format_size(before_bytes), format_size(after_bytes)
+    if old != new or before_bytes == after_bytes:
+        return old, new
+    for unit, factor in (("MiB", MIB), ("KiB", KIB)):
+        old, new = f"{before_bytes / factor:,.2f} {unit}", f"{after_bytes / factor:,.2f} {unit}"
+        if old != new:
+            return old, new
+    return f"{before_bytes:,} bytes", f"{after_bytes:,} bytes"
+
+
+def headline(diff: Diff) -> str:
+    """What people ask after a fix, in one sentence."""
+    old, new = diff.before.failure, diff.after.failure
+    if diff.same_file:
+        size = format_size(diff.before.requested_bytes)
+        return f"Nothing changed: the same file twice, {size} requested at the peak."
+    if diff.unrelated:
+        return _unrelated(diff)
+    if old is not None and new is None:
+        return _completes(diff)
+    if new is not None and old is None:
+        return f"Completed before, runs out of memory now: {new.headline.rstrip('.')}."
+    growth = _growth_words(diff)
+    if new is not None:
+        same = "Runs out of memory in both"
+        return (
+            f"{same}, and {growth[0].lower()}{growth[1:]}" if growth else f"{same}: {new.headline}"
+        )
+    peak = _peak_words(diff)
+    if not growth:
+        return f"{peak[:1].upper()}{peak[1:]}."
+    return f"{growth.rstrip('.')}; {peak}."
+
+
+def _unrelated(diff: Diff) -> str:
+    return f"These look like two different programs: {diff.overlap.words}."
+
+
+def numbers_of_both(diff: Diff) -> str:
+    """What can be said of two programs that are not one: their figures, side by side."""
+    found = []
+    failed = [run.failure is not None for run in (diff.before, diff.after)]
+    if any(failed):
+        which = (
+            "both ran" if all(failed) else f"only the one {'before' if failed[0] else 'after'} ran"
+        )
+        found.append(f"{which} out of memory")
+    if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
+        room = "" if diff.headroom_exact else "at least "
+        found.append(
+            f"the one after leaves {room}{format_size(diff.headroom_bytes)} of the other's limit"
+        )
+    if _growth_words(diff):
+        old, new = (
+            format_size(size) if size else "0" for size in (diff.growth_before, diff.growth_after)
+        )
+        found.append(f"a step leaves {old} behind in the one before, {new} in the one after")
+    found.append(_peak_words(diff))
+    return f"By the numbers alone: {'; '.join(found)}."
+
+
+_STILL_RUNNING = ("signal", "every", "steps")
+"""Why a recording was written while its program went on (``Meta.trigger``)."""
+
+
+def _completes(diff: Diff) -> str:
+    """The failure is gone, as far as the recordings show."""
+    steps = diff.before.explanation.steps.count, diff.after.explanation.steps.count
+    room = ""
+    if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
+        room = f": {'' if diff.headroom_exact else 'at least '}{format_size(diff.headroom_bytes)} of headroom"
+    if steps[0] and steps[1] < steps[0]:
+        return (
+            f"Failed before in step {steps[0] - 1}; now {counted(steps[1], 'step')} without a failure{room}. That many"
+            " the run before had survived too: record more to be sure."
+        )
+    meta = diff.after.explanation.recording.meta
+    if meta is not None and meta.trigger in _STILL_RUNNING:
+        return f"Failed before in step {max(steps[0] - 1, 0)}, has not failed by step {max(steps[1] - 1, 0)}{room}."
+    return f"Failed before, completes now{room}."
+
+
+def _growth_words(diff: Diff) -> str:
+    old, new = diff.growth_before, diff.growth_after
+    if old is None or new is None or abs(new - old) <= GROWTH_SHARE * max(old, new):
+        return ""
+    if not new:
+        steps = diff.after.explanation.steps.count
+        far = "" if steps > ENOUGH_STEPS else f", as far as {counted(steps, 'step')} show"
+        return f"Growth gone{far}: {format_size(old)} a step before, 0 after."
+    if not old:
+        return f"Grows now: 0 a step before, {format_size(new)} after."
+    less = "less" if new < old else "more"
+    return f"Grows {less}: {format_size(old)} a step before, {format_size(new)} after."
+
+
+def _peak_words(diff: Diff) -> str:
+    change = diff.peak_change
+    if change is not None:
+        less = "lower" if change.change_bytes < 0 else "higher"
+        old, new = told_apart(change.before_bytes, change.after_bytes)
+        return f"the {change.name} peak is {format_size(abs(change.change_bytes))} {less}: {old} before, {new} after"
+    requested = diff.counters["requested"]
+    if requested.change_bytes:
+        noise = format_size(requested.noise_bytes or 0)
+        return (
+            f"no change of the peak beyond noise: {signed_size(requested.change_bytes)}, and repeated runs differ by"
+            f" {noise}"
+        )
+    same = f"the peak is the same, {format_size(requested.after_bytes)} requested"
+    if diff.by_line:
+        return f"{same}, but {counted(len(diff.by_line), 'line')} changed"
+    if abs(diff.counters["reserved"].change_bytes) > diff.counters["reserved"].before_bytes // 50:
+        reserved = diff.counters["reserved"].change_bytes
+        return f"{same}; {format_size(abs(reserved))} {'more' if reserved > 0 else 'less'} reserved"
+    return f"nothing changed: {same}"
+
+
+def _failure(diff: Diff) -> Iterator[Finding]:
+    old, new = diff.before.failure, diff.after.failure
+    if old is not None and new is None:
+        yield Finding(
+            "completes_now", Verdict.PROVEN, _completes(diff), diff.headroom_bytes, old.place
+        )
+    elif new is not None and old is None:
+        fix = "undo the change of the largest line below, or see vramlens explain for what else would help"
+        title = f"Completed before, runs out of memory now: {new.headline}"
+        yield Finding("fails_now", Verdict.PROVEN, title, new.short_by_bytes, new.place, fix=fix)
+
+
+def _growth(diff: Diff) -> Iterator[Finding]:
+    words = _growth_words(diff)
+    if not words:
+        return
+    old, new = diff.growth_before or 0, diff.growth_after or 0
+    side = diff.after if new > old else diff.before
+    leak = next(iter(side.leaks), None)
+    slug = "growth_gone" if not new else "growth_less" if new < old else "growth_more"
+    shown = new or diff.after.explanation.steps.count > ENOUGH_STEPS
+    yield Finding(
+        slug,
+        leak.verdict if leak is not None and shown else Verdict.LIKELY,
+        words.rstrip("."),
+        abs(new - old),
+        leak.place if leak is not None else None,
+        evidence=(
+            f"{counted(diff.before.explanation.steps.count, 'step')} recorded before,"
+            f" {diff.after.explanation.steps.count:,} after",
+        ),
+        fix=leak.fix if leak is not None and new > old else None,
+    )
+
+
+def _peak(diff: Diff) -> Iterator[Finding]:
+    change = diff.peak_change
+    if change is None:
+        return
+    rose = change.change_bytes > 0
+    lines = [line for line in diff.by_line if (line.change_bytes > 0) == rose]
+    words = _peak_words(diff)
+    yield Finding(
+        "peak_higher" if rose else "peak_lower",
+        Verdict.PROVEN,
+        f"{words[:1].upper()}{words[1:]}",
+        abs(change.change_bytes),
+        lines[0].place if lines else None,
+        evidence=tuple(
+            f"{signed_size(line.change_bytes)}: {line_words(line)}" for line in lines[:3]
+        ),
+    )
+
+
+def _lines(diff: Diff) -> Iterator[Finding]:
+    for line in diff.by_line[:_LINES]:
+        yield Finding(
+            "line_more" if line.change_bytes > 0 else "line_less",
+            Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
+            f"{signed_size(line.change_bytes)} at the peak: {line_words(line)}",
+            abs(line.change_bytes),
+            line.place,
+            evidence=_line_evidence(line),
+        )
+    for line in diff.elsewhere[: max(0, _LINES - len(diff.by_line))]:
+        yield Finding(
+            "line_more_elsewhere" if line.most_change_bytes > 0 else "line_less_elsewhere",
+            Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
+            f"{signed_size(line.most_change_bytes)} at most, but not at the peak: {line_words(line)}",
+            abs(line.most_change_bytes),
+            line.place,
+        )
+
+
+def _line_evidence(line: LineChange) -> tuple[str, ...]:
+    old, new = told_apart(line.before_bytes, line.after_bytes)
+    found = [f"{old} before, {new} after"]
+    if line.inner is not None:
+        found.append(f"asked for at {line.inner}")
+    if line.was is not None:
+        found.append(f"aligned by function and order: it was {line.was}")
+    return tuple(found)
+
+
+def line_words(line: LineChange) -> str:
+    """A line with the module that most of its change belongs to: ``model.layers.*.attn
+    (train.py:44 in forward)``.
+    """
+    if line.modules and line.modules[0][0] and abs(line.modules[0][1]) * 2 > abs(line.change_bytes):
+        return f"{line.modules[0][0]} ({line.place})"
+    return str(line.place)

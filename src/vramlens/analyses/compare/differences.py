@@ -1,0 +1,157 @@
+"""What else differs between two runs: versions, devices, settings, commands, steps, and the size
+of the work.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramlens.analyses.compare.file_alignment import file_name
+from vramlens.analyses.compare.run import Run
+from vramlens.units import counted
+
+if TYPE_CHECKING:
+    from vramlens.analyses.compare.diff import LineChange
+
+_NEARLY = 0.02
+_MOST_OF = 0.8
+_FEWEST_LINES = 2
+_DEFAULTS: Mapping[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": ""}
+# What the allocator's settings say of the recording and not of the run.
+_NO_SETTINGS = {"last_allocator_settings"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is not the memory itself.
+
+    Attributes:
+        name: a stable slug: torch, gpu, cuda, driver, settings, command, steps, ranks, marks,
+            missing, files, scale.
+        before, after: as text; None where a recording does not say.
+        words: the difference in one phrase.
+    """
+
+    name: str
+    before: str | None
+    after: str | None
+    words: str
+
+
+def differences(
+    before: Run, after: Run, changed: Sequence[LineChange], files: Mapping[str, str]
+) -> tuple[Difference, ...]:
+    """Everything else that is different, what explains most first.
+
+    Args:
+        files: those that have another name in the run after, by their name before.
+    """
+    return (*_scale(before, after, changed), *_stated(before, after), *_elsewhere(files))
+
+
+def _elsewhere(files: Mapping[str, str]) -> Iterator[Difference]:
+    for old, new in list(files.items())[:1]:
+        more = f", and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+        same = file_name(old) == file_name(new)
+        what = "elsewhere" if same else "under another name"
+        yield Difference(
+            "files", old, new, f"the same file {what}: {old} before, {new} after{more}"
+        )
+
+
+def _stated(before: Run, after: Run) -> Iterator[Difference]:
+    """What the recordings say of themselves."""
+    old, new = before.explanation.recording, after.explanation.recording
+    yield from _one("torch", "PyTorch", old.torch, new.torch)
+    yield from _one("gpu", "the GPU", old.device, new.device)
+    yield from _settings(old.settings, new.settings)
+    if old.meta is not None and new.meta is not None:
+        yield from _one(
+            "command", "the command", _command(old.meta.command), _command(new.meta.command)
+        )
+        yield from _one("cuda", "CUDA", old.meta.cuda, new.meta.cuda)
+        yield from _one("driver", "the driver", old.meta.driver, new.meta.driver)
+        yield from _one(
+            "ranks", "the number of ranks", _text(old.meta.world_size), _text(new.meta.world_size)
+        )
+        if old.meta.module_marks != new.meta.module_marks:
+            yield Difference("marks", None, None, "only one of the recordings knows modules")
+    steps = before.explanation.steps.count, after.explanation.steps.count
+    if steps[0] != steps[1]:
+        words = f"{counted(steps[0], 'step')} recorded before, {steps[1]:,} after"
+        yield Difference("steps", str(steps[0]), str(steps[1]), words)
+    for name, run in (("before", before), ("after", after)):
+        if run.explanation.recording.missing:
+            first = run.explanation.recording.missing[0]
+            yield Difference("missing", None, None, f"the recording {name} is not whole: {first}")
+
+
+def _one(name: str, noun: str, before: str | None, after: str | None) -> Iterator[Difference]:
+    if before is not None and after is not None and before != after:
+        yield Difference(name, before, after, f"{noun}: {before} before, {after} after")
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _command(words: tuple[str, ...]) -> str | None:
+    return shlex.join(words) or None
+
+
+def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+    if not before or not after:
+        return
+    for key in sorted({*before, *after} - _NO_SETTINGS):
+        old, new = before.get(key, _DEFAULTS.get(key)), after.get(key, _DEFAULTS.get(key))
+        if old != new and key in before and key in after:
+            words = f"the allocator's {key}: {_said(old)} before, {_said(new)} after"
+            yield Difference("settings", str(old), str(new), words)
+
+
+def _said(value: Any) -> str:
+    """A setting's value; an environment variable that says nothing is not set."""
+    return "unset" if value == "" else str(value)
+
+
+def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[Difference]:
+    """One factor in all activations, or in all parameters too: another batch or input size, or
+    another dtype.
+    """
+
+    def factor(categories: tuple[str, ...]) -> float | None:
+        """What most of the bytes of these categories were multiplied by."""
+        held = [
+            (line.before_bytes, line.after_bytes)
+            for line in changed
+            if line.category in categories and line.before_bytes and line.after_bytes
+        ]
+        kept = sum(
+            line.bytes
+            for line in before.lines.values()
+            if line.category in categories
+            and line.place not in {it.was or it.place for it in changed}
+        )
+        if len(held) < _FEWEST_LINES:
+            return None
+        ratios = sorted((new / old, old) for old, new in held)
+        middle = ratios[len(ratios) // 2][0]
+        alike = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
+        whole = kept + sum(old for old, _new in held)
+        return middle if alike >= _MOST_OF * whole and abs(middle - 1) > _NEARLY else None
+
+    activations = factor(("activations",))
+    weights = factor(("parameters", "gradients", "optimizer_state"))
+    if activations is not None and (weights is None or abs(weights / activations - 1) > _NEARLY):
+        words = f"nearly all activations are {activations:.3g} times as large: likely another batch or input size"
+        yield Difference("scale", None, f"{activations:.4g}", words)
+    elif weights is not None:
+        what = "parameters and activations" if activations is not None else "parameters"
+        why = (
+            "another dtype" if round(weights, 2) in (0.25, 0.5, 2.0, 4.0) else "another model size"
+        )
+        words = f"nearly all {what} are {weights:.3g} times as large: likely {why}"
+        yield Difference("scale", None, f"{weights:.4g}", words)

@@ -1,0 +1,273 @@
+"""Files of two runs that are one file: by path, by the end of the path, or, renamed, by the
+lines in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from vramlens.analyses.compare.line_alignment import CALLS, SIZES, align_lines, likeness
+from vramlens.analyses.compare.run import CodeLine
+from vramlens.analyses.leaks.groups import common_length
+from vramlens.trace.stacks import base_name
+
+Functions = Mapping[str, list[CodeLine]]
+"""The lines of a file, by function and in order."""
+CELL = "<cell>"
+"""The name that all cells of notebooks go by: their own names tell only when they ran, or what
+their text was.
+"""
+_NOTEBOOK = re.compile(r"(?:^<|[/\\])ipython-input-|[/\\]ipykernel_\d+[/\\]")
+_CELL_LINE = re.compile(r"<cell line: \d+>$")
+"""What IPython calls a cell's own statements."""
+_ALIKE = 0.65
+"""A renamed file's lines are so alike, of at most 1; of unrelated programs those of one function
+are up to 0.43.
+"""
+_LESS_ALIKE, _IN_PLACE, _FEWEST_IN_PLACE = 0.4, 0.5, 4
+"""Less will do where so many of a file's lines, and not just a few, moved by one distance: edits
+keep distances.
+"""
+_COMMON = frozenset(
+    (
+        *(
+            "<module>",
+            "<lambda>",
+            "__init__",
+            "__call__",
+            "forward",
+            "main",
+            "run",
+            "setup",
+            "load",
+            "build",
+            "test",
+        ),
+        *(
+            "train",
+            "train_step",
+            "training_step",
+            "step",
+            "fit",
+            "evaluate",
+            "eval",
+            "loss",
+            "loss_fn",
+        ),
+    )
+)
+"""Names of functions that many programs have. Where all of a file's are the same and not all of
+these, less will do.
+"""
+_MOST_PAIRS = 40_000
+"""Of more pairs of files with one name nothing is looked for: comparing must not take longer
+than reading.
+"""
+_MOST_CANDIDATES, _MOST_HOLDERS = 8, 50
+"""How many of the other run's files or functions are looked at closely, and how many may have
+one line alike.
+"""
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def align_files(
+    before: Mapping[str, Functions], after: Mapping[str, Functions]
+) -> tuple[dict[str, str], set[str]]:
+    """By file before its name after, and which of these are known by their lines alone.
+
+    What may be one of several files is not guessed.
+    """
+    found = {file: file for file in before if file in after}
+    for name_of in (_text_name, file_name):
+        found.update(_by_path(*_left(before, after, found), name_of))
+    lost, free = _left(before, after, found)
+    renamed = _by_lines({file: before[file] for file in lost}, {file: after[file] for file in free})
+    return found | renamed, set(renamed)
+
+
+def _left(
+    before: Iterable[str], after: Iterable[str], found: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """The files of either side that are not aligned yet."""
+    taken = {*found.values()}
+    return [file for file in before if file not in found], [
+        file for file in after if file not in taken
+    ]
+
+
+def file_name(file: str) -> str:
+    """A file's name without folders; one name for all cells of notebooks."""
+    return CELL if _NOTEBOOK.search(file) else base_name(file)
+
+
+def _text_name(file: str) -> str:
+    """The same; of a cell what tells its text: IPython names it by a hash."""
+    cell = _NOTEBOOK.search(file)
+    return f"{CELL}{re.split(r'[/-]', file)[-1]}" if cell else file_name(file)
+
+
+def function_name(name: str) -> str:
+    """A function's name; a cell's own statements are a module's, at whichever line they begin."""
+    return _CELL_LINE.sub("<module>", name)
+
+
+def score_of(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[float, Counter[int]]:
+    """How alike two functions are, of their lines that ask for memory, and by how much how many
+    of these moved.
+    """
+    known = {line.place: line for line in after}
+    pairs = align_lines(before, after)
+    alike, moves = 0.0, Counter[int]()
+    for old in before:
+        new = known.get(pairs[old.place]) if old.place in pairs else None
+        if new is not None and old.sizes and new.sizes:
+            alike += likeness(old, new) / (CALLS + SIZES)
+            moves[new.place.line - old.place.line] += 1
+    return alike, moves
+
+
+def asking(lines: Iterable[CodeLine]) -> int:
+    """How many lines ask for memory themselves."""
+    return sum(bool(line.sizes) for line in lines)
+
+
+def matched(scores: Mapping[tuple[_Key, _Key], float], in_order: bool = False) -> dict[_Key, _Key]:
+    """The pairs of which each is the other's best; what may be another is not guessed.
+
+    Args:
+        in_order: whether several of either side that are all equally alike belong together one by
+            one.
+    """
+    found: dict[_Key, _Key] = {}
+    left = dict(scores)
+    while left:
+        bests = _bests(left, 0), _bests(left, 1)
+        new = {
+            old: others[olds.index(old)]
+            for old, others in bests[0].items()
+            if (olds := bests[1][others[0]])
+            and len(olds) == len(others)
+            and (in_order or len(others) == 1)
+            if all(bests[1][other] == olds for other in others)
+            and all(bests[0][one] == others for one in olds)
+        }
+        if not new:
+            break
+        found |= new
+        gone = {*new.values()}
+        left = {
+            pair: score
+            for pair, score in left.items()
+            if pair[0] not in new and pair[1] not in gone
+        }
+    return found
+
+
+def _bests(scores: Mapping[tuple[_Key, _Key], float], side: int) -> dict[_Key, list[_Key]]:
+    """By key of one side, those of the other that it is most like."""
+    highest: dict[_Key, float] = {}
+    found: dict[_Key, list[_Key]] = {}
+    for pair, score in scores.items():
+        one, other = pair[side], pair[1 - side]
+        if score > highest.get(one, 0):
+            highest[one], found[one] = score, [other]
+        elif score and score == highest.get(one):
+            found[one].append(other)
+    return found
+
+
+def _by_path(
+    lost: Sequence[str], free: Sequence[str], name_of: Callable[[str], str]
+) -> dict[str, str]:
+    """Files of one name, those together whose folders end most alike."""
+    olds, news = _by_name(lost, name_of), _by_name(free, name_of)
+    found: dict[str, str] = {}
+    for name in olds.keys() & news.keys():
+        if len(olds[name]) * len(news[name]) <= _MOST_PAIRS:
+            found.update(
+                matched(
+                    {
+                        (old, new): _common_parts(old, new)
+                        for old in olds[name]
+                        for new in news[name]
+                    }
+                )
+            )
+    return found
+
+
+def _by_name(files: Sequence[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for file in sorted(files):
+        found.setdefault(name_of(file), []).append(file)
+    return found
+
+
+def _common_parts(old: str, new: str) -> int:
+    """How many parts two paths that end in one name have in common, from the end."""
+    left, right = (re.split(r"[/\\]", file)[-2::-1] for file in (old, new))
+    return 1 + common_length(left, right)
+
+
+def _by_lines(before: Mapping[str, Functions], after: Mapping[str, Functions]) -> dict[str, str]:
+    """Renamed files: most of their lines do the same in functions of the same names."""
+    olds, news = (
+        {
+            file: [line for lines in functions.values() for line in lines]
+            for file, functions in side.items()
+        }
+        for side in (before, after)
+    )
+    scores = {}
+    for old, new in candidates(olds, news):
+        share = _share(before[old], after[new])
+        if share:
+            scores[old, new] = share + (file_name(old) == file_name(new) != CELL)
+    return matched(scores, in_order=True)
+
+
+def candidates(
+    before: Mapping[_Key, list[CodeLine]], after: Mapping[_Key, list[CodeLine]]
+) -> Iterator[tuple[_Key, _Key]]:
+    """Pairs that are worth a closer look: those with most lines that call, or ask for, the same;
+    a few of each.
+    """
+    index: dict[Hashable, list[_Key]] = {}
+    for new, lines in after.items():
+        for sign in _signs(lines):
+            index.setdefault(sign, []).append(new)
+    cost, order = 0, {new: number for number, new in enumerate(after)}
+    for old, lines in before.items():
+        common = Counter(
+            new for sign in _signs(lines) for new in index.get(sign, ())[:_MOST_HOLDERS]
+        )
+        for new in sorted(common, key=lambda one: (-common[one], order[one]))[:_MOST_CANDIDATES]:
+            cost += len(lines) * len(after[new])
+            if cost > _MOST_PAIRS * 5:
+                return
+            yield old, new
+
+
+def _signs(lines: Iterable[CodeLine]) -> set[Hashable]:
+    named = {(function_name(line.place.function), line.calls) for line in lines}
+    return named | {(line.calls, line.sizes) for line in lines}
+
+
+def _share(before: Functions, after: Functions) -> float:
+    """How alike two files are, of at most 1; 0 where that is too little to say that they are
+    one.
+    """
+    alike, moves = 0.0, Counter[int]()
+    for name in before.keys() & after.keys():
+        more, distances = score_of(before[name], after[name])
+        alike, moves = alike + more, moves + distances
+    old, new = ({name: asking(lines) for name, lines in side.items()} for side in (before, after))
+    most = max(sum(old.values()), sum(new.values()))
+    share = alike / most if most else 0.0
+    names = {name for name, lines in old.items() if lines}
+    named = names == {name for name, lines in new.items() if lines} and not names <= _COMMON
+    in_place = max(moves.values(), default=0) >= max(_FEWEST_IN_PLACE, _IN_PLACE * most)
+    return share if share >= (_LESS_ALIKE if named or in_place else _ALIKE) else 0.0

@@ -1,0 +1,169 @@
+"""Overlap: how much of the memory of two runs is on lines and in modules of both, and whether
+they are one program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vramlens.analyses.compare.alignment import Alignment
+from vramlens.analyses.compare.run import HeldLine, Run
+from vramlens.analyses.finding import Place
+
+_LITTLE, _FEW_ACTIVATIONS = 0.1, 0.25
+"""Runs that have less than this in common, on either side, look like two programs. Scripts that
+are alike share more of
+the activations: the batch, the loss. (Of the recordings in tests/data, variants of one program
+share 0.36 or more on one side at least, and different ones under one script's names 0.14 or less
+but for small ones.)
+"""
+_MUCH = 0.5
+"""Runs whose modules have so much in common on both sides run one model, whatever script it is
+in.
+"""
+_PASSING = ("activations", "temporaries", "workspace")
+"""What the model makes on its way: its parameters stand on lines that every script has
+(``model.cuda()``).
+"""
+Shares = tuple[float, float]
+"""Of the run before, and of the run after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """The share of each run's bytes that is on code of both.
+
+    Attributes:
+        lines: of the bytes at the peak, on lines in both; None where a run has none.
+        activations: the same of activations, temporaries and workspaces; None where they are too
+            few to tell.
+        modules: of the bytes at the peak in modules, in modules of the same kind in both; None
+            without modules.
+        unrelated: whether the runs look like two different programs.
+    """
+
+    lines: Shares | None
+    activations: Shares | None
+    modules: Shares | None
+    unrelated: bool
+
+    @property
+    def words(self) -> str:
+        """The shares that tell it: ``lines in both hold 2 % of the bytes at the peak before and
+        1 % after``.
+        """
+        if self.lines is None:
+            return ""
+        what, shares = "memory", self.lines
+        if max(self.lines) >= _LITTLE and self.activations is not None:
+            what, shares = "activations", self.activations
+        if not any((*shares, *(self.modules or ()))):
+            return f"no line{' or module' if self.modules is not None else ''} that holds {what} is in both"
+        what = {"memory": "bytes at the peak"}.get(what, f"{what} at the peak")
+        found = f"lines in both hold {_percent(shares[0])} of the {what} before and {_percent(shares[1])} after"
+        if self.modules is not None:
+            found += (
+                f", modules in both {_percent(self.modules[0])} and {_percent(self.modules[1])}"
+            )
+        return found
+
+
+def overlap(before: Run, after: Run, alignment: Alignment) -> Overlap:
+    """What two runs have in common."""
+    back = {new: old for old, new in alignment.after.items()}
+    sides = ((before.lines, after.lines, alignment.after), (after.lines, before.lines, back))
+    lines = _of_both(*(_at_peak(*side) for side in sides))
+    activations = _of_both(*(_at_peak(*side, _PASSING) for side in sides))
+    most = _of_both(*(_at_most(*side) for side in sides))
+    modules = _module_shares(before, after)
+    apart = lines is not None and max(lines) < _LITTLE and most is not None and max(most) < _LITTLE
+    passes = all(_passing_share(run) >= _LITTLE for run in (before, after))
+    other_model = passes and activations is not None and max(activations) < _FEW_ACTIVATIONS
+    same_model = modules is not None and min(modules) >= _MUCH
+    return Overlap(
+        lines, activations if passes else None, modules, (apart or other_model) and not same_model
+    )
+
+
+def _of_both(before: tuple[int, int], after: tuple[int, int]) -> Shares | None:
+    """The shares; None where one of the wholes is nothing."""
+    if not before[1] or not after[1]:
+        return None
+    return before[0] / before[1], after[0] / after[1]
+
+
+def _at_peak(
+    lines: Mapping[Place, HeldLine],
+    others: Mapping[Place, HeldLine],
+    known: Mapping[Place, Place],
+    categories: tuple[str, ...] = (),
+) -> tuple[int, int]:
+    """Bytes at the peak on lines of both, and in all.
+
+    Only lines that ask for memory in both count. One that calls a package (``model(x)``) is only as
+    much the same as the functions of the package below it are.
+    """
+    shared = whole = 0
+    for place, held in lines.items():
+        if categories and held.category not in categories:
+            continue
+        whole += held.bytes
+        other = others.get(known[place]) if place in known else None
+        if other is not None:
+            inside = {_function(inner) for inner in other.inner}
+            elsewhere = sum(
+                size for inner, size in held.inner.items() if _function(inner) not in inside
+            )
+            shared += held.bytes - (elsewhere if other.bytes else 0)
+    return shared, whole
+
+
+def _function(place: Place) -> tuple[str, str]:
+    """A function of a package, whichever release and folder it is installed from."""
+    return re.split(r"-packages[/\\]", place.file)[-1], place.function
+
+
+def _at_most(
+    lines: Mapping[Place, HeldLine], others: Mapping[Place, HeldLine], known: Mapping[Place, Place]
+) -> tuple[int, int]:
+    """The same of the most that each line held at any time."""
+    whole = sum(held.most_bytes for held in lines.values())
+    return sum(
+        held.most_bytes for place, held in lines.items() if known.get(place) in others
+    ), whole
+
+
+def _passing_share(run: Run) -> float:
+    whole = sum(held.bytes for held in run.lines.values())
+    passing = sum(held.bytes for held in run.lines.values() if held.category in _PASSING)
+    return passing / whole if whole else 0.0
+
+
+def _module_shares(before: Run, after: Run) -> Shares | None:
+    """The shares of what modules hold that modules of the same kind hold in both:
+    ``layers.*.attn``, below any root.
+    """
+    old, new = (_by_kind(run) for run in (before, after))
+    kinds = old.keys() & new.keys()
+    return _of_both(
+        *((sum(side[kind] for kind in kinds), sum(side.values())) for side in (old, new))
+    )
+
+
+def _by_kind(run: Run) -> dict[str, int]:
+    """Bytes at the peak by the last two names of a module's path, without the wrappers' and
+    layers' numbers.
+    """
+    peak = run.explanation.peak
+    found: dict[str, int] = {}
+    for path, size in (peak.heap.by_module if peak is not None else {}).items():
+        names = [name for name in path.split(".") if name not in ("_orig_mod", "module")]
+        kind = ".".join("*" if name.isdigit() else name for name in names[-2:])
+        found[kind] = found.get(kind, 0) + size
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share == 0 or share >= 0.005 else "under 1 %"

@@ -1,0 +1,337 @@
+"""A run, ready to be compared with another: its figures, and what each line and module held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution, attribute
+from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.explain import choose_device, explain_trace
+from vramlens.analyses.explanation import Explanation, OomVerdict
+from vramlens.analyses.finding import Place
+from vramlens.analyses.leaks.growth import Leak, steps_missing
+from vramlens.errors import InputError
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import DeviceTrace, Stacks, Trace
+
+FEWEST_STEPS = 4
+"""With fewer steps nothing can be said about growth, not even as far as they show
+(analyses/leaks/growth.py).
+"""
+HISTORY_SHARE = 0.01
+"""The allocated peak of the same requests differs between runs by less: blocks keep up to 1 MiB
+that nobody asked for, where that is not worth splitting off (c10/cuda/CUDACachingAllocator.cpp:
+should_split), and which ones depends on addresses. The requested peak is free of that.
+"""
+_JUDGED = (Verdict.PROVEN, Verdict.LIKELY)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLine:
+    """What one line of the user's held.
+
+    Attributes:
+        place: the line.
+        bytes: requested bytes alive at the run's peak.
+        most_bytes: the most that it held at any time.
+        category: what most of the bytes at the peak are; "" where there are none.
+        modules: the bytes at the peak by module path; "" is outside of any.
+        inner: the bytes at the peak by the line that was running when the memory was asked for, in
+            a package that the user's line called; empty where that is the user's own.
+    """
+
+    place: Place
+    bytes: int
+    most_bytes: int
+    category: str = ""
+    modules: Mapping[str, int] = field(default_factory=dict)
+    inner: Mapping[Place, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line of the user's that stands in a stack, and what tells it from its neighbours when lines
+    move.
+
+    Attributes:
+        place: the line.
+        calls: the functions that it called, as ``file:function``; empty where it only asked for
+            memory itself.
+        sizes: the sizes that were asked for right there.
+    """
+
+    place: Place
+    calls: frozenset[str]
+    sizes: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One recording of one device.
+
+    Attributes:
+        explanation: what ``vramlens explain`` says of it.
+        view: who each allocation belongs to.
+        lines: what each line held, by place.
+        code: every line of the user's in any stack.
+        growth: bytes that a step leaves behind in all; None where there are too few steps to tell.
+        growth_at_most: the same if all that may be a leak is one; None where even that is not
+            known.
+        retries: how often the allocator gave back all that it cached to serve a request; None where
+            unknown.
+    """
+
+    explanation: Explanation
+    view: Attribution
+    lines: Mapping[Place, HeldLine]
+    code: tuple[CodeLine, ...]
+    growth: int | None
+    growth_at_most: int | None
+    retries: int | None
+
+    @property
+    def device(self) -> int:
+        """The device's index."""
+        return self.view.device.device
+
+    @property
+    def source(self) -> str:
+        """The file's name."""
+        return self.explanation.recording.source
+
+    @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """What grows for certain or likely, the fastest first."""
+        return _judged(self.explanation)
+
+    @property
+    def failure(self) -> OomVerdict | None:
+        """The failure that ended the program; None where none did."""
+        failed = self.explanation.oom
+        return None if failed is None or failed.survived else failed
+
+    @property
+    def requested_bytes(self) -> int:
+        """The requested peak."""
+        return self.explanation.peak.requested_bytes if self.explanation.peak is not None else 0
+
+
+def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = None) -> Run:
+    """What a recording has to be compared by.
+
+    Args:
+        device: by default the one with the highest requested peak.
+        total_bytes: the device's memory, if known.
+
+    Raises:
+        UsageError: there is no such device.
+        InputError: the recording holds no GPU memory.
+    """
+    chosen = choose_device(trace, device)
+    if chosen is None:
+        raise InputError(f"{trace.source}: holds no GPU memory and no events")
+    view = attribute(trace, chosen)
+    explanation = explain_trace(trace, device=chosen.device, total_bytes=total_bytes, view=view)
+    judged = _judged(explanation)
+    peak = explanation.peak
+    categories = {row.place: row.category for row in peak.heap.by_line} if peak is not None else {}
+    # What may be a leak, had there been more steps, is no growth of zero.
+    enough = explanation.steps.count >= FEWEST_STEPS
+    waiting = [leak for leak in explanation.leaks if leak.needs_steps]
+    possible = [
+        leak
+        for leak in explanation.leaks
+        if leak.verdict == Verdict.POSSIBLE and leak.rows is not None
+    ]
+    growth = (
+        sum(leak.bytes_per_step for leak in judged) if judged or (enough and not waiting) else None
+    )
+    at_most = (growth or 0) + sum(leak.bytes_per_step for leak in possible)
+    return Run(
+        explanation=explanation,
+        view=view,
+        lines=_held_lines(view, categories),
+        code=_code_lines(view),
+        growth=growth,
+        growth_at_most=at_most
+        if steps_missing(explanation.steps.count - 1) is None
+        else growth or None,
+        retries=_retries(trace, chosen),
+    )
+
+
+def _judged(explanation: Explanation) -> tuple[Leak, ...]:
+    """The tensors that every step leaves behind, for certain or likely: what is reserved in vain
+    is not among them.
+    """
+    return tuple(
+        leak for leak in explanation.leaks if leak.verdict in _JUDGED and leak.rows is not None
+    )
+
+
+def _retries(trace: Trace, device: DeviceTrace) -> int | None:
+    """What the allocator counted; 0 where nothing was ever given back or refused, in a recording
+    of the whole run.
+    """
+    meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
+    if meta is not None and "num_alloc_retries" in meta.stats:
+        return int(meta.stats["num_alloc_retries"])
+    whole = device.whole and device.orphan_events == 0 and not device.reserved.base_bytes
+    if not whole or device.out_of_memory or (device.segments.died < len(device.events)).any():
+        return None
+    return 0
+
+
+def _held_lines(view: Attribution, categories: Mapping[Place, str]) -> dict[Place, HeldLine]:
+    """What each line held, at the peak and at most."""
+    device, frame = view.device, view.phases.frame
+    places: dict[Place, int] = {}
+    number = np.full(
+        len(view.trace.stacks.frame_line) + 1, -1, np.int64
+    )  # one more: frame -1 is no line
+    for one in np.unique(frame).tolist():
+        place = view.place(one)
+        if place is not None:
+            number[one] = places.setdefault(place, len(places))
+    line = number[frame]
+    most = most_held(device, line, len(places))
+    rows = device.allocations.alive_after(device.requested.peak_event)
+    rows = rows[line[rows] >= 0]
+    sizes = device.allocations.requested_bytes[rows]
+    modules = _by(line[rows], view.modules.module[rows], sizes)
+    inner_frame = _inner_frames(view, rows)
+    inner = _by(line[rows], inner_frame, sizes)
+    found = {}
+    for place, i in places.items():
+        by_module = {
+            (view.modules.paths[m] if m != OUTSIDE else ""): n
+            for m, n in modules.get(i, {}).items()
+        }
+        by_inner: dict[Place, int] = {}
+        for one, size in inner.get(i, {}).items():
+            there = view.place(one)
+            if there is not None and there != place:
+                by_inner[there] = by_inner.get(there, 0) + size
+        held = sum(modules.get(i, {}).values())
+        found[place] = HeldLine(
+            place, held, int(most[i]), categories.get(place, ""), by_module, by_inner
+        )
+    return found
+
+
+def _by(
+    lines: NDArray[np.int64], keys: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> dict[int, dict[int, int]]:
+    """Bytes by line and key."""
+    found: dict[int, dict[int, int]] = {}
+    if not len(lines):
+        return found
+    low = int(keys.min())
+    span = int(keys.max()) - low + 1
+    pairs, which = np.unique(lines * span + (keys - low), return_inverse=True)
+    totals = np.zeros(len(pairs), np.int64)
+    np.add.at(totals, which.reshape(-1), sizes)
+    for pair, total in zip(pairs.tolist(), totals.tolist(), strict=True):
+        found.setdefault(pair // span, {})[pair % span + low] = total
+    return found
+
+
+def most_held(device: DeviceTrace, line: NDArray[np.int64], lines: int) -> NDArray[np.int64]:
+    """The most requested bytes that each group of allocations held at any time.
+
+    Args:
+        line: the group of each allocation, from 0 on; -1 is in none.
+        lines: how many groups there are.
+    """
+    allocations, events = device.allocations, len(device.events)
+    base = np.zeros(lines, np.int64)
+    old = (allocations.born < 0) & (line >= 0)
+    np.add.at(base, line[old], allocations.requested_bytes[old])
+    # An event is about one allocation: by event its line and what it adds, then line by line in the
+    #     order of events.
+    change, whose = np.zeros(events, np.int64), np.full(events, -1, np.int64)
+    born = (allocations.born >= 0) & (line >= 0)
+    change[allocations.born[born]], whose[allocations.born[born]] = (
+        allocations.requested_bytes[born],
+        line[born],
+    )
+    died = (allocations.died < events) & (line >= 0)
+    np.subtract.at(change, allocations.died[died], allocations.requested_bytes[died])
+    whose[allocations.died[died]] = line[died]
+    about = np.flatnonzero(whose >= 0)
+    small = np.uint16 if lines < 2**16 else np.int64  # NumPy sorts 16 bits by radix
+    order = about[np.argsort(whose[about].astype(small), kind="stable")]
+    if not len(order):
+        return base
+    running, of = np.cumsum(change[order]), whose[order]
+    first = np.flatnonzero(np.append(True, of[1:] != of[:-1]))
+    before = np.where(first > 0, running[first - 1], 0)
+    highest = np.maximum.reduceat(running, first) - before
+    base[of[first]] += np.maximum(highest, 0)
+    return base
+
+
+def _inner_frames(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The innermost frame outside of PyTorch of each allocation, as a frame id; -1 without a
+    stack.
+    """
+    stacks = view.trace.stacks
+    stack = view.device.allocations.stack[rows]
+    known = stack < len(stacks)
+    found = np.full(len(rows), -1, np.int64)
+    found[known] = stacks.first_frame(_outside_torch(stacks))[stack[known]]
+    return found
+
+
+def _outside_torch(stacks: Stacks) -> NDArray[np.bool_]:
+    """One flag a frame: whether it is code that is not PyTorch's, the interpreter's or
+    synthetic.
+    """
+    flags = np.array(stacks.user_frames)
+    for file in np.unique(stacks.frame_file[~flags]).tolist():
+        name = stacks.strings[file].replace("\\", "/")
+        package = name.rpartition("-packages/")[2] if "-packages/" in name else ""
+        if package and package.split("/", 1)[0] not in ("torch", "functorch"):
+            flags[stacks.frame_file == file] = True
+    return flags
+
+
+def _code_lines(view: Attribution) -> tuple[CodeLine, ...]:
+    """Every line of the user's that stands in a stack of this device."""
+    stacks, allocations = view.trace.stacks, view.device.allocations
+    used = np.zeros(len(stacks), np.bool_)
+    used[np.unique(allocations.stack[allocations.stack < len(stacks)])] = True
+    frames, starts = stacks.frames, stacks.starts
+    owner = np.repeat(np.arange(len(stacks)), np.diff(starts))
+    here = np.flatnonzero(used[owner] & stacks.user_frames[frames])
+    innermost = here == starts[owner[here]]
+    calls: dict[Place, set[str]] = {}
+    sizes: dict[Place, set[int]] = {}
+    place_of = {frame: view.place(frame) for frame in np.unique(frames[here]).tolist()}
+    callee = np.where(innermost, -1, frames[np.maximum(here - 1, 0)].astype(np.int64))
+    width = len(stacks.frame_line) + 1
+    for pair in np.unique(frames[here].astype(np.int64) * width + callee + 1).tolist():
+        place, called = place_of[pair // width], pair % width - 1
+        if place is not None:
+            known = calls.setdefault(place, set())
+            if called >= 0:
+                frame = stacks.frame(called)
+                known.add(f"{frame.file.replace(chr(92), '/').rpartition('/')[2]}:{frame.function}")
+    known_stack = allocations.stack < len(stacks)
+    user = np.full(len(allocations), -1, np.int64)
+    user[known_stack] = stacks.user_frame[allocations.stack[known_stack]]
+    rows = np.flatnonzero(user >= 0)
+    if len(rows):
+        asked, which = np.unique(allocations.requested_bytes[rows], return_inverse=True)
+        for pair in np.unique(user[rows] * len(asked) + which.reshape(-1)).tolist():
+            place = place_of.get(pair // len(asked))
+            if place is not None:
+                sizes.setdefault(place, set()).add(int(asked[pair % len(asked)]))
+    return tuple(
+        CodeLine(place, frozenset(called), frozenset(sizes.get(place, ())))
+        for place, called in calls.items()
+    )

@@ -1,0 +1,334 @@
+"""The sums of one out-of-memory message: who holds what, what refused the request, by how much, and
+what that excludes.
+
+The figures are printed rounded; every comparison here allows for that, so it holds whatever the
+hidden digits are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.read.oom_text import OomMessage
+from vramlens.units import MIB, format_size
+
+# PyTorch asks the driver for at least this much, so a smaller tensor hides behind the same printed
+# size (kSmallBuffer, kLargeBuffer and kRoundLarge in c10/cuda/CUDACachingAllocator.cpp).
+_SMALL_SEGMENT, _LARGE_SEGMENT, _SEGMENT_STEP = 2 * MIB, 20 * MIB, 2 * MIB
+
+
+ROUNDING = "the rounding of the printed figures"
+"""The note of a ledger row that is no more than that."""
+
+# Who owns the processes that the message lists
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """This process's bytes and the others' on the device: ``how`` is named | inferred | unclear
+    | none.
+    """
+
+    how: str
+    own_bytes: int | None
+    others: tuple[tuple[int, int], ...]
+    others_low: int  # the least and the most that other processes may hold among those listed
+    others_high: int
+
+
+def owners_of(message: OomMessage) -> Owners:
+    """Who is who among the listed processes.
+
+    In a container the driver gives outer pids, PyTorch does not find its own among them, and the
+    sentence about "this process" is missing: then one of the "other" processes is this one.
+    """
+    listed = message.other_processes
+    total = sum(size for _, size in listed)
+    if message.process_bytes is not None:
+        return Owners("named", message.process_bytes, listed, total, total)
+    if not listed:
+        return Owners("none", None, (), 0, 0)
+    least = (
+        message.reserved_bytes
+        if message.reserved_bytes is not None
+        else message.allocated_bytes or 0
+    )
+    least -= message.slack("reserved_bytes", "allocated_bytes", "other_processes")
+    able = [size for _, size in listed if size >= least]
+    if not able:
+        return Owners("named", None, listed, total, total)
+    if len(able) == 1 and message.reserved_bytes:
+        others = tuple(other for other in listed if other[1] != able[0])
+        return Owners("inferred", able[0], others, total - able[0], total - able[0])
+    return Owners("unclear", None, listed, total - max(able), total)
+
+
+# The wall and the shortage
+
+
+def _held(message: OomMessage) -> int | None:
+    return message.reserved_bytes if message.reserved_bytes is not None else _counted(message)
+
+
+def _counted(message: OomMessage) -> int | None:
+    """What counts against the limit where nothing is printed as reserved: MPS counts all of the
+    process.
+    """
+    return message.process_bytes if message.kind == "mps" else message.allocated_bytes
+
+
+def wall_of(message: OomMessage, owners: Owners) -> str:
+    """What refused the request; unknown where the figures do not show it."""
+    tried, free = message.tried_bytes, message.free_bytes
+    if message.kind == "host" or message.while_pinning or "HOST_ALLOCATION" in message.text:
+        return "host"
+    if "CUDA host alloc" in message.text:
+        return "host"
+    if message.kind == "triton" or tried is None:
+        return "unknown"
+    over_limit = _over_limit(message)
+    if free is None:
+        return "process_limit" if over_limit else "unknown"
+    rounding = message.slack("tried_bytes", "free_bytes")
+    if free >= tried and message.allowed_bytes is not None:
+        return "process_limit" if over_limit is not False else "unknown"
+    if free >= tried:
+        # Beyond rounding, it was refused though enough was free: host memory, WSL, or freed just
+        #     afterwards.
+        return "device" if free <= tried + rounding else "unknown"
+    rounding += message.slack("other_processes")
+    if owners.others_low and free + owners.others_low >= tried + rounding:
+        return "other_process"
+    return "device" if free + owners.others_high < tried + rounding else "unknown"
+
+
+def _over_limit(message: OomMessage) -> bool | None:
+    """Whether the request would have passed the process's limit; None where that cannot be told."""
+    held = _held(message)
+    if message.allowed_bytes is None or message.tried_bytes is None or held is None:
+        return None
+    rounding = message.slack(
+        "tried_bytes", "allowed_bytes", "reserved_bytes", "process_bytes", "allocated_bytes"
+    )
+    return held + message.tried_bytes > message.allowed_bytes - rounding
+
+
+def shortage(message: OomMessage, wall: str) -> tuple[int | None, int]:
+    """How much the request lacked, and the rounding of that; (None, 0) where the text does not
+    tell.
+    """
+    held = _held(message)
+    if message.tried_bytes is None or (wall in ("host", "unknown") and message.free_bytes is None):
+        return None, 0
+    if wall == "process_limit":
+        if held is None or message.allowed_bytes is None:
+            return None, 0
+        held_field = "reserved_bytes" if message.reserved_bytes is not None else "allocated_bytes"
+        held_field = "process_bytes" if message.kind == "mps" else held_field
+        short = message.tried_bytes - (message.allowed_bytes - held)
+        slack = message.slack("tried_bytes", "allowed_bytes", held_field)
+    elif message.free_bytes is not None:
+        short = message.tried_bytes - message.free_bytes
+        slack = message.slack("tried_bytes", "free_bytes")
+    else:
+        return None, 0
+    return (short, slack) if short > 0 else (None, 0)
+
+
+# expandable_segments, and the causes that sums can rule out
+
+
+def least_request(message: OomMessage) -> int:
+    """The smallest tensor for which PyTorch asks the driver for this much (with default segment
+    sizes).
+    """
+    tried = (message.tried_bytes or 0) - message.slack("tried_bytes")
+    if tried <= _SMALL_SEGMENT:
+        return 1
+    return MIB if tried <= _LARGE_SEGMENT else tried - _SEGMENT_STEP
+
+
+def room_of(message: OomMessage) -> tuple[int | None, int]:
+    """The most that PyTorch could hold if no byte were lost to holes, and the rounding of that."""
+    rooms = []
+    if message.allowed_bytes is not None:
+        rooms.append((message.allowed_bytes, message.slack("allowed_bytes")))
+    if message.free_bytes is not None and message.reserved_bytes is not None:
+        rooms.append(
+            (
+                message.free_bytes + message.reserved_bytes,
+                message.slack("free_bytes", "reserved_bytes"),
+            )
+        )
+    return min(rooms, default=(None, 0), key=lambda room: room[0] + room[1])
+
+
+def expandable_verdict(message: OomMessage, conf: str) -> str | None:
+    """Whether ``expandable_segments`` is refuted or undecided; None where no figures are
+    printed, or no holes.
+    """
+    if message.live_bytes is None or message.tried_bytes is None or message.kind == "mps":
+        return None
+    if re.search(r"expandable_segments\s*:\s*true", conf, re.IGNORECASE):
+        return "refuted"
+    if overflow(message, least_request(message)) > 0:
+        return "refuted"
+    if message.reserved_bytes is not None and message.reserved_bytes == message.allocated_bytes:
+        return None  # nothing lies in holes
+    return (
+        "undecided" if message.kind != "xpu" or message.hint_expandable else None
+    )  # older XPU has no such setting
+
+
+def overflow(message: OomMessage, request_bytes: int) -> int:
+    """By how much live blocks plus a request surely pass the room; 0 or less where they may fit."""
+    room, rounding = room_of(message)
+    if room is None or message.live_bytes is None:
+        return 0
+    live_rounding = message.slack("allocated_bytes", "private_pool_bytes")
+    return message.live_bytes + request_bytes - room - rounding - live_rounding
+
+
+def excluded_causes(message: OomMessage) -> tuple[str, ...]:
+    """Causes that the sums rule out: holes that are smaller in all than the request explain
+    nothing.
+    """
+    if message.tried_bytes is None or message.kind == "mps":
+        return ()
+    excluded = []
+    least = least_request(message)
+    if message.reserved_bytes is not None and message.live_bytes is not None:
+        rounding = message.slack("reserved_bytes", "allocated_bytes", "private_pool_bytes")
+        if message.reserved_bytes - message.live_bytes + rounding < least:
+            excluded.append("fragmentation")
+    limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
+    if limits and least > min(limits) + message.slack("allowed_bytes", "total_bytes"):
+        excluded.append("leak")
+    return tuple(excluded)
+
+
+_HOLES_FOR_REQUESTS, _HOLES_OF_RESERVED = 2, 0.1
+
+
+def likely_holes(message: OomMessage, wall: str) -> int | None:
+    """The bytes that PyTorch reserved and has in no tensor, where they are likely why it failed;
+    None elsewhere.
+
+    PyTorch gives back every empty segment before it fails, so what is left lies between live
+    blocks, or in segments of
+    another pool or stream. Some always does: in recorded failures for want of room up to 7 % of
+    what was reserved and 0.8 times the request; in one by fragmentation 67 % and 2.2 times.
+    """
+    held, allocated, tried = message.reserved_bytes, message.allocated_bytes, message.tried_bytes
+    if (
+        wall not in ("device", "process_limit")
+        or held is None
+        or allocated is None
+        or tried is None
+    ):
+        return None
+    holes = held - allocated
+    return holes if holes >= max(_HOLES_FOR_REQUESTS * tried, _HOLES_OF_RESERVED * held) else None
+
+
+# The ledger
+
+
+def ledger_of(message: OomMessage, owners: Owners) -> tuple[tuple[LedgerRow, ...], tuple[str, ...]]:
+    """Rows that sum to the device's total, and a sentence where the figures do not add up.
+
+    Beside the kinds of ``LedgerRow``: pytorch_private_pools (free blocks of graph pools) and
+    this_process (where PyTorch's part is not printed). Rows are never negative; those trimmed for
+    rounding count as inferred.
+    """
+    total = message.total_bytes
+    if total is None:
+        return (), ()
+    rows = [*_pytorch_rows(message), *_process_rows(message, owners)]
+    if message.free_bytes is not None:
+        rows.append(LedgerRow("free", message.free_bytes, "exact"))
+    gap = total - sum(row.bytes for row in rows)
+    if gap < 0:
+        names = (
+            name for name, _ in message.roundings if name not in ("tried_bytes", "allowed_bytes")
+        )
+        if -gap > message.slack(*names):
+            too_much = format_size(-gap)
+            return (), (
+                f"The printed figures pass the device's total by {too_much}: no ledger can be made of them.",
+            )
+        rows = _trimmed(rows, -gap)
+    elif gap > 0:
+        names = (
+            name for name, _ in message.roundings if name not in ("tried_bytes", "allowed_bytes")
+        )
+        named = message.free_bytes is not None and owners.how in ("named", "inferred")
+        note = ROUNDING if named and gap <= message.slack(*names) else ""
+        rows.append(LedgerRow("unknown", gap, "unknown", note))
+    return tuple(row for row in rows if row.bytes), ()
+
+
+def _pytorch_rows(message: OomMessage) -> list[LedgerRow]:
+    if message.live_bytes is None:
+        return []
+    rows = [LedgerRow("pytorch_allocated", message.live_bytes, "exact")]
+    if message.private_pool_bytes:
+        rows.append(LedgerRow("pytorch_private_pools", message.private_pool_bytes, "exact"))
+    if message.unallocated_bytes is not None:
+        rows.append(LedgerRow("pytorch_cached", message.unallocated_bytes, "exact"))
+    elif message.reserved_bytes is not None:
+        cached = max(0, message.reserved_bytes - (message.allocated_bytes or 0))
+        rows.append(LedgerRow("pytorch_cached", cached, "inferred"))
+    return rows
+
+
+def _process_rows(message: OomMessage, owners: Owners) -> list[LedgerRow]:
+    rows = []
+    outside = outside_pytorch(message, owners)
+    if outside is not None:
+        rows.append(LedgerRow("this_process_other", outside, "inferred"))
+    elif owners.own_bytes is not None and message.live_bytes is None:
+        rows.append(
+            LedgerRow(
+                "this_process", owners.own_bytes, "exact" if owners.how == "named" else "inferred"
+            )
+        )
+    if owners.how in ("named", "inferred"):
+        held = sum(size for _, size in owners.others)
+        rows.append(
+            LedgerRow("other_processes", held, "exact" if owners.how == "named" else "inferred")
+        )
+    elif owners.how == "unclear" and message.reserved_bytes is not None:
+        # One of those listed is this process: what PyTorch reserved is among them.
+        held = sum(size for _, size in owners.others) - message.reserved_bytes
+        rows.append(LedgerRow("outside_pytorch", max(0, held), "inferred"))
+    return rows
+
+
+def outside_pytorch(message: OomMessage, owners: Owners) -> int | None:
+    """This process's bytes outside PyTorch's allocator; None where not known or where figures
+    disagree.
+    """
+    held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
+    if owners.own_bytes is None or held is None:
+        return None
+    outside = owners.own_bytes - held
+    rounding = message.slack(
+        "process_bytes", "reserved_bytes", "allocated_bytes", "other_processes"
+    )
+    return None if outside < -rounding else max(0, outside)
+
+
+def _trimmed(rows: list[LedgerRow], excess: int) -> list[LedgerRow]:
+    """The rows less what rounding put in too much: differences give way first, then the largest."""
+    trimmed = list(rows)
+    for index in sorted(
+        range(len(rows)), key=lambda i: (rows[i].confidence != "inferred", -rows[i].bytes)
+    ):
+        cut = min(excess, trimmed[index].bytes)
+        if cut:
+            trimmed[index] = LedgerRow(rows[index].kind, rows[index].bytes - cut, "inferred")
+        excess -= cut
+    return trimmed

@@ -1,0 +1,103 @@
+"""The other ranks that a log says ran out of memory, too, beside the one that is explained: who,
+and how much each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vramlens.read.oom_text import OomMessage
+from vramlens.units import format_size
+
+_MOST_RUNS = 6
+
+
+def others_failed(message: OomMessage, messages: Sequence[OomMessage]) -> str:
+    """``Also failed: GPU 0 to 6 (ranks 0 to 6), 50.00 to 56.00 MiB each``; "" where the log names
+    no other.
+
+    Who failed first is said where every failure has its date and time on its line, each happened
+    once, and one is earlier than all others.
+    """
+    alike = [
+        other
+        for other in messages
+        if other.kind == message.kind and other.verdict == message.verdict
+    ]
+    others = {
+        _who(other): other for other in alike if None not in (other.tried_bytes, _name(other))
+    }
+    if others.pop(_who(message), None) is None or not others:
+        return ""
+    sizes = [other.tried_bytes for other in others.values() if other.tried_bytes is not None]
+    said = (
+        f"Also failed: {_names(list(others))}, {_range(sizes)}{' each' if len(sizes) > 1 else ''}"
+    )
+    first = _first(
+        [other for other in alike if _who(other) in others or _who(other) == _who(message)]
+    )
+    return said + (
+        f"; first by the log's times: {_name(first)}, at {first.logged_at}"
+        if first is not None
+        else ""
+    )
+
+
+def _who(message: OomMessage) -> tuple[int | None, int | None]:
+    return message.rank, message.device
+
+
+def _name(message: OomMessage) -> str | None:
+    """The rank, else the GPU; None where neither is printed."""
+    if message.rank is not None:
+        return f"rank {message.rank}"
+    return f"GPU {message.device}" if message.device is not None else None
+
+
+def _names(who: list[tuple[int | None, int | None]]) -> str:
+    """The GPUs and ranks; a GPU's number is that of its machine, so several ranks may have the
+    same.
+    """
+    ranks = sorted({rank for rank, _ in who if rank is not None})
+    devices = sorted({device for _, device in who if device is not None})
+    by_rank = f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)}" if ranks else ""
+    if not devices:
+        return by_rank
+    return f"GPU {_runs(devices)}{f' ({by_rank})' if by_rank else ''}"
+
+
+def _runs(numbers: list[int]) -> str:
+    """``0 to 6``, ``0, 2 and 5``: numbers that follow each other as one."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    words: list[str] = []
+    for run in runs:
+        words += [f"{run[0]} to {run[-1]}"] if run[-1] > run[0] + 1 else map(str, run)
+    if len(words) > _MOST_RUNS:
+        return f"{', '.join(words[:_MOST_RUNS])} and more, {len(numbers)} in all"
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _range(sizes: list[int]) -> str:
+    least, most = format_size(min(sizes)), format_size(max(sizes))
+    if least == most:
+        return least
+    return f"{least.removesuffix(most[most.rindex(' ') :])} to {most}"
+
+
+def _first(messages: list[OomMessage]) -> OomMessage | None:
+    """The one that the log's times say came first; None where they do not say."""
+    times = [message.logged_at for message in messages]
+    if (
+        not all(times)
+        or len({len(time) for time in times}) > 1
+        or len({_who(it) for it in messages}) < len(messages)
+    ):
+        return None
+    if any(message.count > 1 for message in messages) or times.count(min(times)) > 1:
+        return None
+    return min(messages, key=lambda message: message.logged_at)

@@ -1,0 +1,491 @@
+"""What the text of an out-of-memory error proves by itself, what it only suggests, and what it
+cannot tell.
+
+Only sums are printed, never the sizes of holes, so a text can refute ``expandable_segments`` but
+never promise it, and it cannot name a cause. Printed sizes are rounded; every comparison here
+allows for that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from vramlens.analyses.error_text.host_memory import host_findings, host_headline
+from vramlens.analyses.error_text.libraries import (
+    FOREIGN,
+    LIBRARIES,
+    OUTSIDE_FIXES,
+    ROOM,
+    VLLM_START,
+    VLLM_START_FIX,
+)
+from vramlens.analyses.error_text.message_sums import (
+    Owners,
+    excluded_causes,
+    expandable_verdict,
+    least_request,
+    ledger_of,
+    likely_holes,
+    outside_pytorch,
+    overflow,
+    owners_of,
+    room_of,
+    shortage,
+    wall_of,
+)
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.ground.verdict import Verdict
+from vramlens.read.oom_text import OomMessage
+from vramlens.units import GIB, MIB, format_size
+
+__all__ = ["WALLS", "LedgerRow", "TextVerdict", "explain_message"]
+
+WALLS = ("process_limit", "device", "other_process", "host", "unknown")
+_PREFIX = {"xpu": "torch.xpu", "npu": "torch.npu"}  # of functions, else torch.cuda
+_TOOLS = {"xpu": "xpu-smi", "npu": "npu-smi", "hip": "rocm-smi"}  # else nvidia-smi
+_SETTINGS = {"hip": "PYTORCH_HIP_ALLOC_CONF", "npu": "PYTORCH_NPU_ALLOC_CONF"}
+_CONTEXT_LOW, _CONTEXT_HIGH = (
+    200 * MIB,
+    1000 * MIB,
+)  # what a process holds that only made a CUDA context
+
+
+@dataclass(frozen=True, slots=True)
+class TextVerdict:
+    """What one message tells.
+
+    Attributes:
+        wall: one of WALLS: what refused the request.
+        cause: None: sums cannot tell fragmentation, leak, spike and capacity apart.
+        excluded_causes: those of the four that the sums do rule out.
+        likely_holes_bytes: what PyTorch reserved and has in no tensor, where that likely is the
+            reason; never proven.
+        expandable_segments: ``refuted`` | ``undecided`` | None where it does not apply.
+        short_by_bytes: what the request lacked, at the driver or below the process's limit; None if
+            not known, also where the message breaks off.
+        short_slack_bytes: by how much rounding may move it.
+        headline: one sentence, the number that matters first.
+        ledger: rows that sum exactly to the device's printed total; () when that is unknown or the
+            figures disagree.
+        findings: the most useful first.
+        unknowns: what the text cannot tell, one sentence each.
+    """
+
+    wall: str
+    cause: str | None
+    excluded_causes: tuple[str, ...]
+    likely_holes_bytes: int | None
+    expandable_segments: str | None
+    short_by_bytes: int | None
+    short_slack_bytes: int
+    headline: str
+    ledger: tuple[LedgerRow, ...]
+    findings: tuple[Finding, ...]
+    unknowns: tuple[str, ...]
+
+
+def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
+    """What a message proves.
+
+    Args:
+        conf: the allocator's settings as in ``PYTORCH_ALLOC_CONF``, if known from elsewhere.
+    """
+    owners = owners_of(message)
+    wall = wall_of(message, owners)
+    short, slack = shortage(message, wall)
+    hint = expandable_verdict(message, conf)
+    ledger, ledger_note = ledger_of(message, owners)
+    findings = (
+        *host_findings(message, wall),
+        *_wall_findings(message, wall, short, slack, owners),
+        *_expandable_findings(message, conf, hint),
+        *_outside_findings(message, wall),
+        *_other_findings(message, wall, owners, ledger),
+    )
+    return TextVerdict(
+        wall=wall,
+        cause=None,
+        excluded_causes=excluded_causes(message),
+        likely_holes_bytes=likely_holes(message, wall),
+        expandable_segments=hint,
+        short_by_bytes=None if message.cut else short,
+        short_slack_bytes=0 if message.cut else slack,
+        headline=_headline(message, wall, short, slack, owners),
+        ledger=ledger,
+        findings=findings,
+        unknowns=(*ledger_note, *_unknowns(message, wall, owners, hint)),
+    )
+
+
+# Words
+
+
+def _about(size: int, slack: int) -> str:
+    return f"{'about ' if slack * 50 > size else ''}{format_size(size)}"
+
+
+def _up_to(size: int, slack: int) -> str:
+    """How much less to need: a printed sum, and the most that it may really be."""
+    most = format_size(size + slack)
+    if slack * 100 < size or most == format_size(
+        size
+    ):  # what is freed comes in whole segments of 2 MiB and more
+        return f"{format_size(size)} less"
+    return f"{format_size(size)} less (up to {most} with the rounding of the printed figures)"
+
+
+def _biggest(owners: Owners) -> tuple[int, int]:
+    return max(owners.others, key=lambda other: other[1])
+
+
+def _headline(message: OomMessage, wall: str, short: int | None, slack: int, owners: Owners) -> str:
+    """One sentence that begins with the number, or the fact, that changes what the reader does
+    next.
+    """
+    if wall == "host":
+        return host_headline(message)
+    if message.kind == "triton":
+        return "No memory was missing: one tile of a Triton kernel is larger than the chip's on-chip memory"
+    if message.kind == "driver" and message.tried_bytes is not None:
+        return f"The driver refused {format_size(message.tried_bytes)}: none of PyTorch's figures were printed"
+    if message.kind == "driver":
+        return "The driver reported out of memory without a size: none of PyTorch's figures were printed"
+    if message.kind == "vllm" and (start := VLLM_START.search(message.text)):
+        free, total, share, wanted = start.groups()
+        return f"{free} of {total} are free, and vLLM wants {wanted} ({share} of the GPU) to start"
+    if message.kind in ("vllm", "sglang"):
+        return f"Nothing is left of {LIBRARIES[message.kind]}'s share of the GPU for its KV cache"
+    if message.kind in LIBRARIES:
+        name, could = (
+            LIBRARIES[message.kind],
+            "may have been" if message.verdict == Verdict.POSSIBLE else "was",
+        )
+        if message.tried_bytes is None:
+            return f"Memory {could} refused to {name}, which allocates outside PyTorch's cache; how much is not printed"
+        size = format_size(message.tried_bytes)
+        return f"{size} {could} refused to {name}, which allocates outside PyTorch's cache"
+    tried = message.tried_bytes
+    if tried is None:
+        return "The message says that memory ran out and prints no size"
+    wanted = f"{format_size(tried)} wanted"
+    free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""
+    of_total = f" of {format_size(message.total_bytes)}" if message.total_bytes is not None else ""
+    least = "at least " if message.cut else ""
+    if holes := likely_holes(message, wall):
+        lack = f"; {least}{_about(short, slack)} short" if short is not None else ""
+        return (
+            f"Likely fragmentation, or memory cached for another pool or stream: {format_size(holes)} that PyTorch"
+            f" reserved are in no tensor, {format_size(tried)} were wanted{lack}"
+        )
+    if wall == "process_limit":
+        limit = format_size(message.allowed_bytes or 0)
+        left = f", while the device had {free}" if free else ""
+        if short is None:
+            return f"{format_size(tried)} refused, most likely by this process's own limit of {limit}{left}"
+        return f"{least}{_about(short, slack)} over this process's own limit of {limit}: {wanted}{left}"
+    if short is None and free and wall == "unknown":
+        why = (
+            "the message breaks off before it says why"
+            if message.cut
+            else "the printed figures do not explain it"
+        )
+        return f"{free}, yet the driver refused {format_size(tried)}: {why}"
+    lack = (
+        f"{least}{_about(short, slack)} short"
+        if short is not None
+        else "Short by less than the printed rounding"
+    )
+    if wall == "other_process":
+        if owners.others:
+            pid, held = _biggest(owners)
+            return f"{lack} because process {pid} holds {format_size(held)} of the device: {wanted}, {free}"
+        return f"{lack} because other processes hold the device: {wanted}, {free}"
+    return (
+        f"{lack} at the driver: {wanted}, {free}{of_total}"
+        if free
+        else f"{wanted}{of_total} and refused"
+    )
+
+
+def _wall_findings(
+    message: OomMessage, wall: str, short: int | None, slack: int, owners: Owners
+) -> tuple[Finding, ...]:
+    """What gets past the wall, with the bytes that it brings."""
+    found = []
+    limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
+    if message.tried_bytes is not None and limits and least_request(message) > min(limits):
+        title = f"One request of {format_size(message.tried_bytes)} is more than all of {format_size(min(limits))}"
+        fix = "look for a wrong shape or split the operation; no setting and no freeing can make this fit"
+        found.append(
+            Finding("request_too_large", Verdict.PROVEN, title, message.tried_bytes, fix=fix)
+        )
+    if "more than 1EB" in message.text:
+        fix = "look for a negative or overflowed shape in the failing line"
+        found.append(
+            Finding(
+                "request_too_large", Verdict.PROVEN, "The size asked for is impossible", fix=fix
+            )
+        )
+    if wall == "process_limit" and short is not None and message.allowed_bytes is not None:
+        need = message.allowed_bytes + short + slack
+        free = (
+            f" (the device has {format_size(message.free_bytes)} free)"
+            if message.free_bytes is not None
+            else ""
+        )
+        name = (
+            "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
+            if message.kind == "mps"
+            else "set_per_process_memory_fraction"
+        )
+        title = (
+            f"The limit of {format_size(message.allowed_bytes)} refused it, not the device{free}"
+        )
+        fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {_up_to(short, slack)}"
+        found.append(
+            Finding(
+                "process_limit",
+                Verdict.LIKELY if message.cut else Verdict.PROVEN,
+                title,
+                short,
+                fix=fix,
+            )
+        )
+    elif (
+        wall == "process_limit"
+        and message.allowed_bytes is not None
+        and message.tried_bytes is not None
+    ):
+        name = (
+            "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
+            if message.kind == "mps"
+            else "set_per_process_memory_fraction"
+        )
+        title = f"The limit of {format_size(message.allowed_bytes)} most likely refused it, not the device"
+        fix = f"raise {name} by {format_size(message.tried_bytes)} or more"
+        found.append(Finding("process_limit", Verdict.LIKELY, title, message.tried_bytes, fix=fix))
+    elif wall == "other_process" and owners.others:
+        pid, size = _biggest(owners)
+        title = f"Other processes hold at least {format_size(owners.others_low)} of this device; it would have fitted"
+        fix = f"stop process {pid} (frees {format_size(size)}) or use another GPU"
+        verdict = Verdict.PROVEN if owners.how == "named" else Verdict.LIKELY
+        found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
+    elif wall == "device" and short is not None and not found:
+        least = "at least " if message.cut else ""
+        title = f"The driver lacked {least}{_about(short, slack)} for a segment of {format_size(message.tried_bytes or 0)}"
+        fix = (
+            f"need {_up_to(short, slack)} at this moment (smaller batch, checkpointing, no_grad in"
+            " evaluation); what is freed counts once a whole segment is empty"
+        )
+        found.append(
+            Finding(
+                "device_full",
+                Verdict.LIKELY if message.cut else Verdict.PROVEN,
+                title,
+                short,
+                fix=fix,
+            )
+        )
+    return tuple(found)
+
+
+def _outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
+    """How to make room for what does not allocate through PyTorch's cache."""
+    kind = message.kind
+    if wall == "host" or kind == "triton":
+        return ()
+    if kind in OUTSIDE_FIXES:
+        slug, title, fix = (
+            VLLM_START_FIX if VLLM_START.search(message.text) else OUTSIDE_FIXES[kind]
+        )
+        verdict = Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY
+        return (Finding(slug, verdict, title, message.tried_bytes, fix=fix),)
+    if kind in LIBRARIES:
+        name, fix = LIBRARIES[kind], ROOM
+        title = f"{name} allocates its handle and workspace from the driver, where PyTorch's cache had left no room"
+        if "NOT_INITIALIZED" in message.text:
+            title = f"{name} could not start: often for want of memory for its handle, else a damaged context or driver"
+            fix += "; if nvidia-smi shows room, look for an earlier CUDA error with CUDA_LAUNCH_BLOCKING=1"
+        verdict = Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY
+        return (Finding("library_memory", verdict, title, message.tried_bytes, fix=fix),)
+    if message.tried_bytes is None and "more than 1EB" not in message.text:
+        title = "The size, the limit and what was free stand in the full error, of which this is only the beginning"
+        fix = "give the whole text of the error, or record the failure: vramlens run -o oom.vram SCRIPT"
+        return (Finding("no_figures", Verdict.POSSIBLE, title, fix=fix),)
+    return ()
+
+
+def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tuple[Finding, ...]:
+    """What the message's own hint is worth."""
+    if hint is None or message.live_bytes is None:
+        return ()
+    room, _ = room_of(message)
+    evidence = [f"{format_size(message.live_bytes)} lie in live blocks"]
+    if room is not None:
+        evidence.append(f"PyTorch could hold {format_size(room)} if no byte were lost to holes")
+    if hint == "refuted" and not overflow(message, least_request(message)) > 0:
+        title = "expandable_segments does not help: it was already on; the message prints its hint all the same"
+        return (Finding("expandable_segments", Verdict.PROVEN, title, 0, evidence=(conf,)),)
+    if hint == "refuted":
+        over = format_size(overflow(message, least_request(message)))
+        title = f"expandable_segments does not help: without any holes it would still be at least {over} too much"
+        proven = overflow(message, 1) > 0  # whatever the size of segments is set to
+        if not proven:
+            evidence.append(
+                "the request is taken to be as large as with segments of the default size"
+            )
+        return (
+            Finding(
+                "expandable_segments",
+                Verdict.PROVEN if proven else Verdict.LIKELY,
+                title,
+                0,
+                evidence=tuple(evidence),
+            ),
+        )
+    holes = max(0, (message.reserved_bytes or 0) - (message.allocated_bytes or 0))
+    known = message.reserved_bytes is not None
+    named = re.search(r"PYTORCH_(?:[A-Z]{2,5}_)?ALLOC_CONF(?==)", message.text)
+    setting = named[0] if named else _SETTINGS.get(message.kind, "PYTORCH_CUDA_ALLOC_CONF")
+    where = (
+        f"{format_size(holes)} lie in holes of unknown size"
+        if known
+        else "the message prints no sum of holes"
+    )
+    title = f"expandable_segments is possible, not proven: {where}"
+    fix = f"try {setting}=expandable_segments:True: {where}"
+    return (
+        Finding(
+            "expandable_segments",
+            Verdict.POSSIBLE,
+            title,
+            holes or None,
+            evidence=tuple(evidence),
+            fix=fix,
+        ),
+    )
+
+
+def _other_findings(
+    message: OomMessage, wall: str, owners: Owners, ledger: tuple[LedgerRow, ...]
+) -> tuple[Finding, ...]:
+    """What else the figures show: memory outside PyTorch, stray contexts, memory that nobody
+    names.
+    """
+    found = []
+    total, live = message.total_bytes, message.live_bytes
+    if (
+        total is not None
+        and live is not None
+        and live > total + message.slack("total_bytes", "allocated_bytes")
+    ):
+        title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies in host memory"
+        fix = "switch off the driver's system memory fallback (Windows, WSL) to fail early, and need less"
+        found.append(Finding("oversubscribed", Verdict.PROVEN, title, live - total, fix=fix))
+    if (
+        wall == "unknown"
+        and not message.cut
+        and message.free_bytes is not None
+        and message.tried_bytes is not None
+    ):
+        title = "Enough was free just afterwards: others took it for a moment, or the host, WSL or a VM set a limit"
+        fix = "run it again while `vramlens top` shows who takes the GPU's memory; `free -h` shows the host's"
+        found.append(Finding("free_but_refused", Verdict.POSSIBLE, title, fix=fix))
+    elif (
+        wall == "unknown"
+        and total is not None
+        and message.free_bytes is None
+        and message.tried_bytes is not None
+    ):
+        fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: what is free, and who holds the rest"
+        found.append(
+            Finding("free_not_printed", Verdict.POSSIBLE, "What was free is not printed", fix=fix)
+        )
+    outside = outside_pytorch(message, owners)
+    if outside:
+        rounding = message.slack("process_bytes", "reserved_bytes")
+        what = "Metal's other allocations" if message.kind == "mps" else "context, libraries, NCCL"
+        title = f"{_about(outside, rounding)} of this process lie outside PyTorch ({what})"
+        fix = (
+            "Metal holds it, and torch.mps.empty_cache() cannot free it: need less"
+            if message.kind == "mps"
+            else "make room outside PyTorch's cache: fewer process groups, streams or libraries;"
+            " empty_cache() frees none"
+        )
+        verdict = Verdict.PROVEN if owners.how == "named" and outside > rounding else Verdict.LIKELY
+        found.append(
+            Finding("outside_pytorch", verdict, title, outside, fix=fix if outside > GIB else None)
+        )
+    contexts = [pid for pid, size in owners.others if _CONTEXT_LOW <= size <= _CONTEXT_HIGH]
+    if len(contexts) >= 2:
+        held = sum(size for pid, size in owners.others if pid in contexts)
+        title = f"{len(contexts)} processes hold only a context's worth here, {format_size(held)} in all"
+        fix = "if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call"
+        found.append(Finding("stray_context", Verdict.POSSIBLE, title, held, fix=fix))
+    unnamed = (
+        sum(row.bytes for row in ledger if row.kind == "unknown")
+        if message.free_bytes is not None
+        else 0
+    )
+    if (
+        live is not None
+        and owners.own_bytes is None
+        and unnamed > 2 * GIB
+        and wall != "process_limit"
+    ):
+        title = f"{format_size(unnamed)} are held by something that the message does not name"
+        fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: other processes, or this one outside PyTorch"
+        found.append(Finding("unnamed_memory", Verdict.LIKELY, title, unnamed, fix=fix))
+    if "driver error" in message.text:
+        title = "With expandable_segments PyTorch calls the driver in a way that can fail although memory is free"
+        fix = "try without expandable_segments (WSL and Jetson refuse it at times)"
+        found.append(Finding("driver_calls", Verdict.POSSIBLE, title, fix=fix))
+    if (
+        message.live_bytes is not None
+        and message.kind not in ("mps", "npu")
+        and message.reserved_bytes is not None
+    ):
+        call = f"{_PREFIX.get(message.kind, 'torch.cuda')}.empty_cache()"
+        title = (
+            f"{call} before it does not help: PyTorch had already given back every empty segment"
+        )
+        found.append(Finding("empty_cache", Verdict.LIKELY, title, 0))
+    return tuple(found)
+
+
+def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) -> tuple[str, ...]:
+    """What only a recording or a look at the machine can tell."""
+    if wall == "host" or message.kind == "triton":
+        where = "Which line of the program asked for it is in the traceback, not in this message."
+        return (where,) if message.frame is None else ()
+    if message.kind in FOREIGN:
+        return ("What else was on the GPU at that moment is not printed.",)
+    said = ["Part of the message is missing: it breaks off before its end."] if message.cut else []
+    said += [
+        "Why this much was live (growth, one large step, or simply its size) takes a recording."
+    ]
+    if message.live_bytes is None:
+        said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
+    if hint == "undecided":
+        said.append(
+            "The sizes of the holes, and whether expandable_segments was already on, are not printed."
+        )
+    if owners.how == "unclear":
+        said.append(
+            "One of the listed processes may be this one (a container hides that), so the others' share is open."
+        )
+    if owners.how == "inferred":
+        said.append(
+            "The process that holds as much as PyTorch reserved is taken to be this one (a container hides it)."
+        )
+    if message.hidden_processes:
+        said.append(
+            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL, Windows, MIG)."
+        )
+    elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
+        said.append(
+            "What this process holds outside PyTorch, and what others hold, is not printed."
+        )
+    return tuple(said)

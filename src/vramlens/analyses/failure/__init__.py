@@ -1,0 +1,1 @@
+"""Failure: why a recorded request failed, and what surrounded the allocator then."""

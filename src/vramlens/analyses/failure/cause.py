@@ -1,0 +1,110 @@
+"""Why memory ran out, by what the failed step would have needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vramlens.analyses.explanation import OomVerdict
+from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
+from vramlens.units import format_size
+
+_ROUNDING = 1.01
+"""What blocks take beyond what is asked for."""
+_CLEARLY = 1.04
+_TELLING_LEAK = 0.1
+"""Of what could be reserved: a leak of less is not why it failed."""
+_SPIKE, _RISE = 2.0, 1.1
+"""A spike is twice the fullest earlier step, where those did not rise by a tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class CauseFacts:
+    """What decides the cause of a failure beside its need.
+
+    Attributes:
+        capacity_bytes: what the process could reserve.
+        leaked_bytes: what surely leaks, where the steps are steps.
+        earlier_bytes: what the fullest earlier step added.
+        needed_bytes: what the failed step would have added.
+        rising: whether the earlier steps rose.
+    """
+
+    capacity_bytes: int | None
+    leaked_bytes: int = 0
+    earlier_bytes: int = 0
+    needed_bytes: int = 0
+    rising: bool = False
+
+
+def cause_of(
+    oom: OomVerdict, need: Need, settings: Sequence[SettingVerdict], facts: CauseFacts
+) -> str | None:
+    """Why it failed: leak, fragmentation, spike or capacity; as the sums say where nothing of
+    the step is known.
+    """
+    if need.basis is None or facts.capacity_bytes is None:
+        return oom.cause
+    floor = int((need.floor_bytes or need.low_bytes) * _ROUNDING)
+    if facts.leaked_bytes and floor > facts.capacity_bytes >= floor - facts.leaked_bytes:
+        return "leak"
+    if need.basis != EARLIER_STEP:
+        return "leak" if oom.cause == "leak" else "capacity"
+    fits_in_one_piece = floor <= facts.capacity_bytes
+    if fits_in_one_piece and any(row.lives is True for row in settings):
+        return "fragmentation"
+    if facts.needed_bytes > _SPIKE * facts.earlier_bytes > 0 and not facts.rising:
+        return "spike"
+    clearly = floor * _CLEARLY <= facts.capacity_bytes
+    if clearly and any(row.lives is not False for row in settings):
+        return "leak" if facts.leaked_bytes else "fragmentation"
+    telling = facts.leaked_bytes >= max(
+        floor - facts.capacity_bytes, _TELLING_LEAK * facts.capacity_bytes
+    )
+    return "leak" if telling else "capacity"
+
+
+def is_rising(own_bytes: Sequence[int]) -> bool:
+    """Whether the earlier steps rose; the first also builds what lasts, so it does not count
+    where there are more.
+    """
+    if len(own_bytes) < 2:
+        return False
+    first = own_bytes[1] if len(own_bytes) > 2 else min(own_bytes)
+    return own_bytes[-1] > _RISE * first
+
+
+def headline_of(
+    oom: OomVerdict,
+    need: Need,
+    cause: str | None,
+    capacity_bytes: int | None,
+    *,
+    roughly: bool = False,
+) -> str:
+    """The verdict in one sentence, by the need; as before where nothing is known of it.
+
+    Args:
+        roughly: whether what could be reserved is known only roughly.
+    """
+    if need.basis is None or capacity_bytes is None:
+        return oom.headline
+    wanted, limit = format_size(oom.requested_bytes or 0), format_size(capacity_bytes)
+    limit = f"about {limit}" if roughly else limit
+    if need.peak_reserved_bytes is None:
+        if cause == oom.cause:
+            return oom.headline
+        return f"{wanted} did not fit: this step needs at least {format_size(need.low_bytes)}, and {limit} are to be had"
+    needed = format_size(need.limit_bytes or need.peak_reserved_bytes)
+    grown = ""
+    if need.scale is not None and abs(need.scale - 1) > 0.02:
+        grown = f" ({need.scale:.2f} × the earlier one)"
+    if cause == "fragmentation":
+        floor = format_size(need.floor_bytes or 0)
+        return (
+            f"{wanted} did not fit between what is alive: this step{grown} needs {floor} at once, which {limit} hold,"
+            f" but {needed} with its holes"
+        )
+    if cause == "leak":
+        return oom.headline
+    return f"{wanted} did not fit: to finish, this step{grown} needs {needed}, and {limit} are to be had"

@@ -1,0 +1,237 @@
+"""The rest of a first step, as a range: from the model's repeated blocks, of which the forward had
+done some.
+
+Nothing of this step was seen before, so what comes is bounded: the rest of the forward by the
+blocks that are done, the backward pass by the parameters and the largest tensors, the optimizer by
+what AdamW keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.attribution.steps import optimizer_stacks
+from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.trace import NO_STACK, OutOfMemory, TensorKind
+
+_BLOCK = re.compile(r"^(.*?(?:^|\.)(\d+))(?:\.|$)")
+_MOST_STATE = 2
+"""Tensors a parameter that an optimizer keeps: AdamW's two."""
+_HOLES = 1.12
+"""What is reserved may be so much more than what is alive."""
+_BACKWARD = 1.25
+"""At the fullest moment of a backward pass gradients of activations lie beside them."""
+_SPARE = 0.9
+_LEAST_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the forward pass is.
+
+    Attributes:
+        blocks, done: of the model's repeated blocks, how many there are, and how many are done.
+        low_bytes, high_bytes: of the activations still to come.
+    """
+
+    blocks: int
+    done: int
+    low_bytes: int
+    high_bytes: int
+
+
+def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: int) -> Need | None:
+    """The need of a failed step that no earlier one is like; None where nothing bounds it."""
+    allocations = view.device.allocations
+    alive = allocations.alive_after(request.event)
+    sizes = allocations.requested_bytes[alive]
+    live = int(sizes.sum())
+    parameters = _parameter_bytes(view, alive, sizes)
+    if parameters < _LEAST_BYTES:
+        return None
+    phase = _phase_of(view, request)
+    if phase == Phase.OPTIMIZER:
+        return _need_of_optimizer(view, alive, request, parameters)
+    activations = sizes[~_lasts(view, alive)]
+    kept = int(activations.sum())
+    progress = None
+    if phase == Phase.FORWARD:
+        progress = _progress(view, alive, request)
+        if progress is None:
+            return None
+    low = live + request.size_bytes + (progress.low_bytes if progress is not None else 0)
+    forward = kept + request.size_bytes + (progress.high_bytes if progress is not None else 0)
+    largest = max(int(activations.max(initial=0)), request.size_bytes)
+    others = max(0, live - kept - parameters)
+    if _only_evaluates(view, alive):
+        high = (live + forward - kept + largest) * _HOLES
+    else:
+        state = 0 if (view.phases.phase == Phase.OPTIMIZER).any() else _MOST_STATE * parameters
+        backward = parameters + forward * _BACKWARD + 2 * largest + parameters
+        high = (backward + state + others) * _HOLES
+    return Need(
+        peak_reserved_bytes=None,
+        low_bytes=low,
+        high_bytes=max(int(high), low, reserved_bytes),
+        basis=BLOCKS,
+        done_share=None if progress is None else round(progress.done / progress.blocks, 3),
+        confidence="estimated",
+        reason="" if progress is None else _words(progress),
+        floor_bytes=low,
+    )
+
+
+def _words(progress: Progress) -> str:
+    return (
+        f"the first forward pass had done {progress.done} of the model's {progress.blocks} blocks"
+    )
+
+
+def unseen_optimizer_bytes(view: Attribution, event: int) -> int:
+    """What an optimizer may still make, where none has worked yet."""
+    if (view.phases.phase == Phase.OPTIMIZER).any() or not len(view.phases.span_start):
+        return 0
+    alive = view.device.allocations.alive_after(event)
+    return _MOST_STATE * _parameter_bytes(
+        view, alive, view.device.allocations.requested_bytes[alive]
+    )
+
+
+def _lasts(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether an allocation stays beyond the step: parameters, gradients, state."""
+    category = view.categories.category[rows]
+    kinds = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE, Category.WORKSPACE)
+    lasting = np.isin(category, kinds)
+    lasting |= view.device.allocations.born[rows] < 0
+    return np.asarray(lasting)
+
+
+def _parameter_bytes(view: Attribution, alive: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
+    return int(sizes[view.categories.category[alive] == Category.PARAMETERS].sum())
+
+
+def _phase_of(view: Attribution, request: OutOfMemory) -> Phase:
+    stacks = view.trace.stacks
+    if (
+        request.stack == NO_STACK
+        or request.stack >= len(stacks)
+        or not stacks.has_python[request.stack]
+    ):
+        return Phase.BACKWARD
+    if optimizer_stacks(stacks)[request.stack]:
+        return Phase.OPTIMIZER
+    births = np.flatnonzero(view.device.allocations.born < request.event)
+    spans = view.phases
+    inside = (spans.span_start < request.event) & (request.event <= spans.span_end)
+    if inside.any() and len(births) and view.phases.phase[births[-1]] == Phase.BACKWARD:
+        return Phase.BACKWARD
+    return Phase.FORWARD
+
+
+def _only_evaluates(view: Attribution, alive: NDArray[np.int64]) -> bool:
+    """Whether the forward under way is that of a model in eval mode, which no backward pass
+    follows.
+    """
+    marked = alive[view.modules.marked[alive]]
+    return bool(len(marked)) and bool(view.modules.eval_with_grad[marked[-1]])
+
+
+def _need_of_optimizer(
+    view: Attribution, alive: NDArray[np.int64], request: OutOfMemory, parameters: int
+) -> Need:
+    """What is left of the first state that an optimizer makes."""
+    allocations = view.device.allocations
+    sizes = allocations.requested_bytes[alive]
+    made = int(sizes[view.phases.phase[alive] == Phase.OPTIMIZER].sum())
+    live = int(sizes.sum())
+    rest = max(request.size_bytes, _MOST_STATE * parameters - made)
+    low = live + request.size_bytes
+    return Need(
+        peak_reserved_bytes=None,
+        low_bytes=low,
+        high_bytes=int(
+            (max(live + parameters, view.device.requested.peak_bytes) + rest + parameters) * _HOLES
+        ),
+        basis=BLOCKS,
+        confidence="estimated",
+        reason="the optimizer was making its state, for the first time",
+        floor_bytes=low,
+    )
+
+
+def _progress(view: Attribution, alive: NDArray[np.int64], request: OutOfMemory) -> Progress | None:
+    """How far the forward is, by module marks and the names of parameters; None where they do
+    not tell.
+    """
+    blocks = _blocks_of_model(view)
+    if len(blocks) < 2:
+        return None
+    numbers = {path: n for n, path in enumerate(blocks)}
+    paths = view.modules.paths
+    block_of = np.array([numbers.get(_block_path(path), -1) for path in paths] + [-1], np.int64)
+    module = view.modules.module[alive]
+    block = block_of[module]
+    block[_lasts(view, alive)] = -1
+    if not (block >= 0).any():
+        return None
+    sizes = view.device.allocations.requested_bytes[alive]
+    held: dict[int, int] = defaultdict(int)
+    for number, size in zip(block[block >= 0].tolist(), sizes[block >= 0].tolist(), strict=True):
+        held[number] += size
+    latest = max(held)
+    done = [held.get(number, 0) for number in range(latest)]
+    whole = sorted(size for size in done if size)
+    outside = int(sizes[(block < 0) & ~_lasts(view, alive)].sum())
+    left = len(blocks) - latest - 1
+    if not whole:
+        most = held[latest] * 2 + request.size_bytes
+        return Progress(len(blocks), 0, 0, most * (left + 1) + outside)
+    # Blocks of one kind are alike; those of another (deeper in a network for images) are as a rule
+    # smaller.
+    alike = [n for n in range(latest + 1, len(blocks)) if _kind(blocks[n]) == _kind(blocks[latest])]
+    least = (
+        int(_SPARE * whole[0]) * len(alike)
+        if _kind(blocks[latest - 1]) == _kind(blocks[latest])
+        else 0
+    )
+    most = int(max(done[-2:]) / _SPARE) * (left + 1) + request.size_bytes
+    return Progress(
+        len(blocks), latest, least, most + _after_blocks(view, outside, kept=sum(held.values()))
+    )
+
+
+def _after_blocks(view: Attribution, outside: int, *, kept: int) -> int:
+    """What may come after the last block, a head's outputs say: as much as lies outside of
+    blocks, or the blocks.
+    """
+    return max(outside, kept)
+
+
+def _blocks_of_model(view: Attribution) -> list[str]:
+    """The paths of the model's repeated blocks, in the order in which it has them."""
+    table = view.trace.names
+    if table is None:
+        return []
+    found: dict[str, None] = {}
+    for row in np.flatnonzero(table.kind == TensorKind.PARAMETER).tolist():
+        path = _block_path(table.name[row])
+        if path:
+            found[path] = None
+    return list(found)
+
+
+def _block_path(path: str) -> str:
+    match = _BLOCK.match(path)
+    return match[1] if match else ""
+
+
+def _kind(path: str) -> str:
+    return path.rpartition(".")[0]

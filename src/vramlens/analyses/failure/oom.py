@@ -1,0 +1,405 @@
+"""The out-of-memory verdict of a recording: what the request hit (wall), and why it came to that
+(cause).
+
+Sources: c10/cuda/CUDACachingAllocator.cpp (get_allocation_size: the segment asked of the driver;
+malloc: what is tried before it fails), and docs/design.md for the meaning of wall and cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.explanation import OomVerdict
+from vramlens.analyses.failure.ending import went_on
+from vramlens.analyses.failure.need import open_settings, unknown_need
+from vramlens.analyses.failure.step_evidence import are_steps
+from vramlens.analyses.finding import Place
+from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
+from vramlens.analyses.memory.timeline import StepPeaks
+from vramlens.read.oom_text import OomMessage
+from vramlens.trace import DeviceTrace, OutOfMemory, Trace
+from vramlens.units import MIB, counted, format_size
+
+_SMALL_SEGMENT = 2 * MIB
+_LARGE_REQUEST = 10 * MIB
+_SPIKE = 2.0
+_ROUNDED = 0.005
+"""How far a text's figures may be off."""
+_TELLING_HOLES = 0.1
+"""Of the limit: a step that still grows outgrows less than that."""
+_RISE = 1.1
+"""Earlier steps "did not rise" when the last of them is at most this much above the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What is known from beside the recording (the error's text, the command line); None where
+    unknown.
+
+    Attributes:
+        limit_bytes: what the process may reserve.
+        total_bytes: the device's memory.
+        free_bytes: free on the device at the failure.
+        other_bytes: what other processes hold there.
+        own_bytes: what this process holds there, with what lies outside PyTorch.
+    """
+
+    limit_bytes: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    other_bytes: int | None = None
+    own_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The figures at one failed request.
+
+    Attributes:
+        request: the event.
+        tried_bytes: the segment asked of the driver.
+        live_bytes: requested bytes alive just before it.
+        allocated_bytes, reserved_bytes: the allocator's counters.
+        free_bytes: free on the device, as the driver said; None where not recorded.
+        pool: the id of the private pool that the request was for; None for the default pool.
+        usable_free_bytes, usable_holes, largest_usable_bytes: free blocks of the request's own pool
+            and stream.
+        limit_low_bytes, limit_high_bytes: bounds of the process's limit, inclusive; None where
+            there is none.
+        room_bytes: what more could have been reserved; None where unknown.
+        expandable: whether expandable segments were on.
+    """
+
+    request: OutOfMemory
+    tried_bytes: int
+    live_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    free_bytes: int | None
+    pool: str | None
+    usable_free_bytes: int
+    usable_holes: int
+    largest_usable_bytes: int
+    limit_low_bytes: int | None
+    limit_high_bytes: int | None
+    room_bytes: int | None
+    expandable: bool
+
+
+def segment_size(size_bytes: int, large_segment_bytes: int = 20 * MIB) -> int:
+    """The segment that the allocator asks of the driver for a rounded block
+    (get_allocation_size).
+    """
+    if size_bytes <= SMALL_REQUEST_BYTES:
+        return _SMALL_SEGMENT
+    if size_bytes < _LARGE_REQUEST:
+        return large_segment_bytes
+    return -(-size_bytes // _SMALL_SEGMENT) * _SMALL_SEGMENT
+
+
+def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | None:
+    """The figures of the last failed request of a device; None when nothing failed."""
+    device = view.device
+    if not device.out_of_memory:
+        return None
+    request = device.out_of_memory[-1]
+    event = request.event
+    allocations = device.allocations
+    alive = allocations.alive_after(event)
+    held = alive[allocations.free_requested[alive] > event]
+    reserved = int(device.segments.size_bytes[device.segments.alive_after(event)].sum())
+    tried = segment_size(request.size_bytes, _large_segment(view))
+    free = (
+        request.device_free_bytes if request.device_free_bytes is not None else outside.free_bytes
+    )
+    sizes, pool = _usable(view, holes_at(device, event), request)
+    limited = outside.limit_bytes is not None or (free is not None and free >= tried)
+    low = high = room = None
+    if limited:
+        low, high = _limit_bounds(device, reserved, _large_segment(view))
+        if outside.limit_bytes is not None:
+            low = high = outside.limit_bytes
+            room = max(0, outside.limit_bytes - reserved)
+            room = room if free is None else min(room, free)
+    elif free is not None:
+        room = free
+    return Failure(
+        request=request,
+        tried_bytes=tried,
+        live_bytes=int(allocations.requested_bytes[alive].sum()),
+        allocated_bytes=int(allocations.taken_bytes[held].sum()),
+        reserved_bytes=reserved,
+        free_bytes=free,
+        pool=pool,
+        usable_free_bytes=int(sizes.sum()),
+        usable_holes=len(sizes),
+        largest_usable_bytes=int(sizes.max(initial=0)),
+        limit_low_bytes=low,
+        limit_high_bytes=high,
+        room_bytes=room,
+        expandable=bool(view.trace.settings.get("expandable_segments")),
+    )
+
+
+def message_of(messages: Sequence[OomMessage], failure: Failure, device: int) -> OomMessage | None:
+    """The error text that a failure printed: the same device, the same request, the nearest
+    allocated bytes.
+
+    A job's log holds the errors of many processes; None when none of them can be this failure's.
+    """
+
+    def distance(message: OomMessage) -> int:
+        return (
+            0 if message.live_bytes is None else abs(message.live_bytes - failure.allocated_bytes)
+        )
+
+    fitting = [
+        message
+        for message in messages
+        if message.tried_bytes is not None
+        and abs(message.tried_bytes - failure.tried_bytes) <= message.slack("tried_bytes")
+        and message.device in (None, device)
+        and distance(message) <= message.slack("allocated_bytes") + failure.allocated_bytes // 50
+    ]
+    return min(fitting, key=distance, default=None)
+
+
+def settings_variable(trace: Trace) -> str:
+    """The environment variable for allocator settings, under the name that the recorded PyTorch
+    knows.
+    """
+    return (
+        "PYTORCH_ALLOC_CONF"
+        if "PYTORCH_ALLOC_CONF" in trace.settings
+        else "PYTORCH_CUDA_ALLOC_CONF"
+    )
+
+
+def _large_segment(view: Attribution) -> int:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        found = re.search(
+            r"large_segment_size_mb:(\d{1,6})\b", str(view.trace.settings.get(name, ""))
+        )
+        if found:
+            return int(found[1]) * MIB
+    return 20 * MIB
+
+
+def _usable(
+    view: Attribution, holes: Holes, request: OutOfMemory
+) -> tuple[NDArray[np.int64], str | None]:
+    """The free blocks that the request could have come from, had one been large enough; and its
+    private pool, if any.
+
+    Before PyTorch 2.12 events name no pool. But a pool with a block that would have done cannot be
+    the request's own: it is the default pool unless that has such a block, else the private pool
+    that has none.
+    """
+    device = view.device
+    segment = holes.segments[holes.segment]
+    small = request.size_bytes <= SMALL_REQUEST_BYTES
+    mine = (device.segments.stream[segment] == request.stream) & (
+        holes.small[holes.segment] == small
+    )
+    limit = view.trace.settings.get("max_split_size")
+    if (
+        isinstance(limit, int) and 0 < request.size_bytes < limit
+    ):  # larger blocks are kept for larger requests
+        mine &= holes.size_bytes < limit
+    pools = view.trace.pools
+    private = np.array([bool(pair.any()) for pair in pools] + [False], np.bool_)
+    pool = np.minimum(
+        device.segments.pool[segment].astype(np.int64), len(pools)
+    )  # the last place: unknown, so default
+    default = mine & ~private[pool]
+    if device.events.has_pools:
+        named = min(int(device.events.pool[request.event]), len(pools))
+        candidates = [named if private[named] else None]
+    else:
+        held = device.segments.pool[device.segments.alive_after(request.event)]
+        candidates = [None, *(i for i in np.unique(held).tolist() if i < len(pools) and private[i])]
+    for candidate in candidates:
+        blocks = holes.size_bytes[default if candidate is None else mine & (pool == candidate)]
+        if int(blocks.max(initial=0)) < request.size_bytes or len(candidates) == 1:
+            return blocks, None if candidate is None else str(tuple(pools[candidate].tolist()))
+    return holes.size_bytes[default], None
+
+
+def _limit_bounds(device: DeviceTrace, reserved: int, large_segment: int) -> tuple[int, int | None]:
+    """What the process's limit can be: no less than was ever reserved, less than what a failure
+    would have made it.
+
+    Segments given back before one is taken tell nothing: a program's own empty_cache looks like a
+        retry. No upper bound
+    where a failure lies below what was reserved at other times: then the limit was another one.
+    """
+    highest = max(device.reserved.peak_bytes, reserved)
+    curve = device.reserved_curve
+    refused = min(
+        int(curve[f.event]) + segment_size(f.size_bytes, large_segment)
+        for f in device.out_of_memory
+    )
+    return highest, refused - 1 if refused > highest else None
+
+
+def verdict_of(
+    view: Attribution,
+    failure: Failure,
+    leaks: tuple[Leak, ...],
+    peaks: StepPeaks,
+    outside: Outside = Outside(),
+) -> OomVerdict:
+    """The verdict on a failure."""
+    wall = _wall(failure, outside)
+    cause = _cause(view, failure, leaks, peaks)
+    short = _short(failure, wall)
+    place = view.place_of_stack(failure.request.stack) or _backward_place(
+        view, failure.request.event
+    )
+    unknowns = []
+    if wall == "process_limit" and failure.limit_low_bytes != failure.limit_high_bytes:
+        unknowns.append(
+            "The process's limit itself is not in a snapshot; give the error's text with --log to have it exact."
+        )
+    if failure.free_bytes is None:
+        unknowns.append("How much was free on the device is not recorded.")
+    if wall == "device" and outside.total_bytes is None:
+        unknowns.append(
+            "Who else used the device is not in a snapshot; give the error's text with --log."
+        )
+    return OomVerdict(
+        event=failure.request.event,
+        device=view.device.device,
+        count=len(view.device.out_of_memory),
+        requested_bytes=failure.request.size_bytes,
+        tried_bytes=failure.tried_bytes,
+        allocated_bytes=failure.allocated_bytes,
+        reserved_bytes=failure.reserved_bytes,
+        free_bytes=failure.free_bytes,
+        largest_free_bytes=failure.largest_usable_bytes,
+        limit_bytes=outside.limit_bytes,
+        wall=wall,
+        cause=cause,
+        short_by_bytes=short,
+        place=place,
+        headline=_headline(failure, wall, cause, leaks, short),
+        survived=went_on(view, failure.request),
+        unknowns=tuple(unknowns),
+        need=unknown_need(failure.live_bytes + failure.request.size_bytes),
+        settings=open_settings(),
+    )
+
+
+def _backward_place(view: Attribution, event: int) -> Place | None:
+    """The forward line whose backward was under way: that of the latest allocation of the same
+    backward pass.
+    """
+    allocations, phases = view.device.allocations, view.phases
+    before = np.flatnonzero((allocations.born >= 0) & (allocations.born < event))
+    if not len(before) or phases.span[before[-1]] < 0:
+        return None
+    return view.place(int(phases.frame[before[-1]]))
+
+
+def _wall(failure: Failure, outside: Outside) -> str:
+    needed, limit = failure.reserved_bytes + failure.tried_bytes, outside.limit_bytes
+    if failure.free_bytes is None:
+        return (
+            "process_limit" if limit is not None and needed > (1 - _ROUNDED) * limit else "unknown"
+        )
+    # The allocator looks at its own limit before it asks the driver (alloc_block).
+    if failure.free_bytes >= failure.tried_bytes or (
+        limit is not None and needed > (1 + _ROUNDED) * limit
+    ):
+        return "process_limit"
+    others = outside.other_bytes
+    if others is not None and failure.free_bytes + others >= failure.tried_bytes:
+        return "other_process"
+    return "device"
+
+
+def _cause(view: Attribution, failure: Failure, leaks: tuple[Leak, ...], peaks: StepPeaks) -> str:
+    request = failure.request.size_bytes
+    limit = failure.limit_low_bytes or failure.reserved_bytes
+    if failure.usable_free_bytes >= max(request, _TELLING_HOLES * limit):
+        return "fragmentation"
+    leaked = sum(leak.bytes for leak in leaks) if are_steps(view) else 0
+    if leaked and leaked + failure.usable_free_bytes + (failure.room_bytes or 0) >= request:
+        return "leak"
+    return "spike" if _spikes(view, failure, peaks) else "capacity"
+
+
+def _spikes(view: Attribution, failure: Failure, peaks: StepPeaks) -> bool:
+    """Whether the failing step needs more than twice the highest earlier one, and the earlier
+    ones did not rise.
+    """
+    step = int(view.steps.of(np.array([failure.request.event]))[0]) if len(view.steps) else 0
+    earlier = peaks.own_bytes[:step]
+    if len(earlier) < 2:
+        return False
+    needed = max(
+        peaks.own_bytes[step],
+        failure.live_bytes + failure.request.size_bytes - peaks.start_bytes[step],
+    )
+    # The first step also builds what lasts (the model, the optimizer's state): it does not count as
+    # one that rose.
+    first = earlier[1] if len(earlier) > 2 else min(earlier)
+    return needed > _SPIKE * max(earlier) and earlier[-1] <= _RISE * first
+
+
+def _short(failure: Failure, wall: str) -> int | None:
+    """How many more bytes would have been enough, at least."""
+    if wall in ("device", "other_process") and failure.free_bytes is not None:
+        return failure.tried_bytes - failure.free_bytes
+    if failure.limit_low_bytes is not None and failure.limit_low_bytes == failure.limit_high_bytes:
+        return max(0, failure.reserved_bytes + failure.tried_bytes - failure.limit_low_bytes)
+    return None
+
+
+def _pool_name(failure: Failure) -> str:
+    return "reserved memory" if failure.pool is None else f"private pool {failure.pool}"
+
+
+def _headline(
+    failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], short: int | None
+) -> str:
+    wanted = format_size(failure.request.size_bytes)
+    free = format_size(failure.usable_free_bytes)
+    if cause == "fragmentation":
+        largest = format_size(failure.largest_usable_bytes)
+        return (
+            f"{free} were free inside {_pool_name(failure)}, but in {counted(failure.usable_holes, 'hole')} of at most "
+            f"{largest}: {wanted} in one piece did not fit"
+        )
+    if cause == "leak":
+        leak = leaks[0]
+        kept = format_size(sum(found.bytes for found in leaks))
+        each = format_size(sum(found.bytes_per_step for found in leaks))
+        return f"{kept} were kept from earlier steps, {each} more each step ({leak.place}): a leak, then {wanted} failed"
+    lack = failure.request.size_bytes - failure.usable_free_bytes
+    if short is None:
+        text = f"{wanted} wanted: {format_size(lack)} short even if all {free} of holes had been one piece"
+        if failure.pool is not None:
+            text = f"{wanted} wanted from private pool {failure.pool}, which had {free} free and may use no other memory"
+    else:
+        holes = (
+            f"{free} free in {counted(failure.usable_holes, 'hole')}"
+            if failure.usable_holes
+            else "no hole to use"
+        )
+        if wall == "process_limit" or failure.free_bytes is None:
+            text = f"{format_size(short)} short below the process's limit: {wanted} wanted, {holes}"
+        else:  # the driver counts whole segments
+            tried, left = format_size(failure.tried_bytes), format_size(failure.free_bytes)
+            asked = "" if tried == wanted else f" ({tried} in whole segments)"
+            text = f"{format_size(short)} short at the driver: {wanted} wanted{asked}, {left} free on the GPU"
+    if cause == "spike":
+        return f"{text}; this step needs more than twice what any earlier one did"
+    return text

@@ -1,0 +1,68 @@
+"""The message's own hint, expandable_segments, as far as sums tell whether it helps."""
+
+from __future__ import annotations
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.failure.oom import Failure, Outside, settings_variable
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+from vramlens.units import MIB, format_size
+
+_PAGE = 2 * MIB
+
+
+def expandable_finding(view: Attribution, failure: Failure, outside: Outside) -> Finding:
+    """What the message's own advice, expandable_segments, is worth for this failure."""
+    setting = settings_variable(view.trace)
+    needed = failure.live_bytes + failure.request.size_bytes
+    in_pages = -(-needed // _PAGE) * _PAGE
+    capacity = failure.limit_high_bytes
+    if failure.free_bytes is not None and (
+        capacity is None or failure.free_bytes < failure.tried_bytes
+    ):
+        on_device = failure.reserved_bytes + failure.free_bytes
+        capacity = on_device if capacity is None else min(capacity, on_device)
+    if failure.expandable:
+        return Finding(
+            id="expandable_segments",
+            verdict=Verdict.NOT_A_PROBLEM,
+            title="expandable_segments does not help: it was already on",
+            bytes=0,
+            evidence=("the message prints its hint whatever the settings are",),
+        )
+    if capacity is not None and in_pages > capacity:
+        # The limit of a bare snapshot is known from above only: how much is missing is then not
+        #     known.
+        known = (
+            failure.limit_high_bytes is None or failure.limit_low_bytes == failure.limit_high_bytes
+        )
+        excess = f"{format_size(in_pages - capacity)} more than" if known else "more than"
+        return Finding(
+            id="expandable_segments",
+            verdict=Verdict.NOT_A_PROBLEM,
+            title=(
+                f"expandable_segments does not help: live blocks and the request, in whole pages, are {excess} the "
+                "limit, even without any holes"
+            ),
+            bytes=0,
+            evidence=(
+                f"{format_size(failure.live_bytes)} live",
+                f"at most {format_size(capacity)} to be had",
+            ),
+        )
+    if outside.limit_bytes is not None and failure.room_bytes is not None:
+        spare = outside.limit_bytes - needed
+        evidence = f"it would fit if no more than {format_size(spare)} were left in holes"
+    else:
+        evidence = f"{format_size(failure.usable_free_bytes)} lie in holes; those smaller than a page cannot be given back"
+    return Finding(
+        id="expandable_segments",
+        verdict=Verdict.POSSIBLE,
+        title="expandable_segments is undecided: sums cannot tell whether the holes could be used",
+        bytes=failure.usable_free_bytes,
+        evidence=(evidence,),
+        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} of holes may become "
+        "usable, and may or may not be enough"
+        if failure.usable_free_bytes
+        else None,
+    )

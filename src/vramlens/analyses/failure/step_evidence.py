@@ -1,0 +1,50 @@
+"""Whether what repeats are steps of a loop, or parts of one step: layers, solver steps, time
+steps, tokens.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.leaks.certainty import PATTERN
+from vramlens.analyses.leaks.groups import Loop
+from vramlens.trace import NO_STACK
+
+_NUMBER = re.compile(r"(?:^|\.)\d+(?:\.|$)")
+
+
+def are_steps(view: Attribution) -> bool:
+    """Whether the recording tells that the steps are steps, and not what repeats inside of one.
+
+    Marks and optimizers tell. Of a repeating pattern it is known only where each cycle runs a whole
+    model: the same modules each time, several alike layers among them, from a loop of the user's
+        own.
+    """
+    if view.steps.source != PATTERN:
+        return len(view.steps) > 0
+    if len(view.steps) < 3 or Loop(view).of_library:
+        return False
+    cycles = [_modules_of(view, number) for number in range(1, len(view.steps) - 1)]
+    if any(cycles):
+        return all(modules == cycles[0] for modules in cycles) and any(
+            _NUMBER.search(path) for path in cycles[0]
+        )
+    return _repeats_inside(view, 1)
+
+
+def _modules_of(view: Attribution, step: int) -> frozenset[str]:
+    modules = view.modules.module[(view.step == step) & view.modules.marked]
+    return frozenset(
+        view.modules.paths[int(module)] for module in np.unique(modules) if module != OUTSIDE
+    )
+
+
+def _repeats_inside(view: Attribution, step: int) -> bool:
+    """Whether some line asks several times in one cycle: alike layers of a whole model."""
+    stacks = view.device.allocations.stack[view.step == step]
+    _, times = np.unique(stacks[stacks != NO_STACK], return_counts=True)
+    return bool(len(times)) and bool((times > 1).mean() >= 0.2)

@@ -1,0 +1,192 @@
+"""How large the requests still to come would have been: each grows with the batch, the length, its
+square, or not.
+
+What grew alike in earlier steps grows alike in this one. Where all earlier steps were of one size,
+requests of one
+stack grow alike, and so do those of one size: the gradient of an activation is as large as the
+    activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.failure.step_template import Template
+from vramlens.trace import OutOfMemory
+
+_SAME = 0.002
+_CHANGED = 0.01
+_MOST_STEPS = 12
+_MOST_CLASSES = 4
+_RESIDUAL = 0.05
+_STEEPEST = 3.0
+_ROUNDED_TO = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """The sizes of a template's rows in the failed step.
+
+    Attributes:
+        sizes: by row of the template, requested bytes.
+        scale: of the batch or length against the template, by the bytes of what changed; 1.0 where
+            nothing did.
+        learned: whether earlier steps of other sizes tell how each request grows.
+    """
+
+    sizes: NDArray[np.int64]
+    scale: float
+    learned: bool
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the failed step is as large as the template."""
+        return self.scale == 1.0
+
+
+def scaling_of(view: Attribution, template: Template, request: OutOfMemory) -> Scaling:
+    """The sizes that the failed step's requests would have had, all of them."""
+    allocations = view.device.allocations
+    theirs = allocations.requested_bytes[template.span.rows].astype(np.float64)
+    seen = np.flatnonzero(template.partner >= 0)
+    ours = theirs.copy()
+    ours[seen] = allocations.requested_bytes[template.partner[seen]]
+    asked = template.position
+    if -(-int(theirs[asked]) // _ROUNDED_TO) * _ROUNDED_TO != request.size_bytes:
+        ours[asked] = request.size_bytes
+    grown = np.log(np.maximum(ours, 1) / np.maximum(theirs, 1))
+    if not len(seen):
+        seen = np.append(seen, asked)
+    changed = np.abs(grown[seen]) > _CHANGED
+    if theirs[seen][changed].sum() <= _SAME * theirs[seen].sum():
+        return Scaling(_whole(ours), 1.0, False)
+    scale = float(np.exp(_weighted_median(grown[seen][changed], theirs[seen][changed])))
+    history = _history(view, template)
+    learned = bool((np.abs(history) > _CHANGED).any())
+    later = np.arange(asked + 1, len(theirs))
+    if learned:
+        grown[later] = _by_history(history, grown, theirs, seen, later)
+    unknown = later if not learned else later[np.isnan(grown[later])]
+    grown[unknown] = _by_likeness(view, template, grown, seen, unknown, float(np.log(scale)))
+    ours[later] = theirs[later] * np.exp(grown[later])
+    return Scaling(_whole(ours), scale, learned)
+
+
+def _whole(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.asarray(np.rint(np.minimum(sizes, 2.0**40)), np.int64)
+
+
+def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    if not len(values):
+        return 0.0
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])
+
+
+def _history(view: Attribution, template: Template) -> NDArray[np.float64]:
+    """By row of the template and earlier span, the logarithm of how much larger the same request
+    was there.
+    """
+    sizes = view.device.allocations.requested_bytes
+    span = template.span
+    columns = []
+    others = [n for n in range(len(template.spans) - 1) if n != template.number]
+    for number in others[-_MOST_STEPS:]:
+        other = template.spans[number]
+        _, mine, theirs = np.intersect1d(
+            span.keys, other.keys, assume_unique=True, return_indices=True
+        )
+        if len(mine) < len(span.keys) / 2:
+            continue
+        column = np.zeros(len(span.rows))
+        column[mine] = np.log(
+            np.maximum(sizes[other.rows[theirs]], 1) / np.maximum(sizes[span.rows[mine]], 1)
+        )
+        columns.append(column)
+    return np.stack(columns, axis=1) if columns else np.zeros((len(span.rows), 0))
+
+
+def _by_history(
+    history: NDArray[np.float64],
+    grown: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    seen: NDArray[np.int64],
+    later: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """How much the later requests grew, from those seen that grew alike in earlier steps; NaN
+    where none did.
+    """
+    patterns, which = np.unique(np.round(history, 2), axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    fixed = np.abs(patterns).max(axis=1, initial=0) <= _CHANGED
+    weight = np.bincount(which[seen], weights=weights[seen], minlength=len(patterns))
+    known = np.full(len(patterns), np.nan)
+    for pattern in np.flatnonzero(weight > 0).tolist():
+        rows = seen[which[seen] == pattern]
+        known[pattern] = _weighted_median(grown[rows], weights[rows])
+    known[fixed] = 0.0
+    basis = [n for n in np.argsort(-weight).tolist() if weight[n] > 0 and not fixed[n]][
+        :_MOST_CLASSES
+    ]
+    for pattern in np.unique(which[later]).tolist():
+        if np.isnan(known[pattern]) and basis:
+            known[pattern] = _combined(patterns, known, basis, pattern)
+    return np.asarray(known[which[later]])
+
+
+def _combined(
+    patterns: NDArray[np.float64], known: NDArray[np.float64], basis: list[int], pattern: int
+) -> float:
+    """Growth as a product of powers of what is known: a length's square, say; NaN where none
+    fits.
+    """
+    wanted = patterns[pattern]
+    for count in range(1, len(basis) + 1):
+        chosen = basis[:count]
+        powers, *_ = np.linalg.lstsq(patterns[chosen].T, wanted, rcond=None)
+        misfit = float(np.abs(patterns[chosen].T @ powers - wanted).max(initial=0))
+        if misfit <= _RESIDUAL and np.abs(powers).max(initial=0) <= _STEEPEST:
+            return float(powers @ known[chosen])
+    return float("nan")
+
+
+def _by_likeness(
+    view: Attribution,
+    template: Template,
+    grown: NDArray[np.float64],
+    seen: NDArray[np.int64],
+    later: NDArray[np.int64],
+    usual: float,
+) -> NDArray[np.float64]:
+    """How much the later requests grew, from one step alone: as those of their stack, or of
+    their size.
+    """
+    allocations, rows = view.device.allocations, template.span.rows
+    sizes, stacks = allocations.requested_bytes[rows], allocations.stack[rows]
+    by_stack = {int(stacks[n]): float(grown[n]) for n in seen.tolist()}
+    by_size = {int(sizes[n]): float(grown[n]) for n in seen.tolist()}
+    lasting = allocations.requested_bytes[
+        (allocations.born < rows[0]) & (allocations.died >= template.failed.end)
+    ]
+    fixed_sizes = set(lasting.tolist())
+    phase = view.phases.phase[rows]
+    without_stack = view.phases.frame[rows] < 0
+    found = np.full(len(later), usual)
+    for at, n in enumerate(later.tolist()):
+        size = int(sizes[n])
+        inner = phase[n] in (Phase.BACKWARD, Phase.OPTIMIZER)
+        if inner and size in fixed_sizes:
+            found[at] = 0.0
+        elif int(stacks[n]) in by_stack and not without_stack[n] and phase[n] != Phase.BACKWARD:
+            found[at] = by_stack[int(stacks[n])]
+        elif size in by_size:
+            found[at] = by_size[size]
+        elif phase[n] == Phase.OPTIMIZER:
+            found[at] = 0.0
+    return found

@@ -1,0 +1,259 @@
+"""The earlier step that a failed step repeats: which of its requests were made again, and which
+were still to come.
+
+Requests of one stack, in one module, come in one order: the third request of a stack in one step
+repeats the third of that stack in another. Memory that only the backward pass asks for has no
+stack; its module's mark stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.leaks.certainty import PATTERN
+from vramlens.trace import NO_STACK, OutOfMemory
+
+_MOST_CANDIDATES = 24
+_LEAST_MATCHED = 0.7
+"""Of the requests that the failed step had made: with fewer in common it is another kind of
+step.
+"""
+_GIVEN_BACK = 0.7
+"""A step that is one gives back most of what it asks for; a layer of a forward pass keeps it."""
+_LOOK_BACK, _LOOK_AHEAD = 8, 200
+_ROUNDED_TO = 512
+_ALMOST_ALL = 0.98
+_MOST_TO_PAIR = 3000
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """A run of events that may repeat: a step, or one forward and backward pass.
+
+    Attributes:
+        start, end: its first event, and the one after its last.
+        rows: the allocations born in it, by birth.
+        keys: by row, what tells which request of the span it is.
+    """
+
+    start: int
+    end: int
+    rows: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+    @cached_property
+    def row_of(self) -> dict[int, int]:
+        """The allocation by its key."""
+        return dict(zip(self.keys.tolist(), self.rows.tolist(), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """The earlier span that the failed one repeats.
+
+    Attributes:
+        spans: all spans up to the failed one, which is the last.
+        number: of the template among them.
+        partner: by row of the template, the failed span's allocation that repeats it; -1 where
+            there is none.
+        position: which row of the template the failed request repeats.
+        matched: the share of the failed span's requests that have a partner.
+        whole_steps: whether the spans are steps, with their optimizer; else passes inside the first
+            step.
+    """
+
+    spans: tuple[Span, ...]
+    number: int
+    partner: NDArray[np.int64]
+    position: int
+    matched: float
+    whole_steps: bool
+
+    @property
+    def span(self) -> Span:
+        """The template itself."""
+        return self.spans[self.number]
+
+    @property
+    def failed(self) -> Span:
+        """The span that failed."""
+        return self.spans[-1]
+
+
+def template_of(view: Attribution, request: OutOfMemory) -> Template | None:
+    """The earlier step that a failed one repeats; None where none does."""
+    starts, whole_steps = _starts(view, request.event)
+    if len(starts) < 2:
+        return None
+    spans = tuple(_spans(view, [*starts, request.event]))
+    candidates = [n for n in range(len(spans) - 1) if len(spans[n].rows)]
+    if len(candidates) > _MOST_CANDIDATES:
+        candidates = [*candidates[:2], *candidates[2 - _MOST_CANDIDATES :]]
+    best: tuple[float, int, Template] | None = None
+    for number in candidates:
+        found = _aligned(view, spans, number, request, whole_steps=whole_steps)
+        if found is None:
+            continue
+        worth = (_likeness(view, found), number, found)
+        if best is None or worth[:2] > best[:2]:
+            best = worth
+    return best[2] if best is not None else None
+
+
+def _starts(view: Attribution, event: int) -> tuple[list[int], bool]:
+    """Where the spans before a failure begin, and whether they are whole steps."""
+    steps = [int(start) for start in view.steps.starts if start < event]
+    if len(steps) > 1 and view.steps.source != PATTERN:
+        return steps, True
+    if len(steps) > 1:
+        return (steps, not len(view.phases.span_start)) if _give_back(view, steps) else ([], False)
+    ends = [int(end) for end in view.phases.span_end if end < event]
+    return [0, *ends], False
+
+
+def _give_back(view: Attribution, starts: list[int]) -> bool:
+    """Whether what repeats gives back what it asks for: steps do, layers and tokens of one
+    forward do not.
+    """
+    allocations = view.device.allocations
+    born = (allocations.born >= starts[0]) & (allocations.born < starts[-1])
+    number = np.searchsorted(starts, allocations.born[born], side="right")
+    following = np.append(starts, len(view.device.events))[np.minimum(number + 1, len(starts))]
+    sizes = allocations.requested_bytes[born]
+    gone = allocations.died[born] < following
+    late = number > 1  # the first builds what stays
+    return bool(sizes[gone & late].sum() >= _GIVEN_BACK * max(1, sizes[late].sum()))
+
+
+def _spans(view: Attribution, bounds: list[int]) -> Iterator[Span]:
+    allocations = view.device.allocations
+    # A workspace is made once and kept: among requests without a stack it would shift all that
+    #     follow it.
+    workspace = (view.categories.category == Category.WORKSPACE) & (allocations.died >= bounds[-1])
+    workspace &= allocations.born < bounds[-2]
+    kind = (allocations.stack.astype(np.int64) << 21) + 2 * (view.modules.module + 1) + workspace
+    _, kind = np.unique(kind, return_inverse=True)
+    kind = kind.reshape(-1).astype(np.int64)
+    edges = np.searchsorted(allocations.born, bounds)
+    for start, end, first, last in zip(bounds, bounds[1:], edges, edges[1:], strict=False):
+        rows = np.arange(first, last, dtype=np.int64)
+        yield Span(start, end, rows, _keys(kind[first:last]))
+
+
+def _keys(kind: NDArray[np.int64]) -> NDArray[np.int64]:
+    """By row, its kind and how many of that kind came before it."""
+    order = np.argsort(kind, kind="stable")
+    ordered = kind[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    rank = np.empty(len(kind), np.int64)
+    rank[order] = np.arange(len(kind)) - first
+    return (kind << 32) + rank
+
+
+def _aligned(
+    view: Attribution,
+    spans: tuple[Span, ...],
+    number: int,
+    request: OutOfMemory,
+    *,
+    whole_steps: bool,
+) -> Template | None:
+    """A candidate with what the failed span has in common with it; None where that is too
+    little.
+    """
+    span, failed = spans[number], spans[-1]
+    _, theirs, ours = np.intersect1d(
+        span.keys, failed.keys, assume_unique=True, return_indices=True
+    )
+    matched = len(ours) / len(failed.rows) if len(failed.rows) else 1.0
+    if matched < _LEAST_MATCHED:
+        return None
+    theirs, ours = _by_size_without_stacks(view, span, failed, theirs, ours)
+    partner = np.full(len(span.rows), -1, np.int64)
+    partner[theirs] = failed.rows[ours]
+    latest = np.sort(theirs[np.argsort(ours)][-_LOOK_BACK:])
+    after = int(latest[-1]) + 1 if len(latest) else 0
+    position = _position(view, span, request, after)
+    if position is None:
+        return None
+    partner[position:] = -1
+    return Template(spans, number, partner, position, matched, whole_steps)
+
+
+def _by_size_without_stacks(
+    view: Attribution, span: Span, failed: Span, theirs: NDArray[np.int64], ours: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs, those without a stack by their sizes' order where that pairs more of the same
+    size.
+
+    One request more or less (another algorithm's workspace) would shift all that follow it.
+    """
+    allocations = view.device.allocations
+    bare = np.flatnonzero(_has_no_frames(view, failed.rows))
+    bare_theirs = np.flatnonzero(_has_no_frames(view, span.rows))
+    paired = _has_no_frames(view, failed.rows[ours])
+    sizes = allocations.requested_bytes
+    same = int((sizes[span.rows[theirs[paired]]] == sizes[failed.rows[ours[paired]]]).sum())
+    if same >= _ALMOST_ALL * len(bare) or max(len(bare), len(bare_theirs)) > _MOST_TO_PAIR:
+        return theirs, ours
+    matcher = SequenceMatcher(
+        None, sizes[span.rows[bare_theirs]].tolist(), sizes[failed.rows[bare]].tolist(), False
+    )
+    blocks = matcher.get_matching_blocks()
+    if sum(block.size for block in blocks) <= max(same, len(bare) // 2):
+        return theirs, ours
+    more = [np.arange(block.size) for block in blocks]
+    their_rows = np.concatenate(
+        [bare_theirs[block.a + run] for block, run in zip(blocks, more, strict=True)]
+    )
+    our_rows = np.concatenate(
+        [bare[block.b + run] for block, run in zip(blocks, more, strict=True)]
+    )
+    return np.append(theirs[~paired], their_rows), np.append(ours[~paired], our_rows)
+
+
+def _has_no_frames(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether nothing of the stack is known: autograd's threads, and what C++ libraries ask for."""
+    stacks, stack = view.trace.stacks, view.device.allocations.stack[rows]
+    empty = np.append(np.diff(stacks.starts) == 0, True)
+    return np.asarray(empty[np.minimum(stack, len(stacks))])
+
+
+def _position(view: Attribution, span: Span, request: OutOfMemory, after: int) -> int | None:
+    """Which row of a span the failed request repeats, near the one that follows what was
+    matched.
+    """
+    allocations = view.device.allocations
+    near = span.rows[after : after + _LOOK_AHEAD]
+    stacks = allocations.stack[near]
+    same = np.flatnonzero(
+        stacks == (request.stack if request.stack < len(view.trace.stacks) else NO_STACK)
+    )
+    if not len(same):
+        later = np.flatnonzero(allocations.stack[span.rows[after:]] == request.stack)
+        return after + int(later[0]) if len(later) and request.stack != NO_STACK else None
+    sizes = -(-allocations.requested_bytes[near[same]] // _ROUNDED_TO) * _ROUNDED_TO
+    equal = same[sizes == request.size_bytes]
+    return after + int(equal[0] if len(equal) else same[0])
+
+
+def _likeness(view: Attribution, template: Template) -> float:
+    """How much a candidate is like the failed span: the same requests, of the same sizes, and no
+    more of them.
+    """
+    sizes = view.device.allocations.requested_bytes
+    before = template.partner[: template.position]
+    paired = before >= 0
+    theirs = sizes[template.span.rows[: template.position][paired]]
+    same = theirs == sizes[before[paired]]
+    missing = 1 - paired.sum() / max(1, len(before))
+    alike = float(theirs[same].sum() / max(1, theirs.sum()))
+    return float(round(template.matched - 0.5 * missing + alike, 2))

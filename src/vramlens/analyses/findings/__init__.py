@@ -1,0 +1,1 @@
+"""Findings: one file a claim about memory, each with its bytes, place, evidence and fix."""

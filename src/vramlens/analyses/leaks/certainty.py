@@ -1,0 +1,214 @@
+"""Verdicts: how certain so many steps of one rhythm make a leak, and what stands against it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.phases import Phase
+from vramlens.analyses.leaks.evidence import (
+    LATEST_FIRST,
+    OLDEST_FIRST,
+    OUTLIVED,
+    calls_in_common,
+    captured,
+    kept_share,
+    loop_ended,
+)
+from vramlens.analyses.leaks.groups import Group, Loop
+from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm
+from vramlens.ground.verdict import Verdict
+from vramlens.units import MIB
+
+VERDICTS = tuple(Verdict)
+PATTERN = "repeating pattern"
+"""Of all that can tell steps apart (``Steps.source``) the one that may be wrong about what a
+step is.
+"""
+GRAPH, SIGN, RESULT = "a whole pass", "a sign", "one result"
+_NEEDED: dict[tuple[str, str], tuple[int | None, int, int]] = {
+    (EVERY, GRAPH): (8, 5, 4),
+    (EVERY, SIGN): (None, 9, 4),
+    (EVERY, RESULT): (None, 128, 4),
+    (PERIODIC, GRAPH): (30, 10, 6),
+    (PERIODIC, SIGN): (None, 12, 6),
+    (PERIODIC, RESULT): (None, 128, 6),
+    (IRREGULAR, GRAPH): (60, 20, 8),
+    (IRREGULAR, SIGN): (None, 30, 8),
+    (IRREGULAR, RESULT): (None, 128, 8),
+}
+"""By rhythm, and what is kept: how many steps make it proven, likely and possible; None where steps
+alone never do.
+
+Nothing keeps the activations of a whole pass on purpose. One result a step is what a buffer or an
+epoch's list keeps,
+too, until it is full or emptied: windows of 100 are common, so that fewer than 128 say nothing,
+unless there is a sign beside them (see leak_evidence).
+"""
+_WHOLE_PASS = 0.5
+"""A kept graph keeps more than this of the blocks of its pass (0.84 in the shared recordings); a
+cache of keys and values, or the features of some layers, less.
+"""
+_FEWEST_SIZES = 3
+_LARGE_BYTES = 100 * MIB
+_LARGE_SHARE = 0.2
+"""What is kept in a window on purpose is small beside the model."""
+
+
+def keeps_a_pass(view: Attribution, loop: Loop, group: Group, first: int) -> bool:
+    """Whether most of what a pass through the model asked for stays, as a graph's activations
+    do.
+    """
+    parts = [one for one in group.cohorts if one.forward and one.called]
+    rows = np.concatenate([one.rows[view.step[one.rows] >= first] for one in parts])
+    return kept_share(view, rows, np.array(loop.stacks_beside(parts), np.int64)) > _WHOLE_PASS
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What tells a leak from a buffer that has not filled yet, and what would look the same for
+    all that.
+    """
+
+    evidence: str
+    doubt: str
+
+
+_OF_FAILURE = Sign(
+    "it held a fifth or more of the memory that ran out", "a buffer that is as large looks the same"
+)
+_LARGE = Sign(
+    "it is 100 MiB or more, and a fifth or more of all that is held between the steps",
+    "a buffer that large, which has not filled yet, looks the same",
+)
+_CAPTURED = Sign(
+    "taken from the middle of a pass: alike layers gave back theirs within the step",
+    "a hook that keeps a bounded number, and has not got there yet, looks the same",
+)
+_OUTLIVED = Sign(
+    "it is still there after the loop's own variables went: none of them holds it",
+    "a buffer that belongs to something longer-lived than the loop, and has not filled yet, looks the same",
+)
+_LATEST_FIRST = Sign(
+    "it went with the model at the very end, the latest first: a list held it all that time",
+    "a list that a longer run would have emptied looks the same",
+)
+
+
+def signs_of(
+    view: Attribution,
+    group: Group,
+    rows: NDArray[np.int64],
+    moment: int,
+    fate: str | None,
+    *,
+    filled: bool,
+) -> list[Sign]:
+    """What tells it from a buffer that has not filled yet; none where nothing does."""
+    total = int(view.device.allocations.requested_bytes[rows].sum())
+    large = _is_large(total, int(view.device.requested_curve[moment]))
+    largest = group.cohorts[0]
+    inner = largest.called and view.steps.source != PATTERN and captured(view, largest.stack, rows)
+    held = (
+        (filled, _OF_FAILURE),
+        (inner, _CAPTURED),
+        (fate == OUTLIVED, _OUTLIVED),
+        (fate == LATEST_FIRST, _LATEST_FIRST),
+        (large and fate != OLDEST_FIRST, _LARGE),
+    )
+    return [sign for holds, sign in held if holds]
+
+
+def _is_large(size_bytes: int, held_bytes: int) -> bool:
+    return size_bytes >= max(_LARGE_BYTES, _LARGE_SHARE * held_bytes)
+
+
+def steps_until_large(rhythm: Rhythm, rate: float, size_bytes: int, held_bytes: int) -> int | None:
+    """How many more steps make it large, and many enough for that to count, if it goes on; None
+    where they do not.
+    """
+    if rate <= 0:
+        return None
+    more = max(
+        _NEEDED[rhythm.kind, SIGN][1] - rhythm.steps,
+        math.ceil((_LARGE_BYTES - size_bytes) / rate),
+        1,
+    )
+    grown = round(more * rate)
+    return more if _is_large(size_bytes + grown, held_bytes + grown) else None
+
+
+def most_by_pattern(
+    view: Attribution, fate: str | None, *, graph: bool, filled: bool
+) -> tuple[Verdict, str]:
+    """The most certain verdict that steps allow which only a repeating pattern tells apart, and why
+    it is no more.
+
+    Layers, tokens, micro-batches and the steps of an environment repeat, too, and keep what their
+    one step needs.
+    """
+    if view.steps.source != PATTERN:
+        if graph and fate is None and not filled and not _optimizes(view):
+            return (
+                Verdict.LIKELY,
+                "no optimizer ran between these steps: the micro-batches of one step look the same",
+            )
+        return VERDICTS[0], ""
+    if view.device.reserved.base_bytes:
+        return Verdict.POSSIBLE, (
+            "only a repeating pattern tells the steps apart, and the recording does not reach back to the program's"
+            " beginning: they may be parts of one step (micro-batches, tokens, layers)"
+        )
+    if graph and fate is None and not filled:
+        return Verdict.LIKELY, (
+            "only a repeating pattern tells the steps apart, no optimizer: the micro-batches of one step look the same"
+        )
+    if not graph:
+        return Verdict.LIKELY if filled else Verdict.POSSIBLE, (
+            "only a repeating pattern tells the steps apart, no optimizer: the tokens of a text and the steps of an"
+            " environment look the same, and keep what they need to their end"
+        )
+    return VERDICTS[0], ""
+
+
+def _optimizes(view: Attribution) -> bool:
+    """Whether an optimizer worked in the recording."""
+    notes, strings = view.trace.annotations, view.trace.stacks.strings
+    marked = any(strings[name].startswith("Optimizer.") for name in np.unique(notes.name).tolist())
+    return marked or bool((view.phases.phase == Phase.OPTIMIZER).any())
+
+
+def inside_one_call(view: Attribution) -> bool:
+    """Whether what repeats lies inside of one module's call, so that it may be the layers of a
+    single pass.
+    """
+    if view.steps.source != PATTERN:
+        return False
+    nothing, moment = np.zeros(0, np.int64), int(view.steps.starts[-1]) - 1
+    return calls_in_common(view) > 1 and not loop_ended(view, nothing, moment)
+
+
+def verdict_of_steps(rhythm: Rhythm, kept: str) -> tuple[Verdict | None, int | None]:
+    """The verdict that so many steps allow, and how many more make it likely; None below all of
+    them.
+
+    Args:
+        kept: GRAPH, SIGN or RESULT.
+    """
+    proven, likely, possible = _NEEDED[rhythm.kind, kept]
+    steps = min(rhythm.steps, rhythm.outlived + 2)
+    if proven is not None and steps >= proven:
+        return Verdict.PROVEN, None
+    if steps >= likely:
+        return Verdict.LIKELY, None
+    return (Verdict.POSSIBLE, likely - steps) if steps >= possible else (None, None)
+
+
+def one_size_a_step(sizes: NDArray[np.int64], born: NDArray[np.int64]) -> bool:
+    """Whether no two steps left blocks of one size."""
+    pairs = np.unique(np.stack((sizes, born)), axis=1)
+    return len(np.unique(born)) >= _FEWEST_SIZES and len(np.unique(pairs[0])) == pairs.shape[1]

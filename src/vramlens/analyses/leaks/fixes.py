@@ -1,0 +1,82 @@
+"""The fix of a leak, in terms of the user's own line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.finding import Place
+    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.leaks.recorded_owners import Owner
+
+# By class: what to do at {owner}, the statement that keeps it.
+_BY_CLASS = {
+    "graph": "keep `.detach()` or `.item()` of it at {owner}: the graph behind it then goes",
+    "container": "drop what {owner} collects after each step, move it off the GPU with `.cpu()`, or bound it with"
+    " `deque(maxlen=...)`",
+    "cycle": "break the cycle at {owner}: make the reference back a `weakref.ref`, or call `gc.collect()` now and then",
+    "autograd_cycle": "at {owner}: use `torch.autograd.grad(..., create_graph=True)` instead of `.backward(...)`, or"
+    " set `p.grad = None` after use; in a Function use `ctx.save_for_backward`",
+    "hook": "keep the hook's handle and call `.remove()`, or let {owner} store `.detach().cpu()` and clear it each"
+    " step",
+    "exception": "do not keep the exception at {owner}: its traceback holds the frames; keep `str(e)`, or call"
+    " `vramlens.release(e)`",
+    "cache": "bound the cache at {owner} (`lru_cache(maxsize=...)`, `cache_clear()`), and do not key it by a module or"
+    " tensor",
+    "closure": "do not let the function at {owner} capture the tensor: pass it as an argument, or capture `.item()`",
+    "thread": "let the thread at {owner} drop its tensors: `del` them before it waits",
+    "stream": "create the stream once, outside the loop, and use it again: each new one keeps its own cache",
+    "pool": "capture fewer shapes, let graphs that never run together share one pool, and `reset()` those that are"
+    " done",
+    "pinned": "lower `prefetch_factor` or `num_workers`, or reuse one pinned buffer",
+    "context": "call `torch.cuda.set_device(rank)` before anything else touches a GPU",
+    "external": "look for process groups, handles or libraries that are made again each step: make them once",
+}
+
+
+def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0) -> str:
+    """What to do about a leak, with the bytes that it frees.
+
+    Args:
+        graph: whether an autograd graph is kept.
+        result_bytes: how large the result that a graph hangs on may be, which a detached tensor
+            keeps.
+    """
+    owner = leak.owner
+    if owner is not None and owner.fix:
+        return f"{owner.fix} {_saved(round(owner.fix_share * leak.bytes_per_step))}".rstrip()
+    if leak.kind in _BY_CLASS:
+        freed = leak.bytes_per_step - (result_bytes if leak.kind == "graph" else 0)
+        return fix_of_class(leak.kind, leak.place, max(0, freed), owner)
+    line = _line(leak.place)
+    if graph:
+        return (
+            f"find what keeps the result of {line} (a list, an attribute, a running sum, a caught exception) and let it"
+            f" keep `.detach()` or `.item()` instead: the graph behind it then goes"
+            f" {_saved(max(0, leak.bytes_per_step - result_bytes), at_least=True)}"
+        )
+    return (
+        f"drop what {line} makes once the step is over: where a list, attribute, cache or hook keeps it, clear it,"
+        f" bound it or keep `.detach().cpu()`; in a reference cycle, break it {_saved(leak.bytes_per_step)}"
+    )
+
+
+def fix_of_class(
+    kind: str, place: Place | None, bytes_per_step: int, owner: Owner | None = None
+) -> str:
+    """What to do about a leak of a class, with the bytes to expect."""
+    kept = _line(place)
+    if owner is not None:
+        kept = f"{owner.file}:{owner.line}" if owner.file else owner.name or kept
+    return f"{_BY_CLASS[kind].format(owner=kept)} {_saved(bytes_per_step)}"
+
+
+def _line(place: Place | None) -> str:
+    return f"{place.file}:{place.line}" if place is not None else "that line"
+
+
+def _saved(bytes_per_step: int, *, at_least: bool = False) -> str:
+    least = "at least " if at_least else ""
+    return f"({least}{format_size(bytes_per_step)} a step less)" if bytes_per_step else ""

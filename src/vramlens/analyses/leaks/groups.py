@@ -1,0 +1,258 @@
+"""Groups: the cohorts that are one leak. A kept loss keeps a whole graph, which many lines of
+the model asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.phases import MODULE_CALL, Phase
+from vramlens.analyses.finding import Place
+from vramlens.analyses.leaks.cohorts import Cohort
+from vramlens.trace import NO_STACK
+
+_ALIKE = 0.9
+_GRAPH_STACKS = 3
+"""So many stacks of one forward pass that each leave something behind in the same steps are a
+graph that is kept.
+"""
+
+
+@dataclass(eq=False)
+class Group:
+    """Cohorts that are one leak.
+
+    Attributes:
+        statement: the frames from the program's beginning down to the statement of its loop.
+        cohorts: the largest first.
+        hit: by step, whether the largest left something behind.
+    """
+
+    statement: tuple[int, ...]
+    cohorts: list[Cohort] = field(default_factory=list)
+
+    @property
+    def hit(self) -> NDArray[np.bool_]:
+        return self.cohorts[0].hit
+
+    @property
+    def graph(self) -> bool:
+        """Whether what it keeps are results of many modules in one pass, as a graph does, rather
+        than one result.
+        """
+        return (
+            len({one.stack for one in self.cohorts if one.forward and one.called}) >= _GRAPH_STACKS
+        )
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """All allocations, in order of birth."""
+        return np.sort(np.concatenate([one.rows for one in self.cohorts]))
+
+
+class Loop:
+    """The training loop: the innermost function that all stacks of its steps have in common.
+
+    Attributes:
+        of_library: whether that function is not the user's: a trainer calls the user's code, and
+            all of it stands under one line of theirs.
+    """
+
+    def __init__(self, view: Attribution) -> None:
+        self._stacks = view.trace.stacks
+        self._users: dict[int, NDArray[np.uint32]] = {}
+        self._by_statement: dict[tuple[int, ...], list[int]] | None = None
+        stack = view.device.allocations.stack
+        training = np.isin(view.phases.phase, (Phase.OPTIMIZER, Phase.BACKWARD)) & (
+            stack != NO_STACK
+        )
+        # Before the loop lies what builds the model; the last step goes on to the end of the
+        # program.
+        within = (view.step >= 1) & (view.step < max(2, len(view.steps) - 1)) & (stack != NO_STACK)
+        looped = training if training.any() else within
+        self._path: list[tuple[int, int]] | None = None
+        for one in np.unique(stack[looped]).tolist():
+            path = self._functions(self.user_frames(one))
+            if path:
+                self._path = (
+                    path if self._path is None else self._path[: common_length(self._path, path)]
+                )
+        self.of_library = self._runs_in_library(np.unique(stack[within]))
+
+    def _runs_in_library(self, looped: NDArray[np.uint32]) -> bool:
+        stacks = self._stacks
+        common: NDArray[np.uint32] | None = None
+        for one in looped.tolist():
+            frames = stacks.frames[stacks.starts[one] : stacks.starts[one + 1]][::-1]
+            if not stacks.user_frames[frames].any():
+                continue
+            common = (
+                frames
+                if common is None
+                else common[: common_length(self._functions(common), self._functions(frames))]
+            )
+        return common is not None and len(common) > 0 and not bool(stacks.user_frames[common[-1]])
+
+    @property
+    def depth(self) -> int:
+        """How many user frames lead to the loop, its own function included."""
+        return len(self._path or ())
+
+    def user_frames(self, stack: int) -> NDArray[np.uint32]:
+        """The user's frames of a stack, outermost first."""
+        if stack not in self._users:
+            frames = self._stacks.frames[
+                self._stacks.starts[stack] : self._stacks.starts[stack + 1]
+            ]
+            self._users[stack] = frames[self._stacks.user_frames[frames]][::-1]
+        return self._users[stack]
+
+    def _functions(self, frames: NDArray[np.uint32]) -> list[tuple[int, int]]:
+        stacks = self._stacks
+        return list(
+            zip(
+                stacks.frame_file[frames].tolist(),
+                stacks.frame_function[frames].tolist(),
+                strict=True,
+            )
+        )
+
+    def statement(self, cohort: Cohort) -> tuple[int, ...]:
+        """The frames down to the loop's statement; for what has no stack, its line."""
+        return self._statement_of(cohort.stack) or (-1, cohort.frame)
+
+    def _statement_of(self, stack: int) -> tuple[int, ...]:
+        if stack == NO_STACK:
+            return ()
+        frames = self.user_frames(stack)
+        return tuple(
+            frames[: max(1, common_length(self._path or [], self._functions(frames)))].tolist()
+        )
+
+    def stacks_beside(self, cohorts: Sequence[Cohort]) -> list[int]:
+        """The stacks of modules' calls that come from the same statements as those of some
+        cohorts.
+        """
+        if self._by_statement is None:
+            self._by_statement = {}
+            for stack in np.flatnonzero(
+                self._stacks.any_frame(self._stacks.mark_frames(MODULE_CALL))
+            ).tolist():
+                self._by_statement.setdefault(self._statement_of(stack), []).append(stack)
+        statements = {self.statement(one) for one in cohorts}
+        return [stack for one in statements for stack in self._by_statement.get(one, ())]
+
+
+def common_length(a: Sequence[object], b: Sequence[object]) -> int:
+    """How many elements two sequences begin with alike."""
+    length = 0
+    for left, right in zip(a, b, strict=False):
+        if left != right:
+            break
+        length += 1
+    return length
+
+
+def grouped(loop: Loop, cohorts: Sequence[Cohort]) -> list[Group]:
+    """One group a leak: what one statement of the loop keeps in the same steps; and all parts of
+    one graph.
+    """
+    groups: dict[tuple[int, ...], list[Group]] = {}
+    for cohort in cohorts:
+        statement = loop.statement(cohort)
+        known = groups.setdefault(statement, [])
+        mine = next((one for one in known if _joins(one, cohort)), None)
+        if mine is None:
+            mine = Group(statement)
+            known.append(mine)
+        mine.cohorts.append(cohort)
+    found = [group for known in groups.values() for group in known]
+    return _joined([part for group in found for part in _parts(loop, group)])
+
+
+def _parts(loop: Loop, group: Group) -> list[Group]:
+    """A group by the user's lines, where nothing says that those belong together: no graph, no
+    statement of a loop.
+    """
+    if group.graph or not (loop.of_library or not all(one.forward for one in group.cohorts)):
+        return [group]
+    lines: dict[int, Group] = {}
+    for cohort in group.cohorts:
+        frames = loop.user_frames(cohort.stack).tolist() if cohort.stack != NO_STACK else []
+        line = frames[-1] if frames else -2 - cohort.frame
+        lines.setdefault(line, Group(group.statement)).cohorts.append(cohort)
+    return list(lines.values())
+
+
+def _joins(group: Group, cohort: Cohort) -> bool:
+    """Whether a cohort comes in steps in which the group's largest comes too, and as often, or
+    as part of its pass.
+    """
+    both = int((group.hit & cohort.hit).sum())
+    if both < _ALIKE * int(cohort.hit.sum()):
+        return False
+    return both >= _ALIKE * int(group.hit.sum()) or (cohort.forward and group.cohorts[0].forward)
+
+
+def _joined(groups: list[Group]) -> list[Group]:
+    """Groups of several statements that are one graph: kept in the same steps, one of them a
+    whole pass.
+    """
+    found: list[Group] = []
+    graphs: list[Group] = []
+    for group in sorted(groups, key=lambda one: (not one.graph, -len(one.cohorts))):
+        for other in graphs:
+            hits = group.hit, other.hit
+            alike = int((hits[0] & hits[1]).sum()) >= _ALIKE * int((hits[0] | hits[1]).sum())
+            near = other.statement[:-1] == group.statement[:-1] or group.statement[0] < 0
+            if alike and near and (group.cohorts[0].forward or group.statement[0] < 0):
+                other.cohorts += group.cohorts
+                break
+        else:
+            found.append(group)
+            if group.graph:
+                graphs.append(group)
+    return found
+
+
+def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place | None:
+    """The innermost user line that all cohorts have in common.
+
+    Where several statements of the loop's own function keep them, it is the one with most bytes:
+    what the loop was called from says nothing.
+    """
+    sizes = view.device.allocations.requested_bytes
+    paths = [
+        (loop.user_frames(one.stack).tolist(), int(sizes[one.rows].sum()))
+        for one in cohorts
+        if one.stack != NO_STACK
+    ]
+    paths = [(path, size) for path, size in paths if path]
+    if not paths:
+        frame = next((one.frame for one in cohorts if one.frame >= 0), -1)
+        return view.place(frame)
+    stacks = view.trace.stacks
+    shared = paths[0][0]
+    for path, _ in paths[1:]:
+        shared = shared[: common_length(shared, path)]
+    depth = len(shared)
+    bytes_of: dict[int, int] = {}
+    functions = set()
+    for path, size in paths:
+        if len(path) > depth:
+            functions.add(
+                (int(stacks.frame_file[path[depth]]), int(stacks.frame_function[path[depth]]))
+            )
+            bytes_of[path[depth]] = bytes_of.get(path[depth], 0) + size
+        else:
+            functions.add((-1, -1))
+    if depth < loop.depth and len(functions) == 1 and bytes_of:
+        return view.place(max(bytes_of, key=lambda frame: bytes_of[frame]))
+    return (
+        view.place(shared[-1]) if shared else view.place(max(paths, key=lambda one: one[1])[0][-1])
+    )

@@ -1,0 +1,94 @@
+"""Memory that no tensor holds and PyTorch's allocator does not know: libraries, contexts, other
+processes.
+"""
+
+from __future__ import annotations
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.leaks.fixes import fix_of_class
+from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.sampled_growth import outside_growth
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import Trace
+from vramlens.units import MIB, format_size
+
+_LEAST_CONTEXT = 100 * MIB
+"""A CUDA context takes 300 to 800 MB; what a driver notes for a process without one takes a few."""
+
+
+def external_leak(view: Attribution) -> list[Leak]:
+    """What grew outside PyTorch's allocator, as samples of the whole run show it; and contexts
+    that nothing uses.
+    """
+    found = stray_contexts(view.trace, view.device.device)
+    growth = outside_growth(view)
+    if growth is None:
+        return found
+    each = round(growth.per_unit_bytes)
+    by_step = growth.unit == "step"
+    return [
+        *found,
+        Leak(
+            verdict=Verdict.POSSIBLE,
+            kind="external",
+            place=None,
+            bytes_per_step=each if by_step else 0,
+            bytes=growth.bytes,
+            steps=growth.last - growth.first if by_step else 0,
+            owner=None,
+            fix=fix_of_class("external", None, each if by_step else 0),
+            device=view.device.device,
+            reason="another process on this GPU would look the same: `nvidia-smi` tells",
+            evidence=(
+                f"what is neither free on the device nor reserved by PyTorch rose by {format_size(each)} a"
+                f" {growth.unit}, in {growth.unit}s {growth.first:,} to {growth.last:,} of the samples",
+            ),
+        ),
+    ]
+
+
+def stray_contexts(trace: Trace, device: int) -> list[Leak]:
+    """Memory of this process on devices on which PyTorch asked for nothing, as the recording
+    measured it at its end.
+
+    Args:
+        device: the one that is looked at: it must be in use, and the others are said beside it.
+    """
+    if trace.ledgers is None or trace.main_device != device:
+        return []
+    found = []
+    for index, ledger in sorted(trace.ledgers.end.items()):
+        parts = {part.kind: part for part in ledger.parts}
+        mine = parts.get("this_process_other")
+        held = sum(
+            parts[kind].bytes for kind in ("pytorch_allocated", "pytorch_cached") if kind in parts
+        )
+        used = index in trace.devices and len(trace.devices[index].events) > 0
+        if (
+            index == device
+            or used
+            or held
+            or mine is None
+            or mine.confidence != "exact"
+            or mine.bytes < _LEAST_CONTEXT
+        ):
+            continue
+        found.append(
+            Leak(
+                verdict=Verdict.POSSIBLE,
+                kind="context",
+                place=None,
+                bytes_per_step=0,
+                bytes=mine.bytes,
+                steps=0,
+                owner=None,
+                fix=fix_of_class("context", None, 0),
+                device=index,
+                reason="it does not grow, and may be meant",
+                evidence=(
+                    f"device {index} holds {format_size(mine.bytes)} of this process and nothing of PyTorch's:"
+                    " a context, made by a call that named that device, or none",
+                ),
+            )
+        )
+    return found

@@ -1,0 +1,236 @@
+"""Memory that grows although nothing is kept: streams and pools made again and again, blocks that
+wait, the cache.
+
+None of it is a tensor that leaks: the memory is free, but only for the stream or pool that it was
+    cut for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.leaks.certainty import PATTERN, RESULT, SIGN, verdict_of_steps
+from vramlens.analyses.leaks.cohorts import moment_of
+from vramlens.analyses.leaks.fixes import fix_of_class
+from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.rate import rate_of
+from vramlens.analyses.leaks.rhythm import rhythm_of
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_TEXT
+from vramlens.units import MIB, counted, format_size
+
+_LEAST_BYTES = 16 * MIB
+_LEAST_SHARE = 0.05
+# c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits; so no end is predicted from it.
+_IN_TURN = "PyTorch hands out 32 streams of each priority in turn: that bounds it"
+
+
+def reserved_growth(
+    view: Attribution, leaks: tuple[Leak, ...], event: int | None = None
+) -> list[Leak]:
+    """Streams and pools of which each step leaves new ones behind; and a cache that grew without
+    any of them.
+
+    Args:
+        leaks: what tensors leave behind: a cache that grows with them says nothing new.
+        event: judge right after this event; by default when the last step begins.
+    """
+    steps, device = view.steps, view.device
+    if not len(steps):
+        return []
+    moment, last = moment_of(view, event)
+    if last < 1:
+        return []
+    segments = device.segments
+    alive = segments.alive_after(moment)
+    pools = segments.pool[alive]
+    private = np.zeros(len(alive), np.bool_)
+    known = pools != NO_TEXT
+    private[known] = (view.trace.pools[pools[known]] != 0).any(axis=1)
+    found = _made_again(
+        view, alive[private], pools[private].astype(np.uint64), last, moment, "pool"
+    )
+    found += _made_again(
+        view, alive[~private], segments.stream[alive[~private]], last, moment, "stream"
+    )
+    found += _waiting(view, last, moment)
+    if not found and not any(leak.sure for leak in leaks):
+        found += _cache(view, last, moment)
+    return found
+
+
+def _made_again(
+    view: Attribution,
+    segments: NDArray[np.int64],
+    owner: NDArray[np.uint64],
+    last: int,
+    moment: int,
+    kind: str,
+) -> list[Leak]:
+    """What new streams or pools of many steps hold, and none of their later requests uses."""
+    table, allocations, steps = view.device.segments, view.device.allocations, view.steps
+    if not len(segments):
+        return []
+    names, which = np.unique(owner, return_inverse=True)
+    which = which.reshape(-1)
+    size = np.bincount(which, weights=table.size_bytes[segments]).astype(np.int64)
+    first = np.full(len(names), len(view.device.events), np.int64)
+    np.minimum.at(first, which, table.born[segments])
+    born = steps.of(first)
+    # A stream that later steps use again keeps what it needs.
+    rows = np.flatnonzero((allocations.born >= 0) & (allocations.born <= moment))
+    holder = (allocations.stream[rows] if kind == "stream" else allocations.pool[rows]).astype(
+        np.uint64
+    )
+    place = np.minimum(np.searchsorted(names, holder), len(names) - 1)
+    mine = names[place] == holder
+    used = np.full(len(names), -1, np.int64)
+    np.maximum.at(used, place[mine], view.step[rows[mine]])
+    idle = (born >= 0) & (born < last) & (used <= born)
+    held = np.bincount(born[idle], weights=size[idle], minlength=last).astype(np.int64)[:last]
+    count = np.bincount(born[idle], minlength=last)[:last]
+    rhythm = rhythm_of(count, 0)
+    total = int(size[idle].sum())
+    if isinstance(rhythm, str) or total < _LEAST_BYTES:
+        return []
+    verdict, needs = verdict_of_steps(rhythm, SIGN if kind == "stream" else RESULT)
+    if verdict is None:
+        return []
+    reason = ""
+    if kind == "pool":
+        reason = "one pool a captured shape is bounded by the shapes"
+    elif view.steps.source == PATTERN and view.device.reserved.base_bytes:
+        reason = (
+            "only a repeating pattern tells the steps apart, and the recording lacks the beginning"
+        )
+    if reason:
+        verdict, needs = Verdict.POSSIBLE, None
+    rate = rate_of(held[rhythm.first :])
+    asked = rows[mine & idle[place]]
+    frames = view.phases.frame[asked]
+    frames = frames[frames >= 0]
+    where = view.place(int(np.bincount(frames).argmax())) if len(frames) else None
+    what = "stream" if kind == "stream" else "private pool"
+    return [
+        Leak(
+            verdict=verdict,
+            kind=kind,
+            place=where,
+            bytes_per_step=round(rate.bytes),
+            bytes=total,
+            steps=rhythm.steps,
+            owner=None,
+            fix=fix_of_class(kind, where, round(rate.bytes)),
+            low=round(rate.low),
+            high=round(rate.high),
+            taken_per_step=0 if kind == "stream" else round(rate.bytes),
+            device=view.device.device,
+            evidence=(
+                f"{counted(int(idle.sum()), what)} made in {counted(rhythm.steps, 'step')}, none used in a later one",
+                "reserved memory: no tensor holds it, and only that stream or pool can use it again",
+                *((_IN_TURN,) if kind == "stream" else ()),
+            ),
+            reason=reason,
+            needs_steps=needs if verdict == Verdict.POSSIBLE else None,
+        )
+    ]
+
+
+def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:
+    """What the program gave up and the allocator cannot have back: another stream, which has not
+    got that far, uses it.
+
+    ``record_stream`` makes a block wait for an event of that stream (CUDACachingAllocator.cpp:
+    insert_events); all that is given up later waits behind it (process_events stops at the first
+    event that is not over).
+    """
+    allocations, steps, device = view.device.allocations, view.steps, view.device
+    given_up = allocations.free_requested
+    step = steps.of(given_up)
+    rows = np.flatnonzero(
+        (given_up <= moment) & (allocations.died > moment) & (step >= 0) & (step < last)
+    )
+    total = int(allocations.requested_bytes[rows].sum())
+    if total < _LEAST_BYTES:
+        return []
+    came_back = np.flatnonzero((allocations.died <= moment) & (allocations.born >= 0))
+    longest = int((steps.of(allocations.died[came_back]) - step[came_back]).max(initial=0))
+    rhythm = rhythm_of(np.bincount(step[rows], minlength=last), longest)
+    verdict, needs = verdict_of_steps(rhythm, SIGN) if not isinstance(rhythm, str) else (None, None)
+    if isinstance(rhythm, str) or verdict is None:
+        return []
+    held = np.bincount(
+        step[rows], weights=allocations.requested_bytes[rows], minlength=last
+    ).astype(np.int64)
+    rate = rate_of(held[rhythm.first :])
+    frames = view.phases.frame[rows]
+    frames, sizes = frames[frames >= 0], allocations.requested_bytes[rows][frames >= 0]
+    where = view.place(int(np.bincount(frames, weights=sizes).argmax())) if len(frames) else None
+    line = f" at {where.file}:{where.line}" if where is not None else ""
+    return [
+        Leak(
+            verdict=verdict,
+            kind="stream",
+            place=where,
+            bytes_per_step=round(rate.bytes),
+            bytes=total,
+            steps=rhythm.steps,
+            owner=None,
+            fix=f"let the stream that made it wait for the one that uses it (`wait_stream`) before it is dropped{line},"
+            " instead of `record_stream`; or let the other stream keep up: it is steps behind"
+            f" ({format_size(round(rate.bytes))} a step less)",
+            low=round(rate.low),
+            high=round(rate.high),
+            taken_per_step=round(rate.bytes),
+            allocations_per_step=len(rows) / max(rhythm.steps, 1),
+            device=device.device,
+            evidence=(
+                f"{counted(len(rows), 'block')} given up in {counted(rhythm.steps, 'step')} wait for another stream",
+                f"what came back did so after {counted(longest, 'step')} at most",
+            ),
+            needs_steps=needs if verdict == Verdict.POSSIBLE else None,
+        )
+    ]
+
+
+def _cache(view: Attribution, last: int, moment: int) -> list[Leak]:
+    """What PyTorch's cache grew by since the first step, while what was kept between steps did
+    not.
+    """
+    device, steps = view.device, view.steps
+    if last < 3:
+        return []
+    starts = np.append(steps.starts[1 : last + 1], moment)
+    reserved, kept = device.reserved_curve[starts], device.requested_curve[starts]
+    grown = int(reserved[-1] - reserved[0])
+    if (
+        grown < max(_LEAST_BYTES, _LEAST_SHARE * int(reserved[0]))
+        or int(kept[-1] - kept[0]) > grown / 4
+    ):
+        return []
+    peaks = np.maximum.reduceat(
+        device.requested_curve[: int(steps.starts[last])], steps.starts[:last]
+    )
+    rise = int(peaks.max() - np.median(peaks))
+    why = "what steps keep did not grow; reserved memory is PyTorch's cache, and is used again"
+    if rise > grown / 4:
+        why = (
+            f"nothing more is kept between steps: step {int(peaks.argmax())} needed {format_size(rise)} more than the"
+            " usual one (a larger batch or a longer sequence), and PyTorch's cache keeps the size of the largest"
+        )
+    return [
+        Leak(
+            verdict=Verdict.NOT_A_PROBLEM,
+            kind=None,
+            place=None,
+            bytes_per_step=0,
+            bytes=grown,
+            steps=last,
+            owner=None,
+            fix=None,
+            device=device.device,
+            reason=why,
+        )
+    ]

@@ -1,0 +1,1 @@
+"""Profile: what a trace of PyTorch's profiler says of time and memory."""

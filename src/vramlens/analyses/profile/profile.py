@@ -1,0 +1,150 @@
+"""A profile explained: what a profiler trace says of time and memory, ready to be reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.profile.memory_events import MemoryReport, memory_of
+from vramlens.analyses.profile.nesting import nest
+from vramlens.analyses.profile.operators import (
+    KernelRow,
+    OperatorRow,
+    join_device_work,
+    kernel_rows,
+    operator_rows,
+)
+from vramlens.analyses.profile.overview import (
+    DeviceUse,
+    ProfilerStep,
+    device_numbers,
+    device_use,
+    steps_of_profile,
+    wall_of,
+)
+from vramlens.analyses.profile.user_lines import Lines
+from vramlens.errors import InputError, UsageError
+from vramlens.trace.profile import CPU_KINDS, NONE, ProfilerTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One answer about a profiler trace. Times are nanoseconds from ``wall_start_ns``'s own zero,
+    the first event.
+
+    Attributes:
+        source: the file's name as given.
+        spans, memory_events: how many were read.
+        missing: what the file lacks.
+        with_stack: whether it holds Python functions, so that lines can be named.
+        gpus: the names of the GPUs that the trace describes, by number.
+        wall_start_ns, wall_end_ns: the first and last moment at which something ran.
+        steps: the profiler's.
+        devices: how busy each device was; empty where nothing ran on one.
+        device: the number of the device that ``kernels`` is about; None.
+        operators: by name, the most self CPU time first.
+        kernels: by name, the most time first.
+        memories: of each device that the trace tells of, the fullest GPU first, the CPU's last.
+        findings: the most useful first.
+    """
+
+    source: str
+    spans: int
+    memory_events: int
+    missing: tuple[str, ...]
+    with_stack: bool
+    gpus: tuple[str, ...]
+    wall_start_ns: int
+    wall_end_ns: int
+    steps: tuple[ProfilerStep, ...]
+    devices: tuple[DeviceUse, ...]
+    device: int | None
+    operators: tuple[OperatorRow, ...]
+    kernels: tuple[KernelRow, ...]
+    memories: tuple[MemoryReport, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def wall_ns(self) -> int:
+        return self.wall_end_ns - self.wall_start_ns
+
+    @property
+    def use(self) -> DeviceUse | None:
+        """How busy ``device`` was."""
+        return next((use for use in self.devices if use.device == self.device), None)
+
+    @property
+    def memory(self) -> MemoryReport | None:
+        """The memory that the answer is about: the first of ``memories``."""
+        return self.memories[0] if self.memories else None
+
+
+def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
+    """Explains a profiler trace.
+
+    Args:
+        device: the GPU whose kernels and memory come first; by default the busiest, and the
+            fullest.
+
+    Raises:
+        UsageError: the trace has no such device.
+        InputError: nothing in it took any time.
+    """
+    from vramlens.analyses.profile.profile_findings import profile_findings
+
+    cpu = nest(trace, CPU_KINDS)
+    lines = Lines(trace, cpu)
+    work = join_device_work(trace, cpu)
+    wall, steps = wall_of(trace), steps_of_profile(trace)
+    if wall[1] <= wall[0]:
+        raise InputError(f"{trace.source}: nothing in this profiler trace took any time")
+    devices = tuple(
+        device_use(trace, cpu, lines, work, number, wall) for number in device_numbers(trace)
+    )
+    indices = {
+        index: report
+        for index in range(len(trace.memory_devices))
+        if (report := memory_of(trace, cpu, lines, steps, index)) is not None
+    }
+    gpu_indices = {
+        trace.memory_devices[index].index for index in indices if not indices[index].is_cpu
+    }
+    known = sorted({use.device for use in devices} | gpu_indices)
+    if device is not None and device not in known:
+        names = ", ".join(map(str, known)) if known else "none"
+        raise UsageError(f"{trace.source}: has no device {device}; its GPUs: {names}")
+
+    def first(index: int) -> tuple[bool, bool, int]:
+        """What sorts the memory that the answer is about before the others."""
+        of = trace.memory_devices[index]
+        return of.is_cpu, device is not None and of.index != device, -indices[index].allocated_bytes
+
+    order = sorted(indices, key=first)
+    busiest = max(devices, key=lambda use: (use.device == device, use.busy_ns), default=None)
+    profile = Profile(
+        source=trace.source,
+        spans=len(trace.spans),
+        memory_events=len(trace.memory),
+        missing=trace.missing,
+        with_stack=lines.known,
+        gpus=_gpus(trace),
+        wall_start_ns=wall[0],
+        wall_end_ns=wall[1],
+        steps=steps,
+        devices=devices,
+        device=None if busiest is None else busiest.device,
+        operators=operator_rows(trace, cpu, work, order[0] if order else NONE),
+        kernels=() if busiest is None else kernel_rows(trace, busiest.device),
+        memories=tuple(indices[index] for index in order),
+        findings=(),
+    )
+    return profile_findings(profile)
+
+
+def _gpus(trace: ProfilerTrace) -> tuple[str, ...]:
+    devices = trace.facts.get("deviceProperties")
+    if not isinstance(devices, list):
+        return ()
+    return tuple(
+        str(device.get("name", ""))[:100] for device in devices[:64] if isinstance(device, dict)
+    )

@@ -1,0 +1,1 @@
+"""Doctor: what on this machine helps or hinders memory debugging."""

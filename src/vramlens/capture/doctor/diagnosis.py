@@ -1,0 +1,150 @@
+"""What on this machine helps or hinders memory debugging: one row a check, and a verdict.
+
+No check raises, and none makes a GPU context in this process: PyTorch is asked in a child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from vramlens.capture.doctor import gpu_checks as doctor_gpu
+from vramlens.capture.doctor import host_checks as doctor_host
+from vramlens.capture.doctor.checks import STATES, Check
+from vramlens.capture.doctor.gpu_checks import Seen
+from vramlens.capture.doctor.switches import SWITCHES
+from vramlens.capture.doctor.torch_checks import Answer, ask_torch
+from vramlens.capture.memory.driver import driver
+from vramlens.capture.process_group import DistributedState, distributed_state
+from vramlens.units import counted
+
+Probe = Callable[[], Check | None]
+
+_BLOCKING = {
+    "torch": "PyTorch cannot be imported",
+    "settings": "PyTorch refuses the allocator's settings",
+    "driver": "the driver is too old for this PyTorch",
+    "gpu": "PyTorch cannot use the GPU",
+    "allocator": "PyTorch's own allocator is not in use",
+    "snapshot": "this PyTorch keeps no history",
+    "trial": "a small recording on the GPU failed",
+}
+"""Without these nothing can be recorded, and how the verdict puts it; in the order in which a
+reason is looked for.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the doctor found.
+
+    Attributes:
+        verdict: the answer in one sentence.
+        ready: whether recordings can be made here; None where PyTorch could not be asked.
+        checks: the rows, in a fixed order; what does not apply here is left out.
+        distributed: this process's place in a job.
+    """
+
+    verdict: str
+    ready: bool | None
+    checks: tuple[Check, ...]
+    distributed: DistributedState
+
+    def worst_first(self) -> tuple[Check, ...]:
+        """The rows, problems before notes before the rest."""
+        return tuple(sorted(self.checks, key=lambda check: STATES.index(check.state)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it with the switches and their present values, ready for JSON."""
+        return {
+            "verdict": self.verdict,
+            "ready": self.ready,
+            "checks": [asdict(check) for check in self.checks],
+            "switches": [switch.to_dict() for switch in SWITCHES],
+            "distributed": self.distributed.to_dict(),
+        }
+
+
+def diagnose(*, gpu: bool = False, further: Sequence[tuple[str, Probe]] = ()) -> Diagnosis:
+    """Looks at everything; takes the seconds that importing torch takes. Never raises.
+
+    Args:
+        gpu: also make a small recording on the GPU, in a child process with a time limit.
+        further: more checks, by name.
+    """
+    seen = _look(gpu)
+    state = distributed_state()
+    checks = [_guarded(name, probe) for name, probe in (*_probes(seen, state, gpu), *further)]
+    rows = tuple(check for check in checks if check is not None)
+    verdict, ready = _verdict(seen, rows)
+    return Diagnosis(verdict, ready, rows, state)
+
+
+def _look(gpu: bool) -> Seen:
+    try:
+        answer = ask_torch(gpu=gpu)
+    except Exception as error:
+        answer = Answer(failure=f"asking it failed ({_words(error)})")
+    try:
+        nvml, reason = driver()
+        gpus = nvml.gpus() if nvml is not None else ()
+    except Exception as error:
+        nvml, reason, gpus = None, f"The NVIDIA driver cannot be asked ({_words(error)}).", ()
+    return Seen(answer, nvml, reason, gpus)
+
+
+def _probes(seen: Seen, state: DistributedState, gpu: bool) -> list[tuple[str, Probe]]:
+    of_gpu = [
+        "torch",
+        "gpu",
+        "driver",
+        "allocator",
+        "settings",
+        "snapshot",
+        *(["trial"] if gpu else []),
+    ]
+    of_gpu += ["profiler", "nvml", "nccl", "visible_devices", "switches"]
+    # Looked up when they run, so that a broken one is one row.
+    return [
+        ("python", lambda: doctor_host.python()),
+        *((name.replace("_", " "), partial(_of_gpu, name, seen)) for name in of_gpu),
+        ("psutil", lambda: doctor_host.psutil()),
+        ("host memory", lambda: doctor_host.memory()),
+        ("shared memory", lambda: doctor_host.shared_memory()),
+        ("locked memory", lambda: doctor_host.locked_memory(state)),
+        ("disk", lambda: doctor_host.disk()),
+        ("process group", lambda: doctor_host.process_group(state)),
+    ]
+
+
+def _of_gpu(name: str, seen: Seen) -> Check | None:
+    found: Check | None = getattr(doctor_gpu, name)(seen)
+    return found
+
+
+def _guarded(name: str, probe: Probe) -> Check | None:
+    try:
+        return probe()
+    except Exception as error:
+        return Check(name, "unknown", f"This could not be looked at ({_words(error)}).")
+
+
+def _verdict(seen: Seen, checks: Sequence[Check]) -> tuple[str, bool | None]:
+    by_name = {check.name: check for check in checks}
+    if seen.answer.missing:
+        return "No PyTorch here: recordings can be read, not made.", False
+    for name, words in _BLOCKING.items():
+        if name in by_name and by_name[name].state == "problem":
+            return f"Not ready to record: {words}.", False
+    if seen.answer.facts is None:
+        return "Whether recordings can be made here is not known: PyTorch could not be asked.", None
+    if not seen.visible:
+        return "No GPU here: recordings can be read, not made.", False
+    about = ", ".join(filter(None, (seen.names, f"torch {seen.fact('version')}")))
+    return f"Ready to record on {counted(seen.visible, 'GPU')} ({about}).", True
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(".: ")

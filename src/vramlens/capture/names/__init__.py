@@ -1,0 +1,1 @@
+"""Names: which tensor and which module each block of memory belongs to."""

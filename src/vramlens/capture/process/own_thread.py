@@ -1,0 +1,102 @@
+"""Threads of vramlens's own in the user's program, which the program neither sees nor waits for.
+
+Programs join all that ``threading.enumerate`` gives, or wait until ``threading.active_count`` is 1:
+a daemon of ours there would keep them for ever. And where gevent or eventlet have put greenlets in
+the place of threads, one that waits in C would stop the whole program. So these threads are the
+system's, and ``threading`` hears nothing of them.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+
+def _unpatched(name: str) -> Any:
+    """A function of ``_thread`` as Python brings it, also where gevent has replaced it before we
+    came.
+    """
+    function = getattr(_thread, name)
+    if type(function) is not types.BuiltinFunctionType:
+        monkey: Any = sys.modules.get("gevent.monkey")
+        with suppress(Exception):
+            function = monkey.get_original("_thread", name)
+    return function
+
+
+_start_new_thread = _unpatched("start_new_thread")
+allocate_lock: Callable[[], Any] = _unpatched("allocate_lock")
+"""A lock between threads of the system."""
+_get_ident = _unpatched("get_ident")
+
+
+class OwnThread:
+    """A thread that ends with the process at the latest."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        """Prepares.
+
+        Args:
+            work: what the thread does; an error in it ends the thread, and nothing else.
+        """
+        self._work = work
+        self._is_running = allocate_lock()
+        self._ident = 0
+
+    def start(self) -> None:
+        """Starts it.
+
+        Raises:
+            RuntimeError: there can be no new thread: too many, or the interpreter is shutting down.
+        """
+        self._is_running.acquire()
+        try:
+            self._ident = _start_new_thread(self._run, ())
+        except BaseException:
+            self._is_running.release()
+            raise
+
+    def join(self, seconds: float = -1) -> bool:
+        """Waits for its end, by default without a bound. Whether it has ended."""
+        ended: bool = self._is_running.acquire(timeout=seconds)
+        if ended:
+            self._is_running.release()
+        return ended
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the one that asks."""
+        return bool(self._ident == _get_ident())
+
+    def _run(self) -> None:
+        try:
+            with suppress(Exception):
+                self._work()
+        finally:
+            self._is_running.release()
+
+
+class OwnEvent:
+    """Something that happens once, to wait for: ``threading.Event`` without what gevent replaces
+    in it.
+    """
+
+    def __init__(self) -> None:
+        self._has_not_come = allocate_lock()
+        self._has_not_come.acquire()
+        self.is_set = False
+
+    def set(self) -> None:
+        """Has it happen; again changes nothing. For one thread."""
+        if not self.is_set:
+            self.is_set = True
+            self._has_not_come.release()
+
+    def wait(self, seconds: float) -> None:
+        """Waits for it, for so long at most."""
+        if self._has_not_come.acquire(timeout=seconds):
+            self._has_not_come.release()

@@ -1,0 +1,287 @@
+"""Objects asked for what they hold, those alone whose answer is known to be harmless.
+
+``gc.get_referents`` runs the type's ``tp_traverse``, made for the collector, which looks at what it
+is given and holds
+nothing. Whoever holds it can break it: the traverse function of the module ``_asyncio`` in Python
+3.12 hands out the iterators of its free list, which nobody owns (Modules/_asynciomodule.c,
+``module_traverse``: "Visit freelist"). When our list of them goes away each is put into the free
+list again; the list becomes a ring, the next sweep never ends, and the program's asyncio may get
+one iterator twice. So:
+
+- a module is never asked: what it holds is in its namespace;
+- an object is asked where the function that answers is Python's own or PyTorch's: it lies in
+Python's binary, in one
+  of the standard library's extension modules, or in one of PyTorch's libraries. No other of
+  Python's types hands out
+  what nobody owns: tests/capture/process/test_referents.py asks every object of every module of the
+      standard library;
+- of every other C type only what Python shows is read: the namespace, the slots, the elements of a
+built-in container.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import sysconfig
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import compress
+from operator import not_
+from time import thread_time
+from typing import Any
+
+_CHUNK = 512
+_FROZEN_SECONDS = 1.5
+_MOST_FROZEN = 8_000_000  # objects: with their ids, 1 GB
+_MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
+_TRAVERSE = 71  # Py_tp_traverse in CPython's Include/typeslots.h, part of the stable ABI
+_MRO: Any = type.__dict__["__mro__"]
+_DICT: Any = type.__dict__["__dict__"]
+_BASE: Any = type.__dict__["__base__"]
+_MODULE_NAMESPACE: Any = _DICT.__get__(types.ModuleType)["__dict__"]
+_DESCRIPTORS: tuple[type, ...] = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_SEQUENCES: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
+_CONTAINER_IDS = frozenset(map(id, (*_SEQUENCES, dict)))
+
+
+class _Symbol(ctypes.Structure):
+    """``Dl_info`` of dladdr(3)."""
+
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+class Referents:
+    """What objects hold, for one sweep over the heap.
+
+    Attributes:
+        asked: ids of types whose instances are asked.
+    """
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+        self._others: set[int] = set()
+        self._types: list[type] = []  # kept, for their ids are the keys
+        self._get_slot = _slot_getter()
+        getter = ctypes.cast(ctypes.pythonapi.PyType_GetSlot, ctypes.c_void_p).value or 0
+        self._python, self._extensions, self._torch = (
+            _file_of(getter),
+            _extension_folders(),
+            _torch_folder(),
+        )
+
+    def of(self, values: Iterable[Any]) -> list[Any]:
+        """All that these objects hold, together, in their order as far as they are asked."""
+        values = values if type(values) is list else list(values)
+        kinds = list(map(type, values))
+        ids = list(map(id, kinds))
+        if not self.asked.issuperset(ids):
+            for kind in kinds:
+                if id(kind) not in self.asked and id(kind) not in self._others:
+                    self._judge(kind)
+        if self._others.isdisjoint(ids):
+            return gc.get_referents(*values)
+        is_other = list(map(self._others.__contains__, ids))
+        referents = gc.get_referents(*compress(values, map(not_, is_other)))
+        for value in compress(values, is_other):
+            referents += shown_by(value)
+        return referents
+
+    def of_one(self, value: Any) -> list[Any]:
+        """What one object holds."""
+        kind = type(value)
+        if id(kind) not in self.asked and id(kind) not in self._others:
+            self._judge(kind)
+        return gc.get_referents(value) if id(kind) in self.asked else shown_by(value)
+
+    def _judge(self, kind: type) -> None:
+        self._types.append(kind)
+        is_harmless = not _is_below(kind, types.ModuleType) and self._is_ours_to_ask(kind)
+        (self.asked if is_harmless else self._others).add(id(kind))
+
+    def _is_ours_to_ask(self, kind: type) -> bool:
+        """Whether all functions that would answer for an instance are Python's or PyTorch's."""
+        base: type | None = kind
+        while base is not None:
+            if not self._is_owned(base):
+                return False
+            base = _BASE.__get__(base)
+        return True
+
+    def _is_owned(self, kind: type) -> bool:
+        function = self._get_slot(kind)
+        if not function:
+            return True
+        file = _file_of(function)
+        if not file:
+            return any(
+                name == "torch" or name in sys.stdlib_module_names for name in _module_names(kind)
+            )
+        path = os.path.realpath(file)
+        return (
+            file == self._python
+            or os.path.dirname(path) in self._extensions
+            or path.startswith(self._torch)
+        )
+
+
+def shown_by(value: Any) -> list[Any]:
+    """What an object holds as far as Python shows it: its namespace, its slots, its elements. No
+    code of its runs.
+    """
+    shown: list[Any] = [type(value)]
+    if _is_below(type(value), types.ModuleType):
+        with suppress(Exception):
+            return [_MODULE_NAMESPACE.__get__(value)]
+    if _is_below(type(value), type):
+        shown += dict(_DICT.__get__(value)).values()
+    for kind in _MRO.__get__(type(value)):
+        for name, member in list(_DICT.__get__(kind).items()):
+            is_namespace = name == "__dict__" and type(member) in _DESCRIPTORS
+            if is_namespace or (
+                type(member) is types.MemberDescriptorType and not str(name).startswith("__")
+            ):
+                with suppress(Exception):
+                    shown.append(member.__get__(value))
+    for container in _SEQUENCES:
+        if _is_below(type(value), container):
+            shown += container.__iter__(value)
+    if _is_below(type(value), dict):
+        shown += [*dict.keys(value), *dict.values(value)]
+    return shown
+
+
+def lengths_of(values: list[Any]) -> int:
+    """How many things the built-in containers among some objects hold, together: what their
+    answer will take.
+    """
+    ids = map(id, map(type, values))
+    return sum(map(len, compress(values, map(_CONTAINER_IDS.__contains__, ids))))
+
+
+def without_giants(values: list[Any], most: int) -> list[Any]:
+    """Objects that together hold no more than so many things: without those that would be too
+    many.
+    """
+    if lengths_of(values) <= most:
+        return values
+    fitting = []
+    for value in values:
+        length = lengths_of([value])
+        if length <= most:
+            fitting.append(value)
+            most -= length
+    return fitting
+
+
+def referrers_of(objects: list[Any], wanted: set[int], until: float) -> Iterator[Any]:
+    """Objects that refer to one of the wanted ids: one sweep, whatever their number; those that are
+    found by then.
+
+    ``gc.get_referrers`` compares each reference with each target, one after the other.
+
+    Args:
+        until: when to end, by ``time.thread_time``.
+    """
+    referents = Referents()
+    for start in range(0, len(objects), _CHUNK):
+        if thread_time() > until:
+            return
+        chunk = without_giants(objects[start : start + _CHUNK], _MOST_HELD)
+        if not wanted.isdisjoint(map(id, referents.of(chunk))):
+            for candidate in chunk:
+                if not wanted.isdisjoint(map(id, referents.of_one(candidate))):
+                    yield candidate
+
+
+def everything_alive() -> list[Any]:
+    """All objects that the collector knows, also those that ``gc.freeze`` hides (vLLM), as far
+    as they are reached.
+    """
+    objects = gc.get_objects()
+    if not gc.get_freeze_count():
+        return objects
+    until = thread_time() + _FROZEN_SECONDS
+    referents = Referents()
+    seen = set(map(id, objects))
+    objects += [
+        module
+        for module in list(sys.modules.values())
+        if id(module) not in seen and gc.is_tracked(module)
+    ]
+    seen.update(map(id, objects))
+    start = 0
+    while start < len(objects) < _MOST_FROZEN and thread_time() < until:
+        for value in referents.of(without_giants(objects[start : start + _CHUNK], _MOST_HELD)):
+            if id(value) not in seen and gc.is_tracked(value):
+                seen.add(id(value))
+                objects.append(value)
+        start += _CHUNK
+    return objects
+
+
+def _is_below(kind: type, base: type) -> bool:
+    return any(one is base for one in _MRO.__get__(kind))
+
+
+def _slot_getter() -> Callable[[type], int | None]:
+    getter = ctypes.pythonapi.PyType_GetSlot
+    # By its address: ctypes asks an object that it is given for its ``__class__``, which a
+    #     metaclass may define.
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    get_slot = prototype(ctypes.cast(getter, ctypes.c_void_p).value or 0)
+    return lambda kind: get_slot(id(kind), _TRAVERSE)
+
+
+_files: dict[int, str] = {}
+
+
+def _file_of(function: int) -> str:
+    """The binary that a function lies in, as the loader names it; empty where that cannot be
+    told.
+    """
+    if function not in _files:
+        _files[function] = _asked_file(function)
+    return _files[function]
+
+
+def _asked_file(function: int) -> str:
+    symbol = _Symbol()
+    try:
+        is_known = ctypes.CDLL(None).dladdr(ctypes.c_void_p(function), ctypes.byref(symbol))
+    except (AttributeError, OSError, TypeError):  # Windows
+        return ""
+    return os.fsdecode(symbol.file) if is_known and symbol.file else ""
+
+
+def _extension_folders() -> set[str]:
+    """Where the standard library's extension modules lie."""
+    folders = [
+        sysconfig.get_config_var("DESTSHARED"),
+        os.path.join(sysconfig.get_path("platstdlib"), "lib-dynload"),
+    ]
+    folders += [place for place in sys.path if os.path.basename(place) == "lib-dynload"]
+    return {os.path.realpath(folder) for folder in folders if folder}
+
+
+def _torch_folder() -> str:
+    names = getattr(sys.modules.get("torch"), "__dict__", {})
+    file = names.get("__file__")
+    return os.path.dirname(os.path.realpath(file)) + os.sep if type(file) is str else os.devnull
+
+
+def _module_names(kind: type) -> tuple[str, ...]:
+    """The package that a type says it is from; for systems that do not tell where a function
+    lies.
+    """
+    module = _DICT.__get__(kind).get("__module__", "builtins")
+    return (module.partition(".")[0],) if type(module) is str else ()

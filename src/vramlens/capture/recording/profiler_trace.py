@@ -1,0 +1,109 @@
+"""A PyTorch profiler trace of some steps, with the options that make it useful, and marks for
+Nsight Systems.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from vramlens.capture.recording.output_path import Places, rank_of_process
+from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.warn import harmless, say
+from vramlens.units import format_size
+from vramlens.whole_file import whole_file
+
+
+class ProfilerTrace:
+    """The profiler, from one step to another; its file lies in a folder a rank, where
+    TensorBoard finds it.
+    """
+
+    def __init__(self, places: Places, first_step: int) -> None:
+        self._places, self._first_step = places, first_step
+        self._profiler: Any = None
+
+    @harmless("starting the profiler")
+    def start(self) -> None:
+        """Begins to trace."""
+        torch = loaded_torch()
+        profiler = torch.profiler.profile(
+            record_shapes=True,
+            profile_memory=True,
+            with_stack=True,
+            schedule=lambda _: (
+                torch.profiler.ProfilerAction.RECORD
+            ),  # with a schedule it marks the steps
+        )
+        profiler.step_num = self._first_step  # its ranges are named as the program's steps
+        profiler.start()
+        self._profiler = profiler
+
+    @harmless("starting the profiler")
+    def start_with_the_first_module(self) -> None:
+        """Begins to trace when the first module is called: by then the program has chosen its
+        device.
+        """
+
+        def begin(_module: Any, _args: Any) -> None:
+            handle.remove()
+            self.start()
+
+        handle = loaded_torch().nn.modules.module.register_module_forward_pre_hook(begin)
+
+    @harmless("marking a step")
+    def step(self) -> None:
+        """Marks the end of a step in the trace."""
+        if self._profiler is not None:
+            self._profiler.step()
+
+    @harmless("writing the profiler trace")
+    def stop(self) -> None:
+        """Ends the trace and writes it."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        profiler.stop()
+        path = self._path()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        written = f"{path}.writing.json"  # PyTorch writes it piece by piece
+        try:
+            profiler.export_chrome_trace(written)
+            with open(written, "rb") as source, whole_file(path) as file:
+                while block := source.read(1 << 20):
+                    file.write(block)
+        finally:
+            if os.path.exists(written):
+                os.unlink(written)
+        say(f"wrote {path} ({format_size(os.path.getsize(path))}); vramlens explain reads it")
+
+    def _path(self) -> str:
+        folder = os.path.join(self._places.folder, f"rank{rank_of_process() or 0:05d}")
+        # The name that TensorBoard's plugin looks for: worker, then its suffix.
+        return os.path.join(folder, f"{socket.gethostname()}_{os.getpid()}.pt.trace.json")
+
+
+class NvtxMarks:
+    """Ranges for Nsight Systems: one a module, named by its class, and one an operator."""
+
+    @harmless("marking ranges for Nsight Systems")
+    def start(self) -> None:
+        """Begins to mark, for as long as the program runs."""
+        torch = loaded_torch()
+        torch.autograd.profiler.emit_nvtx(record_shapes=True).__enter__()
+        nvtx, hooks = torch.cuda.nvtx, torch.nn.modules.module
+        is_compiling = torch.compiler.is_compiling
+
+        @harmless("marking ranges for Nsight Systems")
+        def entering(module: Any, _args: Any) -> None:
+            if not is_compiling():
+                nvtx.range_push(type(module).__name__)
+
+        @harmless("marking ranges for Nsight Systems")
+        def leaving(_module: Any, _args: Any, _output: Any) -> None:
+            if not is_compiling():
+                nvtx.range_pop()
+
+        hooks.register_module_forward_pre_hook(entering)
+        hooks.register_module_forward_hook(leaving, always_call=True)

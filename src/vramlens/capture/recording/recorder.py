@@ -1,0 +1,441 @@
+"""The recorder of a process: begins when the program first uses a GPU, writes recordings,
+troubles nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import platform
+import socket
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from vramlens.capture import torch_api
+from vramlens.capture.names.module_marks import ModuleMarks
+from vramlens.capture.names.module_paths import ModulePaths
+from vramlens.capture.process.undisturbed import no_other_thread
+from vramlens.capture.process_group import groups_for_meta
+from vramlens.capture.recording.device_facts import DeviceFacts
+from vramlens.capture.recording.output_path import Places, rank_of_process
+from vramlens.capture.recording.recording_file import SCHEMA, no_collection, write_recording
+from vramlens.capture.recording.redact import Redaction
+from vramlens.capture.recording.redaction_check import check_redacted
+from vramlens.capture.recording.ring_size import default_max_events
+from vramlens.capture.recording.samples import Samples
+from vramlens.capture.recording.step_marks import StepCounter
+from vramlens.capture.torch_api import Allocator
+from vramlens.capture.warn import harmless, say, say_once
+from vramlens.units import counted, format_size
+
+_WAIT_FOR_ANOTHER_DUMP_S = 60.0
+_STEP_OF_NAMES = 2  # by then optimizers have their state
+_SETTINGS = (
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
+
+
+class Recorder:
+    """Records one process.
+
+    Attributes:
+        gpu: what it records; None until torch is imported.
+        steps: the program's steps.
+        recording: whether events are being recorded now.
+        wanted_events: how many each ring is to hold from the next start on; None lets the host's
+            memory decide.
+        owners: gives ``owners.json`` for a kind of device, where leaks are watched.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        max_events: int | None = None,
+        redacted: bool = False,
+        command: list[str] | None = None,
+    ) -> None:
+        self.places, self.steps = places, StepCounter()
+        self.gpu: Allocator | None = None
+        self.recording = False
+        self.facts: DeviceFacts | None = None
+        self.wanted_events, self._command = max_events, command
+        self._redaction = Redaction(command or ()) if redacted else None
+        self._max_events = 0
+        self._started_us = 0
+        self._start_state: bytes | None = None
+        self._by_the_program = False
+        self._marks: ModuleMarks | None = None
+        self._paths = ModulePaths()
+        self._samples = Samples()
+        self.owners: Callable[[str], dict[str, Any] | None] | None = None
+        self._earlier_names: list[dict[str, Any]] = []
+        self._writing = threading.RLock()
+        self._is_writing = False
+        self._pid = os.getpid()
+
+    def connect(self) -> None:
+        """Looks at the torch that the program has imported."""
+        self.gpu = torch_api.connect()
+
+    @harmless("starting to record")
+    def start(self) -> None:
+        """Begins to record now. The program uses a GPU already."""
+        gpu = self.gpu
+        if gpu is None or self.recording or self._pid != os.getpid():
+            return
+        if self.facts is None:
+            self.facts = DeviceFacts(gpu)
+        state = gpu.state()
+        if state is not None and self._redaction is not None:
+            self._redaction.snapshot(state)
+        # Compressed: it waits in memory for as long as the program runs.
+        self._start_state = None if state is None else zlib.compress(pickle.dumps(state, 4), 1)
+        self._by_the_program = gpu.history_is_on()
+        if not self._by_the_program:
+            self._max_events = self.wanted_events or default_max_events(_rings(gpu))
+            try:
+                gpu.start_history(self._max_events)
+            except RuntimeError as error:
+                reason = str(error).partition("\n")[0]
+                say(f"this allocator keeps no history ({reason}): the recording holds figures only")
+        self._started_us = time.time_ns() // 1000
+        self._earlier_names = []  # of an earlier block: other tensors may have those addresses by now
+        self.recording = True
+        self.mark_modules()
+        if self._marks is not None:
+            self._marks.start()
+
+    @harmless("preparing module marks")
+    def mark_modules(self) -> None:
+        """Puts the hooks in their place, once and for all: compiled modules are compiled anew
+        when hooks come or go.
+        """
+        if self._marks is not None or self.gpu is None:
+            return
+        marker = self.gpu.marker()
+        if marker is None:
+            say_once(
+                "this PyTorch cannot mark allocations with modules (2.10 can): names come from addresses alone"
+            )
+            return
+        self._marks = ModuleMarks(*marker, self._paths)
+        self._marks.install()
+
+    @harmless("stopping to record")
+    def stop(self) -> None:
+        """Records no more; what has been recorded is dropped."""
+        if not self.recording or self.gpu is None:
+            return
+        self.recording = False
+        if self._marks is not None:
+            self._marks.stop()
+        if not self._by_the_program:
+            self.gpu.stop_history()
+
+    def step_ended(self, count: int) -> None:
+        """After each step."""
+        if self._marks is not None:
+            self._marks.forget_entered()
+        if count == _STEP_OF_NAMES and self.recording and self.gpu is not None:
+            # Many programs have let go of everything by the time that they end.
+            now_us = time.time_ns() // 1000
+            self._earlier_names = [
+                {**tensor, "time_us": now_us} for tensor in self._names(self.gpu.kind) or []
+            ]
+
+    @harmless("sampling")
+    def tick(self) -> None:
+        """Takes a sample when one is due. Reads counters only: neither the GPU nor its queue
+        notices.
+        """
+        gpu = self.gpu
+        if (
+            gpu is None
+            or self.facts is None
+            or not self._samples.is_due()
+            or not gpu.is_initialized()
+        ):
+            return
+        self._samples.add(self.steps.count, self.facts.look(), self.facts.host_rss_bytes())
+
+    def write(
+        self,
+        trigger: str,
+        path: str | None = None,
+        *,
+        failure: Mapping[str, Any] | None = None,
+        since_us: int = 0,
+        quiet: bool = False,
+        keep_previous: bool = False,
+        ending: str | None = None,
+    ) -> dict[str, Any]:
+        """Writes a recording of now.
+
+        Args:
+            trigger: what it is written for: oom, error, sigterm, sighup, exit, signal, steps, every
+                or api.
+            path: the file; by default the process's own.
+            failure: the request that failed, for meta.json.
+            since_us: events before this moment (microseconds since the epoch) are left out.
+            quiet: whether nothing is printed on success.
+            keep_previous: whether the file that would be replaced is kept under another name.
+            ending: how the program ends, in one line, for meta.json.
+
+        Returns:
+            ``{"path": …}``, or ``{"error": why not}``; never raises.
+        """
+        if self._pid != os.getpid():
+            return {"error": "this is a forked child: its parent records"}
+        if not self._writing.acquire(timeout=_WAIT_FOR_ANOTHER_DUMP_S):
+            return {"error": "another recording is being written"}
+        if self._is_writing:  # on this very thread: a failure, or a finalizer, in the middle of it
+            self._writing.release()
+            return {"error": "a recording is being written"}
+        self._is_writing = True
+        try:
+            if self.gpu is None or not self.gpu.is_initialized():
+                return {"error": "the program has not used a GPU yet"}
+            target = os.path.abspath(path or self.places.next())
+            if os.path.exists(target) and not os.path.isfile(
+                target
+            ):  # to open a pipe is to wait for who reads it
+                raise OSError(0, f"{target} is no regular file")
+            place = _Placed(self.places, target)
+            return self._write(
+                self.gpu, trigger, place, failure, since_us, quiet, keep_previous, ending
+            )
+        except Exception as error:
+            reason = str(
+                (isinstance(error, OSError) and error.strerror)
+                or f"{type(error).__name__}: {error}"
+            )
+            if trigger != "api":  # whoever called is told
+                say(f"no recording was written to {path or self.places.folder}: {reason}")
+            return {"error": reason}
+        finally:
+            self._is_writing = False
+            self._writing.release()
+
+    def _write(
+        self,
+        gpu: Allocator,
+        trigger: str,
+        place: _Placed,
+        failure: Mapping[str, Any] | None,
+        since_us: int,
+        quiet: bool,
+        keep_previous: bool,
+        ending: str | None,
+    ) -> dict[str, Any]:
+        began = time.perf_counter()
+        if self.facts is None:
+            self.facts = DeviceFacts(gpu)
+        with no_collection():
+            self.facts.look_at_the_end(
+                in_trouble=trigger in ("oom", "error", "sigterm", "sighup", "signal")
+            )
+            names = self._names(gpu.kind)  # before there are millions of objects more
+            owners = None if self.owners is None else self.owners(gpu.kind)
+            snapshot = gpu.snapshot()
+            if since_us:
+                _leave_out(snapshot, since_us)
+            meta = {**self._meta(gpu, snapshot, trigger, failure), "ending": ending}
+            redaction = self._redaction
+            if redaction is not None:
+                redaction.look_again()
+                redaction.snapshot(snapshot)
+                redaction.meta(meta)
+            os.makedirs(os.path.dirname(place.path), exist_ok=True)
+            if keep_previous and os.path.exists(place.path):
+                _keep(place.path, self.places.previous())
+            meta["dump_seconds"] = round(time.perf_counter() - began, 3)
+            parts = {
+                "meta": meta,
+                "names": {"tensors": [*self._earlier_names, *(names or [])]},
+                "ledger": self.facts.ledgers(),
+                "samples": self._samples.to_dict(),
+            }
+            if owners is not None:
+                parts["owners"] = owners
+            if redaction is not None:
+                parts = {
+                    name: part if part is meta else redaction.part(part)
+                    for name, part in parts.items()
+                }
+            start = None if self._start_state is None else zlib.decompress(self._start_state)
+            check = None if redaction is None else _search_of(redaction)
+            write_recording(place.path, snapshot, parts, start, put=place.put, check=check)
+            path = place.path
+            events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
+            snapshot.clear()  # before the collector is on again: its first look would be at all of this
+        seconds = time.perf_counter() - began
+        if failure is not None:
+            self.places.wrote_failure(path)
+        if not quiet:
+            wrapped = any(meta["wrapped"].values())
+            say(
+                f"wrote {path} ({format_size(os.path.getsize(path))}, {counted(events, 'event')}"
+                f"{', earlier ones overwritten' if wrapped else ''}; the program paused {seconds:.1f} s)"
+            )
+        return {"path": path, "seconds": round(seconds, 3)}
+
+    @harmless("naming tensors")
+    def _names(self, kind: str) -> list[dict[str, Any]]:
+        from vramlens.capture.names.tensor_names import named_tensors
+
+        with no_other_thread():
+            return [
+                asdict(tensor)
+                for tensor in named_tensors(device_type=kind, root_names=self._paths.root_names)
+            ]
+
+    def _meta(
+        self,
+        gpu: Allocator,
+        snapshot: Mapping[str, Any],
+        trigger: str,
+        failure: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        from vramlens import __version__
+
+        facts = self.facts
+        devices = facts.devices() if facts is not None else {}
+        traces = snapshot.get("device_traces", ())
+        settings = snapshot.get("allocator_settings", {})
+        overflowed = bool(settings.get("trace_alloc_overflowed"))
+        main: dict[str, Any] = next(iter(devices.values()), {})
+        return {
+            "schema": SCHEMA,
+            "vramlens": __version__,
+            **gpu.versions(),
+            "driver": facts.driver_version if facts is not None else None,
+            "python": platform.python_version(),
+            "platform": _platform(),
+            "command": self._command or [*sys.orig_argv],
+            "folder": _present_folder(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "rank": rank_of_process(),
+            "local_rank": _number("LOCAL_RANK"),
+            "world_size": _number("WORLD_SIZE"),
+            "groups": groups_for_meta(),
+            "trigger": trigger,
+            "device_name": main.get("name"),
+            "total_bytes": {index: one["total_bytes"] for index, one in devices.items()},
+            "devices": devices,
+            "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
+            "max_events": self._max_events or None,
+            "recorded_by_the_program": self._by_the_program,
+            "wrapped": {
+                str(device): overflowed
+                or _is_full(len(trace), settings.get("trace_alloc_max_entries") or self._max_events)
+                for device, trace in enumerate(traces)
+                if trace
+            },
+            "step": self.steps.count,
+            "step_source": self.steps.source,
+            "module_marks": self._marks is not None and self._marks.is_on,
+            "oom": failure,
+            "started_us": self._started_us,
+            "written_us": time.time_ns() // 1000,
+        }
+
+
+class _Placed:
+    """A recording's way to its place, beside what another process has put there meanwhile.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, places: Places, path: str) -> None:
+        self._places, self.path = places, path
+        self._is_named = path != places.next()  # by whoever asked for it
+
+    def put(self, partial: str, target: str) -> None:
+        """Gives the written file its place; a failure's recording keeps its own."""
+        while True:
+            try:
+                os.link(partial, target)  # unlike a rename it replaces nothing
+            except FileExistsError:
+                if self._is_named or self._places.may_replace(target):
+                    os.replace(partial, target)
+                    return
+                target = self.path = self._places.next()
+            except OSError:  # no links here
+                os.replace(partial, target)
+                return
+            else:
+                os.unlink(partial)
+                return
+
+
+def _search_of(redaction: Redaction) -> Callable[[str], None]:
+    """What searches a written recording for what was to go."""
+    folders = [folder for folder, _ in redaction.facts.folders]
+    return lambda path: check_redacted(path, folders, redaction.private_words())
+
+
+def _is_full(events: int, room: int) -> bool | None:
+    """Whether a ring of this room has wrapped; None where its room is not known: the program
+    made it.
+    """
+    return events >= room if room else None
+
+
+def _keep(path: str, previous: str) -> None:
+    """Keeps a file under another name while it is replaced: at every moment both are whole."""
+    try:
+        link = f"{previous}.{os.getpid()}.partial"
+        os.link(path, link)
+        os.replace(link, previous)
+    except OSError:  # no links here
+        os.replace(path, previous)
+
+
+def _rings(gpu: Allocator) -> int:
+    """How many devices' rings this process may fill: under a launcher each process has its own
+    device.
+    """
+    return 1 if rank_of_process() is not None else gpu.device_count()
+
+
+def _leave_out(snapshot: dict[str, Any], since_us: int) -> None:
+    """Drops the events from before a moment; they are in order of time."""
+    snapshot["device_traces"] = [
+        [event for event in trace if event.get("time_us", since_us) >= since_us]
+        for trace in snapshot.get("device_traces", ())
+    ]
+
+
+def _platform() -> str:
+    """What ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that the
+    program might wait for.
+    """
+    if not hasattr(os, "uname"):
+        return platform.platform()
+    system = os.uname()
+    return "-".join(
+        (system.sysname, system.release, system.machine, "with", "".join(platform.libc_ver()))
+    ).rstrip("-")
+
+
+def _present_folder() -> str | None:
+    with contextlib.suppress(OSError):  # programs remove the folder that they are in
+        return os.getcwd()
+    return None
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,365 @@
+"""The one watch of a process: what ``vramlens run`` and ``vramlens.install`` set going, and when
+it writes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
+from vramlens.capture.recording.output_path import Places, absolute
+from vramlens.capture.recording.profiler_trace import NvtxMarks, ProfilerTrace
+from vramlens.capture.recording.recorder import Recorder
+from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.triggers.ending import ending_of_exception, ending_of_signal, uncaught
+from vramlens.capture.triggers.on_demand import Control
+from vramlens.capture.triggers.on_import import when_imported
+from vramlens.capture.triggers.out_of_memory import RECORDED, Failure, OutOfMemoryWatch, VerdictOf
+from vramlens.capture.triggers.sigterm import Termination
+from vramlens.capture.warn import harmless, say
+from vramlens.units import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to record and when to write it.
+
+    Attributes:
+        output: a ``.vram`` file or a folder; None is the present folder.
+        program: what the program is called: its file or module.
+        first_step, last_step: record from the beginning of one to the end of the step before the
+            other; None without.
+        every: write after each so many steps; 0 is never.
+        at_exit: whether a recording is written when the program ends, by itself, by SIGTERM or by
+            SIGHUP.
+        max_events: how many events each device's ring holds; None lets the host's memory decide.
+        redacted: whether paths and arguments are left out.
+        profile: whether those steps are traced by PyTorch's profiler instead.
+        nvtx: whether modules and operators are marked for Nsight Systems.
+        is_child: whether this process was spawned by one that is watched.
+        blocks_only: whether only the blocks of ``vramlens.record`` are watched.
+        leaks: whether leaks are looked for.
+    """
+
+    output: str | None = None
+    program: str | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    every: int = 0
+    at_exit: bool = False
+    max_events: int | None = None
+    redacted: bool = False
+    profile: bool = False
+    nvtx: bool = False
+    is_child: bool = False
+    blocks_only: bool = False
+    leaks: bool = False
+
+
+class Leaks(Protocol):
+    """What looks for leaks while the program runs."""
+
+    def torch_is_there(self, torch: Any) -> None:
+        """Once, when the program has imported torch."""
+
+    def step_ended(self, _count: int, /) -> None:
+        """After each step."""
+
+    def program_ended(self) -> None:
+        """When the program's last statement has run, before anything that Python does at its
+        end.
+        """
+
+    def tell(self) -> None:
+        """Prints what was found so far."""
+
+    def owners(self, kind: str) -> dict[str, Any] | None:
+        """Who owns each live storage on devices of a kind, for a recording."""
+
+
+class Session:
+    """Watches the process from the import of torch to the end."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        verdict: VerdictOf | None,
+        command: list[str] | None,
+        leaks: Leaks | None = None,
+    ) -> None:
+        self.plan, self._leaks = plan, leaks
+        self._pid = os.getpid()
+        self.recorder = Recorder(
+            Places(plan.output, plan.program, is_child=plan.is_child),
+            max_events=plan.max_events,
+            redacted=plan.redacted,
+            command=command,
+        )
+        self._failures = OutOfMemoryWatch(self._write_failure, verdict)
+        self._failures.enabled = not plan.blocks_only
+        if leaks is not None:
+            self.recorder.owners = leaks.owners
+        self._control = Control(self._on_demand, self.recorder.tick)
+        self._termination = Termination(self._terminated, lambda: self.recorder.places.folder)
+        self._open_blocks = 0
+        self._trace = (
+            ProfilerTrace(self.recorder.places, plan.first_step or 0) if plan.profile else None
+        )
+        self._done = False
+
+    @harmless("beginning to watch")
+    def begin(self) -> None:
+        """Begins as soon as the program imports torch, and at the latest moment that changes
+        nothing for it.
+        """
+        watch_device()
+        self._control.handle_signal()
+        when_imported("torch", self._torch_is_there)
+        atexit.register(self._at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def program_ended(self) -> None:
+        """The program's last statement has run."""
+        if self._leaks is not None and not self._done and self._pid == os.getpid():
+            self._leaks.program_ended()
+
+    def cancel(self) -> None:
+        """There was no program: nothing to say at the end."""
+        self._done = True
+
+    def adopt(self, plan: Plan) -> None:
+        """Goes by another plan from now on: ``install`` after a ``record``."""
+        self.plan = plan
+        self.recorder.places, self.recorder.wanted_events = (
+            Places(plan.output, plan.program),
+            plan.max_events,
+        )
+        self._failures.enabled = True
+        if self.recorder.gpu is not None:
+            self.recorder.gpu.when_initialized(self.recorder.start)
+
+    @contextlib.contextmanager
+    def block(self, path: str, max_events: int | None) -> Iterator[None]:
+        """Records a block and writes it at its end, however it ends."""
+        recorder, began_us, path = self.recorder, time.time_ns() // 1000, absolute(path)
+        is_outermost = self.plan.blocks_only and not self._open_blocks
+        self._open_blocks += 1
+        if is_outermost:
+            recorder.places, recorder.wanted_events = Places(path, None), max_events
+            self._failures.enabled = True
+            if recorder.gpu is not None:
+                recorder.gpu.when_initialized(self._start_if_wanted)
+        failed = False
+        try:
+            yield
+        except BaseException as error:
+            written = getattr(
+                error, "__vramlens_path__", None
+            )  # of several ranks, or failures, not just ``path``
+            failed = written is not None and (is_outermost or written == path)
+            raise
+        finally:
+            self._open_blocks -= 1
+            if recorder.gpu is None or not recorder.gpu.is_initialized():
+                say("the block used no GPU: nothing was recorded")
+            elif not failed:
+                target = recorder.places.next() if is_outermost else path
+                answer = recorder.write("api", target, since_us=0 if is_outermost else began_us)
+                if "error" in answer:
+                    say(f"no {target}: {answer['error']}")
+            if self.plan.blocks_only and not self._open_blocks:
+                recorder.stop()
+                self._failures.enabled = False
+
+    @harmless("starting to record")
+    def _start_if_wanted(self) -> None:
+        if not self.plan.blocks_only or self._open_blocks:
+            self.recorder.start()
+
+    @harmless("starting to watch")
+    def _torch_is_there(self) -> None:
+        recorder = self.recorder
+        recorder.connect()
+        recorder.steps.watch_optimizers()
+        recorder.steps.on_step(recorder.step_ended)
+        recorder.steps.on_step(self._step_ended)
+        if self._leaks is not None:
+            self._leaks.torch_is_there(loaded_torch())
+            recorder.steps.on_step(self._leaks.step_ended)
+            self._control.start()  # SIGUSR2 asks for the leaks of programs without a GPU, too
+        if self._trace is not None and not self.plan.first_step:
+            self._trace.start_with_the_first_module()
+        if recorder.gpu is not None:
+            recorder.gpu.when_initialized(self._gpu_is_used)
+
+    @harmless("starting to record")
+    def _gpu_is_used(self) -> None:
+        recorder = self.recorder
+        if recorder.gpu is None or self._pid != os.getpid():
+            return
+        self._failures.attach(recorder.gpu)
+        if self.plan.nvtx:
+            NvtxMarks().start()
+        if self._trace is None:
+            recorder.mark_modules()
+            if not self.plan.first_step:
+                self._start_if_wanted()
+        if self._leaks is None:
+            self._control.start()
+        if self.plan.at_exit and self._trace is None:
+            self._termination.arm()
+
+    def _terminated(self, name: str, where: FrameType | None) -> None:
+        if not self._died_of_a_failure():
+            self.recorder.write(name.lower(), ending=ending_of_signal(name, where))
+
+    def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
+        if self._leaks is not None:
+            self._leaks.tell()
+        return self.recorder.write(trigger, path)
+
+    def _write_failure(self, failure: Failure) -> str | None:
+        path = self.recorder.write("oom", failure=failure.to_dict()).get("path")
+        if self._leaks is not None:
+            self._leaks.tell()
+        return None if path is None else str(path)
+
+    @harmless("following the steps")
+    def _step_ended(self, count: int) -> None:
+        plan = self.plan
+        if self._done or self._pid != os.getpid():
+            return
+        if self._trace is not None:
+            self._trace_step(count)
+        elif plan.last_step is not None:
+            if count == plan.first_step:
+                self.recorder.start()
+            if count >= plan.last_step and self.recorder.recording:
+                self.recorder.write("steps")
+                self.recorder.stop()
+                self._done = True
+                self._termination.disarm()
+        elif plan.every and count % plan.every == 0:
+            self.recorder.write("every", keep_previous=True)
+
+    def _end_of_trace(self) -> None:
+        if self._trace is None:
+            return
+        count, wanted = self.recorder.steps.count, f"{self.plan.first_step}:{self.plan.last_step}"
+        if loaded_torch() is None:
+            say("the program did not import torch: no trace")
+        elif count <= (self.plan.first_step or 0):
+            say(
+                f"the program ended after {counted(count, 'step')}: the steps {wanted} never came, so there is no trace"
+            )
+        else:
+            say(
+                f"the program ended after {counted(count, 'step')}, before the steps {wanted} were over"
+            )
+            self._trace.stop()
+
+    def _trace_step(self, count: int) -> None:
+        if self._trace is None or self.plan.last_step is None:
+            return
+        if count == self.plan.first_step:
+            self._trace.start()
+        elif count >= self.plan.last_step:
+            self._trace.stop()
+            self._done = True
+        else:
+            self._trace.step()
+
+    @harmless("writing at the end of the program")
+    def _at_exit(self) -> None:
+        if self._pid != os.getpid():
+            return
+        self._termination.stop()
+        self._control.stop()
+        left_over = warn_if_not_destroyed()
+        if left_over is not None:
+            say(left_over)
+        if (
+            self._is_idle_child()
+        ):  # a loader's worker, a manager, a resource tracker: nobody asked about those
+            return
+        if self._leaks is not None and not self._done:
+            self._leaks.tell()
+        if not self.plan.at_exit or self._done:
+            return
+        if self._trace is not None:
+            self._end_of_trace()
+            return
+        gpu = self.recorder.gpu
+        if gpu is None or not gpu.is_initialized():
+            say(_why_nothing(gpu is not None and gpu.is_visible(), leaks=self._leaks is not None))
+        elif not self._died_of_a_failure():
+            error = uncaught()
+            if error is None:
+                self.recorder.write("exit")
+            else:
+                self.recorder.write("error", ending=ending_of_exception(error))
+
+    def _is_idle_child(self) -> bool:
+        """Whether this is a spawned child in which nothing happened that could be told."""
+        gpu = self.recorder.gpu
+        uses_gpu = gpu is not None and gpu.is_initialized()
+        return self.plan.is_child and not uses_gpu and not self.recorder.steps.count
+
+    def _died_of_a_failure(self) -> bool:
+        """Whether the program ends with an out-of-memory error, which has its recording already."""
+        last = uncaught()
+        # DataParallel and others raise a new exception with the first one's whole traceback as its
+        # text.
+        return getattr(last, "__vramlens_path__", None) is not None or RECORDED in str(last)
+
+    def _forget(self) -> None:
+        """In a forked child: it has no thread, no recorder and no GPU of its own."""
+        self._failures.enabled = False
+        self.recorder.recording = False
+        self._termination.disarm()
+        self._control.close()
+
+
+def _why_nothing(is_visible: bool, *, leaks: bool) -> str:
+    if loaded_torch() is None:
+        return "the program did not import torch: nothing was recorded"
+    if leaks:
+        return "no GPU was used: the leaks above are of tensors on the CPU, and there is no recording to write"
+    if is_visible:
+        return "the program did not use the GPU: nothing was recorded"
+    return "no GPU that PyTorch can use here: nothing was recorded ('vramlens doctor' says why)"
+
+
+_current: Session | None = None
+
+
+def current_session() -> Session | None:
+    """The watch of this process, if there is one; a forked child has none."""
+    return _current if _current is not None and _current._pid == os.getpid() else None
+
+
+def begin_session(
+    plan: Plan,
+    *,
+    verdict: VerdictOf | None,
+    command: list[str] | None = None,
+    leaks: Leaks | None = None,
+) -> Session:
+    """Begins the watch of this process; the one that is there already stays as it is."""
+    global _current
+    session = current_session()
+    if session is None:
+        session = _current = Session(plan, verdict=verdict, command=command, leaks=leaks)
+        session.begin()
+    elif session.plan.blocks_only and not plan.blocks_only:
+        session.adopt(plan)
+    return session

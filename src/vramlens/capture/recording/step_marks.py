@@ -1,0 +1,70 @@
+"""Steps of the program: what ``vramlens.step()`` says, else each turn of the optimizers."""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.warn import harmless
+
+NO_STEP = "no step has ended (an optimizer's, a model's call, or vramlens.step()): there is nothing to compare"
+by_hand: list[Callable[[], None]] = []
+"""What is called whenever ``vramlens.step()`` is, recorded or not."""
+
+
+class StepCounter:
+    """Counts steps and tells others.
+
+    Attributes:
+        count: steps that have ended.
+        source: "vramlens.step", "optimizer" or None so far.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.source: str | None = None
+        self._listeners: list[Callable[[int], None]] = []
+        self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def on_step(self, listener: Callable[[int], None]) -> None:
+        """Has ``listener`` called with the number of ended steps after each, on the thread that
+        ended it.
+        """
+        self._listeners.append(listener)
+
+    def watch_optimizers(self) -> None:
+        """Begins to count optimizer steps."""
+        optimizer = importlib.import_module(
+            "torch.optim.optimizer"
+        )  # torch.optim hides it among its attributes
+        optimizer.register_optimizer_step_post_hook(self._optimizer_stepped)
+
+    @harmless("counting steps")
+    def mark(self) -> None:
+        """Ends a step by hand: from now on optimizers no longer count."""
+        if self.source != "vramlens.step":
+            self.source, self.count = "vramlens.step", 0
+        torch = loaded_torch()
+        if torch is not None:
+            with torch.autograd.profiler.record_function(f"vramlens.step#{self.count}"):
+                pass  # leaves its mark among the recording's annotations
+        self._ended(self.count + 1)
+
+    @harmless("counting steps")
+    def _optimizer_stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self.source == "vramlens.step":
+            return
+        # Several optimizers, as a GAN has, take turns within one step; one that comes later goes on
+        # from here.
+        turns = self._turns[optimizer] = self._turns.get(optimizer, max(0, self.count - 1)) + 1
+        if turns > self.count:
+            self.source = "optimizer"
+            self._ended(turns)
+
+    def _ended(self, count: int) -> None:
+        self.count = count
+        for listener in self._listeners:
+            listener(count)

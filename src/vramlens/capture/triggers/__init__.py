@@ -1,0 +1,1 @@
+"""Triggers: the moments at which a recording is written: failure, signal, request, end."""

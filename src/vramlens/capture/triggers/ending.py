@@ -1,0 +1,53 @@
+"""How a program ends, in one line: the exception that nobody caught, or where the signal that
+ended it found it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable
+from types import FrameType
+
+import vramlens
+
+_LONGEST_MESSAGE = 300
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+
+
+def uncaught() -> BaseException | None:
+    """The exception that ends the program; None where it ends otherwise."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def ending_of_exception(error: BaseException) -> str:
+    """An exception as ``ValueError: its text, at train.py:31 in step``; the place is the
+    innermost of the user's.
+    """
+    text = " ".join(str(error).split())[:_LONGEST_MESSAGE]
+    stack = reversed(list(traceback.walk_tb(error.__traceback__)))
+    return f"{type(error).__name__}{': ' if text else ''}{text}{_at(stack)}"
+
+
+def ending_of_signal(name: str, where: FrameType | None) -> str:
+    """Where a signal found the main thread, as ``SIGTERM, at train.py:31 in step``."""
+    return name + _at(traceback.walk_stack(where) if where is not None else ())
+
+
+def _at(stack: Iterable[tuple[FrameType, int]]) -> str:
+    """Of frames, innermost first, the first one of the user's."""
+    for frame, line in stack:
+        code = frame.f_code
+        if _is_users(code.co_filename):
+            return f", at {code.co_filename}:{line} in {code.co_name}"
+    return ""
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith("<") or _INSTALLED.search(file):
+        return False
+    return not file.startswith(
+        (str(vramlens.__path__[0]) + os.sep, os.path.dirname(os.__file__) + os.sep)
+    )

@@ -1,0 +1,141 @@
+"""Out of memory: the recording is written while the request fails, the verdict travels with the
+exception.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vramlens.capture.torch_api import Allocator
+from vramlens.capture.warn import harmless
+
+VerdictOf = Callable[[str, str], str]
+"""Gives the text for the exception, from a recording's path and the exception's own text."""
+
+RECORDED = "vramlens: recording of this failure:"
+_FAILURES_IN_FULL = 8
+_SECONDS_BETWEEN = (
+    60.0  # after that many: cuDNN tries algorithm after algorithm, some programs batch after batch
+)
+
+
+@dataclass
+class Failure:
+    """A request that failed.
+
+    Attributes:
+        device, requested_bytes, device_free_bytes: as PyTorch told the observer.
+        path: the recording that was written; None where that failed or was left out.
+    """
+
+    device: int
+    requested_bytes: int
+    device_free_bytes: int
+    path: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the recording's meta data."""
+        return {
+            "device": self.device,
+            "requested_bytes": self.requested_bytes,
+            "device_free_bytes": self.device_free_bytes,
+        }
+
+
+class OutOfMemoryWatch:
+    """Hears of failed requests, writes a recording for each, and gives the exception that
+    follows its note.
+    """
+
+    def __init__(self, write: Callable[[Failure], str | None], verdict: VerdictOf | None) -> None:
+        self._write, self._verdict = write, verdict
+        self._latest: Failure | None = None
+        self._count = 0
+        self._last_written = 0.0
+        self.enabled = True
+
+    def attach(self, gpu: Allocator) -> None:
+        """Begins to watch."""
+        gpu.attach_observer(self._failed)
+        error = gpu.out_of_memory_error()
+        if error is not None:
+            self._annotate(error)
+
+    @harmless("recording an out-of-memory error")
+    def _failed(self, device: int, requested: int, _total: int, free: int) -> None:
+        if not self.enabled:
+            return
+        failure = Failure(int(device), int(requested), int(free))
+        self._count += 1
+        if (
+            self._count <= _FAILURES_IN_FULL
+            or time.monotonic() - self._last_written > _SECONDS_BETWEEN
+        ):
+            failure.path = self._write(failure)
+            self._last_written = time.monotonic()
+        self._latest = failure
+
+    def _annotate(self, error: type[BaseException]) -> None:
+        """Has every new exception of this type take the latest failure's verdict with it."""
+        before = error.__init__
+
+        def initialise(exception: BaseException, *args: Any) -> None:
+            before(exception, *args)
+            self._add_note(exception)
+
+        patched: Any = error
+        patched.__init__ = initialise
+
+    @harmless("explaining an out-of-memory error")
+    def _add_note(self, exception: BaseException) -> None:
+        failure = self._latest
+        if failure is None or failure.path is None or not self.enabled:
+            return
+        if _as_pytorch_says(failure.requested_bytes) not in str(exception):
+            return  # what the program raised itself, or another allocator; cuDNN's inner failures raise nothing
+        self._latest = None
+        exception.__vramlens_path__ = failure.path  # type: ignore[attr-defined]
+        lines = [f"{RECORDED} {failure.path}"]
+        if self._verdict is not None:
+            try:
+                lines.insert(0, self._verdict(failure.path, str(exception)).strip("\n"))
+            except Exception as error:
+                lines.append(
+                    f"vramlens: no verdict here ({error}): vramlens explain {failure.path}"
+                )
+        note = "\n".join(lines)
+        if hasattr(exception, "add_note"):
+            exception.add_note(note)
+        else:  # Python 3.10 has no notes
+            exception.__vramlens_note__ = note  # type: ignore[attr-defined]
+            _print_notes_of_uncaught()
+
+
+def _as_pytorch_says(size: int) -> str:
+    """A size as the error's text gives it (``format_size`` in
+    c10/cuda/CUDACachingAllocator.cpp).
+    """
+    for unit, factor in (("KiB", 1 << 10), ("MiB", 1 << 20)):
+        if 1024 < size <= factor * 1024:
+            return f"{size / factor:.2f} {unit}"
+    return f"{size} bytes" if size <= 1024 else f"{size / (1 << 30):.2f} GiB"
+
+
+def _print_notes_of_uncaught() -> None:
+    """Has notes printed before the traceback of an exception that nobody catches."""
+    hook = sys.excepthook
+    if getattr(hook, "prints_vramlens_notes", False):
+        return
+
+    def print_first(kind: type[BaseException], exception: BaseException, trace: Any) -> None:
+        note = getattr(exception, "__vramlens_note__", None)
+        if note is not None and sys.stderr is not None:
+            sys.stderr.write(f"{note}\n")
+        hook(kind, exception, trace)
+
+    print_first.prints_vramlens_notes = True  # type: ignore[attr-defined]
+    sys.excepthook = print_first

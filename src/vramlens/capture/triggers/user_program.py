@@ -1,0 +1,140 @@
+"""Running the user's program in this process as Python itself would: same names, same arguments,
+same endings.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import io
+import os
+import sys
+from collections.abc import Sequence
+from types import CodeType, TracebackType
+from typing import Any
+
+from vramlens.errors import NoProgram
+
+
+def execute_script(path: str, arguments: Sequence[str]) -> None:
+    """Runs a script as ``python path arguments`` would.
+
+    Raises:
+        NoProgram: there is no such script. Whatever the program raises passes through.
+    """
+    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
+        _execute_container(path, arguments)
+        return
+    file_name = os.path.abspath(path)
+    try:
+        with io.open_code(file_name) as file:
+            source = file.read()
+    except OSError as error:
+        raise NoProgram(f"run: {path}: {(error.strerror or str(error)).lower()}") from None
+    _search_first(os.path.dirname(os.path.realpath(path)))
+    sys.argv = [path, *arguments]
+    loader = importlib.machinery.SourceFileLoader("__main__", file_name)
+    with _Ending():
+        code = compile(source, file_name, "exec", dont_inherit=True)
+        _run(
+            code,
+            {
+                "__file__": file_name,
+                "__loader__": loader,
+                "__spec__": None,
+                "__package__": None,
+                "__cached__": None,
+            },
+        )
+
+
+def execute_module(name: str, arguments: Sequence[str]) -> None:
+    """Runs a module or package as ``python -m name arguments`` would.
+
+    Raises:
+        NoProgram: there is no such module. Whatever the program raises passes through.
+    """
+    import runpy
+
+    _search_first(os.getcwd())
+    sys.argv = ["-m", *arguments]
+    with _Ending():
+        try:
+            # What python -m itself, pdb, cProfile and trace use; it has no public name.
+            details: Any = runpy._get_module_details(name, runpy._Error)  # type: ignore[attr-defined]
+        except runpy._Error as error:  # type: ignore[attr-defined]
+            raise NoProgram(f"run: -m {name}: {error}") from None
+    _, spec, code = details
+    sys.argv[0] = spec.origin
+    with _Ending():
+        _run(
+            code,
+            {
+                "__file__": spec.origin,
+                "__loader__": spec.loader,
+                "__spec__": spec,
+                "__package__": spec.parent,
+                "__cached__": spec.cached,
+            },
+        )
+
+
+def _execute_container(path: str, arguments: Sequence[str]) -> None:
+    """A folder or a zip file with a ``__main__.py`` in it."""
+    import runpy
+
+    sys.argv = [path, *arguments]
+    with _Ending():
+        runpy.run_path(path, run_name="__main__")
+
+
+def _search_first(folder: str) -> None:
+    """Puts the folder where Python puts it, in the place of the one that the vramlens command
+    lies in.
+    """
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+
+
+def _run(code: CodeType, names: dict[str, Any]) -> None:
+    main = sys.modules["__main__"].__dict__
+    main.clear()
+    main.update({"__name__": "__main__", "__doc__": None, "__builtins__": builtins, **names})
+    if sys.version_info < (3, 14):
+        main["__annotations__"] = {}
+    exec(code, main)
+
+
+class _Ending:
+    """Sees to it that a traceback begins with the program's own frames."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: object, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exception is None or isinstance(exception, NoProgram):
+            return
+        hook = sys.excepthook
+
+        def print_without_ours(
+            kind: type[BaseException], caught: BaseException, trace: TracebackType | None
+        ) -> None:
+            if caught is exception:
+                trace = _programs_own(trace)
+                caught.__traceback__ = trace
+            hook(kind, caught, trace)
+
+        print_without_ours.__dict__.update(vars(hook) if hasattr(hook, "__dict__") else {})
+        sys.excepthook = print_without_ours
+
+
+def _programs_own(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that follows this module's last."""
+    found, here = trace, trace
+    while here is not None:
+        if here.tb_frame.f_code.co_filename == __file__:
+            found = here.tb_next
+        here = here.tb_next
+    return found

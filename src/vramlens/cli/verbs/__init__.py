@@ -1,0 +1,1 @@
+"""Verbs: one module a verb of the command line."""

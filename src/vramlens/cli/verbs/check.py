@@ -1,0 +1,228 @@
+"""``vramlens check``: whether a recording stays within a budget; for continuous integration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import tempfile
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import add_device, add_output
+from vramlens.cli.input import read_run
+from vramlens.cli.output import (
+    OutputError,
+    as_json,
+    as_text,
+    goes_to_file,
+    write_answer,
+    write_file,
+)
+from vramlens.errors import InputError, UsageError
+from vramlens.foreign_text import one_line
+
+if TYPE_CHECKING:
+    from vramlens.analyses.budget.budget import Check
+    from vramlens.analyses.budget.budget_file import Budget
+
+HELP = (
+    "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
+)
+_BUDGET = "vram.toml"
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``check``."""
+    parser.add_argument("file", metavar="FILE", help="a recording, or a PyTorch memory snapshot")
+    parser.add_argument(
+        "--budget", default=_BUDGET, metavar="TOML", help=f"the budget file (default: {_BUDGET})"
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="FILE",
+        help="a recording that kept the budget: tells which lines rose since",
+    )
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="rewrite the budget's limits from this recording (makes a first one)",
+    )
+    parser.add_argument(
+        "--predict",
+        action="store_true",
+        help="FILE is a script: hold its predicted peak, without a GPU, to the budget",
+    )
+    add_device(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--format",
+        choices=("text", "json", "markdown", "github"),
+        default="text",
+        help="how to say it; github writes annotations, and the step's summary where GITHUB_STEP_SUMMARY is set",
+    )
+    form.add_argument(
+        "--json",
+        action="store_const",
+        const="json",
+        dest="format",
+        help="the same as --format json",
+    )
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Checks, or updates; 1 where a limit is broken or cannot be told."""
+    if arguments.predict:
+        return _check_predicted(arguments)
+    return _check(arguments)
+
+
+def _check_predicted(arguments: argparse.Namespace) -> int:
+    """The same for a recording that is predicted from a script."""
+    from vramlens.cli.verbs.predict import written_prediction
+
+    if arguments.baseline is not None:
+        raise UsageError("--predict takes no --baseline: diff the script's predictions instead")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(arguments.file) + ".vram")
+        written_prediction(arguments.file, path)
+        arguments.file = path
+        return _check(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from vramlens.analyses.budget.budget import check_run
+
+    if arguments.update:
+        if arguments.baseline is not None or arguments.format != "text":
+            raise UsageError(
+                "--update takes no --baseline and no --format: it rewrites the budget and says what changed"
+            )
+        return _update(arguments)
+    budget = _read(arguments.budget, arguments.file)
+    if not budget.limits:
+        raise InputError(
+            f'{arguments.budget}: [budget] has no limit in it; write peak_allocated = "20 GiB", or run --update'
+        )
+    checked = read_run(arguments.file, arguments.device)
+    baseline = (
+        read_run(arguments.baseline, arguments.device) if arguments.baseline is not None else None
+    )
+    check = check_run(checked, budget, baseline)
+    inputs = (
+        arguments.file,
+        arguments.budget,
+        *([arguments.baseline] if arguments.baseline else []),
+    )
+    write_answer(_drawn(check, arguments), arguments.output, inputs)
+    if arguments.format == "github":
+        _summarize(check)
+    return 0 if check.passed else 1
+
+
+def _read(path: str, recording: str) -> Budget:
+    """The budget file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from vramlens.analyses.budget.budget_file import MOST_BYTES, read_budget
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: no such budget; vramlens check {shlex.quote(recording)} --budget {shlex.quote(path)} --update"
+            " writes a first one"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    return read_budget(data, path)
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    from vramlens.analyses.budget.budget import update
+
+    budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
+    done = update(read_run(arguments.file, arguments.device), budget)
+    write_file(arguments.budget, done.text, [arguments.file], option="--budget")
+    lines = [
+        f"{arguments.budget}: {'written' if budget is None else 'updated' if done.changes else 'unchanged'}."
+    ]
+    for scope, before, now in done.changes:
+        lines.append(
+            f"  {scope}: {now}" if before is None else f"  {scope}: {before} before, {now} now"
+        )
+    for scope, why in done.untold:
+        stays = "left out" if budget is None else "as it was"
+        lines.append(f"  {scope}: {stays}, since it cannot be told: {why}")
+    lines += _review(arguments.budget, arguments.file)
+    text = "".join(f"{one_line(line)}\n" for line in lines)
+    write_answer(text, arguments.output, (arguments.file, arguments.budget))
+    return 0
+
+
+def _review(budget: str, recording: str) -> tuple[str, str]:
+    """How to have the budget reviewed, in a checkout; else what to do with it."""
+    quoted = shlex.quote(budget)
+    if not _is_in_checkout(budget):
+        return (
+            "Next, hold runs against it:",
+            f"  vramlens check {shlex.quote(recording)} --budget {quoted}",
+        )
+    return "Next, have it kept and reviewed:", f"  git add {quoted} && git diff --cached {quoted}"
+
+
+def _is_in_checkout(path: str) -> bool:
+    """Whether a folder above has a ``.git``.
+
+    Git itself is not asked: the settings of a checkout may have it run commands.
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return False
+        folder = parent
+    return True
+
+
+def _drawn(check: Check, arguments: argparse.Namespace) -> str:
+    if arguments.format == "json":
+        from vramlens.report.check.json import check_to_json
+
+        return as_json(check_to_json(check))
+    if arguments.format == "github":
+        from vramlens.report.check.github import check_to_github
+
+        return check_to_github(check, os.environ)
+    from vramlens.report.check.text import check_to_markdown, render_check
+
+    if arguments.format == "markdown":
+        return check_to_markdown(check)
+    return as_text(
+        lambda console: render_check(check, console), to_file=goes_to_file(arguments.output)
+    )
+
+
+def _summarize(check: Check) -> None:
+    """Adds the check to the step's summary, where GitHub asks for one.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from vramlens.report.check.github import SUMMARY_BYTES
+    from vramlens.report.check.text import check_to_markdown
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return
+    data = check_to_markdown(check).encode("utf-8", "backslashreplace") + b"\n"
+    try:
+        # Others' lines of the same step stand before it: appended, in one call.
+        with open(path, "ab") as file:
+            if file.tell() + len(data) <= SUMMARY_BYTES:
+                file.write(data)
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror or error}") from None

@@ -1,0 +1,113 @@
+"""``vramlens diff``: what changed between two recordings, and whether a fix did what it should."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import add_device, add_forms, add_output, positive
+from vramlens.cli.input import read_run
+from vramlens.cli.message import say
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+from vramlens.errors import UsageError
+
+if TYPE_CHECKING:
+    from vramlens.analyses.compare.diff import Diff
+
+HELP = "Say what changed between two recordings: the failure, the growth, the peak, the lines."
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``diff``."""
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="the recording before, and the one after"
+    )
+    parser.add_argument(
+        "--before",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="several recordings before: they tell the noise",
+    )
+    parser.add_argument(
+        "--after", nargs="+", default=[], metavar="FILE", help="one or several recordings after"
+    )
+    add_device(parser)
+    parser.add_argument(
+        "--top", type=positive, default=10, metavar="N", help="how many lines to show (default: 10)"
+    )
+    parser.add_argument(
+        "--fail",
+        action="store_true",
+        help="exit with 1 if it is worse: it fails now, the peak rose, or it grows",
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="SIZE|SHARE",
+        help="what --fail lets the peak rise by: 64MiB, 2%% (default: nothing)",
+    )
+    add_forms(parser, "json", "markdown", "html")
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compares the recordings and writes the answer; 1 with ``--fail`` where it is worse."""
+    from vramlens.analyses.compare.diff import diff_runs
+
+    before, after = _sides(arguments)
+    if arguments.tolerance is not None and not arguments.fail:
+        raise UsageError("--tolerance is for --fail")
+    allowed = _tolerance(arguments.tolerance)
+    diff = diff_runs(
+        [read_run(path, arguments.device) for path in before],
+        [read_run(path, arguments.device) for path in after],
+    )
+    write_answer(_drawn(diff, arguments), arguments.output, (*before, *after))
+    worse = diff.worse(allowed(diff.counters["allocated"].before_bytes)) if arguments.fail else ()
+    if worse:
+        say(f"worse than before: {'; '.join(worse)}")
+    return 1 if worse else 0
+
+
+def _sides(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files before and those after."""
+    files, before, after = arguments.files, arguments.before, arguments.after
+    if len(files) == 2 and not before and not after:
+        return (files[0],), (files[1],)
+    if before and after and not files:
+        return tuple(before), tuple(after)
+    raise UsageError(
+        "diff takes two recordings: vramlens diff before.vram after.vram; with repeated runs: vramlens diff --before"
+        " a.vram b.vram --after c.vram d.vram"
+    )
+
+
+def _tolerance(text: str | None) -> Callable[[int], int]:
+    from vramlens.analyses.budget.tolerance import parse_tolerance
+
+    try:
+        return parse_tolerance(text or "0")
+    except UsageError as error:
+        raise UsageError(f"--tolerance {error}") from None
+
+
+def _drawn(diff: Diff, arguments: argparse.Namespace) -> str:
+    if arguments.json:
+        from vramlens.report.diff.json import diff_to_json
+
+        return as_json(diff_to_json(diff))
+    if arguments.markdown:
+        from vramlens.report.diff.markdown import diff_to_markdown
+
+        return diff_to_markdown(diff, arguments.top)
+    if arguments.html:
+        from vramlens.report.diff.html import diff_to_html
+
+        return diff_to_html(diff, arguments.top)
+    from vramlens.report.diff.text import render_diff
+
+    return as_text(
+        lambda console: render_diff(diff, console, arguments.top),
+        to_file=goes_to_file(arguments.output),
+    )

@@ -1,0 +1,251 @@
+"""``vramlens doctor``: what on this machine helps or hinders memory debugging."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import add_forms
+from vramlens.cli.output import as_json, write_stdout
+from vramlens.foreign_text import text_of
+from vramlens.schema import SCHEMA
+
+if TYPE_CHECKING:
+    from vramlens.capture.doctor.checks import Check
+    from vramlens.capture.doctor.diagnosis import Diagnosis
+    from vramlens.capture.doctor.nccl_check import CollectivesCheck
+
+HELP = "Say what on this machine helps or hinders recording, and which debug switches there are."
+_LINES = 24
+_WIDEST = 110
+_NARROWEST = 40
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``doctor``."""
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="also make a small recording on the GPU, in a process aside",
+    )
+    parser.add_argument(
+        "--nccl",
+        action="store_true",
+        help="check all-reduce and friends on this node's GPUs instead: values, bandwidth, and the memory NCCL takes",
+    )
+    parser.add_argument(
+        "--switches", action="store_true", help="list the debug switches: what each does and costs"
+    )
+    add_forms(parser, "json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Looks and prints what was found."""
+    from vramlens.capture.doctor.diagnosis import diagnose
+
+    if arguments.nccl:
+        return _nccl(arguments)
+    if arguments.switches and not arguments.json and not arguments.gpu:
+        write_stdout(text_of(_switches(_width())) + "\n")
+        return 0
+    found = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
+    if arguments.json:
+        write_stdout(as_json({"schema": SCHEMA, **found.to_dict()}))
+        return 0
+    lines = _report(found, _width(), _height())
+    if arguments.switches:
+        lines += ["", *_switches(_width())]
+    write_stdout(text_of(lines) + "\n")
+    return 0
+
+
+def _nccl(arguments: argparse.Namespace) -> int:
+    from vramlens.capture.doctor.nccl_check import check_collectives
+    from vramlens.capture.doctor.torch_checks import ask_torch
+
+    facts = ask_torch().facts or {}  # in a process aside: this one makes no context
+    found = check_collectives(int(facts.get("visible") or 0))
+    if arguments.json:
+        write_stdout(as_json({"schema": SCHEMA, "collectives": found.to_dict()}))
+    else:
+        write_stdout(text_of(_collectives(found, _width())) + "\n")
+    return 0
+
+
+def _collectives(found: CollectivesCheck, width: int) -> list[str]:
+    """The check of collectives: the verdict, the table, the memory, what is set."""
+    from vramlens.units import format_size
+
+    if found.error:
+        enough = ["Next, what is wrong here:", "  vramlens doctor"]
+        todo = enough if found.world > 1 else ["Next, run it on a node with two GPUs or more."]
+        return [*textwrap.wrap(f"NCCL could not be checked: {found.error}.", width), "", *todo]
+    wrong = [one.name for one in found.operations if not one.right]
+    library = f"NCCL {found.library}" if found.library else found.backend
+    verdict = (
+        f"Wrong values from {', '.join(wrong)} on {found.world} GPUs ({library}): do not train on this node."
+        if wrong
+        else f"All collectives give the right values on {found.world} GPUs ({library})."
+    )
+    lines = [*textwrap.wrap(verdict, width), ""]
+    sizes = [speed.bytes for speed in found.operations[0].speeds]
+    lines.append(
+        f"{'bus bandwidth, GB/s':<20}" + "".join(f"{format_size(size):>12}" for size in sizes)
+    )
+    for one in found.operations:
+        speeds = "".join(f"{speed.bus_bytes_per_s / 1e9:>12.2f}" for speed in one.speeds)
+        lines.append(f"{one.name:<20}{speeds}" + ("" if one.right else "  WRONG VALUES"))
+    if found.held_bytes is not None:
+        lines += [
+            "",
+            f"NCCL holds {format_size(found.held_bytes)} on each GPU for one group (by the driver's free memory)",
+        ]
+    if found.counted_bytes is not None:
+        lines.append(f"NCCL itself counts {format_size(found.counted_bytes)}")
+    for name, value in found.environment.items():
+        lines.append(f"{name}={value}")
+    return [*lines, "", "Next, what makes NCCL tell more:", "  vramlens doctor --switches"]
+
+
+def _native_core() -> Check:
+    from vramlens.capture.doctor.checks import Check
+    from vramlens.errors import VramlensError
+
+    try:
+        from vramlens import _native
+
+        _native._core()
+    except VramlensError as error:
+        return Check("native core", "problem", f"Recordings cannot be read: {error}.")
+    except (ImportError, OSError) as error:
+        do = "Install vramlens again: pip install --force-reinstall vramlens"
+        return Check("native core", "problem", f"Recordings cannot be read: {error}.", do)
+    return Check("native core", "ok", "The native core of vramlens loads.")
+
+
+def _report(found: Diagnosis, width: int, height: int) -> list[str]:
+    """The verdict and the rows; what is well becomes a paragraph, then names, then notes do,
+    until it fits.
+    """
+    rows = found.worst_first()
+    bad = [check for check in rows if check.state != "ok"]
+    well = [check for check in rows if check.state == "ok"]
+    brief = [check if check.state == "problem" else replace(check, do="") for check in bad]
+    worst = [check for check in bad if check.state == "problem"]
+    next_step = _next(found, width)
+    top = [*textwrap.wrap(found.verdict, width), ""]
+    lines: list[str] = []
+    for rest in (
+        _rows(rows, width),
+        [*_rows(bad, width), *_paragraph(well, width)],
+        [*_rows(bad, width), *_named(well, width)],
+        [*_rows(brief, width), *_named(well, width)],
+        [*_rows(worst, width), *_named([*brief[len(worst) :], *well], width)],
+    ):
+        lines = [*top, *rest, *next_step]
+        if len(lines) <= height:
+            return lines
+    return [*lines[: height - len(next_step) - 1], "...", *next_step]
+
+
+def _rows(checks: Sequence[Check], width: int) -> list[str]:
+    name_width = max((len(check.name) for check in checks), default=0)
+    lines: list[str] = []
+    for check in checks:
+        head = f"{check.state:<7}  {check.name:<{name_width}}  "
+        blank = " " * len(head)
+        lines += textwrap.wrap(
+            check.text, width, initial_indent=head, subsequent_indent=blank, break_on_hyphens=False
+        )
+        if check.do:
+            lines += textwrap.wrap(
+                check.do,
+                width,
+                initial_indent=f"{blank}Do: ",
+                subsequent_indent=blank,
+                break_on_hyphens=False,
+            )
+    return lines
+
+
+def _paragraph(checks: Sequence[Check], width: int) -> list[str]:
+    text = " ".join(check.text for check in checks)
+    return textwrap.wrap(
+        text, width, initial_indent="ok       ", subsequent_indent=" " * 9, break_on_hyphens=False
+    )
+
+
+def _named(checks: Sequence[Check], width: int) -> list[str]:
+    from vramlens.capture.doctor.checks import STATES
+
+    lines: list[str] = []
+    for state in STATES:
+        names = ", ".join(check.name for check in checks if check.state == state)
+        text = f"{names} (all of it: --json)" if state == "ok" else names
+        if names:
+            lines += textwrap.wrap(
+                text, width, initial_indent=f"{state:<7}  ", subsequent_indent=" " * 9
+            )
+    return lines
+
+
+def _next(found: Diagnosis, width: int) -> list[str]:
+    if found.ready:
+        return ["", "Next, record your program:", "  vramlens run train.py"]
+    if found.ready is None or any(check.state == "problem" for check in found.checks):
+        return ["", "Next, what stands first after Do, then again:", "  vramlens doctor"]
+    text = "Next, explain a recording or a log from the machine that has the GPU:"
+    return ["", *textwrap.wrap(text, width), "  vramlens explain FILE"]
+
+
+def _switches(width: int) -> list[str]:
+    from vramlens.capture.doctor.switches import SWITCHES
+
+    when = "Debug switches, cheap ones first. They are read when the program starts: set them before it."
+    lines = [
+        *textwrap.wrap(when, width),
+        "* is what 'vramlens run --debug' sets where you have not.",
+    ]
+    for weight in ("cheap", "slow", "changes memory"):
+        title = {
+            "cheap": "Cheap: may stay on",
+            "slow": "Slow: for a debugging run",
+            "changes memory": "Changes memory",
+        }
+        lines += ["", title[weight]]
+        for one in SWITCHES:
+            if one.weight != weight:
+                continue
+            found = one.present()
+            state = f"   set: {found[0]}={found[1]}" if found else ""
+            lines.append(f"{'*' if one.bundled else ' '} {one.name}={one.value}{state}")
+            for text in (
+                f"{_capital(one.does)}. When: {one.when}.",
+                f"Costs: {one.cost}. Default: {one.default}.",
+            ):
+                lines += textwrap.wrap(
+                    text, width, initial_indent=" " * 6, subsequent_indent=" " * 6
+                )
+    return lines
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _width() -> int:
+    return max(_NARROWEST, min(shutil.get_terminal_size((80, _LINES)).columns, _WIDEST))
+
+
+def _height() -> int:
+    """The lines to keep to: 24, and on a terminal, which may be larger, one less, where the
+    prompt comes to stand.
+    """
+    if sys.stdout is None or not sys.stdout.isatty():
+        return _LINES
+    return max(_LINES, shutil.get_terminal_size((80, _LINES)).lines) - 1

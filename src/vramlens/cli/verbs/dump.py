@@ -1,0 +1,37 @@
+"""``vramlens dump``: a recording of a running program, now."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from vramlens.cli.output import write_stdout
+from vramlens.errors import InputError
+
+HELP = "Write a recording of a program that runs under vramlens, now."
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``dump``."""
+    parser.add_argument(
+        "pid",
+        type=int,
+        metavar="PID",
+        help="the program: started by vramlens run or with install()",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the file (default: where the program's own go)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Asks the program and prints the file's path."""
+    from vramlens.capture.triggers.dump_request import ask
+    from vramlens.foreign_text import visible
+
+    path = None if arguments.output is None else os.path.abspath(arguments.output)
+    answer = ask(arguments.pid, {"path": path})
+    if "error" in answer:
+        raise InputError(f"process {arguments.pid}: {answer['error']}")
+    write_stdout(f"{visible(answer.get('path', ''))}\n")
+    return 0

@@ -1,0 +1,88 @@
+"""``vramlens leaks``: what grows with every step of a recording, who asks for it, and when it
+will fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import (
+    add_file,
+    add_forms,
+    add_output,
+    device,
+    positive,
+    size,
+    size_or_none,
+)
+from vramlens.cli.input import read_recording
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+
+if TYPE_CHECKING:
+    from vramlens.analyses.leaks.leaks import LeakReport
+
+HELP = "Say what grows with every step, which line asks for it, and when memory will run out."
+_FOUND = 1
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``leaks``."""
+    add_file(parser)
+    parser.add_argument(
+        "--top", type=positive, metavar="N", help="how many leaks to show (default: 5)"
+    )
+    parser.add_argument(
+        "--device",
+        type=device,
+        metavar="N",
+        help="only this device, 0 or cuda:0 (default: every one that was recorded)",
+    )
+    parser.add_argument(
+        "--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB"
+    )
+    parser.add_argument(
+        "--at-least",
+        type=size_or_none,
+        metavar="SIZE",
+        help="what a step has to leave behind to matter (default: 1 %% of the device over 100,000 steps); 0 shows all",
+    )
+    parser.add_argument(
+        "--fail",
+        action="store_true",
+        help="exit with 1 where a leak that matters is proven or likely",
+    )
+    add_forms(parser, "json", "markdown")
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Judges one file and writes the answer."""
+    from vramlens.analyses.leaks.leaks import leaks_of_trace
+
+    recording = read_recording(arguments.file)
+    report = leaks_of_trace(
+        recording,
+        device=arguments.device,
+        total_bytes=arguments.total,
+        at_least_bytes=arguments.at_least,
+    )
+    write_answer(_drawn(report, arguments), arguments.output, [arguments.file])
+    return _FOUND if arguments.fail and report.found else 0
+
+
+def _drawn(report: LeakReport, arguments: argparse.Namespace) -> str:
+    if arguments.json:
+        from vramlens.report.leaks.json import leaks_to_json
+
+        return as_json(leaks_to_json(report))
+    if arguments.markdown:
+        from vramlens.report.leaks.markdown import leaks_to_markdown
+
+        return leaks_to_markdown(report, arguments.top)
+    from vramlens.report.leaks.text import render_leaks
+
+    return as_text(
+        lambda console: render_leaks(report, console, arguments.top),
+        to_file=goes_to_file(arguments.output),
+    )

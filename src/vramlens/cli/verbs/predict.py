@@ -1,0 +1,158 @@
+"""``vramlens predict``: the peak of a script before its first run, without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import limit_size, positive
+from vramlens.cli.message import say
+from vramlens.cli.output import as_json, as_text, refuse_inputs, write_stdout
+from vramlens.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation
+    from vramlens.prediction.answer import Prediction
+
+HELP = "Predict a script's peak without a GPU: by line, and which cards it fits."
+_STEPS_BETWEEN_LINES = 10
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``predict``."""
+    parser.add_argument(
+        "--gpu",
+        default="h200",
+        metavar="NAME",
+        help="the card whose kernels it takes (default: h200)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        metavar="N",
+        help="end after N optimizer steps (default: the script's)",
+    )
+    parser.add_argument(
+        "--cards",
+        type=_sizes,
+        default=(),
+        metavar="SIZE,SIZE",
+        help="card sizes: on which of them it fits",
+    )
+    parser.add_argument("--conf", default=None, metavar="SETTINGS", help="the allocator's settings")
+    parser.add_argument(
+        "--torch",
+        metavar="VERSION",
+        help="the allocator's rules of this PyTorch (default: installed)",
+    )
+    parser.add_argument("--json", action="store_true", help="print data: one JSON object")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="also write the prediction as a recording (.vram)"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="the script, unchanged")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Predicts one script and writes the answer."""
+    _check(arguments)
+    prediction = _predicted(arguments)
+    path = arguments.output
+    with tempfile.TemporaryDirectory() as folder:
+        path = arguments.output or os.path.join(folder, "predicted.vram")
+        try:
+            prediction.write(path)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}; nothing was written") from None
+        explanation = _explained(path)
+        write_stdout(_drawn(prediction, explanation, arguments))
+    return 0
+
+
+def written_prediction(script: str, path: str) -> None:
+    """Predicts a script as it is and writes the recording, for another verb.
+
+    Raises:
+        InputError: it cannot be predicted.
+    """
+    parser = argparse.ArgumentParser()
+    prepare_parser(parser)
+    arguments = parser.parse_args([script])
+    _check(arguments)
+    _predicted(arguments).write(path)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    from vramlens.prediction.cards import card_named
+
+    card_named(arguments.gpu)
+    if not os.path.isfile(arguments.script):
+        raise InputError(f"{arguments.script}: no such script")
+    if arguments.output is not None:
+        refuse_inputs(arguments.output, [arguments.script])
+        if os.path.isdir(arguments.output):
+            raise UsageError(f"-o {arguments.output}: is a folder; name a file")
+    if arguments.arguments[:1] == ["--"]:
+        del arguments.arguments[0]
+    if "LOCAL_RANK" in os.environ:
+        raise UsageError("predict runs one process: start it without torchrun")
+
+
+def _predicted(arguments: argparse.Namespace) -> Prediction:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "predict runs the script, and needs PyTorch (a CPU build is enough)"
+        ) from None
+    from vramlens.prediction.run import Question
+    from vramlens.prediction.script import predict_script
+
+    conf = arguments.conf
+    if conf is None:
+        conf = (
+            os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+        )
+    question = Question(
+        gpu=arguments.gpu,
+        torch_version=arguments.torch,
+        conf=conf,
+        cards=tuple(arguments.cards),
+        command=("vramlens", "predict", arguments.script, *arguments.arguments),
+    )
+    return predict_script(arguments.script, arguments.arguments, question, arguments.steps, _tell)
+
+
+def _tell(step: int) -> None:
+    if step % _STEPS_BETWEEN_LINES == 0 and sys.stderr is not None and sys.stderr.isatty():
+        say(f"{step} steps predicted; --steps N ends it after N")
+
+
+def _explained(path: str) -> Explanation:
+    from vramlens import api
+    from vramlens.analyses.explanation import Explanation
+
+    explanation = api.explain(path)
+    assert isinstance(explanation, Explanation)
+    return explanation
+
+
+def _drawn(prediction: Prediction, explanation: Explanation, arguments: argparse.Namespace) -> str:
+    if arguments.json:
+        from vramlens.report.explain.json import to_json
+
+        return as_json({**to_json(explanation), "prediction": prediction.to_json()})
+    from vramlens.report.explain.text import render
+
+    return f"{prediction}\n\n" + as_text(
+        lambda console: render(explanation, console, "line", None), to_file=False
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    return [limit_size(size) for size in text.split(",")]

@@ -1,0 +1,127 @@
+"""``vramlens ranks``: how the ranks of a job differ in memory, and why."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import add_forms, add_output
+from vramlens.cli.message import say
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
+from vramlens.errors import UsageError, VramlensError
+from vramlens.foreign_text import visible
+from vramlens.schema import SCHEMA
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.ranks import Comparison
+
+HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``ranks``."""
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="the ranks' recordings, PyTorch snapshots and NCCL flight records, or folders of them; one recording of"
+        " several GPUs is compared device by device; or a lake that 'vramlens export' wrote",
+    )
+    parser.add_argument("--run", metavar="ID", help="of a lake, which run (default: the only one)")
+    parser.add_argument(
+        "--sql",
+        metavar="SELECT",
+        help="ask a lake in SQL: tables ranks, lines, steps, events, stacks, collectives, errors",
+    )
+    parser.add_argument(
+        "--workers",
+        metavar="WHERE",
+        help="what reads the recordings: a number of processes, or dask://HOST:PORT",
+    )
+    add_forms(parser, "json")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also write a page: one file, no script, nothing from a network",
+    )
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compares the ranks and writes the answer."""
+    from vramlens.fleet import compare_files
+    from vramlens.report.progress import reading_progress
+
+    if arguments.sql is not None:
+        if arguments.html is not None:
+            raise UsageError("--html shows a comparison, not an answer in SQL")
+        text = _answered(arguments)
+    else:
+        with reading_progress("reading") as progress:
+            found = compare_files(
+                arguments.paths, progress, where=arguments.workers, run=arguments.run
+            )
+        if arguments.html is not None:
+            from vramlens.report.ranks.html import comparison_to_html
+
+            page = comparison_to_html(found)
+            write_file(
+                arguments.html, page, _inputs(arguments.paths, arguments.html), option="--html"
+            )
+            say(
+                f"{arguments.html}: {format_size(len(page.encode('utf-8', 'replace')))}, written; open it in a browser"
+            )
+        text = comparison_drawn(found, json=arguments.json, to_file=goes_to_file(arguments.output))
+    write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
+    return 0
+
+
+def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
+    """What the output must not overwrite: files that were named, and those in folders that are part
+    of the answer.
+
+    Whatever else lies in the folder of a job, such as the answer of an earlier call, may be
+    overwritten.
+    """
+    from pathlib import Path
+
+    from vramlens.fleet import find_ranks, is_lake
+
+    inputs = [path for path in paths if not os.path.isdir(path)]
+    if not goes_to_file(output) or not os.path.isfile(output):  # what is not there yet is no input
+        return inputs
+    for folder in map(Path, filter(os.path.isdir, paths)):
+        if is_lake(folder):
+            inputs += map(str, folder.glob("run=*/**/*"))
+            continue
+        with contextlib.suppress(VramlensError):
+            find_ranks([output])  # raises where it is neither a recording nor a flight record
+            inputs += map(str, folder.rglob("*"))
+    return inputs
+
+
+def _answered(arguments: argparse.Namespace) -> str:
+    """The answer to a question in SQL: tab-separated lines, or JSON."""
+    from vramlens.fleet import Lake, is_lake
+
+    if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
+        raise UsageError("--sql asks a lake: make one with vramlens export FOLDER --to LAKE/")
+    names, rows = Lake(arguments.paths[0], arguments.run).sql(arguments.sql)
+    if arguments.json:
+        return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
+    return "".join("\t".join(visible(str(cell)) for cell in row) + "\n" for row in (names, *rows))
+
+
+def comparison_drawn(found: Comparison, *, json: bool, to_file: bool) -> str:
+    """The comparison as text for this terminal or a file, or as JSON."""
+    if json:
+        from vramlens.report.ranks.json import comparison_to_json
+
+        return as_json(comparison_to_json(found))
+    from vramlens.report.ranks.text import render_comparison
+
+    return as_text(lambda console: render_comparison(found, console), to_file=to_file)

@@ -1,0 +1,76 @@
+"""``vramlens replay``: a recording run again through the allocator, as it was and under other
+settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import (
+    add_device,
+    add_file,
+    add_forms,
+    add_output,
+    add_recorded_cap,
+    hints_on_settings,
+    limit_size,
+)
+from vramlens.cli.input import read_recording
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+
+if TYPE_CHECKING:
+    from vramlens.replay import Answer
+
+HELP = "Replay a recording through the allocator, under its own settings and under others."
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``replay``."""
+    add_file(parser)
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="SETTINGS",
+        help="settings to try, as in PYTORCH_ALLOC_CONF; again for more (default: the recorded ones); '' is PyTorch's"
+        " default",
+    )
+    parser.add_argument(
+        "--cap",
+        type=limit_size,
+        metavar="SIZE",
+        help="what the process may reserve, as set_per_process_memory_fraction limits it (default: what it could)",
+    )
+    add_recorded_cap(parser)
+    add_device(parser)
+    add_forms(parser, "json")
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replays one file and writes the answer."""
+    from vramlens.replay import replay_trace
+
+    with hints_on_settings():
+        answer = replay_trace(
+            read_recording(arguments.file),
+            confs=arguments.conf,
+            cap_bytes=arguments.cap,
+            recorded_cap_bytes=arguments.recorded_cap,
+            device=arguments.device,
+        )
+    write_answer(_drawn(answer, arguments), arguments.output, [arguments.file])
+    return 0
+
+
+def _drawn(answer: Answer, arguments: argparse.Namespace) -> str:
+    if arguments.json:
+        from vramlens.report.replay.json import answer_to_json
+
+        return as_json(answer_to_json(answer))
+    from vramlens.report.replay.text import render_answer
+
+    return as_text(
+        lambda console: render_answer(answer, console), to_file=goes_to_file(arguments.output)
+    )

@@ -1,0 +1,243 @@
+"""``vramlens run``: runs a program as it is and records its GPU memory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
+
+from vramlens.cli.message import say
+from vramlens.errors import NoProgram, UsageError
+
+HELP = "Run a program and record its GPU memory."
+_RANGE = re.compile(r"([0-9]{0,12}):([0-9]{1,12})")
+_PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*(?:\.exe)?")
+# Of this verb's options those that few programs have; --output, --debug, --every and --profile are
+# common ones.
+_UNLIKE_OTHERS = ("--max-events", "--redact", "--leaks", "--restart-on-oom", "--nvtx")
+_EPILOG = """\
+a recording is written when a request runs out of memory, on kill -USR2 PID or vramlens dump PID, after --steps, every
+--every steps, and else when the program ends, also by SIGTERM; a line on standard error says where
+
+examples:
+  vramlens run train.py --epochs 3
+  vramlens run -m package.module
+  torchrun --nproc-per-node 8 --no-python vramlens run -o runs/r1 train.py
+  vramlens run --steps 0:5 train.py           five steps, then the program goes on unrecorded
+  vramlens run --leaks train.py               what grows, who holds it; also without a GPU, and at any time on SIGUSR2
+  vramlens run --profile --steps 5:8 train.py a PyTorch profiler trace of three steps
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``run``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.usage = "vramlens run [options] (SCRIPT | -m MODULE) [arguments]"
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="PROGRAM is a module, as for python -m"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="a .vram file, or a folder that gets rank00003.vram under torchrun, else SCRIPT-PID.vram (default: .)",
+    )
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--steps", type=_steps, metavar="A:B", help="record the steps from A to before B, then stop"
+    )
+    when.add_argument(
+        "--every",
+        type=_count,
+        metavar="N",
+        help="write a recording every N steps; the last two stay",
+    )
+    parser.add_argument(
+        "--max-events",
+        type=_count,
+        metavar="N",
+        help="keep the last N events of each device (default: what fits in 1 GiB or 2%% of the machine's memory)",
+    )
+    parser.add_argument(
+        "--redact", action="store_true", help="leave paths, arguments and the host's name out"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="write a PyTorch profiler trace of --steps instead"
+    )
+    parser.add_argument(
+        "--leaks",
+        action="store_true",
+        help="say at the end what grew with the steps, and who holds it",
+    )
+    parser.add_argument(
+        "--restart-on-oom",
+        type=_count,
+        metavar="N",
+        help="restart after out of memory, at most N times, with the split that vramlens.guard learned",
+    )
+    parser.add_argument(
+        "--nvtx", action="store_true", help="mark modules and operators for Nsight Systems"
+    )
+    parser.add_argument(
+        "--debug", action="store_true", help="set the debug switches that cost little (see doctor)"
+    )
+    parser.add_argument("program", metavar="PROGRAM", help="the script, or with -m the module")
+    rest = parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="handed to the program as they are"
+    )
+    rest.required = False
+
+
+def run(arguments: argparse.Namespace) -> Callable[[], int]:
+    """Prepares the watch; gives the program, whose own ending is this process's ending."""
+    from vramlens.capture.recording.session import Plan
+    from vramlens.capture.triggers.child_processes import follow_children
+    from vramlens.capture.triggers.user_program import execute_module, execute_script
+    from vramlens.program import begin_watch
+
+    if not arguments.module and not os.path.exists(arguments.program):
+        raise UsageError(f"run: {arguments.program}: no such script{_without_python(arguments)}")
+    if arguments.profile and arguments.steps is None:
+        raise UsageError(
+            "run: --profile needs --steps A:B: a trace of a whole run is too large to use"
+        )
+    if arguments.profile and arguments.redact:
+        raise UsageError(
+            "run: a profiler trace cannot be redacted: leave --profile or --redact out"
+        )
+    if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
+        raise UsageError(
+            f"run: -o {arguments.output}: --profile writes a file a rank: name a folder"
+        )
+    if (
+        arguments.output
+        and os.path.exists(arguments.output)
+        and not _holds_recordings(arguments.output)
+    ):
+        raise UsageError(
+            f"run: -o {arguments.output}: is neither a file nor a folder: a recording needs either"
+        )
+    _note_late_options(arguments)
+    if arguments.restart_on_oom:
+        from vramlens.recovery.guarding.restarting import supervised
+
+        return lambda: supervised(sys.argv[1:], arguments.restart_on_oom)
+    if arguments.debug:
+        from vramlens.capture.doctor.switches import debug_bundle
+
+        for name, value in debug_bundle().items():
+            os.environ.setdefault(name, value)
+    _note_missing_gpu(arguments)
+    first, last = arguments.steps or (None, None)
+    plan = Plan(
+        output=None if arguments.output is None else os.path.abspath(arguments.output),
+        program=arguments.program,
+        first_step=first,
+        last_step=last,
+        every=arguments.every or 0,
+        at_exit=True,
+        max_events=arguments.max_events,
+        redacted=arguments.redact,
+        profile=arguments.profile,
+        nvtx=arguments.nvtx,
+        leaks=arguments.leaks,
+    )
+    command = [*(["-m"] if arguments.module else []), arguments.program, *arguments.arguments]
+    session = begin_watch(plan, command)
+    follow_children(plan)
+
+    def program() -> int:
+        try:
+            (execute_module if arguments.module else execute_script)(
+                arguments.program, arguments.arguments
+            )
+        except NoProgram:
+            session.cancel()
+            raise
+        except Exception as error:
+            if "VRAMLENS_SPLIT_FILE" in os.environ:  # somebody waits to restart it
+                from vramlens.recovery.guarding.restarting import note_ending
+
+                note_ending(error)
+            raise
+        finally:
+            session.program_ended()
+        return 0
+
+    return program
+
+
+def _holds_recordings(output: str) -> bool:
+    return os.path.isfile(output) or os.path.isdir(output)
+
+
+def _note_missing_gpu(arguments: argparse.Namespace) -> None:
+    """Tells a person at a terminal that there is no GPU, before a run that would record nothing;
+    else the end says it.
+
+    Where standard error is kept, as in a file, it is the program's: it stays what it is until the
+    program has ended.
+    """
+    from vramlens.capture.process.gpu_files import has_no_gpu
+
+    is_watched = sys.stderr is not None and sys.stderr.isatty()
+    if is_watched and not arguments.leaks and os.environ.get("RANK", "0") == "0" and has_no_gpu():
+        say(
+            "no GPU here: nothing will be recorded; run --leaks finds leaks of tensors on the CPU, too"
+        )
+
+
+def _without_python(arguments: argparse.Namespace) -> str:
+    """What to add where the program's name is Python's own, which is not to be named; else
+    nothing.
+    """
+    rest: list[str] = arguments.arguments
+    if not _PYTHON.fullmatch(arguments.program) or not rest:
+        return ""
+    argv: list[str] = arguments.argv
+    at = len(argv) - len(rest) - 1
+    if (rest[0].startswith("-") and rest[0] != "-m") or argv[at:] != [arguments.program, *rest]:
+        return f"; leave out {arguments.program!r} and its options"
+    return f"; leave out {arguments.program!r}: {shlex.join(['vramlens', *argv[:at], *rest])}"
+
+
+def _note_late_options(arguments: argparse.Namespace) -> None:
+    """Says which of this verb's options came after the program's name: they are the program's,
+    and it may know them.
+    """
+    late: list[str] = []
+    rest: list[str] = arguments.arguments
+    for place, word in enumerate(rest):
+        if word == "--":
+            break
+        name, _, value = word.partition("=")
+        if name not in _UNLIKE_OTHERS and name != "--steps":
+            continue
+        # Many programs have --steps 100; steps from one to another are vramlens's way to say it.
+        if name == "--steps" and not _RANGE.fullmatch(
+            value or "".join(rest[place + 1 : place + 2])
+        ):
+            continue
+        late.append(name)
+    if late and os.environ.get("RANK", "0") == "0":  # once a job, not once a rank
+        named, program = ", ".join(dict.fromkeys(late)), arguments.program
+        say(f"{named} after {program} went to {program}; vramlens's own options come before it")
+
+
+def _steps(text: str) -> tuple[int, int]:
+    match = _RANGE.fullmatch(text)
+    if match is None or int(match[1] or 0) >= int(match[2]):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no range of steps: say 0:5 for the first five"
+        )
+    return int(match[1] or 0), int(match[2])
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)

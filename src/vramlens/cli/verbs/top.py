@@ -1,0 +1,275 @@
+"""``vramlens top``: every GPU and process, live."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vramlens.cli import interruption
+from vramlens.cli.message import say
+from vramlens.cli.output import as_json, write_stdout
+from vramlens.errors import UsageError
+from vramlens.foreign_text import text_of
+
+if TYPE_CHECKING:
+    from vramlens.monitor.machine.machine import MachineNow
+    from vramlens.monitor.top.watching import Sink, Watching
+
+HELP = "Show every GPU and process, live: used, live, cached, NCCL, trend; or hand it to a monitoring system."
+_WIDTH = 100
+_SHORTEST_S = 0.1
+_EPILOG = """\
+With a terminal and textual (pip install 'vramlens[tui]') it fills the screen; ? there lists the keys. Else it prints
+plain lines. Where its output goes to a file or a pipe it prints once, or, with --jsonl, --prometheus, --otel or
+--alert, runs without printing.
+
+alerts: used, free, allocated, reserved, cached, host in bytes or %; growth in bytes a step; steps_left; gpu in %;
+temperature in C; power in W; retries; failures. As in: "used > 92%", "free < 2GiB for 30s", "growth > 5MiB/step",
+"steps_left < 500".
+"""
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``top``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "pid",
+        nargs="?",
+        type=int,
+        metavar="PID",
+        help="only this process and its GPUs, in more detail",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--once", action="store_true", help="print one look as plain lines and end")
+    form.add_argument(
+        "--plain", action="store_true", help="print plain lines again and again instead of a screen"
+    )
+    form.add_argument(
+        "--json", action="store_true", help="print one look as one JSON object and end"
+    )
+    parser.add_argument(
+        "--interval", type=_seconds, metavar="SECONDS", help="between two looks (default: 1)"
+    )
+    parser.add_argument(
+        "--jsonl", metavar="FILE", help="add each look to a file, as one line of JSON"
+    )
+    parser.add_argument(
+        "--prometheus", metavar="[HOST]:PORT", help="serve metrics; :9400 listens on all interfaces"
+    )
+    parser.add_argument(
+        "--otel",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="send OpenTelemetry metrics over OTLP/HTTP (default: where the OTEL_ variables say)",
+    )
+    parser.add_argument(
+        "--alert",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="such as 'used > 92%%'; repeatable",
+    )
+    parser.add_argument(
+        "--exec",
+        metavar="COMMAND",
+        help="start this on an alert; its last argument is the sentence",
+    )
+    parser.add_argument("--webhook", metavar="URL", help="post alerts there as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Shows the machine until it is told to end."""
+    from vramlens.monitor.alerts.actions import Actions
+    from vramlens.monitor.alerts.rules import parse_rule
+    from vramlens.monitor.top.watching import JsonLines, Watching
+
+    rules = [parse_rule(text) for text in arguments.alert]
+    if (arguments.exec or arguments.webhook) and not rules:
+        raise UsageError("--exec and --webhook need an alert: --alert 'used > 92%'")
+    # The screen is drawn on standard error, the lines go to standard output.
+    is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
+    wants_lines = arguments.once or arguments.plain or arguments.json
+    screen = _screen() if is_terminal and not wants_lines and _is_in_front() else None
+    options: dict[str, Any] = {"say_line": None} if screen is not None else {}
+    actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
+    sinks: list[Sink] = []
+    try:
+        if arguments.jsonl:
+            sinks.append(JsonLines(arguments.jsonl))
+        if arguments.prometheus:
+            from vramlens.integrations.prometheus import MachineExporter
+
+            sinks.append(MachineExporter(arguments.prometheus))
+        if arguments.otel is not None:
+            from vramlens.integrations.opentelemetry import MachineMeter
+
+            sinks.append(
+                MachineMeter(arguments.otel or None, interval_s=arguments.interval or 10.0)
+            )
+    except BaseException:
+        for sink in sinks:
+            sink.close()
+        raise
+    watching = Watching(pid=arguments.pid, rules=rules, actions=actions, sinks=sinks)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        if screen is not None:
+            watching.look()  # an error belongs to the shell, not to the screen
+            return int(screen(watching, arguments.interval or 1.0))
+        return _print(arguments, watching, is_terminal, bool(sinks or rules))
+    except _Terminated:
+        return 0
+    finally:
+        watching.close()
+
+
+class _Terminated(BaseException):
+    """SIGTERM: the end of a service, not an error."""
+
+
+def _terminated(_number: int, _frame: Any) -> None:
+    raise _Terminated
+
+
+def _screen() -> Any:
+    """What draws the screen; None without textual."""
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        return None
+    return _fill_screen
+
+
+def _fill_screen(watching: Watching, interval_s: float) -> int:
+    """Fills the screen until whoever watches ends it, SIGTERM does, or the watched process has
+    ended; the exit code.
+
+    The terminal is afterwards as it was before, however this ends.
+    """
+    import asyncio
+
+    from vramlens.monitor.top.screen import Screen
+
+    screen = Screen(watching, interval_s)
+    interruption.leave()  # asyncio has its own way with Ctrl-C
+
+    def leave(number: int, frame: Any) -> None:
+        # timeout(1) and systemd send SIGCONT with SIGTERM: textual would begin anew what is about
+        # to end.
+        if hasattr(signal, "SIGCONT"):
+            signal.signal(signal.SIGCONT, _pass_over)
+        try:
+            asyncio.get_running_loop().call_soon_threadsafe(screen.exit)
+        except RuntimeError:  # it has not begun, or is over
+            _terminated(number, frame)
+
+    with _terminal_restored():
+        signal.signal(signal.SIGTERM, leave)
+        try:
+            screen.run(mouse=False)
+        finally:
+            signal.signal(signal.SIGTERM, _terminated)
+    if watching.ended:
+        write_stdout(f"Process {watching.pid} has ended.\n")
+    return screen.return_code or 0
+
+
+def _is_in_front() -> bool:
+    """Whether the terminal is ours to fill: a program behind, as timeout(1) in a script puts it,
+    would be stopped.
+    """
+    try:
+        return sys.__stdin__ is not None and os.tcgetpgrp(sys.__stdin__.fileno()) == os.getpgrp()
+    except AttributeError:  # Windows
+        return True
+    except (OSError, ValueError):  # standard input is no terminal, or not that of this session
+        return sys.__stdin__ is not None and sys.__stdin__.isatty()
+
+
+def _pass_over(_number: int, _frame: Any) -> None:
+    """Nothing: not SIG_IGN, which Python reports where the signal has come already."""
+
+
+@contextlib.contextmanager
+def _terminal_restored() -> Iterator[None]:
+    """Gives the terminal back the modes that it had."""
+    try:
+        import termios
+    except ImportError:  # Windows
+        yield
+        return
+    before = terminal = None
+    with contextlib.suppress(OSError, ValueError, termios.error):  # it is none
+        terminal = 0 if sys.__stdin__ is None else sys.__stdin__.fileno()
+        before = termios.tcgetattr(terminal)
+    try:
+        yield
+    finally:
+        if before is not None and terminal is not None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _print(
+    arguments: argparse.Namespace, watching: Watching, is_terminal: bool, is_service: bool
+) -> int:
+    from vramlens.monitor.top.lines import kind_lines, machine_lines
+    from vramlens.monitor.top.watching import machine_dict, run_every
+
+    width = max(60, shutil.get_terminal_size((_WIDTH, 24)).columns) if is_terminal else _WIDTH
+    forever = (
+        arguments.plain or (is_terminal and not arguments.once) or arguments.interval is not None
+    )
+    is_silent = is_service and not is_terminal and not arguments.plain and not arguments.once
+
+    has_told = False
+
+    def once(now: MachineNow) -> bool:
+        nonlocal has_told
+        if arguments.json:
+            write_stdout(as_json(machine_dict(now)))
+            return False
+        if is_silent:
+            return True
+        lines = machine_lines(now, watching.history, width, is_again=has_told)
+        has_told = True
+        if arguments.pid is not None:
+            for device in now.devices:
+                lines += [
+                    "",
+                    f"GPU {device.name}{f' ({device.product})' if device.product else ''}:",
+                    *kind_lines(device),
+                ]
+        if watching.ended:
+            lines = [f"Process {arguments.pid} has ended."]
+        text = text_of(lines) + "\n"
+        if arguments.once or not forever:
+            write_stdout(text)
+            return False
+        return write_stdout(text + "\n")
+
+    run_every(watching, arguments.interval or 1.0, once)
+    if arguments.jsonl and (arguments.once or arguments.json):
+        say(f"one line added to {arguments.jsonl}")
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not _SHORTEST_S <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seconds from {_SHORTEST_S} to 86400"
+        )
+    return seconds

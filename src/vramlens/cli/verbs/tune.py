@@ -1,0 +1,92 @@
+"""``vramlens tune``: which allocator settings are worth having for a recorded run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from vramlens.cli.arguments import (
+    add_device,
+    add_file,
+    add_forms,
+    add_output,
+    add_recorded_cap,
+    hints_on_settings,
+    limit_size,
+)
+from vramlens.cli.input import read_recording
+from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
+
+if TYPE_CHECKING:
+    from vramlens.replay import Tuning
+
+HELP = "Try the allocator settings worth trying on a recording, and name the best."
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``tune``."""
+    add_file(parser)
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--cap",
+        type=limit_size,
+        metavar="SIZE",
+        help="what the process may reserve, as set_per_process_memory_fraction limits it (default: what it could)",
+    )
+    limit.add_argument(
+        "--cards",
+        type=_sizes,
+        default=[],
+        metavar="SIZE,SIZE",
+        help="card sizes: on which of them the run fits, with each setting",
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="SETTINGS",
+        help="settings to try beside the usual ones",
+    )
+    parser.add_argument("--all", action="store_true", help="show every setting that was tried")
+    add_recorded_cap(parser)
+    add_device(parser)
+    add_forms(parser, "json")
+    add_output(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tunes one file and writes the answer."""
+    from vramlens.replay import WORTH_TRYING, tune_trace
+    from vramlens.report.progress import reading_progress
+
+    recording = read_recording(arguments.file)
+    with reading_progress("trying settings") as progress, hints_on_settings():
+        tuning = tune_trace(
+            recording,
+            cap_bytes=arguments.cap,
+            cards=arguments.cards,
+            confs=(*WORTH_TRYING, *arguments.conf),
+            recorded_cap_bytes=arguments.recorded_cap,
+            device=arguments.device,
+            progress=progress,
+        )
+    write_answer(_drawn(tuning, arguments), arguments.output, [arguments.file])
+    return 0
+
+
+def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
+    if arguments.json:
+        from vramlens.report.replay.json import tuning_to_json
+
+        return as_json(tuning_to_json(tuning))
+    from vramlens.report.replay.tune import render_tuning
+
+    to_file = goes_to_file(arguments.output)
+    return as_text(
+        lambda console: render_tuning(tuning, console, whole=arguments.all or to_file),
+        to_file=to_file,
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    return [limit_size(one) for one in text.split(",")]

@@ -1,0 +1,193 @@
+"""``vramlens view``: the picture, as a page on this machine or as one file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from vramlens.allowance import release
+from vramlens.cli import interruption
+from vramlens.cli.arguments import add_device, hints_on_settings
+from vramlens.cli.message import say
+from vramlens.cli.output import goes_to_file, write_answer, write_stdout
+from vramlens.errors import InputError, UsageError
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.trace import Trace
+    from vramlens.view.collectives import RankFlight
+    from vramlens.view.server import LocalPage
+
+HELP = "Show it: a page on this machine, or one file that needs nothing else."
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``view``."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="a recording or a PyTorch memory snapshot; two are compared, more are shown side by side (rank*.vram);"
+        " with them the ranks' NCCL flight records, or a folder of all",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PAGE",
+        help="write one HTML file, with everything in it, instead of serving a page",
+    )
+    add_device(parser, default="all")
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="SETTINGS",
+        help="draw what would have been reserved over the run under these allocator settings; again for more",
+    )
+    code = parser.add_mutually_exclusive_group()
+    code.add_argument(
+        "--sources",
+        metavar="FOLDER",
+        default=".",
+        help="where the program's files are: the lines of code around the recorded ones go into the page (default: the"
+        " current folder)",
+    )
+    code.add_argument("--no-sources", action="store_true", help="no code in the page")
+    parser.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="the page's port (default: any free one)"
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the page's address; open nothing"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the page, or serves it until it is interrupted."""
+    from vramlens.report.progress import reading_progress
+    from vramlens.view.page import Choices, data_of, one_file, title_of
+
+    files: list[str] = arguments.files
+    if len(files) > 1 and files.count("-") > 1:
+        raise UsageError("standard input can be one FILE only")
+    with reading_progress("reading") as progress:
+        files, ranks, flights = _of_a_job(files)
+        recordings = _loaded(files, progress)
+    choices = Choices(
+        device=arguments.device,
+        confs=tuple(arguments.conf),
+        sources=None if arguments.no_sources else arguments.sources,
+    )
+    with hints_on_settings():
+        data = data_of(recordings, choices, flights, ranks)
+    title = title_of(recordings)
+    if arguments.output is None:
+        return _serve(data, title, arguments)
+    page = one_file(data, title)
+    write_answer(page, arguments.output, [*arguments.files, *files])
+    if not goes_to_file(arguments.output):
+        return 0
+    allocations = sum(
+        len(one.allocations) for trace in recordings for one in trace.devices.values()
+    )
+    what = (
+        "the one allocation"
+        if allocations == 1
+        else f"all of its {counted(allocations, 'allocation')}"
+    )
+    say(f"{arguments.output}: {format_size(len(page))}, with {what}; open it in a browser")
+    return 0
+
+
+def _of_a_job(files: list[str]) -> tuple[list[str], list[int], list[RankFlight | None]]:
+    """The recordings among the files; of each, if a folder or flight records are there, its rank
+    and flight record.
+    """
+    from vramlens.read.flight_record import looks_like_flight_record, read_flight_record
+    from vramlens.view.collectives import RankFlight
+
+    if not any(os.path.isdir(file) or looks_like_flight_record(file) for file in files):
+        return files, [], []
+    from vramlens.fleet.files import find_ranks
+
+    job = find_ranks(files)
+    for note in job.notes:
+        say(note)
+    ranks = [
+        (one.rank, one.recording, one.flight) for one in job.ranks if one.recording is not None
+    ]
+    if not ranks:
+        raise UsageError(
+            "flight records hold no memory: name the ranks' recordings too, or use vramlens explain"
+        )
+    flights = [
+        None if flight is None else RankFlight(rank, read_flight_record(flight))
+        for rank, _, flight in ranks
+    ]
+    return [recording for _, recording, _ in ranks], [rank for rank, _, _ in ranks], flights
+
+
+def _loaded(files: list[str], progress: object) -> list[Trace]:
+    from vramlens import api
+
+    found: list[Trace] = []
+    for number, file in enumerate(files):
+
+        def report(share: float, done: int = number) -> None:
+            if callable(progress):
+                progress((done + share) / len(files))
+
+        found.append(api.load(file, progress=report))
+    return found
+
+
+def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
+    from vramlens.view.server import LocalPage
+
+    release()
+    try:
+        server = LocalPage(data, title, arguments.port)
+    except OSError as error:
+        raise InputError(
+            f"--port {arguments.port}: {(error.strerror or str(error)).lower()}; leave it out"
+        ) from None
+    with server:
+        write_stdout(f"{server.url}\n")
+        say("the page is open until Ctrl-C; -o run.html writes one file instead")
+        if not arguments.no_browser and _has_desktop():
+            _open(server)
+        interruption.leave()  # Ctrl-C is how it is ended
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.2)
+    return 0
+
+
+def _has_desktop() -> bool:
+    """Whether a browser would open a window: without one, Python may start lynx or w3m over this
+    terminal.
+    """
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def _open(server: LocalPage) -> None:
+    """Asks the desktop for a browser, beside the server: some browsers return only when they are
+    closed.
+    """
+    import threading
+    import webbrowser
+
+    def open_page() -> None:
+        with contextlib.suppress(Exception):  # no desktop, no browser: the address is on the screen
+            webbrowser.open(server.opening_url())
+
+    threading.Thread(target=open_page, daemon=True).start()
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:6]) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: say a number up to 65535")
+    return int(text)

@@ -1,0 +1,1 @@
+"""The ground floor: words and rules that every other package shares. Standard library only."""

@@ -1,0 +1,1 @@
+"""Growth: which bytes each step leaves behind, by objects and by counters."""

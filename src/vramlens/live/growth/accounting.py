@@ -1,0 +1,113 @@
+"""Accounts for all that grew before anybody says "no leak": what the counters hold, and what the
+search reached.
+
+Two sums must come out. What the allocator holds more than before must be in storages that the
+search reached; and what it reached, by the step of its birth, must be in a pile that was judged.
+What is left over, and came in at least three of four windows of the run, is growth that nobody was
+found to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from vramlens.live.growth.piles import WARM_UP, Item, pace_of
+from vramlens.live.growth.step_counters import Series
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import Storage
+from vramlens.live.leaks.leak_report import Unexplained
+from vramlens.units import MIB
+
+_WINDOWS, _FEWEST_WINDOWS = 4, 3
+_FEWEST_READINGS = 16
+_LEAST_BYTES = MIB
+_LEAST_SHARE = 0.25  # of what grew
+_WINDOW_SHARE = 0.25  # of its even part, that a window must have grown by
+_NODE_BYTES = 1024  # of an autograd node, at most
+
+
+def unexplained_growth(
+    search: Search,
+    items: Sequence[Item],
+    judged: Iterable[Storage | None],
+    host: Series,
+    known: int,
+) -> Unexplained | None:
+    """The growth that no judged pile explains; None where all is accounted for.
+
+    Args:
+        judged: storages of all piles that have a verdict, whichever.
+        host: what the C library's allocator had handed out, by step.
+        known: the last step whose births are known.
+    """
+    known_owner = {storage for storage in judged if storage is not None}
+    storages = {*search.storages, *known_owner}
+    found = _beside_search(storages, items, host) if search.complete else None
+    return found or _beside_piles(items, known_owner, known)
+
+
+def _beside_search(
+    storages: Iterable[Storage], items: Sequence[Item], host: Series
+) -> Unexplained | None:
+    """Growth of the allocator's counter that the reached storages do not explain."""
+    readings = [
+        (step, value) for step, value in zip(host.steps, host.values, strict=True) if step > WARM_UP
+    ]
+    if len(readings) < _FEWEST_READINGS:
+        return None
+    readings = readings[len(readings) // 8 :]  # caches and workspaces that the first passes make
+    floors = list(accumulate((value for _, value in reversed(readings)), min))[::-1]
+    first, last = readings[0][0], readings[-1][0]
+    grown = floors[-1] - floors[0]
+    if not _is_spread(floors):
+        return None
+    born = {item.storage: item.born for item in items if item.storage is not None}
+    explained = sum(
+        storage.size_bytes
+        for storage in storages
+        if storage.device == "cpu" and _is_younger(born.get(storage), first)
+    )
+    explained += _NODE_BYTES * sum(
+        1 for item in items if item.storage is None and _is_younger(item.born, first)
+    )
+    left_over = grown - explained
+    if left_over < max(_LEAST_BYTES, _LEAST_SHARE * grown):
+        return None
+    return Unexplained(left_over, round(left_over / (last - first)), first, last, is_reached=False)
+
+
+def _is_younger(born: int | None, step: int) -> bool:
+    return born is None or born > step
+
+
+def _is_spread(floors: Sequence[int]) -> bool:
+    """Whether what no later value fell below rose in at least three of four windows."""
+    grown = floors[-1] - floors[0]
+    bounds = [place * (len(floors) - 1) // _WINDOWS for place in range(_WINDOWS + 1)]
+    least = _WINDOW_SHARE * grown / _WINDOWS
+    rises = [floors[bounds[place + 1]] - floors[bounds[place]] for place in range(_WINDOWS)]
+    return grown >= _LEAST_BYTES and sum(1 for rise in rises if rise > least) >= _FEWEST_WINDOWS
+
+
+def _beside_piles(items: Iterable[Item], judged: set[Storage], known: int) -> Unexplained | None:
+    """Growth of reached storages that belong to no pile: many owners, each of which grows now
+    and then.
+    """
+    bytes_by_step: dict[int, int] = {}
+    for item in items:
+        if item.storage is not None and item.storage not in judged and item.born is not None:
+            bytes_by_step[item.born] = bytes_by_step.get(item.born, 0) + item.size_bytes
+    steps = known  # births of later steps are not told apart
+    pace = pace_of(bytes_by_step, steps, known)
+    if pace is None or not pace.is_sure:
+        return None
+    windows = [0] * _WINDOWS
+    for step, size in bytes_by_step.items():
+        if WARM_UP < step < steps:
+            windows[(step - WARM_UP - 1) * _WINDOWS // (steps - 1 - WARM_UP)] += size
+    size = sum(windows)
+    least = _WINDOW_SHARE * size / _WINDOWS
+    if size < _LEAST_BYTES or sum(1 for window in windows if window > least) < _FEWEST_WINDOWS:
+        return None
+    return Unexplained(size, pace.bytes_per_step, pace.first, pace.last, is_reached=True)

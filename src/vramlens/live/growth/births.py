@@ -1,0 +1,250 @@
+"""In which step each live storage was born: cheap looks at the youngest objects at each step's end.
+
+Python's collector keeps new objects apart from old ones. At the end of a step the young ones are a
+few thousand, and the tensors among them were made in this step. Where a step made so much that some
+have grown old already, or looking would cost more than its share of the time, the birth is known
+later, as a range, or not at all. Nothing is kept but
+addresses and sizes: no reference, not even a weak one.
+
+What only an autograd graph holds has no Python object; its node's sequence number says the step.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from bisect import bisect_left
+from contextlib import suppress
+from itertools import compress
+from time import perf_counter, thread_time
+from typing import Any
+
+from vramlens.capture.process.undisturbed import no_other_thread
+from vramlens.live.heap.tensors import Storage, TorchObjects
+
+_FREE_SECONDS = 0.06  # for short programs
+_SHARE = 0.003  # of the program's time, for long ones
+_SECONDS_A_NEW_OBJECT, _SECONDS_AN_OBJECT = 1.5e-7, 1.5e-8
+_CHUNK = 2000
+_MOST_SIZES = 64
+_MOST_BIRTHS = 1_000_000
+_REFRESH_EVERY = 32
+_FREE_SUM_SECONDS = 0.02  # for summing what is alive
+_SUM_SHARE = 0.0005
+_FIRST_SUM = 5  # steps: growth and warm-up cannot be told apart before
+BEFORE = 0
+
+
+class Births:
+    """The births of storages, by step from 1; 0 is before the watch began.
+
+    Attributes:
+        steps: steps that have ended.
+        known_until: the last step at whose end there was time to look.
+        sizes: of each step that was looked at, the sizes of the largest storages that it left
+            alive.
+        spent_seconds: what all looking has cost.
+        latest_sum: the latest step at whose end bytes alive were summed, and they, by step of
+            birth.
+    """
+
+    def __init__(self, torch: TorchObjects) -> None:
+        self._torch = torch
+        self.steps = 0
+        self.known_until = 0
+        self.sizes: dict[int, list[int]] = {}
+        self.spent_seconds = 0.0
+        self.latest_sum: tuple[int, dict[int, int]] = (0, {})
+        self._born: dict[tuple[int, int], int] = {}
+        self._sequence: list[int] = []
+        self._sentinel: list[Any] | None = None
+        self._count = 0
+        began = thread_time()
+        with no_other_thread():
+            self._look(gc.get_objects(), BEFORE)
+        self._whole_seconds = thread_time() - began  # that is what looking at everything takes
+        self._sum_seconds, self._next_sum = 0.0, _FIRST_SUM
+        _follow_collections(self)
+        self.spent_seconds = 0.0  # before the first step: no step has waited for it
+        self._began = perf_counter()
+        self._mark()
+
+    def step_ended(self) -> None:
+        """Notes what the step that ends now leaves behind."""
+        self.steps += 1
+        self._mark()
+        if self.steps % _REFRESH_EVERY == 0:
+            self._torch.refresh()
+        if self._look_if_there_is_time(self.steps):
+            self.known_until = self.steps
+            self._sum_alive()
+
+    def collection_begins(self) -> None:
+        """Notes what is young before a collection makes it old and mixes it with what is older."""
+        self._look_if_there_is_time(self.steps + 1)
+        self._sentinel = None
+
+    def look_now(self) -> None:
+        """Notes what is young in the step that has not ended."""
+        self._look_at_new(self.steps + 1)
+
+    def pass_over(self) -> None:
+        """Has the next look begin here: what a search makes is not the program's, and is as much
+        as some steps make.
+        """
+        self._sentinel, self._count = [], gc.get_count()[0]
+
+    def born(self, storage: Storage, tensor: Any, saved_by: Any = None) -> int | None:
+        """The step in which a storage was born; None where it cannot be told.
+
+        Args:
+            tensor: what looks at it.
+            saved_by: the autograd node that keeps it, if nothing else does.
+        """
+        seen = self._born.get((storage.address, storage.size_bytes))
+        if saved_by is not None:
+            # Its address may have been another's before; only what was there before the watch is
+            # surely older.
+            made = self.step_of(saved_by)
+            return seen if seen == BEFORE or made is None else made
+        made = None
+        if self._torch.is_tensor(tensor) and not self._torch.is_view(tensor):
+            node = self._torch.grad_fn(tensor)
+            made = None if node is None else self.step_of(node)
+        return seen if made is None else made
+
+    def step_of(self, node: Any) -> int | None:
+        """The step in which an autograd node was made; None where it cannot be told."""
+        number = self._torch.sequence_of(node)
+        if number is None or not self._sequence:
+            return None
+        return bisect_left(self._sequence, number + 1)
+
+    def _look_if_there_is_time(self, step: int) -> bool:
+        """Looks, unless that would take more than its share of the time; on a busy machine
+        others' time is not ours.
+        """
+        youngest = gc.get_count()[0]
+        expected = (
+            youngest * _SECONDS_AN_OBJECT + max(youngest - self._count, 0) * _SECONDS_A_NEW_OBJECT
+        )
+        if self.spent_seconds + expected > _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
+            return False
+        began = thread_time()
+        self._look_at_new(step)
+        self.spent_seconds += thread_time() - began
+        return True
+
+    def _sum_alive(self) -> None:
+        """Sums what is alive by its birth, rarely: what grew is known even if it is gone when
+        somebody asks.
+        """
+        if self.steps < self._next_sum:
+            return
+        self._next_sum = _sum_after(self.steps)
+        left = _FREE_SUM_SECONDS + _SUM_SHARE * (perf_counter() - self._began) - self._sum_seconds
+        if left <= 0:
+            return
+        began = thread_time()
+        if self._whole_seconds < left:
+            objects = gc.get_objects()
+        else:  # what was made lately; in a short program, all since the watch began
+            objects = gc.get_objects(generation=0) + gc.get_objects(generation=1)
+        alive: set[Storage] = set()
+        types = self._torch.tensor_types
+        with self._torch.torch._C.DisableTorchFunction():
+            for tensor in compress(objects, map(types.__contains__, map(id, map(type, objects)))):
+                storage = self._torch.storage_of(tensor)
+                if storage is not None:
+                    alive.add(storage)
+        objects.clear()
+        bytes_by_step: dict[int, int] = {}
+        for storage in alive:
+            born = self._born.get((storage.address, storage.size_bytes), BEFORE)
+            if born > BEFORE:
+                bytes_by_step[born] = bytes_by_step.get(born, 0) + storage.size_bytes
+        self.latest_sum = self.steps, bytes_by_step
+        self._sum_seconds += thread_time() - began
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether the latest sum is of one of the last steps."""
+        return self.latest_sum[0] > 0 and self.steps < _sum_after(self.latest_sum[0])
+
+    def _look_at_new(self, step: int) -> None:
+        collecting = gc.isenabled()
+        gc.disable()  # a collection in the middle would mix the generations
+        try:
+            with no_other_thread():
+                self._look(self._made_since(), step)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _made_since(self) -> list[Any]:
+        """The youngest objects, from the last look on: the collector has them in the order in
+        which they were made.
+        """
+        objects = gc.get_objects(generation=0)
+        sentinel, first = self._sentinel, 0
+        if sentinel is not None:
+            for end in range(len(objects), 0, -_CHUNK):
+                ids = list(map(id, objects[max(end - _CHUNK, 0) : end]))
+                if id(sentinel) in ids:
+                    first = max(end - _CHUNK, 0) + ids.index(id(sentinel)) + 1
+                    break
+        found = objects[first:]
+        objects.clear()
+        self.pass_over()
+        return found
+
+    def _mark(self) -> None:
+        number = self._torch.sequence_now()
+        if number is not None:
+            last = self._sequence[-1] if self._sequence else 0
+            self._sequence.append(max(number, last))  # another thread's numbers are its own
+
+    def _look(self, objects: list[Any], step: int) -> None:
+        types = self._torch.tensor_types
+        tensors = list(compress(objects, map(types.__contains__, map(id, map(type, objects)))))
+        objects.clear()
+        sizes = set(self.sizes.get(step, ()))
+        born = self._born
+        if len(born) > _MOST_BIRTHS:
+            born.clear()
+        with self._torch.torch._C.DisableTorchFunction():
+            for tensor in tensors:
+                storage = self._torch.storage_of(tensor)
+                if storage is None:
+                    continue
+                key = storage.address, storage.size_bytes
+                # A view or a detached tensor may be a new look at what was there before the watch.
+                # What was born since
+                # has the step of its newest look: its address may have been another's before.
+                if born.get(key) != BEFORE or not self._torch.looks_again(tensor):
+                    born[key] = step
+                sizes.add(storage.size_bytes)
+        self.sizes[step] = sorted(sizes, reverse=True)[:_MOST_SIZES]
+
+
+def _follow_collections(births: Births) -> None:
+    """Has births hear of collections of the older generations, for as long as they live."""
+    listening = weakref.ref(births, lambda _: _forget(tell))
+
+    def tell(phase: str, facts: dict[str, int]) -> None:
+        alive = listening()
+        if alive is not None and phase == "start":
+            with suppress(Exception):  # in the middle of anything that the program does
+                alive.collection_begins()
+
+    gc.callbacks.append(tell)
+
+
+def _sum_after(step: int) -> int:
+    """The step at which bytes are summed next."""
+    return step + 1 + step // 4
+
+
+def _forget(callback: Any) -> None:
+    with suppress(ValueError):
+        gc.callbacks.remove(callback)

@@ -1,0 +1,123 @@
+"""What PyTorch and the driver count of GPUs that this process uses, read without changing anything.
+
+PyTorch's counters are the host's: no kernel is waited for. A device is asked only where this
+process has a context
+already: ``cudaMemGetInfo`` and the like would make one. What an older version does not count is
+    None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_COUNTED = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
+
+
+class Counts(NamedTuple):
+    """PyTorch's counters of one device, as ``torch.cuda.memory_stats`` means them, in bytes."""
+
+    requested: int
+    allocated: int
+    active: int
+    reserved: int
+
+
+class Pinned(NamedTuple):
+    """Page-locked memory of the host, in bytes: what PyTorch has handed out, and that with what
+    it keeps for later.
+    """
+
+    active: int
+    owned: int
+
+
+class Outside(NamedTuple):
+    """Bytes of a device that are in use and not PyTorch's; whether they are certainly this
+    process's own.
+    """
+
+    size_bytes: int
+    is_own: bool
+
+
+class Gpu:
+    """The GPUs of this process."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._cuda = torch, torch.cuda
+        self._stats: Callable[[int], Any] = torch._C._cuda_memoryStats
+
+    def contexts(self) -> tuple[int, ...]:
+        """Devices on which this process has a context; where PyTorch does not say, the current
+        one.
+        """
+        ask = getattr(self._torch._C, "_cuda_hasPrimaryContext", None)
+        if ask is None:
+            return (self.current(),)
+        return tuple(index for index in range(int(self._cuda.device_count())) if ask(index))
+
+    def current(self) -> int:
+        """The device that this thread uses."""
+        return int(self._cuda.current_device())
+
+    def counts(self, device: int) -> Counts | None:
+        """PyTorch's counters; None for an allocator that does not count."""
+        try:
+            stats = self._stats(device)
+            return Counts(*(int(stats[name]["all"]["current"]) for name in _COUNTED))
+        except Exception:  # a pluggable allocator; before PyTorch 2.1
+            return None
+
+    def pinned(self) -> Pinned | None:
+        """Page-locked memory; None before PyTorch 2.7.
+
+        Those are ``active_bytes`` and ``allocated_bytes``; in the versions that count
+        ``reserved_bytes``, ``allocated_bytes`` and that (the docstrings of
+        ``torch.cuda.host_memory_stats``).
+        """
+        try:
+            stats = self._torch._C._cuda_hostMemoryStats()
+            names = (
+                ("allocated_bytes", "reserved_bytes")
+                if "reserved_bytes" in stats
+                else ("active_bytes", "allocated_bytes")
+            )
+            return Pinned(*(int(stats[name]["current"]) for name in names))
+        except Exception:
+            return None
+
+    def segments(self) -> list[dict[str, Any]] | None:
+        """The allocator's segments with their blocks; None where that cannot be had without the
+        recorded events.
+        """
+        try:
+            return list(self._cuda.memory.memory_snapshot(include_traces=False))
+        except Exception:  # before PyTorch 2.10; an allocator that has none
+            return None
+
+    def outside(self, device: int) -> Outside | None:
+        """What the driver counts beside PyTorch's memory; takes about a millisecond."""
+        from vramlens.capture.memory.device_ledger import ledger
+
+        found = ledger(device, ask_nccl=False)
+        own = found.bytes_of("this_process_other")
+        if own is not None and found.has_context:
+            return Outside(own, True)
+        other = found.bytes_of("outside_pytorch")
+        return None if other is None else Outside(other, False)
+
+    def process_groups(self) -> int:
+        """How many process groups ``torch.distributed`` has."""
+        try:
+            return len(self._torch.distributed.distributed_c10d._world.pg_map)
+        except Exception:  # built without it
+            return 0
+
+
+def find_gpu(torch: Any) -> Gpu | None:
+    """The GPUs, once the program has begun to use one; never makes it begin."""
+    try:
+        return Gpu(torch) if torch.cuda.is_initialized() else None
+    except Exception:  # a build without CUDA
+        return None

@@ -1,0 +1,52 @@
+"""What the C library's allocator has handed out: the only counter that a CPU has for tensors nobody
+can see.
+
+glibc's ``mallinfo2`` counts every tensor on the CPU, autograd's nodes and what other C code asks
+for; Python's own small objects lie elsewhere. Other C libraries have no such counter, and nothing
+is said there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+
+class _Mallinfo2(ctypes.Structure):
+    """glibc's ``struct mallinfo2``."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def allocated_bytes() -> int | None:
+    """Bytes in use of all arenas and mappings; None where the C library does not say."""
+    read = _reader()
+    if read is None:
+        return None
+    info = read()
+    return int(info.uordblks) + int(info.hblkhd)
+
+
+@cache
+def _reader() -> Any:
+    try:
+        read = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return None
+    read.restype = _Mallinfo2
+    return read

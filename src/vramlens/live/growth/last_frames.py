@@ -1,0 +1,129 @@
+"""The variables that functions had at their end, where the program itself ends with them.
+
+What ``main()`` holds goes when it returns, before anybody can look. Where a function runs in the
+last statement of the program, nothing of the program's comes after it: its frame is kept, and with
+it the variables, until the last look. Frames of functions that the program goes on after are never
+kept: their memory is wanted again.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import types
+from functools import lru_cache
+
+from vramlens.live.heap.objects import is_users
+
+_DEEPEST = 500
+_ASYNC_RUNNERS = ("asyncio",)
+_GENERATOR = 0x20 | 0x200  # of a code's flags: a generator, also an asynchronous one
+
+kept_frames: list[types.FrameType] = []
+"""Innermost first. Searches take their variables for roots."""
+
+
+def keep_last(frame: types.FrameType | None) -> None:
+    """Keeps the frames around one in which a step ends, as far as the program ends with them;
+    lets go of others.
+    """
+    stack: list[types.FrameType] = []
+    while frame is not None and len(stack) < _DEEPEST:
+        stack.append(frame)
+        frame = frame.f_back
+    kept_frames[:] = _last_frames(stack[::-1])[::-1]
+
+
+def let_go() -> None:
+    """Lets go of all frames."""
+    kept_frames.clear()
+
+
+def ended_frames() -> list[tuple[types.FrameType, int]]:
+    """The kept frames whose functions have ended, with the lines that they ended at."""
+    running: set[int] = set()
+    for innermost in sys._current_frames().values():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+    return [(frame, frame.f_lineno or 0) for frame in kept_frames if id(frame) not in running]
+
+
+def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
+    """Those that the program ends with, outermost first: each is called in the last statement of
+    the one before.
+    """
+    main = sys.modules["__main__"].__dict__
+    # The last: what runs the program was the main module before it, and lent it its namespace.
+    places = [
+        place for place, frame in enumerate(stack) if frame.f_globals is main and _is_module(frame)
+    ]
+    if not places or not _is_in_last_statement(
+        stack[places[-1]].f_code, stack[places[-1]].f_lineno or 0
+    ):
+        return []
+    found = []
+    for frame in stack[places[-1] + 1 :]:
+        code = frame.f_code
+        if not is_users(code.co_filename):
+            if _is_async_runner(frame):
+                continue  # asyncio.run(main())
+            break
+        if code.co_flags & _GENERATOR:
+            break
+        found.append(frame)
+        if not _is_in_last_statement(code, frame.f_lineno or 0):
+            break
+    return found
+
+
+def _is_module(frame: types.FrameType) -> bool:
+    return frame.f_code.co_name == "<module>"
+
+
+def _is_async_runner(frame: types.FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.partition(".")[0] in _ASYNC_RUNNERS
+
+
+@lru_cache(maxsize=1024)
+def _is_in_last_statement(code: types.CodeType, line: int) -> bool:
+    """Whether a line is in the last statement of a function or module, and in no loop there."""
+    body = _body_of(code)
+    while body:
+        last = body[-1]
+        if not last.lineno <= line <= (last.end_lineno or last.lineno):
+            return False
+        if isinstance(last, ast.If):
+            is_else = bool(last.orelse) and line >= last.orelse[0].lineno
+            body = last.orelse if is_else else last.body
+        elif isinstance(last, (ast.With, ast.AsyncWith)):
+            body = last.body
+        elif isinstance(last, ast.Try):
+            is_plain = not last.finalbody and not last.orelse
+            body = last.body if is_plain and line <= (last.body[-1].end_lineno or 0) else []
+        else:
+            return isinstance(last, (ast.Expr, ast.Return, ast.Assign, ast.Raise))
+    return False
+
+
+def _body_of(code: types.CodeType) -> list[ast.stmt]:
+    tree = _tree_of(code.co_filename)
+    if tree is None or code.co_name == "<module>":
+        return [] if tree is None else tree.body
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node.body
+    return []
+
+
+@lru_cache(maxsize=64)
+def _tree_of(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

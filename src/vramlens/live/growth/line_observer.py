@@ -1,0 +1,289 @@
+"""Watching a few early steps line by line: which of the user's lines made which tensors and
+autograd nodes.
+
+On a CPU nobody keeps a history of allocations. So the first steps of a watch are traced, for as
+long as that costs some
+hundredths of a second in all: at each of the user's lines, what is new among the youngest objects
+belongs to the line before, and so do the autograd nodes whose numbers were given out meanwhile. The
+trace function is one in C's sense (``PyEval_SetTrace``): unlike ``sys.settrace`` it copies no local
+variables. It makes way for debuggers and coverage.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from bisect import bisect_right
+from contextlib import suppress
+from itertools import compress
+from time import perf_counter, thread_time
+from typing import Any
+
+from vramlens.live.heap.objects import is_own_file, is_users
+from vramlens.live.heap.tensors import Storage, TorchObjects
+
+_CALL, _EXCEPTION, _LINE, _RETURN = 0, 1, 2, 3
+_FREE_SECONDS = 0.04
+_SHARE = 0.001
+_SECONDS_AN_EVENT = 2.5e-6
+_MOST_SEGMENTS = 200_000
+_DEEPEST = 200
+_TAIL = 1500  # youngest objects that are looked at again
+
+Stack = tuple[tuple[str, int, str], ...]
+"""Lines of the user's functions, outermost first: file, line, function."""
+
+
+class Observer:
+    """Traces steps on the thread that begins them.
+
+    Attributes:
+        steps: steps that were traced from beginning to end.
+        lines: lines of the user's that ran in them.
+    """
+
+    def __init__(self, torch: TorchObjects) -> None:
+        self._torch = torch
+        self.steps: set[int] = set()
+        self.lines: set[tuple[str, int]] = set()
+        self._by_storage: dict[tuple[int, int], tuple[int, Stack]] = {}
+        self._segments: list[tuple[int, Stack]] = []  # up to which node number, made at which lines
+        self._segment_starts: list[int] = []
+        self._stack: list[tuple[int, str, int, str]] = []  # id of the frame, file, line, function
+        self._users: dict[str, bool] = {}
+        self._known: set[tuple[int, int]] = set()
+        self._counts = (0, 0, 0)
+        self._sequence = 0
+        self._step = 0
+        self._spent = 0.0
+        self._events = 0
+        self._began = perf_counter()
+        self._thread = 0
+        self._callback: Any = None
+
+    def begin(self, step: int, frame: Any) -> None:
+        """Traces what follows as a step, if there is time left for it and nobody else traces.
+
+        Args:
+            frame: the frame that runs on.
+        """
+        if self._callback is not None or sys.gettrace() is not None or not _can_trace():
+            return
+        if self._spent > _FREE_SECONDS + _SHARE * (perf_counter() - self._began):
+            return
+        self._stack = []
+        while frame is not None and len(self._stack) < _DEEPEST:
+            code = frame.f_code
+            if self._is_users(code.co_filename):
+                self._stack.append((id(frame), code.co_filename, frame.f_lineno or 0, code.co_name))
+            frame = frame.f_back
+        self._stack.reverse()
+        self._step, self._events = step, 0
+        self._thread = threading.get_ident()
+        self._sequence = self._torch.sequence_now() or 0
+        self._known = {(id(tensor), address) for tensor, address, _ in self._young()}
+        self._counts = gc.get_count()
+        self._callback = _FUNCTION(self._event)
+        _set_trace(self._callback, self)
+
+    def end(self, *, whole: bool = True) -> None:
+        """Ends the tracing of a step.
+
+        Args:
+            whole: whether the step came to its end.
+        """
+        if self._callback is None:
+            return
+        if threading.get_ident() != self._thread:
+            return
+        tracer: Any = sys.gettrace()
+        if tracer is self:
+            _set_trace(None, None)
+            self._close()
+            if whole:
+                self.steps.add(self._step)
+        self._callback = None
+        self._spent += self._events * _SECONDS_AN_EVENT
+        self._stack, self._known = [], set()
+
+    def made(self, storage: Storage, step: int | None) -> Stack | None:
+        """The lines that made a storage in a step; None where that was not seen."""
+        found = self._by_storage.get((storage.address, storage.size_bytes))
+        return found[1] if found is not None and found[0] == step else None
+
+    def step_of(self, storage: Storage) -> int | None:
+        """The step in which a storage was made, if it was one that was traced."""
+        found = self._by_storage.get((storage.address, storage.size_bytes))
+        return None if found is None else found[0]
+
+    def made_node(self, number: int) -> Stack | None:
+        """The lines that made the autograd node of a sequence number; None where that was not
+        seen.
+        """
+        place = bisect_right(self._segment_starts, number) - 1
+        if place < 0 or number >= self._segments[place][0]:
+            return None
+        return self._segments[place][1]
+
+    def _event(self, _self: Any, frame: Any, what: int, _argument: Any) -> int:
+        try:
+            code = frame.f_code
+            file = code.co_filename
+            self._events += 1
+            if not (self._users[file] if file in self._users else self._is_users(file)):
+                if what == _CALL:
+                    frame.f_trace_lines = False
+                return 0
+            if what == _EXCEPTION:
+                return 0
+            self._close()
+            stack = self._stack
+            if what == _LINE:
+                line = frame.f_lineno or 0
+                if not stack or stack[-1][0] != id(frame):
+                    self._find(frame)
+                stack = self._stack
+                stack[-1] = (id(frame), file, line, code.co_name)
+                self.lines.add((file, line))
+            elif what == _CALL:
+                if stack and frame.f_back is not None and stack[-1][0] == id(frame.f_back):
+                    stack[-1] = (*stack[-1][:2], frame.f_back.f_lineno or 0, stack[-1][3])
+                stack.append((id(frame), file, frame.f_lineno or 0, code.co_name))
+            elif what == _RETURN:
+                while stack and stack.pop()[0] != id(frame):
+                    pass
+            if self._events * _SECONDS_AN_EVENT + self._spent > 3 * _FREE_SECONDS:
+                _set_trace(None, None)  # a long step: what was seen so far is all there will be
+        except Exception:  # never the program's trouble
+            with suppress(Exception):
+                _set_trace(None, None)
+        return 0
+
+    def _find(self, frame: Any) -> None:
+        """Sets the stack anew: a generator or a callback that C code runs."""
+        self._stack = []
+        here = frame
+        while here is not None and len(self._stack) < _DEEPEST:
+            code = here.f_code
+            if self._is_users(code.co_filename):
+                self._stack.append((id(here), code.co_filename, here.f_lineno or 0, code.co_name))
+            here = here.f_back
+        self._stack.reverse()
+
+    def _close(self) -> None:
+        """What is new since the last look belongs to the lines of the present stack."""
+        began = thread_time()
+        stack: Stack = tuple((file, line, name) for _, file, line, name in self._stack)
+        number = self._torch.sequence_now() or 0
+        if number > self._sequence and len(self._segments) < _MOST_SEGMENTS:
+            self._segment_starts.append(self._sequence)
+            self._segments.append((number, stack))
+        self._sequence = number
+        known = self._known
+        fresh: set[tuple[int, int]] = set()
+        for tensor, address, size in self._young():
+            mark = (id(tensor), address)
+            fresh.add(mark)
+            if mark not in known:
+                before = self._by_storage.get((address, size))
+                if before is None or not self._torch.looks_again(tensor):
+                    self._by_storage[address, size] = (self._step, stack)
+        self._known = fresh
+        self._counts = gc.get_count()
+        self._spent += thread_time() - began
+
+    def _young(self) -> list[tuple[Any, int, int]]:
+        torch = self._torch
+        objects = gc.get_objects(generation=0)
+        now = gc.get_count()
+        if now[1] != self._counts[1]:
+            objects += gc.get_objects(generation=1)
+        elif self._callback is not None:  # in the order in which they were made
+            objects = objects[-(_TAIL + 4 * abs(now[0] - self._counts[0])) :]
+        types = torch.tensor_types
+        found = []
+        with torch.torch._C.DisableTorchFunction():
+            for tensor in compress(objects, map(types.__contains__, map(id, map(type, objects)))):
+                storage = torch.storage_of(tensor)
+                if storage is not None:
+                    found.append((tensor, storage.address, storage.size_bytes))
+        return found
+
+    def _is_users(self, file: str) -> bool:
+        known = self._users.get(file)
+        if known is None:
+            known = self._users[file] = is_users(file) and not is_own_file(file)
+        return known
+
+
+_FUNCTION = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p
+)
+
+
+def _set_trace(callback: Any, holder: Any) -> None:
+    setter = ctypes.pythonapi.PyEval_SetTrace
+    setter.restype = None
+    if callback is None:
+        setter.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        setter(None, None)
+    else:
+        setter.argtypes = [_FUNCTION, ctypes.py_object]
+        setter(callback, holder)
+
+
+def _can_trace() -> bool:
+    """CPython with its lock; others have no such function, or threads that would not be seen."""
+    lock = getattr(sys, "_is_gil_enabled", None)
+    return sys.implementation.name == "cpython" and (lock is None or bool(lock()))
+
+
+def common_line(stacks: list[tuple[Stack, int]]) -> tuple[str, int, str] | None:
+    """The line to name for several stacks with weights: in the innermost function common to all,
+    the heaviest line.
+    """
+    stacks = [(stack, weight) for stack, weight in stacks if stack]
+    if not stacks:
+        return None
+    depth = 0
+    first = stacks[0][0]
+    for depth in range(min(len(stack) for stack, _ in stacks)):
+        if any(
+            stack[depth][0] != first[depth][0] or stack[depth][2] != first[depth][2]
+            for stack, _ in stacks
+        ):
+            break
+        if len({stack[depth] for stack, _ in stacks}) > 1:
+            depth += 1
+            break
+    else:
+        depth += 1
+    if depth == 0:
+        return None
+    weights: dict[tuple[str, int, str], int] = {}
+    for stack, weight in stacks:
+        weights[stack[depth - 1]] = weights.get(stack[depth - 1], 0) + max(weight, 1)
+    return max(weights, key=lambda line: weights[line])
+
+
+def voted_line(
+    by_step: dict[int, list[tuple[Stack, int]]], whole: set[int]
+) -> tuple[str, int, str] | None:
+    """The line that most of the traced steps name, by the bytes that were seen to be made in them.
+
+    Single looks can come a line too late, or miss what only a graph holds.
+
+    Args:
+        by_step: stacks with their bytes, by the step that they were seen in.
+        whole: steps that were traced from beginning to end; others count only where there is none
+            of these.
+    """
+    votes: dict[tuple[str, int, str], int] = {}
+    for stacks in [by_step[step] for step in by_step if step in whole] or by_step.values():
+        line = common_line(stacks)
+        if line is not None:
+            votes[line] = votes.get(line, 0) + 1 + sum(weight for _, weight in stacks)
+    # Of those with as many votes the first step's, which was traced in full.
+    return max(votes, key=lambda line: votes[line]) if votes else None

@@ -1,0 +1,56 @@
+"""Steps of programs without an optimizer: calls of the model, which are requests, batches, or
+turns.
+
+Nobody calls a model's ``forward`` but for work to do. The first module that is called is the
+outermost; whenever it is called again, the work before it has ended.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from vramlens.capture.warn import harmless
+from vramlens.live.heap.objects import class_name
+
+_FIRST_TOLD = 3  # where an optimizer steps after the first batch nobody needs to begin twice
+
+
+class ModuleCalls:
+    """Tells each call of the outermost module from the third on, until it is told to stop."""
+
+    def __init__(self, torch: Any, called: Callable[[], None]) -> None:
+        self._called = called
+        self._is_compiling = torch.compiler.is_compiling
+        self._root: weakref.ref[Any] = weakref.ref(self)
+        self._root_name = ""
+        self._count = 0
+        self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._entered)
+
+    @property
+    def root_name(self) -> str:
+        """The class of the outermost module; empty while none was called."""
+        return self._root_name
+
+    def stop(self) -> None:
+        """Listens no longer."""
+        self._handle.remove()
+
+    def _entered(self, module: Any, _arguments: Any) -> None:
+        if self._is_compiling():
+            return
+        root = self._root()
+        if root is module:
+            self._tell()
+        elif (
+            root is None or root is self
+        ):  # none yet, or it is gone: models made anew for each request
+            self._root, self._root_name = weakref.ref(module), class_name(type(module))
+            self._tell()
+
+    @harmless("counting calls of the model")
+    def _tell(self) -> None:
+        self._count += 1
+        if self._count >= _FIRST_TOLD:
+            self._called()

@@ -1,0 +1,198 @@
+"""What counters say at each step's end: memory that no Python object stands for, and so no chain
+explains.
+
+A counter that rises and falls again has grown by nothing: of each value only what no later value
+fell below counts, as what that step left behind. Reading PyTorch's counters takes some ten
+microseconds a device, asking the driver a
+millisecond: both are rationed. A series that becomes long keeps every second value from then on.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from statistics import median
+from time import perf_counter, thread_time
+from typing import Any
+
+from vramlens.live.growth import gpu_memory as gpus
+from vramlens.live.growth.host_allocator import allocated_bytes
+from vramlens.live.growth.piles import WARM_UP, Pace, pace_of
+
+FEWEST_RISES = 6  # caches and workspaces grow in a few steps, and stop
+_FREE_SECONDS, _SHARE = 0.02, 0.0005
+_DRIVER_FREE_SECONDS, _DRIVER_SHARE = 0.03, 0.0005
+_LONGEST, _MOST_MARKS = 512, 4096
+_HOST_AT_EACH_STEP = 32
+_FILLED = 0.8  # of the readings show a rise: then the middle one is the rate
+
+
+class Series:
+    """Values of one counter by the step at whose end they were read."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.values: list[int] = []
+        self._apart = 1  # steps, at least
+
+    def add(self, step: int, value: int) -> None:
+        """Adds the newest value, unless the one before is too near."""
+        if self.steps and step - self.steps[-1] < self._apart:
+            return
+        self.steps.append(step)
+        self.values.append(value)
+        if len(self.steps) > _LONGEST:
+            self.steps, self.values = self.steps[::2], self.values[::2]
+            self._apart *= 2
+
+    def left_behind(self) -> dict[int, int]:
+        """Bytes left behind by each reading's place: rises that no later value fell below again,
+        after warm-up.
+        """
+        floor = self.values.copy()
+        for place in range(len(floor) - 2, -1, -1):
+            floor[place] = min(floor[place], floor[place + 1])
+        return {
+            place: floor[place] - floor[place - 1]
+            for place, step in enumerate(self.steps)
+            if place and step > WARM_UP and floor[place] > floor[place - 1]
+        }
+
+    @property
+    def grown(self) -> int:
+        """Bytes left behind in all."""
+        return sum(self.left_behind().values())
+
+    def pace(self) -> Pace | None:
+        """How they came; None where that is no steady growth over enough steps. Readings may lie
+        any steps apart.
+        """
+        steps, rises = self.steps, self.left_behind()
+        found = pace_of(rises, len(steps) - 1, len(steps) - 1) if steps else None
+        if found is None or not found.is_steady or found.steps < FEWEST_RISES:
+            return None
+        counted = [place for place in rises if found.first <= place <= found.last]
+        if found.filled >= _FILLED:
+            rate = median(rises[place] / (steps[place] - steps[place - 1]) for place in counted)
+        else:
+            rate = sum(rises[place] for place in counted) / (
+                steps[found.last] - steps[found.first - 1]
+            )
+        return replace(
+            found, first=steps[found.first], last=steps[found.last], bytes_per_step=round(rate)
+        )
+
+
+class Counters:
+    """The counters of a program, by step.
+
+    Attributes:
+        gpu: the GPUs; None while the program uses none.
+        requested, allocated, waiting, reserved: of each device; waiting is what is freed and awaits
+            another stream.
+        outside: of each device, what the driver counts beside PyTorch's memory.
+        host: what the C library's allocator has handed out.
+        pinned, pinned_owned: page-locked memory of the host that is handed out; with what is kept
+            for later.
+        contexts: the step at which a context of this process was first seen on each device; 0
+            before the watch.
+        handed_over: by step, the number of the latest file descriptor that was handed to other
+            processes.
+        groups: process groups when the watch began.
+        is_own: whether all that ``outside`` counts is this process's.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.gpu: gpus.Gpu | None = None
+        self.requested: dict[int, Series] = {}
+        self.allocated: dict[int, Series] = {}
+        self.waiting: dict[int, Series] = {}
+        self.reserved: dict[int, Series] = {}
+        self.outside: dict[int, Series] = {}
+        self.pinned, self.pinned_owned = Series(), Series()
+        self.host = Series()
+        self._next_host_reading = 0.0
+        self.contexts: dict[int, int] = {}
+        self.handed_over: list[tuple[int, int]] = []
+        self.groups = 0
+        self.is_own = True
+        self._spent = self._driver_spent = 0.0
+        self._driver_asked = False
+        self._began = perf_counter()
+        with suppress(Exception):
+            self.read(0)
+
+    def read(self, step: int) -> None:
+        """Reads them at the end of a step, if there is time."""
+        self._read_host(step)
+        number = handed_over_now()
+        if number and (not self.handed_over or self.handed_over[-1][1] != number):
+            self.handed_over.append((step, number))
+            if len(self.handed_over) > _MOST_MARKS:
+                self.handed_over = self.handed_over[::2]
+        if self.gpu is None:
+            self.gpu = gpus.find_gpu(self._torch)
+            if self.gpu is None:
+                return
+            self.groups = self.gpu.process_groups()
+        began, elapsed = thread_time(), perf_counter() - self._began
+        if self._spent > _FREE_SECONDS + _SHARE * elapsed:
+            return
+        used = self._read_pytorch(self.gpu, step)
+        self._spent += thread_time() - began  # on a busy machine others' time is not ours
+        asked = perf_counter()
+        if self._driver_spent <= _DRIVER_FREE_SECONDS + _DRIVER_SHARE * elapsed:
+            for device in used:
+                found = self.gpu.outside(device)
+                if found is not None:
+                    self.is_own = self.is_own and found.is_own
+                    self.outside.setdefault(device, Series()).add(step, found.size_bytes)
+            if self._driver_asked:  # the first answer has waited for the driver's library
+                self._driver_spent += perf_counter() - asked
+            self._driver_asked = self._driver_asked or bool(used)
+
+    def _read_host(self, step: int) -> None:
+        """Reads the C library's counter: the more it costs, the farther the next reading is
+        away.
+        """
+        if step >= _HOST_AT_EACH_STEP and perf_counter() < self._next_host_reading:
+            return
+        began = thread_time()
+        size = allocated_bytes()
+        if size is not None:
+            self.host.add(step, size)
+        self._next_host_reading = perf_counter() + (thread_time() - began) / _SHARE
+
+    def _read_pytorch(self, gpu: gpus.Gpu, step: int) -> list[int]:
+        """Reads PyTorch's counters; gives the devices that it uses."""
+        used = []
+        for device in gpu.contexts():
+            self.contexts.setdefault(device, step)
+            counts = gpu.counts(device)
+            if counts is None:
+                continue
+            if counts.reserved:
+                used.append(device)
+            for series, value in (
+                (self.requested, counts.requested),
+                (self.allocated, counts.allocated),
+                (self.waiting, counts.active - counts.allocated),
+                (self.reserved, counts.reserved),
+            ):
+                series.setdefault(device, Series()).add(step, value)
+        pinned = gpu.pinned()
+        if pinned is not None:
+            self.pinned.add(step, pinned.active)
+            self.pinned_owned.add(step, pinned.owned)
+        return used
+
+
+def handed_over_now() -> int:
+    """How many file descriptors this process has offered to others so far (multiprocessing's
+    ``DupFd``).
+    """
+    sharer = getattr(sys.modules.get("multiprocessing.resource_sharer"), "_resource_sharer", None)
+    number = getattr(sharer, "_key", 0)
+    return number if type(number) is int else 0

@@ -1,0 +1,163 @@
+"""Retained bytes: what would go if an object let go, by dominators of the part of the heap that
+leads to tensors.
+
+An object dominates what every way from a root passes through it. Only objects on a way to a tensor
+are looked at, found backwards from the tensors; the tree is that of Cooper, Harvey and Kennedy, "A
+Simple, Fast Dominance Algorithm" (2001).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from time import thread_time
+from typing import Any
+
+from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.live.heap.objects import is_kind
+from vramlens.live.heap.search import Search
+
+_ENOUGH = 0.8  # of what an object retains is in one child: the child is the owner worth naming
+_ROOT = -1
+_SECONDS = 10.0
+_LOOK_AT_THE_CLOCK = 1024  # objects
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """An object and what it alone keeps.
+
+    Attributes:
+        position: in the search's order.
+        bytes, storages: what would go with it.
+        example: something that it keeps.
+    """
+
+    position: int
+    bytes: int
+    storages: int
+    example: Any
+
+
+def retained_by(search: Search, top: int) -> list[Retained]:
+    """The objects that retain the most, none of them inside of another."""
+    with undisturbed(), search.torch.torch._C.DisableTorchFunction():
+        end = thread_time() + _SECONDS
+        above = _edges(search, end)
+    order = sorted(above or ())
+    dominator = None if above is None else _dominators(order, above, search, end)
+    if dominator is None or above is None:
+        search.skipped.append("who holds the most: the heap is too large to work that out in time")
+        return []
+    sizes = dict.fromkeys(order, 0)
+    counts = dict.fromkeys(order, 0)
+    examples: dict[int, int] = {}
+    for storage, position in search.storages.items():
+        if position in sizes:
+            sizes[position] += storage.size_bytes
+            counts[position] += 1
+            examples.setdefault(position, position)
+    children: dict[int, list[int]] = {}
+    for position in reversed(order):
+        parent = dominator[position]
+        children.setdefault(parent, []).append(position)
+        if parent != _ROOT:
+            sizes[parent] += sizes[position]
+            counts[parent] += counts[position]
+            examples.setdefault(parent, examples.get(position, position))
+    found: list[Retained] = []
+    waiting = children.get(_ROOT, [])
+    while waiting:
+        position = waiting.pop()
+        below = children.get(position, [])
+        largest = max((sizes[child] for child in below), default=0)
+        root = search.roots.get(position)
+        is_namespace = root is not None and root.kind in ("module", "class")
+        is_container = is_kind(search.order[position], list, tuple, set, frozenset, deque)
+        if below and (is_namespace or (largest >= _ENOUGH * sizes[position] and not is_container)):
+            waiting += below
+        elif sizes[position]:
+            example = search.order[examples.get(position, position)]
+            found.append(Retained(position, sizes[position], counts[position], example))
+    return sorted(found, key=lambda one: -one.bytes)[:top]
+
+
+def _edges(search: Search, end: float) -> dict[int, list[int]] | None:
+    """For every object on a way to a tensor, what holds it; positions, by position. None where
+    time ran out.
+    """
+    order, torch = search.order, search.torch
+    place = {id(value): position for position, value in enumerate(order)}
+    leads: dict[int, list[int]] = {position: [] for position in search.storages.values()}
+    holders: dict[int, list[int]] = {}
+    for position, value in enumerate(order):
+        if position % _LOOK_AT_THE_CLOCK == 0 and thread_time() > end:
+            return None
+        held = {id(referent) for referent in search.referents.of_one(value)}
+        if torch.is_tensor(value):
+            held.update(id(child) for _, child in torch.held_by_tensor(value))
+            node = torch.grad_fn(value)
+            if node is not None:
+                held.add(id(node))
+        elif torch.is_node(value):
+            held.update(id(child) for _, child in torch.held_by_node(value))
+        for identity in held:
+            child = place.get(identity)
+            if child is not None and child != position and child not in search.roots:
+                holders.setdefault(child, []).append(position)
+    parents = search.parents(
+        search.storages.values()
+    )  # saved tensors are made anew at each look: their edge is ours
+    for position, (parent, _) in parents.items():
+        if parent >= 0 and parent not in holders.get(position, ()):
+            holders.setdefault(position, []).append(parent)
+    waiting = list(leads)
+    while waiting:
+        position = waiting.pop()
+        above = holders.get(position, [])
+        leads[position] = above
+        for parent in above:
+            if parent not in leads:
+                leads[parent] = []
+                waiting.append(parent)
+    return leads
+
+
+def _dominators(
+    order: list[int], above: dict[int, list[int]], search: Search, end: float
+) -> dict[int, int] | None:
+    """By position, what every way from a root passes through last. None where time ran out."""
+    rank = {position: number for number, position in enumerate(order)}
+    dominator: dict[int, int] = {}
+    for position in order:
+        if position in search.roots or not above[position]:
+            dominator[position] = _ROOT
+    changed = True
+    while changed:
+        if thread_time() > end:
+            return None
+        changed = False
+        for position in order:
+            if position in search.roots or not above[position]:
+                continue
+            new: int | None = None
+            for parent in above[position]:
+                if parent in dominator:
+                    new = parent if new is None else _meet(new, parent, dominator, rank)
+            if new is not None and dominator.get(position) != new:
+                dominator[position] = new
+                changed = True
+    for position in order:
+        dominator.setdefault(position, _ROOT)
+    return dominator
+
+
+def _meet(a: int, b: int, dominator: dict[int, int], rank: dict[int, int]) -> int:
+    while a != b:
+        if a == _ROOT or b == _ROOT:
+            return _ROOT
+        if rank[a] > rank[b]:
+            a = dominator[a]
+        else:
+            b = dominator[b]
+    return a

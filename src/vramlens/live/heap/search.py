@@ -1,0 +1,452 @@
+"""One forward search from the roots through everything that is alive, autograd graphs included.
+
+Breadth first, a thousand objects at a time: ``gc.get_referents`` of a chunk costs as much as of one
+object, and the parent of what was found is looked for later, only in the chunk that it came from.
+What the user reaches is searched before what belongs to libraries, Python's own references before
+the autograd graph. The search holds every object that it has seen, and nothing after it has ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from bisect import bisect_right
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import compress
+from time import monotonic, thread_time
+from typing import Any
+
+from vramlens.capture.process.referents import Referents, without_giants
+from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.live.heap.objects import class_module, is_users
+from vramlens.live.heap.roots import Root, all_roots, module_objects
+from vramlens.live.heap.tensors import Storage, TorchObjects
+from vramlens.units import GIB, counted
+
+SECONDS = 10.0
+_CHUNK = 1024
+_MOST_BYTES = GIB
+_BYTES_AN_OBJECT = 112  # its places in ``order`` and ``seen``, and its id
+_BYTES_A_REFERENCE = 16
+_DEPTH_CHECK = 64
+_GIANTS = "what some very large containers hold: there was no memory to look into them"
+
+
+class Search:
+    """What one search found.
+
+    Attributes:
+        order: everything that was reached, parents before children; the roots first.
+        roots: the root of each of the first positions of each tier, by position.
+        storages: where each storage was reached first, by storage.
+        tensors: positions of all tensors and storages.
+        is_graph: positions that were reached through the autograd graph.
+        skipped: what the search left out, one sentence each.
+        seconds: how long it took.
+    """
+
+    def __init__(self, torch: TorchObjects, *, seconds: float = SECONDS) -> None:
+        """Prepares.
+
+        Args:
+            torch: PyTorch's objects.
+            seconds: of the processor's time, after which it ends, and says so; a busy machine ends
+                it no earlier.
+        """
+        self.torch = torch
+        self.order: list[Any] = []
+        self.roots: dict[int, Root] = {}
+        self.storages: dict[Storage, int] = {}
+        self.storage_at: dict[int, Storage] = {}
+        self.seen: set[int] = set()
+        self.skipped: list[str] = []
+        self.seconds = 0.0
+        self.graph_from: list[tuple[int, int]] = []  # ranges of positions reached through autograd
+        self.referents = Referents()
+        self._seconds = seconds
+        self._deadline = thread_time() + seconds
+        self._parents: list[tuple[int, int]] = []  # of each chunk: where its parents are
+        self._starts: list[int] = []  # of each chunk: where its children begin
+        self._labels: dict[int, str] = {}  # how a child was reached where only we know
+        self._later: list[Any] = []  # classes of libraries: searched with the libraries
+        self._waiting_graphs: list[int] = []
+        self._special: dict[int, str] = {}
+        self._tier = 0
+
+    def run(self, roots: list[Root] | None = None) -> Search:
+        """Searches; afterwards ``order`` and ``storages`` are filled."""
+        began = monotonic()
+        with undisturbed(), self.torch.torch._C.DisableTorchFunction():
+            self._prepare()
+            roots = all_roots() if roots is None else roots
+            self.seen |= {id(root.value) for root in roots if root.kind == "module"}
+            self.seen.update(map(id, module_objects()))
+            for tier in (0, 1):
+                self._tier = tier
+                first = len(self.order)
+                here = [root for root in roots if root.tier == tier]
+                self._seed([(root.value, root) for root in here])
+                if tier == 1:
+                    self._seed([(cls, Root("class", "", cls, 1)) for cls in self._later])
+                self._explore(first)
+                graphs = len(self.order)
+                self._explore_graphs()
+                self.graph_from.append((graphs, len(self.order)))
+                if self.is_over:
+                    break
+        self.seconds = monotonic() - began
+        return self
+
+    def go_on(self, found: list[tuple[str, Any]]) -> None:
+        """Searches on: from what is held in a way that nobody can see, by name, and behind what
+        was taken in.
+        """
+        if self.is_over:
+            return
+        first, self._tier = len(self.order), 0
+        self._seed([(value, Root("hidden", name, value, 0)) for name, value in found])
+        self._explore(first)
+        graphs = len(self.order)
+        self._explore_graphs()
+        self.graph_from.append((graphs, len(self.order)))
+
+    def take_in(self, parent: int, way: Iterable[tuple[str, Any]]) -> int:
+        """Adds objects that the collector does not know, each held by the one before; gives the
+        last one's position.
+        """
+        for label, value in way:
+            self._special.setdefault(id(type(value)), "untracked")
+            new = self._adopt(parent, ((label, value),))
+            if not new:
+                return parent
+            self._expand_tensor(new[0])
+            parent = new[0]
+        return parent
+
+    def take_in_contents(self, parent: int, contents: Iterable[tuple[str, Any]]) -> None:
+        """Adds what an object holds that tells the collector nothing."""
+        for position in self._adopt(parent, contents):
+            self._expand_tensor(position)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has used up its time or its memory."""
+        return thread_time() > self._deadline or self._room_bytes < 0
+
+    def go_further(self) -> None:
+        """Gives what follows as much time again."""
+        if not self.is_over:
+            self._deadline = thread_time() + self._seconds
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything was searched."""
+        return not self.skipped
+
+    def in_graph(self, position: int) -> bool:
+        """Whether something was reached only through an autograd graph."""
+        return any(start <= position < end for start, end in self.graph_from)
+
+    def close(self) -> None:
+        """Lets go of everything."""
+        for held in (
+            self.order,
+            self.roots,
+            self.storages,
+            self.storage_at,
+            self.seen,
+            self._later,
+            self._labels,
+        ):
+            held.clear()
+
+    def parents(self, positions: Iterable[int]) -> dict[int, tuple[int, str]]:
+        """For these positions and all above them: the parent's position (-1 for a root) and a
+        label if we made one.
+        """
+        found: dict[int, tuple[int, str]] = {}
+        by_chunk: dict[int, dict[int, int]] = {}
+        chunks: list[int] = []
+
+        def want(position: int) -> None:
+            if position in found:
+                return
+            if position in self.roots:
+                found[position] = (-1, "")
+                return
+            chunk = bisect_right(self._starts, position) - 1
+            if chunk not in by_chunk:
+                by_chunk[chunk] = {}
+                heappush(chunks, -chunk)
+            by_chunk[chunk][id(self.order[position])] = position
+
+        for position in positions:
+            want(position)
+        with undisturbed():
+            while chunks:
+                chunk = -heappop(chunks)
+                wanted = by_chunk.pop(chunk)
+                low, high = self._parents[chunk]
+                if high - low == 1:
+                    for position in wanted.values():
+                        found[position] = (low, self._labels.get(position, ""))
+                    want(low)
+                    continue
+                for parent in range(low, high):
+                    for referent in self.referents.of_one(self.order[parent]):
+                        child = wanted.pop(id(referent), None)
+                        if child is not None:
+                            found[child] = (parent, "")
+                            want(parent)
+                    if not wanted:
+                        break
+                for position in wanted.values():  # the program changed it meanwhile
+                    found[position] = (-1, "")
+        return found
+
+    def path(self, position: int, parents: dict[int, tuple[int, str]] | None = None) -> list[int]:
+        """The positions from the root to this one."""
+        parents = self.parents([position]) if parents is None else parents
+        path = [position]
+        while (above := parents[path[-1]][0]) >= 0:
+            path.append(above)
+        return path[::-1]
+
+    def _prepare(self) -> None:
+        self.torch.refresh()
+        self._special = dict.fromkeys(self.torch.tensor_types, "tensor")
+        self._special.update(dict.fromkeys(self.torch.storage_types, "storage"))
+        self._special.update(dict.fromkeys(self.torch.node_types, "node"))
+        self._special.update(dict.fromkeys(self.torch.checkpoint_types, "checkpoint"))
+        waiting: list[Any] = [type]
+        while waiting:
+            kind = waiting.pop()
+            if id(kind) not in self._special:
+                self._special[id(kind)] = "class"
+                waiting.extend(type.__subclasses__(kind))
+        self._special[id(types.CodeType)] = "code"
+        self.seen.update(
+            map(id, (self, self.__dict__, self.order, self.seen, sys.modules, self._special))
+        )
+
+    def _seed(self, pairs: list[tuple[Any, Root]]) -> None:
+        for value, root in pairs:
+            is_known = root.kind in ("module", "class")  # kept apart until its turn
+            if not is_known and (
+                id(value) in self.seen or not (gc.is_tracked(value) or _is_array(value))
+            ):
+                continue
+            position = len(self.order)
+            self._parents.append((position, position))
+            self._starts.append(position)
+            self.order.append(value)
+            self.seen.add(id(value))
+            self.roots[position] = root
+            self._notice(position, value)
+
+    def _notice(self, position: int, value: Any) -> None:
+        kind = self._special.get(id(type(value)))
+        if kind in ("tensor", "storage"):
+            storage = self.torch.storage_of(value)
+            if storage is not None:
+                self.storage_at[position] = storage
+                self.storages.setdefault(storage, position)
+
+    def _explore(self, low: int) -> None:
+        """All that is reached from a position on, but for autograd graphs, which wait."""
+        order, seen = self.order, self.seen
+        special_ids, tracked = self._special, gc.is_tracked
+        seeds = len(order) if low in self.roots else low
+        while low < len(order):
+            high = min(low + _CHUNK, len(order))
+            if self.is_over:
+                self._give_up(low)
+                return
+            try:
+                referents = self.referents.of(self._not_too_large(order[low:high]))
+            except MemoryError:
+                self.skipped.append(_GIANTS)
+                low = high
+                continue
+            held = list(filter(tracked, referents))
+            del referents
+            by_id = dict(zip(map(id, held), held, strict=True))
+            del held
+            fresh = by_id.keys() - seen
+            first = len(order)
+            if fresh:
+                # In the order in which they are held, so that of two lists of the same things one
+                # always comes first.
+                new = list(map(by_id.__getitem__, filter(fresh.__contains__, by_id)))
+                del by_id
+                odd = list(compress(new, map(special_ids.__contains__, map(id, map(type, new)))))
+                self._parents.append((low, high))
+                self._starts.append(first)
+                if odd:
+                    new = self._sorted_out(new, odd, low, high)
+                    fresh = set(map(id, new))
+                seen |= fresh
+                order += new
+                if odd:
+                    specials = map(special_ids.__contains__, map(id, map(type, new)))
+                    for place in list(compress(range(first, len(order)), specials)):
+                        self._notice(place, order[place])
+                        kind = special_ids[id(type(order[place]))]
+                        if kind == "tensor":
+                            self._expand_tensor(place)
+                        elif kind == "checkpoint":
+                            for found in self._adopt(
+                                place, self.torch.held_by_checkpoint(order[place])
+                            ):
+                                self._expand_tensor(found)
+            if low < seeds:
+                for place in range(low, min(high, seeds)):
+                    if self.torch.is_tensor(order[place]):
+                        self._expand_tensor(place)
+                    elif self.torch.is_node(order[place]):
+                        self._waiting_graphs.append(place)
+            low = high
+
+    def _sorted_out(self, new: list[Any], odd: list[Any], low: int, high: int) -> list[Any]:
+        """New objects without those that wait: classes of libraries, autograd nodes; and code,
+        which holds nothing.
+        """
+        out: set[int] = set()
+        nodes = False
+        for value in odd:
+            kind = self._special[id(type(value))]
+            if kind == "code":
+                out.add(id(value))
+                self.seen.add(id(value))
+            elif kind == "class" and self._tier == 0:
+                module = sys.modules.get(class_module(value))
+                if not _is_users_class(value, module):
+                    out.add(id(value))
+                    self.seen.add(id(value))
+                    self._later.append(value)
+            elif kind == "node":
+                out.add(id(value))
+                nodes = True
+        if nodes:  # held by something else than the tensor that they made: it waits there
+            for place in range(low, high):
+                if not self.torch.is_tensor(self.order[place]) and any(
+                    self.torch.is_node(value) for value in self.referents.of_one(self.order[place])
+                ):
+                    self._waiting_graphs.append(place)
+        return [value for value in new if id(value) not in out]
+
+    def _adopt(self, parent: int, held: Iterable[tuple[str, Any]]) -> list[int]:
+        """Adds what a special object holds, one by one; gives the new positions."""
+        new: list[int] = []
+        for label, value in held:
+            if id(value) in self.seen or not (
+                gc.is_tracked(value) or self._special.get(id(type(value)))
+            ):
+                continue
+            position = len(self.order)
+            self._parents.append((parent, parent + 1))
+            self._starts.append(position)
+            self.order.append(value)
+            self.seen.add(id(value))
+            self._labels[position] = label
+            self._notice(position, value)
+            new.append(position)
+        return new
+
+    def _expand_tensor(self, position: int) -> None:
+        waiting = [position]
+        while waiting:
+            place = waiting.pop()
+            tensor = self.order[place]
+            if not self.torch.is_tensor(tensor):
+                continue
+            waiting += self._adopt(place, self.torch.held_by_tensor(tensor))
+            if self.torch.grad_fn(tensor) is not None:
+                self._waiting_graphs.append(place)
+
+    def _explore_graphs(self) -> None:
+        """The autograd graphs behind all tensors so far, and what only they reach."""
+        while self._waiting_graphs:
+            tensors, self._waiting_graphs = self._waiting_graphs, []
+            nodes: list[int] = []
+            for place in tensors:
+                holder = self.order[place]
+                held: Iterable[tuple[str, Any]]
+                if self.torch.is_tensor(holder):
+                    held = (
+                        (".grad_fn", node)
+                        for node in (self.torch.grad_fn(holder),)
+                        if node is not None
+                    )
+                elif self.torch.is_node(holder):
+                    nodes.append(place)
+                    continue
+                else:
+                    held = (
+                        ("", value)
+                        for value in self.referents.of_one(holder)
+                        if self.torch.is_node(value)
+                    )
+                nodes += self._adopt(place, held)
+            others = len(self.order)
+            done = 0
+            while done < len(nodes):
+                place = nodes[done]
+                done += 1
+                if done % _DEPTH_CHECK == 0 and self.is_over:
+                    self._give_up(place)
+                    return
+                for child in self._adopt(place, self.torch.held_by_node(self.order[place])):
+                    if self.torch.is_node(self.order[child]):
+                        nodes.append(child)
+            for place in (
+                nodes
+            ):  # a Function written in Python keeps attributes; any node may have Python hooks
+                referents = [
+                    value
+                    for value in self.referents.of_one(self.order[place])
+                    if not self.torch.is_node(value)
+                ]
+                self._adopt(place, (("", value) for value in referents))
+            for place in range(others, len(self.order)):
+                if self.torch.is_tensor(self.order[place]):
+                    self._expand_tensor(place)
+            self._explore(others)
+
+    @property
+    def _room_bytes(self) -> int:
+        """What the search may still take for itself."""
+        return _MOST_BYTES - len(self.order) * _BYTES_AN_OBJECT
+
+    def _not_too_large(self, values: list[Any]) -> list[Any]:
+        """These objects without containers so large that what they hold would not fit in the
+        search's memory.
+        """
+        fitting = without_giants(values, self._room_bytes // _BYTES_A_REFERENCE)
+        if len(fitting) < len(values):
+            self.skipped.append(_GIANTS)
+        return fitting
+
+    def _give_up(self, position: int) -> None:
+        self._waiting_graphs.clear()
+        limit = "memory" if self._room_bytes < 0 else "time"
+        self.skipped.append(
+            f"the search ended at its {limit} limit after {counted(position, 'object')}; what lies further was not seen"
+        )
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array: it may hold objects, and tells the collector nothing of
+    them.
+    """
+    return class_module(type(value)) == "numpy" and type(value).__name__ == "ndarray"
+
+
+def _is_users_class(cls: type, module: Any) -> bool:
+    names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
+    file = names.get("__file__") if type(names) is dict else None
+    if type(file) is str:
+        return is_users(file)
+    return class_module(cls) in ("__main__", "") or module is None

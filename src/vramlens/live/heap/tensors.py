@@ -1,0 +1,270 @@
+"""Tensors and the autograd graph, read without side effects: no unpack hook, no recomputation, no
+warning.
+
+The rules are those of PyTorch's C++ sources: ``_raw_saved_*`` gives what a node keeps (``_saved_*``
+would run the unpack hooks, which recompute checkpoints), ``.data`` of it is None after the backward
+pass; ``next_functions`` gives the same wrapper for as long as somebody has it. All of it works on
+tensors of CPUs and GPUs alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from vramlens.live.heap.objects import attributes_of, class_name
+
+_RAW = "_raw_saved_"
+_USES_OF_A_NEW_ONE = 2  # the tensor, and our look at it
+
+
+class Storage(NamedTuple):
+    """Where bytes are: they are counted once, however many tensors look at them."""
+
+    device: str
+    address: int
+    size_bytes: int
+
+
+def device_of(storages: Iterable[Storage | None]) -> str:
+    """The device on which most of these bytes are; empty without any."""
+    sizes: dict[str, int] = {}
+    for storage in storages:
+        if storage is not None:
+            sizes[storage.device] = sizes.get(storage.device, 0) + storage.size_bytes
+    return max(sizes, key=lambda device: sizes[device], default="")
+
+
+class TorchObjects:
+    """Knows PyTorch's types by identity, and what their instances hold."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.base: Any = (
+            torch._C.TensorBase if hasattr(torch._C, "TensorBase") else torch._C._TensorBase
+        )
+        self._saved_names: dict[int, tuple[str, ...]] = {}
+        self._node_types: dict[int, type] = {}
+        self.tensor_types: dict[int, type] = {}
+        self.storage_types: dict[int, type] = {}
+        self.checkpoint_types: dict[int, type] = {}
+        for found in vars(torch._C._functions).values():
+            if isinstance(found, type):
+                self._node_types[id(found)] = found
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Learns of classes that were made since."""
+        self.tensor_types = _with_subclasses(self.torch.Tensor)
+        self.storage_types = _with_subclasses(self.torch._C.StorageBase)
+        frame = getattr(sys.modules.get("torch.utils.checkpoint"), "_CheckpointFrame", None)
+        self.checkpoint_types = {id(frame): frame} if type(frame) is type else {}
+        base = getattr(self.torch._C, "_FunctionBase", None)
+        if base is not None:
+            self._node_types.update(_with_subclasses(base))
+
+    def is_tensor(self, value: object) -> bool:
+        return id(type(value)) in self.tensor_types
+
+    def is_view(self, tensor: Any) -> bool:
+        """Whether a tensor is a view of another."""
+        try:
+            return bool(self.base._is_view(tensor))
+        except Exception:
+            return False
+
+    def looks_again(self, tensor: Any) -> bool:
+        """Whether a new tensor is likely a new look (a view, a detached one) at a storage that
+        was there before.
+        """
+        base = self.base
+        try:
+            if base._is_view(tensor):
+                return True
+            if not base.is_leaf.__get__(tensor):
+                return False  # an operation has just made it
+            count = self.torch._C._storage_Use_Count
+            return bool(count(base.untyped_storage(tensor)._cdata) > _USES_OF_A_NEW_ONE)
+        except Exception:
+            return False
+
+    def is_node(self, value: object) -> bool:
+        return id(type(value)) in self._node_types
+
+    @property
+    def node_types(self) -> dict[int, type]:
+        """Types of autograd nodes seen so far, by id."""
+        return self._node_types
+
+    def storage_of(self, value: Any) -> Storage | None:
+        """The storage behind a tensor or a storage; None where it has none of its own (meta,
+        sparse, fake).
+        """
+        try:
+            storage = (
+                value if id(type(value)) in self.storage_types else self.base.untyped_storage(value)
+            )
+            address = int(storage.data_ptr())
+            return Storage(str(storage.device), address, int(storage.nbytes())) if address else None
+        except Exception:  # sparse, meta, functional, quantized by a backend: nothing to count here
+            return None
+
+    def shape_text(self, tensor: Any) -> str:
+        """``[8, 64] float32``."""
+        try:
+            size = ", ".join(str(int(n)) for n in self.base.size(tensor))
+            return f"[{size}] {str(self.base.dtype.__get__(tensor)).removeprefix('torch.')}"
+        except Exception:
+            return "[?]"
+
+    def viewed_bytes(self, tensor: Any) -> int | None:
+        """The bytes that a tensor itself looks at."""
+        try:
+            return int(self.base.numel(tensor)) * int(self.base.element_size(tensor))
+        except Exception:
+            return None
+
+    def is_number(self, tensor: Any) -> bool:
+        """Whether a tensor has one element."""
+        try:
+            return int(self.base.numel(tensor)) == 1
+        except Exception:
+            return False
+
+    def grad_fn(self, tensor: Any) -> Any:
+        """The node that made a tensor, or None."""
+        try:
+            node = self.base.grad_fn.__get__(tensor)
+        except Exception:  # a view whose base was changed in place: its node cannot be made again
+            return None
+        if node is not None:
+            self._node_types.setdefault(id(type(node)), type(node))
+        return node
+
+    def held_by_tensor(self, tensor: Any) -> Iterator[tuple[str, Any]]:
+        """What a tensor holds beside its Python attributes and its node: gradient, base of the
+        view, hooks.
+        """
+        base = self.base
+        with suppress(Exception):
+            if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
+                gradient = (
+                    base._grad.__get__(tensor)
+                    if hasattr(base, "_grad")
+                    else base.grad.__get__(tensor)
+                )
+                if gradient is not None:
+                    yield ".grad", gradient
+        with suppress(Exception):
+            viewed = base._base.__get__(tensor)
+            if viewed is not None:
+                yield "._base", viewed
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            with suppress(Exception):
+                hooks = getattr(base, name).__get__(tensor)
+                if hooks is not None:
+                    yield f".{name}", hooks
+        with suppress(Exception):
+            if base.is_sparse.__get__(tensor):
+                yield "._indices()", base._indices(tensor)
+                yield "._values()", base._values(tensor)
+
+    def held_by_node(self, node: Any) -> Iterator[tuple[str, Any]]:
+        """What an autograd node holds: earlier nodes, saved tensors (or what a hook packed them
+        into), a parameter.
+        """
+        with suppress(Exception):
+            for earlier, _ in node.next_functions:
+                if earlier is not None:
+                    self._node_types.setdefault(id(type(earlier)), type(earlier))
+                    yield ".next", earlier
+        for name in self._names_of_saved(type(node)):
+            with suppress(Exception):
+                saved = getattr(node, name)
+                label = f"._saved_{name.removeprefix(_RAW)}"
+                for part in saved if type(saved) in (tuple, list) else (saved,):
+                    with suppress(Exception):  # changed in place since: it cannot be had
+                        data = part.data
+                        if data is not None:
+                            yield label, data
+                    with suppress(
+                        Exception
+                    ):  # of checkpoints and offloading: it is looked at, never called
+                        hook = part.unpack_hook
+                        if hook is not None:
+                            yield "._unpack_hook", hook
+        if class_name(type(node)) == "AccumulateGrad":
+            with suppress(Exception):
+                variable = node.variable
+                if variable is not None:
+                    yield ".variable", variable
+
+    def held_by_checkpoint(self, frame: Any) -> Iterator[tuple[str, Any]]:
+        """The inputs that a checkpoint keeps for its recomputation, as PyTorch 2.13 does: saved
+        tensors in a list.
+        """
+        saved_type = getattr(self.torch._C._autograd, "SavedTensor", None)
+        for _, inner in attributes_of(frame):
+            for part in inner if type(inner) in (list, tuple) else ():
+                if type(part) is saved_type:
+                    with suppress(Exception):
+                        data = part.data
+                        if data is not None:
+                            yield "._saved_input", data
+
+    def still_saves(self, node: Any) -> bool | None:
+        """Whether an autograd node holds what it saved, or a backward pass let it go; None: it
+        saves nothing.
+        """
+        if not self._names_of_saved(type(node)):
+            return None
+        return any(
+            label.startswith(("._saved", "._unpack")) for label, _ in self.held_by_node(node)
+        )
+
+    def sequence_of(self, node: Any) -> int | None:
+        """The number of a node in the order in which its thread made nodes; None for gradient
+        accumulators.
+        """
+        try:
+            number = int(node._sequence_nr())
+        except Exception:
+            return None
+        return number if 0 <= number < 1 << 62 else None
+
+    def sequence_now(self) -> int | None:
+        """The number that this thread's next node gets."""
+        try:
+            return int(self.torch._C._autograd._get_sequence_nr())
+        except Exception:
+            return None
+
+    def _names_of_saved(self, cls: type) -> tuple[str, ...]:
+        names = self._saved_names.get(id(cls))
+        if names is None:
+            names = self._saved_names[id(cls)] = tuple(
+                name for name in dir(cls) if name.startswith(_RAW)
+            )
+        return names
+
+
+def loaded() -> TorchObjects | None:
+    """PyTorch's objects if the program has imported it, whole; else None."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        return None if torch is None else TorchObjects(torch)
+    except AttributeError:  # it is being imported right now
+        return None
+
+
+def _with_subclasses(base: Any) -> dict[int, type]:
+    found: dict[int, type] = {}
+    waiting = [base]
+    while waiting:
+        cls = waiting.pop()
+        if id(cls) not in found:
+            found[id(cls)] = cls
+            waiting.extend(type.__subclasses__(cls))
+    return found

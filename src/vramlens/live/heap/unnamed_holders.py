@@ -1,0 +1,155 @@
+"""What no name leads to although the program has it: iterators of running loops, and tensors behind
+NumPy arrays.
+
+The iterator of a ``for`` loop and the context manager of a ``with`` block are on the interpreter's
+own stack, where nobody can look; but their objects are known to the collector, and nothing that it
+knows holds them. A NumPy array that shares a tensor's memory holds that tensor, and tells the
+collector nothing. Both are looked for only where tensors were born that the search has not reached.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Iterator
+from itertools import compress
+from operator import not_
+from typing import Any
+
+from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.live.growth.births import BEFORE, Births
+from vramlens.live.heap.objects import class_dict, class_order, is_own_file
+from vramlens.live.heap.search import Search
+
+_CHUNK = 1024
+_MOST_OBJECTS = 1_000_000
+_DEEPEST_VIEW = 8  # arrays that are views of arrays
+_EXITS = ("__exit__", "__aexit__")
+LOOP, BLOCK = "the iterator of a running loop", "the context manager of a running with block"
+
+
+def unreached_tensors(search: Search, births: Births) -> int:
+    """How many tensors that may have been born while they were watched the search has not
+    reached.
+    """
+    search.torch.refresh()
+    kinds = {**search.torch.tensor_types, **search.torch.storage_types}
+    every = gc.get_objects()
+    tensors = list(compress(every, map(kinds.__contains__, map(id, map(type, every)))))
+    del every
+    return sum(
+        1 for value in tensors if id(value) not in search.seen and _is_new(search, births, value)
+    )
+
+
+def _is_new(search: Search, births: Births, tensor: Any) -> bool:
+    storage = search.torch.storage_of(tensor)
+    return (
+        storage is not None
+        and storage not in search.storages
+        and births.born(storage, tensor) != BEFORE
+    )
+
+
+def search_loose(search: Search) -> None:
+    """Goes on with a search at loose iterators and context managers, and behind arrays."""
+    search.go_further()
+    with undisturbed(), search.torch.torch._C.DisableTorchFunction():
+        search.go_on(list(_stack_objects(search)))
+        numpy = sys.modules.get("numpy")
+        array = getattr(numpy, "ndarray", None)
+        if type(array) is type:
+            _look_behind_arrays(search, array)
+
+
+def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
+    """Iterators and context managers that nothing holds which the collector knows."""
+    every = gc.get_objects()
+    unreached = list(compress(every, map(not_, map(search.seen.__contains__, map(id, every)))))
+    del every
+    held: set[int] = set()
+    for low in range(0, len(unreached), _CHUNK):
+        if search.is_over:
+            search.skipped.append("iterators of running loops: there was no time to look for them")
+            return
+        held.update(map(id, search.referents.of(unreached[low : low + _CHUNK])))
+    iterates: dict[int, bool] = {}
+    for value in unreached:
+        kind = type(value)
+        if id(value) in held:
+            continue
+        if kind is types.MethodType:
+            function = value.__func__
+            if (
+                type(function) is types.FunctionType
+                and function.__name__ in _EXITS
+                and not _is_ours(function.__code__)
+            ):
+                yield BLOCK, value
+            continue
+        if id(kind) not in iterates:
+            iterates[id(kind)] = any("__next__" in class_dict(base) for base in class_order(kind))
+        if iterates[id(kind)] and not (kind is types.GeneratorType and _is_ours(value.gi_code)):
+            yield LOOP, value
+
+
+def _is_ours(code: types.CodeType) -> bool:
+    return is_own_file(code.co_filename)
+
+
+def _look_behind_arrays(search: Search, array: type) -> None:
+    """Takes in the tensors whose memory arrays share, and what arrays of objects hold."""
+    for place in [place for place in search.roots if type(search.order[place]) is array]:
+        search.take_in_contents(place, _objects_in(search.order[place], array))
+    low = 0
+    while low < len(search.order):
+        high = min(low + _CHUNK, len(search.order))
+        if search.is_over:
+            search.skipped.append(
+                "tensors behind NumPy arrays: there was no time to look for all of them"
+            )
+            return
+        if any(type(value) is array for value in search.referents.of(search.order[low:high])):
+            for place in range(low, high):
+                for value in search.referents.of_one(search.order[place]):
+                    if type(value) is array and id(value) not in search.seen:
+                        _take_in_array(search, place, value, array)
+        low = high
+    search.go_on([])
+
+
+def _take_in_array(search: Search, place: int, value: Any, array: type) -> None:
+    tensor = _tensor_behind(search, value, array, class_dict(array)["base"])
+    if tensor is not None:
+        search.take_in(place, (("", value), (".base", tensor)))
+        return
+    objects = _objects_in(value, array)
+    if objects:
+        search.take_in_contents(search.take_in(place, (("", value),)), objects)
+
+
+def _objects_in(value: Any, array: Any) -> list[tuple[str, Any]]:
+    """What an array of objects holds, by index; empty for other arrays and for those that are
+    too large.
+    """
+    if (
+        not class_dict(array)["dtype"].__get__(value).hasobject
+        or array.size.__get__(value) > _MOST_OBJECTS
+    ):
+        return []
+    return [
+        (f"[{index}]", held)
+        for index, held in enumerate(array.ravel(value, "K").tolist())
+        if gc.is_tracked(held)
+    ]
+
+
+def _tensor_behind(search: Search, value: Any, array: type, base: Any) -> Any:
+    for _ in range(_DEEPEST_VIEW):
+        value = base.__get__(value)
+        if search.torch.is_tensor(value):
+            return value
+        if type(value) is not array:
+            break
+    return None

@@ -1,0 +1,65 @@
+"""Where in a chain the object is that keeps, and what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vramlens.live.heap.objects import QUEUES, class_module, class_name, code_of, namespace_of
+from vramlens.live.heap.search import Search
+from vramlens.live.holder.chain import Chain
+from vramlens.live.holder.keeper import Keeper
+
+
+def index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
+    """The link of an object at a position; of the instance for an instance's dict; -1 for the
+    root.
+    """
+    for index, link in enumerate(chain.links):
+        if link.position == position:
+            return index, link.value
+    wanted = search.order[position]
+    for index, link in enumerate(chain.links):
+        if link.position > position:
+            return index - 1, wanted
+        if type(wanted) is dict and namespace_of(link.value) is wanted:
+            return index, link.value
+    return len(chain.links) - 1, wanted
+
+
+def first_of_run(chain: Chain, at: int) -> int:
+    """Of functions that close over the one before (``f = lambda x: g(f(x))``): the first, which
+    a name leads to.
+    """
+    links = chain.links
+    while at > 0 and links[at].how == "closure":
+        code = code_of(links[at].value)
+        if code is None or code is not code_of(links[at - 1].value):
+            break
+        at -= 1
+    return at
+
+
+def holder_of(chain: Chain, at: int, keeper: Keeper | None) -> object:
+    """The object whose attribute the statement fills, where the chain goes through it."""
+    for index in range(at, 0, -1):
+        link = chain.links[index]
+        if link.how == "attribute" and keeper is not None and keeper.store is not None:
+            return chain.links[index - 1].value if link.name == keeper.store.name else None
+    return None
+
+
+def is_result(below: Sequence[Any]) -> bool:
+    """Whether what is kept is the result of a task that another thread ran."""
+    return any(
+        class_module(type(value)).startswith(("concurrent.futures", "multiprocessing.pool"))
+        for value in below
+    )
+
+
+def is_shell(value: object) -> bool:
+    """Whether an object is what a person means where its insides pile up: a cached function, a
+    queue.
+    """
+    kind = type(value)
+    return class_name(kind) == "_lru_cache_wrapper" or class_module(kind) in QUEUES

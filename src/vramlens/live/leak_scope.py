@@ -1,0 +1,216 @@
+"""``with no_leaks():`` for tests, and letting go of what exceptions hold."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from contextlib import ContextDecorator, closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.errors import VramlensError
+from vramlens.foreign_text import text_of
+from vramlens.live.heap.objects import is_kind
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import Storage, loaded
+from vramlens.live.leaks.leak_report import LeakReport
+from vramlens.live.watch import LeakWatch
+from vramlens.schema import SCHEMA
+from vramlens.units import counted, format_size
+
+_LEAST_STEPS = 5
+
+
+class LeakError(VramlensError, AssertionError):
+    """Something grew; the text names the owner. ``report`` is the whole report."""
+
+    def __init__(self, text: str, report: LeakReport) -> None:
+        super().__init__(text)
+        self.report = report
+
+
+class _NoLeaks(ContextDecorator):
+    """A block that raises at its end if something grew in it."""
+
+    def __init__(self, steps: int) -> None:
+        self._wanted = max(steps, 1)
+        self._watch: LeakWatch | None = None
+        self._stop: Any = None
+
+    def _recreate_cm(self) -> _NoLeaks:  # as a decorator: a watch for each call
+        return _NoLeaks(self._wanted)
+
+    def __enter__(self) -> LeakWatch:
+        watch = self._watch = LeakWatch()
+        self._stop = _hear_steps(watch)
+        return watch
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        __tracebackhide__ = True  # pytest then shows the block, not this
+        watch, self._watch = self._watch, None
+        self._stop()
+        if kind is not None or watch is None:
+            return
+        report = watch.report()
+        if report.found or report.unexplained is not None:
+            raise LeakError(str(report), report)
+        if report.steps < self._wanted:
+            raise LeakError(
+                f"no_leaks: {counted(report.steps, 'step')} ended in the block, {self._wanted} are needed: "
+                "call step() on what the block gets at each step's end",
+                report,
+            )
+
+
+def no_leaks(steps: int = _LEAST_STEPS) -> _NoLeaks:
+    """Raises at the block's end if something grew in it: for tests.
+
+    A step ends with ``step()`` on what the block gets, or with ``vramlens.step()``.
+
+        with vramlens.no_leaks(steps=5) as watch:
+            for batch in batches:
+                train_step(batch)
+                watch.step()
+
+    Args:
+        steps: how many steps must have ended at least, or the block has proven nothing.
+
+    Raises:
+        LeakError: a leak is proven or likely, or fewer steps ended.
+    """
+    return _NoLeaks(steps)
+
+
+def _hear_steps(watch: LeakWatch) -> Any:
+    """Has ``vramlens.step()`` count for a watch; gives what ends that."""
+    from vramlens.capture.recording.step_marks import by_hand
+
+    by_hand.append(watch.step)
+
+    def stop() -> None:
+        with suppress(ValueError):
+            by_hand.remove(watch.step)
+
+    return stop
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What letting go of an exception freed.
+
+    Attributes:
+        exceptions, frames: how many were in the chain.
+        bytes: of storages that are gone.
+        storages: how many.
+        still_held: why more is not gone, one sentence each.
+    """
+
+    exceptions: int
+    frames: int
+    bytes: int
+    storages: int
+    still_held: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data."""
+        return {
+            "schema": SCHEMA,
+            "exceptions": self.exceptions,
+            "frames": self.frames,
+            "bytes": self.bytes,
+            "storages": self.storages,
+            "still_held": list(self.still_held),
+        }
+
+    def __str__(self) -> str:
+        first = (
+            f"Released {format_size(self.bytes)}: {counted(self.storages, 'storage')} that"
+            f" {counted(self.frames, 'frame')} of {counted(self.exceptions, 'exception')} held."
+        )
+        return text_of((first, *self.still_held))
+
+
+def release(error: BaseException | None = None) -> Released:
+    """Lets go of everything that an exception's traceback holds: the variables of its frames, and
+    its causes' frames.
+
+    The exception itself stays what it is, without its traceback. Functions that still run keep
+    their variables.
+
+    Args:
+        error: the exception; by default the last one that nobody caught (``sys.last_value``,
+            notebooks).
+    """
+    chain = _chain(error if error is not None else _last())
+    torch = loaded()
+    before = _storages(torch)
+    frames = 0
+    running = 0
+    active = _running_frames()
+    for one in chain:
+        trace = one.__traceback__
+        while trace is not None:
+            frames += 1
+            running += id(trace.tb_frame) in active
+            trace = trace.tb_next
+        traceback.clear_frames(one.__traceback__)
+        BaseException.with_traceback(one, None)
+    if error is None or any(one is _last() for one in chain):
+        for name in ("last_exc", "last_value", "last_traceback"):
+            sys.__dict__.pop(name, None)
+    count = len(chain)
+    del chain, error
+    after = _storages(torch)
+    if before and after == before:
+        gc.collect()  # an exception kept by its own frame is a circle
+        after = _storages(torch)
+    gone = before - after
+    still: tuple[str, ...] = ()
+    if running:
+        still = (
+            f"{counted(running, 'frame')} of them still runs: its variables go when it returns, or with del",
+        )
+    return Released(count, frames, sum(storage.size_bytes for storage in gone), len(gone), still)
+
+
+def _last() -> BaseException | None:
+    found = sys.__dict__.get("last_exc") or sys.__dict__.get("last_value")
+    return found if is_kind(found, BaseException) else None
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An exception, its causes and contexts, and what a group holds."""
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or any(one is known for known in found):
+            continue
+        found.append(one)
+        waiting += [one.__cause__, one.__context__]
+        inner = getattr(BaseException, "exceptions", None) or getattr(type(one), "exceptions", None)
+        if inner is not None and hasattr(inner, "__get__"):
+            with suppress(Exception):
+                waiting += list(inner.__get__(one))
+    return found
+
+
+def _running_frames() -> set[int]:
+    found = set()
+    for frame in sys._current_frames().values():
+        here: Any = frame
+        while here is not None:
+            found.add(id(here))
+            here = here.f_back
+    return found
+
+
+def _storages(torch: Any) -> set[Storage]:
+    """Storages behind all tensors that Python has an object for, and what their graphs save."""
+    if torch is None:
+        return set()
+    search = Search(torch)
+    with undisturbed(), closing(search.run()):
+        return set(search.storages)

@@ -1,0 +1,1 @@
+"""Leaks: what grows in the running process, as results that can be printed."""

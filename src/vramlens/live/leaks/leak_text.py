@@ -1,0 +1,241 @@
+"""Reports as text: the verdict first, then who keeps it and where, then what to change."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from vramlens.foreign_text import text_of
+from vramlens.ground.verdict import Verdict
+from vramlens.live.leaks.leak_report import Gone, LeakReport, LiveLeak, Unexplained
+from vramlens.units import counted, format_size
+
+_WIDTH = 100
+_MOST_SHOWN = 10
+_LONGEST_CHAIN = 12
+_COUNTED = {
+    "stream": "blocks that belong to side streams",
+    "pool": "private pools",
+    "pinned": "blocks of pinned host memory",
+    "external": "bytes outside of PyTorch",
+    "other": "allocated blocks",
+    "cache": "allocated blocks",
+}
+
+
+def report_text(report: LeakReport) -> str:
+    """A whole report."""
+    return text_of(_lines(report))
+
+
+def place_text(file: str, line: int) -> str:
+    """``train.py:41``, with the folder where that is not the present one."""
+    if not file:
+        return ""
+    try:
+        near = os.path.relpath(file)
+    except ValueError:  # another drive
+        near = file
+    return f"{file if near.startswith('..') else near}:{line}"
+
+
+def _lines(report: LeakReport) -> Iterator[str]:
+    found = report.found
+    others = [leak for leak in report.leaks if not leak.is_leak]
+    possible = [leak for leak in others if leak.verdict == Verdict.POSSIBLE]
+    if not found and report.missing_steps:
+        yield from _wrapped(
+            f"Too few steps to tell: {counted(report.steps, 'step')} {'has' if report.steps == 1 else 'have'} ended;"
+            f" {counted(report.missing_steps, 'more step')} {'is' if report.missing_steps == 1 else 'are'} needed to"
+            " tell growth from warm-up."
+        )
+    elif not found:
+        watched = f"{counted(report.steps, 'step')} watched, {format_size(report.live_bytes)} alive in tensors."
+        if possible:
+            yield from _wrapped(_possible_text(possible))
+            yield f"  {watched}"
+        elif report.gone is not None:
+            yield from _wrapped(_gone_text(report.gone))
+            yield f"  {watched}"
+        elif report.unexplained is not None:
+            yield from _wrapped(f"Cannot tell: {_unexplained_text(report.unexplained)}.")
+            yield f"  {watched}"
+        else:
+            yield f"No leak: {watched}"
+    for number, leak in enumerate(found[:_MOST_SHOWN]):
+        if number:
+            yield ""
+        yield from _leak_lines(leak, report.headroom_bytes)
+    if len(found) > _MOST_SHOWN:
+        yield f"... and {counted(len(found) - _MOST_SHOWN, 'smaller leak')}"
+    if others:
+        yield ""
+        for leak in others[:_MOST_SHOWN]:
+            yield from _other_lines(leak)
+    if report.unexplained is not None and (found or possible):
+        yield from _wrapped(f"Beside that, {_unexplained_text(report.unexplained)}.")
+    for note in report.notes:
+        yield from _wrapped(f"Note: {note}.")
+    if found:
+        yield ""
+        yield from _wrapped(
+            f"Next: change {_edit_place(found[0])}, run again: the report is then empty of it."
+        )
+    elif possible and not report.missing_steps:
+        yield ""
+        yield from _wrapped(
+            f"Next: if {_name(possible[0])} is not meant to keep them, change {_edit_place(possible[0])} and run again;"
+            " more steps tell more."
+        )
+
+
+def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
+    rate = (
+        f"{format_size(leak.bytes_per_step)} a step"
+        if leak.bytes_per_step
+        else "autograd nodes without data"
+    )
+    first = f"LEAK {leak.verdict}: {rate}, {counted(leak.steps, 'step')}, {format_size(leak.bytes)} so far"
+    if (
+        headroom_bytes is not None
+        and leak.bytes_per_step > 0
+        and leak.device.startswith(("cuda", "xpu"))
+    ):
+        first += (
+            f"; out of memory in about {counted(headroom_bytes // leak.bytes_per_step, 'step')}"
+        )
+    yield first
+    owner = leak.owner
+    if owner is not None:
+        where = f" ({place_text(owner.file, owner.line)} {owner.source})" if owner.line else ""
+        yield from _wrapped(f"{owner.name}, {_article(owner.kind)}{where}, {_keeps(leak)}", "  ")
+        yield from _chain_lines(owner.chain)
+    elif leak.kind in _COUNTED:
+        yield from _wrapped(
+            f"{_COUNTED[leak.kind]} of {leak.device}: no tensor and no chain explains them", "  "
+        )
+    if leak.line and (owner is None or (leak.file, leak.line) != (owner.file, owner.line)):
+        yield from _wrapped(
+            f"allocated at {place_text(leak.file, leak.line)} in {leak.function}", "  "
+        )
+    for reason in leak.why:
+        yield from _wrapped(reason, "  ")
+    if leak.fix:
+        yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
+
+
+def _freed(leak: LiveLeak) -> str:
+    """What the fix frees, and what stays of it."""
+    freed = leak.fix_bytes_per_step
+    stays = leak.bytes_per_step - freed
+    if not freed:
+        return ""
+    kept = f", {format_size(stays)} stay" if stays * 100 >= leak.bytes_per_step else ""
+    return f" ({format_size(freed)} a step less{kept})"
+
+
+def _keeps(leak: LiveLeak) -> str:
+    each = max(1, leak.steps)
+    if leak.kind == "graph":
+        count = round(leak.storages / each)
+        freed = " (its saved tensors went with the backward)" if leak.is_freed else ""
+        return (
+            f"keeps the autograd graph of every step: {counted(count, 'tensor')} each{freed}"
+            if count
+            else ("keeps the autograd graph of every step, without its tensors")
+        )
+    if leak.kind == "exception":
+        return "keeps exceptions: their tracebacks hold every variable of their frames"
+    count = round(leak.storages / each)
+    return f"keeps {counted(max(count, 1), 'tensor')} of every step"
+
+
+def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
+    shown = list(chain)
+    if len(shown) > _LONGEST_CHAIN:
+        left_out = len(shown) - _LONGEST_CHAIN + 1
+        shown = [
+            *shown[: _LONGEST_CHAIN // 2],
+            f"... {left_out:,} more",
+            *shown[-(_LONGEST_CHAIN // 2 - 1) :],
+        ]
+    text = " > ".join(shown)
+    yield from _wrapped(text if text.startswith("held by ") else f"held by {text}", "  ")
+
+
+def _other_lines(leak: LiveLeak) -> Iterator[str]:
+    name = _name(leak)
+    where = (
+        f" ({place_text(leak.owner.file, leak.owner.line)})"
+        if leak.owner is not None and leak.owner.line
+        else ""
+    )
+    reason = leak.why[-1] if leak.why else ""
+    yield from _wrapped(
+        f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} a step: {reason}"
+    )
+    if leak.fix:
+        yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
+
+
+def _possible_text(possible: Sequence[LiveLeak]) -> str:
+    first = possible[0]
+    owner, rate = first.owner, f"{format_size(first.bytes_per_step)} a step"
+    where = f" ({place_text(owner.file, owner.line)})" if owner is not None and owner.line else ""
+    what = "" if owner is None else f", {_article(owner.kind)}"
+    if first.kind == "cycle":
+        what, rate = ", a reference cycle", f"{rate} wait for Python's collector"
+    largest = "" if len(possible) == 1 else "the largest is "
+    return (
+        f"No leak proven, {len(possible):,} possible: {largest}{_name(first)}{where}{what}: {rate}"
+    )
+
+
+def _gone_text(gone: Gone) -> str:
+    if not gone.function:
+        inside = " in the program before that, on a vramlens.LeakWatch()"
+    else:
+        inside = f" inside {gone.function}()" if gone.function.isidentifier() else " before it goes"
+    return (
+        f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} a step until step"
+        f" {gone.step:,}. Call report(){inside}."
+    )
+
+
+def _unexplained_text(growth: Unexplained) -> str:
+    where = (
+        "in many places, none of which grows steadily by itself"
+        if growth.is_reached
+        else "that nobody was found to hold"
+    )
+    return (
+        f"{format_size(growth.bytes)} grew {where}: {format_size(growth.bytes_per_step)} a step from step"
+        f" {growth.first_step:,} to {growth.last_step:,}"
+    )
+
+
+def _name(leak: LiveLeak) -> str:
+    return leak.owner.name if leak.owner is not None else _COUNTED.get(leak.kind, "memory")
+
+
+def _edit_place(leak: LiveLeak) -> str:
+    if leak.owner is not None and leak.owner.line:
+        return place_text(leak.owner.file, leak.owner.line)
+    return leak.owner.name if leak.owner is not None else "the line above"
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _wrapped(text: str, indent: str = "") -> Iterator[str]:
+    lines = textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    yield from lines or [indent]

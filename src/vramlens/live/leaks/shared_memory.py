@@ -1,0 +1,144 @@
+"""Tensors that wait in shared memory for another process: in a queue that nobody drains.
+
+``multiprocessing`` gives each tensor that is sent a file descriptor, and keeps it until the
+receiver has fetched it; by then the tensor itself has left this process. The descriptors are
+numbered, so that the step of each is known, and their files say how large they are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import types
+from contextlib import suppress
+from statistics import median
+from typing import Any
+
+from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.piles import pace_of
+from vramlens.live.growth.step_counters import Counters
+from vramlens.live.heap.objects import class_module, class_name, class_order, namespace_of
+from vramlens.live.heap.search import Search
+from vramlens.live.holder.chain import Chain, chain_of
+from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.holder.leak_class import statement_source
+from vramlens.live.holder.owner import owner_of
+from vramlens.live.leaks.leak_report import LiveLeak, Owner
+from vramlens.live.source.stored_values import MadeAt, made_at
+from vramlens.units import counted
+
+_MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
+
+
+def handed_over_leak(
+    counters: Counters, search: Search, statements: Statements, steps: int, known: int
+) -> LiveLeak | None:
+    """Shared memory that each step leaves behind for others to fetch; None where it does not grow.
+
+    Args:
+        steps: how many steps have ended.
+        known: the last step whose births are known.
+    """
+    waiting = _waiting()
+    by_step: dict[int, int] = {}
+    for number, size in waiting.items():
+        step = next((step for step, last in counters.handed_over if number <= last), steps)
+        by_step[step] = by_step.get(step, 0) + size
+    pace = pace_of(by_step, steps, known)
+    if pace is None or not pace.is_steady:
+        return None
+    owner, keeper, backlog = _queue(search, statements)
+    made = MadeAt("", 0, "")
+    if keeper is not None and keeper.store is not None:
+        made = made_at(statements, keeper.store, is_graph=False)
+    total = sum(by_step.values())
+    before = sum(
+        1
+        for number in waiting
+        if counters.handed_over[0][0] == 0 and number <= counters.handed_over[0][1]
+    )
+    each = pace.bytes_per_step
+    if backlog >= len(
+        waiting
+    ):  # the thread that sends lags behind; what was put is counted at once
+        each = round(median(waiting.values()) * (backlog - before) / steps)
+    return LiveLeak(
+        verdict=Verdict.PROVEN if pace.is_sure else Verdict.LIKELY,
+        kind="other" if owner is None else "container",
+        file=made.file,
+        line=made.line,
+        function=made.function,
+        bytes_per_step=each,
+        bytes=total,
+        steps=pace.steps,
+        first_step=pace.first,
+        last_step=pace.last,
+        storages=len(waiting),
+        nodes=0,
+        owner=owner,
+        why=(
+            f"{counted(len(waiting), 'tensor')} of {total:,} B in shared memory, each behind a file descriptor of this"
+            " process, which no other process has fetched",
+        ),
+        fix=f"let the receiver take from {'the queue' if owner is None else owner.name}, or bound it"
+        " (Queue(maxsize=...)) and stop sending when nobody listens",
+        device="cpu",
+    )
+
+
+def _waiting() -> dict[int, int]:
+    """Bytes in shared memory that nobody has fetched yet, by the number of the descriptor."""
+    sharer = getattr(sys.modules.get("multiprocessing.resource_sharer"), "_resource_sharer", None)
+    cache = getattr(sharer, "_cache", None)
+    found: dict[int, int] = {}
+    for number, pair in list(cache.items()) if type(cache) is dict else ():
+        with suppress(Exception):  # fetched meanwhile
+            facts = os.fstat(_descriptor(pair[1]))
+            if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                found[int(number)] = int(facts.st_size)
+    return found
+
+
+def _descriptor(close: Any) -> int:
+    """The descriptor that a function of ``DupFd`` closes: its closure's variable."""
+    if type(close) is types.FunctionType and close.__closure__ is not None:
+        for name, cell in zip(close.__code__.co_freevars, close.__closure__, strict=True):
+            if name == "new_fd" and type(cell.cell_contents) is int:
+                return cell.cell_contents
+    raise ValueError
+
+
+def _queue(search: Search, statements: Statements) -> tuple[Owner | None, Keeper | None, int]:
+    """The queue in which most waits, the statement that puts things there, and how many there
+    are.
+    """
+    queues = [
+        (_backlog(value), place) for place, value in enumerate(search.order) if _is_queue(value)
+    ]
+    if not queues:
+        return None, None, 0
+    backlog, place = max(queues)
+    parents = search.parents([place])
+    chain = chain_of(search, search.path(place, parents), parents)
+    keeper = statements.keeper(Chain(chain.root, chain.links), None, is_graph=False)
+    return (
+        owner_of(search, chain, len(chain.links) - 1, keeper, statement_source(keeper)),
+        keeper,
+        backlog,
+    )
+
+
+def _is_queue(value: Any) -> bool:
+    return any(
+        class_module(base) in _MODULES and "Queue" in class_name(base)
+        for base in class_order(type(value))
+    )
+
+
+def _backlog(queue: Any) -> int:
+    """How many things a queue has taken and not given; 0 where the system cannot say (macOS)."""
+    with suppress(Exception):
+        names: Any = namespace_of(queue)
+        return int(names["_maxsize"]) - int(names["_sem"]._semlock._get_value())
+    return 0

@@ -1,0 +1,328 @@
+"""What no chain explains: memory that grows by the counters and that no Python object stands for,
+told by its cause.
+
+Which counter decides which class, each only where it rises in at least six steps, from early on to
+the end, and does not slow down (``Series.pace``): what fills and stops is a cache, a workspace, a
+first batch.
+
+- pinned: page-locked memory handed out; where only what PyTorch keeps of it grows, possible at
+most.
+- stream: blocks that are freed and await another stream (active - allocated); or reserved memory
+that grows while what
+  is allocated does not, and lies idle on three streams or more.
+- pool: the same, and it lies in three private pools or more.
+- external: what the driver counts for this process beside PyTorch's memory; possible where it
+cannot tell processes.
+- other: allocated memory that grows, of which the search found less than half.
+- context: a context of this process on a device on which PyTorch holds nothing. It does not grow:
+possible.
+
+Reserved memory that grows otherwise is PyTorch's cache, and no leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.autocast_cache import caching_depth
+from vramlens.live.growth.piles import Pace
+from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.heap.objects import class_module, class_name, class_order
+from vramlens.live.heap.search import Search
+from vramlens.live.holder.chain import Chain, chain_of
+from vramlens.live.holder.keeper import Statements
+from vramlens.live.holder.leak_class import statement_source
+from vramlens.live.holder.owner import owner_of
+from vramlens.live.leaks.leak_report import LiveLeak, Owner
+from vramlens.units import MIB, counted, format_size
+
+_LEAST_BYTES = 2 * MIB  # the allocator's smallest segment
+_LEAST_PINNED = MIB
+_FEWEST_HOLDERS = 3  # streams or pools
+_SURE_RISES = 8  # of what the driver counts: kernels that are loaded late look the same for a while
+FIXES = {
+    "pinned": "copy into one pinned buffer that is made once; or lower the loader's prefetch_factor or num_workers",
+    "waiting": "let the streams wait for one another (stream.wait_stream) and drop the tensor after that, instead of"
+    " tensor.record_stream(stream)",
+    "stream": "make the stream once, before the loop: what was freed on one stream serves no other",
+    "pool": "capture fewer shapes (pad them), let graphs share one pool (pool=graph.pool()), and call graph.reset() on"
+    " those that are done",
+    "external": "make process groups, communicators and library handles once, not in every step",
+    "other": "look for C++ code that keeps tensors; of tensors sent to other processes, let the receiver drop them and"
+    " call torch.cuda.ipc_collect()",
+    "autocast": "enter torch.autocast anew in each step, or use torch.autocast(..., cache_enabled=False)",
+    "context": "call torch.cuda.set_device(rank) before anything else touches a GPU, and"
+    " torch.load(..., map_location=...)",
+}  # fmt: skip
+
+
+def counted_leaks(
+    counters: Counters,
+    search: Search,
+    statements: Statements,
+    known: dict[str, int],
+    leaks: Iterable[LiveLeak],
+) -> list[LiveLeak]:
+    """Leaks that only the counters show.
+
+    Args:
+        known: by device, the bytes of all storages that were found.
+        leaks: those that have an owner.
+    """
+    gpu = counters.gpu
+    if gpu is None:
+        return []
+    explained: dict[str, int] = {}
+    for leak in leaks:
+        explained[leak.device] = explained.get(leak.device, 0) + leak.bytes_per_step
+    found = list(_pinned(counters, explained.get("cpu", 0)))
+    for device, series in counters.reserved.items():
+        found += _waiting(counters.waiting[device], device)
+        growth = series.pace()
+        kept = counters.allocated[device].pace()
+        is_alone = growth is not None and (
+            kept is None or 2 * kept.bytes_per_step < growth.bytes_per_step
+        )
+        if growth is not None and is_alone and series.grown >= _LEAST_BYTES:
+            found.append(_reserved(search, statements, gpu.segments(), device, series, growth))
+        name = f"cuda:{device}"
+        found += _unexplained(counters, search, device, known.get(name, 0), explained.get(name, 0))
+    for device, series in counters.outside.items():
+        found += _outside(counters, device, series)
+    return [*found, *_contexts(counters)]
+
+
+def _entry(
+    kind: str,
+    device: str,
+    series: Series,
+    pace: Pace,
+    why: tuple[str, ...],
+    fix: str,
+    verdict: Verdict = Verdict.LIKELY,
+) -> LiveLeak:
+    """An entry of a counter that grew."""
+    return LiveLeak(
+        verdict=verdict,
+        kind=kind,
+        file="",
+        line=0,
+        function="",
+        bytes_per_step=pace.bytes_per_step,
+        bytes=series.grown,
+        steps=pace.steps,
+        first_step=pace.first,
+        last_step=pace.last,
+        storages=0,
+        nodes=0,
+        owner=None,
+        why=why,
+        fix=FIXES.get(fix, ""),
+        device=device,
+    )
+
+
+def _pinned(counters: Counters, explained: int) -> Iterator[LiveLeak]:
+    series, owned = counters.pinned, counters.pinned_owned
+    pace = series.pace()
+    if pace is not None and series.grown >= _LEAST_PINNED:
+        if 2 * explained < pace.bytes_per_step:
+            why = (
+                f"PyTorch has handed out {_size(series.values[-1])} of the host's pinned memory,"
+                f" {_size(series.grown)} more than at the beginning, and no tensor that Python sees holds it"
+            )
+            yield _entry("pinned", "cpu", series, pace, (why,), "pinned")
+        return
+    pace = owned.pace()
+    if pace is not None and owned.grown >= _LEAST_PINNED:
+        why = (
+            f"PyTorch keeps {_size(owned.values[-1])} of pinned memory, of which {_size(series.values[-1])} is in use:"
+            " the rest waits to be used again, in blocks of powers of two, and is never given back"
+        )
+        yield _entry("pinned", "cpu", owned, pace, (why,), "pinned", Verdict.POSSIBLE)
+
+
+def _waiting(series: Series, device: int) -> Iterator[LiveLeak]:
+    pace = series.pace()
+    if pace is not None and series.grown >= _LEAST_BYTES:
+        why = f"{_size(series.values[-1])} is freed and awaits another stream, which had a claim on it (record_stream)"
+        yield _entry("stream", f"cuda:{device}", series, pace, (why,), "waiting")
+
+
+def _reserved(
+    search: Search,
+    statements: Statements,
+    segments: list[dict[str, Any]] | None,
+    device: int,
+    series: Series,
+    pace: Pace,
+) -> LiveLeak:
+    """Reserved memory that grows while what is allocated does not: by streams, by pools, or
+    PyTorch's cache.
+    """
+    name = f"cuda:{device}"
+    streams: dict[Any, int] = {}
+    busy: set[Any] = set()
+    pools: dict[Any, int] = {}
+    for segment in segments or ():
+        if segment.get("device", device) != device:
+            continue
+        pool, idle = (
+            tuple(segment.get("segment_pool_id", (0, 0))),
+            segment["total_size"] - segment["active_size"],
+        )
+        if pool != (0, 0):
+            pools[pool] = pools.get(pool, 0) + idle
+        elif segment["active_size"]:
+            busy.add(segment["stream"])
+        else:
+            streams[segment["stream"]] = streams.get(segment["stream"], 0) + idle
+    for stream in {0, *busy}:  # the default stream's cache is used again
+        streams.pop(stream, None)
+    needed = series.grown / 2
+    if len(pools) >= _FEWEST_HOLDERS and sum(pools.values()) >= needed:
+        why = (
+            f"{counted(len(pools), 'private pool')} (CUDA graphs, MemPools) hold {_size(sum(pools.values()))} in which"
+            " nothing lives now, and which nothing else can use"
+        )
+        leak = _entry("pool", name, series, pace, (why,), "pool")
+        return _with_owner(search, statements, leak)
+    if len(streams) >= _FEWEST_HOLDERS and sum(streams.values()) >= needed:
+        why = (
+            f"{counted(len(streams), 'stream')} beside the default one hold {_size(sum(streams.values()))} in which"
+            " nothing lives: a stream's free memory serves no other stream"
+        )
+        return _entry("stream", name, series, pace, (why,), "stream")
+    why = "what is allocated did not grow; reserved memory is PyTorch's cache, and is used again"
+    if segments is None:
+        why += " (whether streams or private pools hold it, this version of PyTorch cannot say cheaply)"
+    return _entry("other", name, series, pace, (why,), "", Verdict.NOT_A_PROBLEM)
+
+
+def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveLeak:
+    """A leak of pools with what keeps the graphs, if the search came by them."""
+    graphs = [place for place, value in enumerate(search.order) if _is_graph(value)]
+    if len(graphs) < _FEWEST_HOLDERS:
+        return replace(
+            leak,
+            why=(
+                *leak.why,
+                "few of them are alive as Python objects: captures failed, or a compiled function keeps them",
+            ),
+        )
+    place = graphs[len(graphs) // 2]
+    parents = search.parents([place])
+    chain = chain_of(search, search.path(place, parents), parents)
+    at = max(len(chain.links) - 2, -1)
+    keeper = statements.keeper(
+        Chain(chain.root, tuple(chain.links[: at + 1])), search.order[place], is_graph=False
+    )
+    owner: Owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+    why = f"{len(graphs):,} of them are alive as Python objects"
+    return replace(leak, owner=owner, why=(*leak.why, why))
+
+
+def _is_graph(value: Any) -> bool:
+    return any(
+        class_name(base) in ("CUDAGraph", "MemPool") and class_module(base).startswith("torch.cuda")
+        for base in class_order(type(value))
+    )
+
+
+def _unexplained(
+    counters: Counters, search: Search, device: int, known: int, explained_per_step: int
+) -> Iterator[LiveLeak]:
+    """Allocated memory that grew, of which the search found less than half.
+
+    What does not grow (cuBLAS's workspaces) is hidden as well: growth that leaks with an owner
+    explain is theirs.
+    """
+    series = counters.requested[device]
+    pace = series.pace()
+    now = None if counters.gpu is None else counters.gpu.counts(device)
+    if pace is None or now is None or series.grown < _LEAST_BYTES or not search.complete:
+        return
+    hidden = now.requested - known
+    if 2 * hidden < series.grown or 2 * explained_per_step >= pace.bytes_per_step:
+        return
+    held = counters.allocated[
+        device
+    ].pace()  # what is freed and awaits a stream is still counted as asked for
+    if held is None or 2 * held.bytes_per_step < pace.bytes_per_step:
+        return
+    why = (
+        f"PyTorch counts {_size(now.requested)} that tensors asked for, the search found {_size(known)}: the rest is"
+        " held by a C++ owner that Python cannot see"
+    )
+    depth = caching_depth(search.torch.torch)
+    if depth:
+        why += f"; this thread is in {counted(depth, 'torch.autocast block')}, which keeps cast copies of weights"
+        yield _entry("cache", f"cuda:{device}", series, pace, (why,), "autocast")
+    else:
+        yield _entry("other", f"cuda:{device}", series, pace, (why,), "other")
+
+
+def _outside(counters: Counters, device: int, series: Series) -> Iterator[LiveLeak]:
+    pace = series.pace()
+    if pace is None or series.grown < _LEAST_BYTES:
+        return
+    why = [
+        f"beside PyTorch's memory the driver counts {_size(series.values[-1])}, {_size(series.grown)} more than before"
+    ]
+    groups = 0 if counters.gpu is None else counters.gpu.process_groups()
+    if groups > counters.groups:
+        why.append(
+            f"there were {counters.groups:,} process groups when the watch began, now there are {groups:,}"
+        )
+    is_sure = counters.is_own and pace.steps >= _SURE_RISES
+    if not counters.is_own:
+        why.append("another process on this GPU would look the same: nvidia-smi tells")
+    yield _entry(
+        "external",
+        f"cuda:{device}",
+        series,
+        pace,
+        tuple(why),
+        "external",
+        Verdict.LIKELY if is_sure else Verdict.POSSIBLE,
+    )
+
+
+def _contexts(counters: Counters) -> Iterator[LiveLeak]:
+    """Contexts on devices that PyTorch does not use."""
+    gpu = counters.gpu
+    if gpu is None:
+        return
+    current = gpu.current()
+    for device, first in counters.contexts.items():
+        counts = gpu.counts(device)
+        if (
+            device == current
+            or counts is None
+            or counts.reserved
+            or not any(series.values[-1] for series in counters.reserved.values())
+        ):
+            continue
+        held = gpu.outside(device)
+        size = held.size_bytes if held is not None and held.is_own else 0
+        since = f"since step {first}" if first else "since before the watch began"
+        yield LiveLeak(
+            verdict=Verdict.POSSIBLE, kind="context", file="", line=0, function="", bytes_per_step=0, bytes=size, steps=0,
+            first_step=first, last_step=first, storages=0, nodes=0, owner=None,
+            why=(
+                f"this process has a context on cuda:{device} {since}, though PyTorch holds nothing there:"
+                f" {_size(size) if size else 'usually 300 to 800 MiB'}, once; it does not grow",
+            ),
+            fix=FIXES["context"], device=f"cuda:{device}",
+        )  # fmt: skip
+
+
+def _size(size_bytes: int) -> str:
+    return (
+        f"{format_size(size_bytes)} ({size_bytes:,} B)"
+        if size_bytes >= 1024
+        else format_size(size_bytes)
+    )

@@ -1,0 +1,204 @@
+"""Bounds that the source sets to what grows: slices that cut it off, conditions that stop it or
+empty it.
+
+A condition is read with the container as long as it can get (``len(self.images)`` is huge) and with
+the numbers that
+are never changed after they were set: ``if self.size and len(self.images) > self.size`` cannot hold
+    where ``size`` is
+0. What cannot be told counts as if it could hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from vramlens.live.heap.objects import attributes_of
+from vramlens.live.source.expressions import receiver_of, text_of
+from vramlens.live.source.source import Store, read_source
+
+_HUGE = 10**8  # things: no container is meant to get so long
+_UNKNOWN: Any = object()
+_KEEPS_FEW = ("nlargest", "nsmallest", "sample", "islice")
+_COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+_COMPUTE: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+}  # fmt: skip
+_SETUP = ("__init__", "__post_init__", "setup", "<module>")
+
+
+def cut_off(store: Store) -> str:
+    """The slice that keeps what is stored short, ``[-5:]`` of ``x = (x + [new])[-5:]``; empty
+    without one.
+    """
+    if store.value is None or not store.refers_to_itself or store.how != "assign":
+        return ""
+    mentions = list(_mentions(store.value, store, ""))
+    return mentions[0] if mentions and all(mentions) else ""
+
+
+def _mentions(expression: ast.AST, store: Store, cut: str) -> Iterator[str]:
+    """For each time that an expression mentions what is stored to: the slice that it is cut by,
+    or empty.
+    """
+    if isinstance(expression, ast.Subscript) and _is_cut(expression.slice):
+        cut = f"[{', '.join(map(text_of, _parts(expression.slice)))}]"
+    elif (
+        isinstance(expression, ast.Call)
+        and text_of(expression.func).rpartition(".")[2] in _KEEPS_FEW
+    ):
+        cut = text_of(expression)
+    if isinstance(expression, ast.Name) and not store.base and expression.id == store.name:
+        yield cut
+        return
+    if isinstance(expression, ast.Attribute) and expression.attr == store.name:
+        if text_of(expression.value) == store.base:
+            yield cut
+        return
+    for part in ast.iter_child_nodes(expression):
+        yield from _mentions(part, store, cut)
+
+
+def _is_cut(index: ast.expr) -> bool:
+    return any(
+        isinstance(part, ast.Slice)
+        and not all(_is_nothing(end) for end in (part.lower, part.upper))
+        for part in _parts(index)
+    )
+
+
+def _parts(index: ast.expr) -> list[ast.expr]:
+    return index.elts if isinstance(index, ast.Tuple) else [index]
+
+
+def _is_nothing(end: ast.expr | None) -> bool:
+    return end is None or (isinstance(end, ast.Constant) and end.value in (None, 0))
+
+
+def never_holds(guards: tuple[ast.expr, ...], store: Store, holder: object) -> bool:
+    """Whether conditions can never hold together, however much is stored.
+
+    Args:
+        store: what grows.
+        holder: the object whose attribute it is; None where that is not known.
+    """
+    return any(_reads_false(_value(guard, store, holder)) for guard in guards)
+
+
+def always_holds(guard: ast.expr, store: Store, holder: object) -> bool:
+    """Whether a condition still holds when the container is as long as it can get."""
+    found = _value(guard, store, holder)
+    return found is not _UNKNOWN and bool(found)
+
+
+def length_limit(guards: tuple[ast.expr, ...], store: Store, holder: object) -> int | None:
+    """The length that a condition compares what is stored to with; None where that is no number
+    or not known.
+    """
+    for guard in guards:
+        for node in ast.walk(guard):
+            if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+                continue
+            values = [_value(side, store, holder) for side in (node.left, node.comparators[0])]
+            numbers = [value for value in values if type(value) is int and value != _HUGE]
+            if _HUGE in values and len(numbers) == 1:
+                return int(numbers[0])
+    return None
+
+
+def _reads_false(value: Any) -> bool:
+    return value is not _UNKNOWN and not value
+
+
+def _value(expression: ast.expr, store: Store, holder: object) -> Any:
+    """What an expression is when the container is huge; _UNKNOWN where that cannot be told."""
+    if isinstance(expression, ast.Constant):
+        return expression.value
+    if isinstance(expression, ast.Call):
+        is_length = (
+            isinstance(expression.func, ast.Name)
+            and expression.func.id == "len"
+            and len(expression.args) == 1
+        )
+        found = receiver_of(expression.args[0]) if is_length else None
+        if found is not None and found[0] == store.name:
+            return _HUGE
+        is_number = text_of(expression.func) == "float" and [
+            text_of(one) for one in expression.args
+        ] == ["'inf'"]
+        return float("inf") if is_number else _UNKNOWN
+    if isinstance(expression, ast.Attribute):
+        return _attribute(expression, store, holder)
+    if isinstance(expression, ast.Name):
+        return _global(expression.id, store)
+    if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.Not):
+        inner = _value(expression.operand, store, holder)
+        return _UNKNOWN if inner is _UNKNOWN else not inner
+    if isinstance(expression, ast.BoolOp):
+        return _joined(expression, [_value(one, store, holder) for one in expression.values])
+    if isinstance(expression, (ast.BinOp, ast.Compare)):
+        return _computed(expression, store, holder)
+    return _UNKNOWN
+
+
+def _joined(expression: ast.BoolOp, values: list[Any]) -> Any:
+    """``and`` is false with one that is, ``or`` true with one that is, whatever the others are."""
+    decides = isinstance(expression.op, ast.Or)
+    if any(value is not _UNKNOWN and bool(value) is decides for value in values):
+        return decides
+    return _UNKNOWN if any(value is _UNKNOWN for value in values) else not decides
+
+
+def _computed(expression: ast.BinOp | ast.Compare, store: Store, holder: object) -> Any:
+    if isinstance(expression, ast.BinOp):
+        left, right, compute = expression.left, expression.right, _COMPUTE.get(type(expression.op))
+    elif len(expression.ops) == 1:
+        left, right, compute = (
+            expression.left,
+            expression.comparators[0],
+            _COMPARE.get(type(expression.ops[0])),
+        )
+    else:
+        return _UNKNOWN
+    values = [_value(one, store, holder) for one in (left, right)]
+    if compute is None or any(type(value) not in (int, float, bool) for value in values):
+        return _UNKNOWN
+    if compute in (operator.eq, operator.ne) and _HUGE in values:
+        return _UNKNOWN  # it was so long once, on the way
+    return compute(*values)
+
+
+def _attribute(expression: ast.Attribute, store: Store, holder: object) -> Any:
+    """The number under an attribute of the holder that nobody changes after it was set."""
+    if holder is None or text_of(expression.value) != store.base:
+        return _UNKNOWN
+    module = read_source(store.file)
+    if module is None or not all(
+        other.function.name.rpartition(".")[2] in _SETUP
+        for other in module.stores.get(expression.attr, ())
+        if other.how in ("assign", "add") and other.base
+    ):
+        return _UNKNOWN
+    found = dict(attributes_of(holder)).get(expression.attr, _UNKNOWN)
+    return found if type(found) in (int, float, bool, type(None)) else _UNKNOWN
+
+
+def _global(name: str, store: Store) -> Any:
+    """A constant that a module sets once."""
+    module = read_source(store.file)
+    if module is None or store.function.binds(name).node is not None:
+        return _UNKNOWN
+    stores = [
+        other
+        for other in module.stores.get(name, ())
+        if other.how in ("assign", "add") and not other.base
+    ]
+    if len(stores) == 1 and stores[0].function.node is None and stores[0].value is not None:
+        value = stores[0].value
+        return value.value if isinstance(value, ast.Constant) else _UNKNOWN
+    return _UNKNOWN

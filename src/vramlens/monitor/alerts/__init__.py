@@ -1,0 +1,1 @@
+"""Alerts: rules, when they fire, and what firing does."""

@@ -1,0 +1,132 @@
+"""Alerts: when a rule's threshold is passed, once, and again only after the value has clearly
+been back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vramlens.monitor.alerts.rules import LABELS, Rule
+from vramlens.units import counted, format_size
+
+_QUIET_S = 60.0
+"""However a value swings, the same alert comes at most so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What there is to be watched of one thing: a GPU, a program on a GPU, or the host.
+
+    Attributes:
+        subject: what it is, as a sentence begins: ``GPU 0``, ``process 4711 on GPU 0``, ``the
+            host``.
+        figures: by metric, in bytes or the metric's own unit; what is not known is left out.
+        whole_bytes: what a percentage is of; None where that is not known.
+    """
+
+    subject: str
+    figures: Mapping[str, float | None]
+    whole_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alarm.
+
+    Attributes:
+        rule: the rule as it was written.
+        subject: what it is about.
+        metric, value, limit: what was measured, in bytes, percent or the metric's own unit.
+        text: all of it as one sentence.
+        steps_left: about how many steps until memory runs out; None where that cannot be told.
+        time_us: when, in microseconds since 1970.
+    """
+
+    rule: str
+    subject: str
+    metric: str
+    value: float
+    limit: float
+    text: str
+    steps_left: int | None
+    time_us: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _State:
+    since: float | None = None
+    is_told: bool = False
+    fired_at: float = -1e18
+    seen_at: float = 0.0
+
+
+class Watch:
+    """Holds values against rules."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._states: dict[tuple[str, str], _State] = {}
+
+    def look(self, values: Iterable[Values], now_s: float | None = None) -> list[Alert]:
+        """The alerts that these values set off.
+
+        Args:
+            now_s: the time on a clock that only goes forward; by default now.
+        """
+        now = time.monotonic() if now_s is None else now_s
+        alerts = []
+        for one in values:
+            for rule in self.rules:
+                value = _value(rule, one)
+                if value is not None and self._fires(rule, one.subject, value, now):
+                    alerts.append(_alert(rule, one, value))
+        for key in [key for key, state in self._states.items() if now - state.seen_at > 600]:
+            del self._states[key]  # its process has ended
+        return alerts
+
+    def _fires(self, rule: Rule, subject: str, value: float, now: float) -> bool:
+        state = self._states.setdefault((subject, rule.text), _State())
+        state.seen_at = now
+        if not rule.is_over(value):
+            state.since = None
+            state.is_told = state.is_told and not rule.is_back(value)
+            return False
+        if state.since is None:
+            state.since = now
+        if state.is_told or now - state.since < rule.for_s or now - state.fired_at < _QUIET_S:
+            return False
+        state.is_told, state.fired_at = True, now
+        return True
+
+
+def _value(rule: Rule, one: Values) -> float | None:
+    value = one.figures.get(rule.metric)
+    if value is None or not rule.is_share:
+        return value
+    if not one.whole_bytes:
+        return None
+    return 100 * value / one.whole_bytes
+
+
+def _alert(rule: Rule, one: Values, value: float) -> Alert:
+    over = "over" if rule.is_above else "under"
+    label = LABELS.get(rule.metric, rule.metric)
+    text = f"{one.subject}: {label} {rule.words(value)} is {over} {rule.words(rule.limit)}"
+    size, left = one.figures.get(rule.metric), one.figures.get("steps_left")
+    if rule.is_share and size is not None and one.whole_bytes is not None:
+        text += f" ({format_size(size)} of {format_size(one.whole_bytes)})"
+    if rule.for_s:
+        text += f", for {rule.for_s:g} s"
+    if left is not None:
+        text += f"; it will run out in about {counted(round(left), 'step')}"
+    steps = None if left is None else round(left)
+    return Alert(
+        rule.text, one.subject, rule.metric, value, rule.limit, text, steps, time.time_ns() // 1000
+    )

@@ -1,0 +1,112 @@
+"""What PyTorch of this process counts on each GPU and on the host, read as cheaply as it can be:
+no GPU is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The allocator's counters of one device, in bytes, and how often it retried and failed."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_bytes: int
+    retries: int
+    failures: int
+
+
+def loaded_cuda() -> Any:
+    """``torch.cuda`` once the program uses a GPU; else None. Never begins to use one, never
+    imports torch.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        return cuda if cuda is not None and cuda.is_initialized() else None
+    except Exception:  # half imported
+        return None
+
+
+def counters(cuda: Any, index: int) -> Counters | None:
+    """A device's counters; None where its allocator does not count (RMM's, other pluggable
+    ones).
+    """
+    try:
+        # The flat form, memory_stats, sorts some two hundred keys each time: this one is what the
+        # allocator gives.
+        stats: Mapping[str, Any] = cuda.memory_stats_as_nested_dict(device=index)
+        if not stats:
+            return Counters(0, 0, 0, 0, 0)
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        return Counters(
+            int(allocated["current"]),
+            int(reserved["current"]),
+            int(allocated["peak"]),
+            int(stats.get("num_alloc_retries", 0)),
+            int(stats.get("num_ooms", 0)),
+        )
+    except Exception:
+        return None
+
+
+def used_devices(cuda: Any) -> list[int]:
+    """The devices on which PyTorch of this process holds memory."""
+    try:
+        count = int(cuda.device_count())
+    except Exception:
+        return []
+    found = []
+    for index in range(count):
+        now = counters(cuda, index)
+        if now is not None and now.reserved_bytes:
+            found.append(index)
+    return found
+
+
+def room_bytes(
+    cuda: Any, index: int, now: Counters, free_bytes: int | None, peak_bytes: int
+) -> int | None:
+    """What this process can still allocate at its worst moment: free on the device, and cached
+    beyond its peak.
+
+    Args:
+        free_bytes: free on the device, as the driver says.
+        peak_bytes: the most that has lately been allocated at a time.
+    """
+    if free_bytes is None:
+        return None
+    room = free_bytes + now.reserved_bytes - max(peak_bytes, now.allocated_bytes)
+    try:
+        fraction = float(cuda.get_per_process_memory_fraction(index))
+        if fraction < 1:
+            limit = int(cuda.get_device_properties(index).total_memory * fraction)
+            room = min(room, limit - max(peak_bytes, now.allocated_bytes))
+    except Exception:  # PyTorch before 2.8 has no getter: no limit is known
+        return max(0, room)
+    return max(0, room)
+
+
+class RecentPeak:
+    """The most that has lately been allocated at a time: within steps, where samples do not look.
+
+    The allocator's peak counter knows it while it rises. It also remembers a spike of long ago
+    (loading a model, say): where it has not risen for a minute of samples, what the samples saw
+    counts.
+    """
+
+    def __init__(self, kept: int = 60) -> None:
+        self._kept = kept
+        self._seen: list[tuple[int, int]] = []
+
+    def add(self, now: Counters) -> int:
+        """Notes a sample; the peak of late, in bytes."""
+        self._seen.append((now.peak_bytes, now.allocated_bytes))
+        del self._seen[: -self._kept]
+        if self._seen[0][0] < now.peak_bytes:
+            return now.peak_bytes
+        return max(allocated for _, allocated in self._seen)

@@ -1,0 +1,1 @@
+"""Machine: every GPU and the processes on it, now."""

@@ -1,0 +1,1 @@
+"""Top: the screen of ``vramlens top``."""

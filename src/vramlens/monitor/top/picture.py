@@ -1,0 +1,337 @@
+"""What ``vramlens top`` draws: lines of styled parts, made from the machine's state; no terminal
+is involved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow, held_on
+from vramlens.monitor.top.chart import chart
+from vramlens.monitor.top.history import History
+from vramlens.monitor.top.lines import (
+    NOTHING,
+    PROCESS_HEADER,
+    cut,
+    headline,
+    host_line,
+    kind_lines,
+    printable,
+    process_cells,
+    table,
+    trend_words,
+)
+from vramlens.units import GIB, format_size
+
+Line = tuple[tuple[str, str], ...]
+"""Parts of text with the name of a style: plain, title, dim, good, warn, bad, live, chart or
+chosen.
+"""
+SORTS = ("used", "live", "per step", "PID", "user", "GPU", "command")
+SPANS = ((120.0, "2 min"), (600.0, "10 min"), (3600.0, "1 h"))
+KEYS = "q quit  ? keys  arrows choose  enter detail  , . sort  I T K signal"
+HELP = (
+    ("q", "end"),
+    ("up, down, page up, page down, home, end", "choose a process; esc: none"),
+    ("left, right", "move along the command"),
+    ("enter", "what the chosen process holds; again, or esc: back"),
+    (", and .", "sort by the column before or after"),
+    ("/", "turn the order round"),
+    ("[ and ]", "charts of a shorter or longer time"),
+    ("c, f, a", "compact (no charts), full, or as there is room"),
+    ("I, T, K", "send SIGINT, SIGTERM or SIGKILL to the chosen process, after a question"),
+    ("r, F5", "look now"),
+    ("?, h", "this list"),
+)
+_HIGHEST_CHART = 8
+_PERSISTENT_ROWS = 7
+
+
+@dataclass(slots=True)
+class View:
+    """What whoever watches has chosen.
+
+    Attributes:
+        chosen: the process: its number and its GPU's name.
+        question: what is asked before a signal is sent.
+    """
+
+    chosen: tuple[int, str] | None = None
+    sort: int = 0
+    turned: bool = False
+    span: int = 0
+    charts: str = "auto"
+    detail: bool = False
+    help: bool = False
+    shift: int = 0
+    first_row: int = 0
+    question: str = ""
+    message: str = ""
+    charts_of: tuple[object, ...] = ()
+    charts_made: list[Line] = field(default_factory=list)
+    rows_of: tuple[object, ...] = ()
+    rows_made: list[Line] = field(default_factory=list)
+    rows_kept: list[ProcessNow] = field(default_factory=list)
+    host_of: tuple[object, ...] = ()
+    host_made: Line = ()
+
+
+def rows_of(now: MachineNow, view: View) -> list[tuple[ProcessNow, DeviceNow]]:
+    """The processes in the chosen order."""
+    rows = [(process, device) for device in now.devices for process in device.processes or ()]
+    return sorted(rows, key=lambda row: _sort_key(row, SORTS[view.sort]), reverse=view.turned)
+
+
+def picture(now: MachineNow, history: History, view: View, width: int, height: int) -> list[Line]:
+    """The whole screen: exactly ``height`` lines, none wider than ``width``."""
+    lines = _help_lines(width) if view.help else _screen(now, history, view, width, height - 1)
+    lines = [_clipped(line, width) for line in lines[: height - 1]] + [()] * max(
+        0, height - 1 - len(lines)
+    )
+    order = f"  by {SORTS[view.sort]}{', turned' if view.turned else ''}"
+    foot = view.question or view.message or KEYS + order
+    return [*lines, ((cut(foot, width).ljust(width), "bad" if view.question else "dim"),)]
+
+
+def _clipped(line: Line, width: int) -> Line:
+    parts, room = [], width
+    for text, style in line:
+        if room > 0:
+            parts.append((text[:room], style))
+        room -= len(text)
+    return line if room >= 0 else tuple(parts)
+
+
+def _help_lines(width: int) -> list[Line]:
+    wide = max(len(key) for key, _ in HELP)
+    lines: list[Line] = [(("Keys", "title"),), ()]
+    lines += [
+        ((f"  {key:<{wide}}  ", "title"), (cut(what, width - wide - 4), "plain"))
+        for key, what in HELP
+    ]
+    notes = (
+        "Bars: █ live in PyTorch and ▓ cached by it, in programs under vramlens; ▒ all other use; · free.",
+        "Sizes are in GiB where no unit stands. nccl is counted by PyTorch 2.12 and newer.",
+    )
+    return [*lines, (), *(((cut(note, width), "dim"),) for note in notes)]
+
+
+def _screen(now: MachineNow, history: History, view: View, width: int, height: int) -> list[Line]:
+    lines: list[Line] = [((cut(headline(now), width), "title"),), ()]
+    room = max(3, height - _PERSISTENT_ROWS - 4)
+    shown = now.devices[:room]
+    lines += [_gpu_line(device, history, width) for device in shown]
+    if len(shown) < len(now.devices):
+        lines.append(
+            ((f"and {len(now.devices) - len(shown)} more GPUs: a higher window shows them", "dim"),)
+        )
+    lines += [
+        ((cut(f"  GPU {device.name}: {note}", width), "warn"),)
+        for device in shown
+        for note in device.notes
+    ]
+    rows = rows_of(now, view)
+    device = _shown_device(now, view)
+    if view.detail and view.chosen is not None:
+        lines += _detail_lines(rows, view, width)
+    spare = height - len(lines) - min(len(rows), max(_PERSISTENT_ROWS, height // 4)) - 4
+    if device is not None and view.charts != "compact" and (spare >= 3 or view.charts == "full"):
+        tall = max(2, min(_HIGHEST_CHART, spare - 1))
+        lines += _chart_lines(device, history, view, width, tall)
+    lines.append(())
+    host = [_host(now, history, view, width)]
+    lines += _process_lines(rows, history, view, width, height - len(lines) - len(host))
+    blank: list[Line] = [()] * (height - len(lines) - len(host))
+    return [*lines, *blank, *host]
+
+
+def _gpu_line(device: DeviceNow, history: History, width: int) -> Line:
+    used, total = device.used_bytes, device.total_bytes
+    if used is None or not total:
+        return (
+            (f"{device.name:>4}  ", "plain"),
+            (cut(device.product or "no figures", width - 6), "dim"),
+        )
+    share = used / total
+    busy = NOTHING if device.gpu_percent is None else f"{device.gpu_percent} %"
+    right = f" {used / GIB:6.2f} of {total / GIB:.2f} GiB {100 * share:3.0f} %  {busy:>5}"
+    if width >= 70:
+        right += f" {NOTHING if device.temperature_c is None else f'{device.temperature_c} C':>5}"
+    if width >= 78:
+        right += f" {NOTHING if device.power_w is None else f'{device.power_w:.0f} W':>7}"
+    if width >= 96:
+        right += f" {trend_words(history.per_minute('used', device.name)):>15}"
+    product = f" {cut(device.product or '', 22):<22}" if width >= 130 else ""
+    left = f"{device.name:>4}{product} "
+    size = max(4, width - len(left) - len(right))
+    live = ours = 0
+    if any(process.inside is not None for process in device.processes or ()):
+        kinds = device.kinds()
+        live = kinds.get("pytorch_allocated", 0)
+        ours = live + kinds.get("pytorch_cached", 0)
+    first, second, third = (min(size, round(part / total * size)) for part in (live, ours, used))
+    color = "good" if share < 0.7 else "warn" if share < 0.9 else "bad"
+    bar = (
+        ("█" * first + "▓" * (second - first), "live"),
+        ("▒" * (third - second), color),
+        ("·" * (size - third), "dim"),
+    )
+    return (
+        (left, "title"),
+        *(part for part in bar if part[0]),
+        (right, color if share >= 0.9 else "plain"),
+    )
+
+
+def _chart_lines(
+    device: DeviceNow, history: History, view: View, width: int, height: int
+) -> list[Line]:
+    """Both charts; they are made anew once a second, however often the screen is drawn."""
+    key = (device.name, history.second(), view.span, width, height)
+    if view.charts_of != key:
+        view.charts_of, view.charts_made = (
+            key,
+            _new_chart_lines(device, history, view, width, height),
+        )
+    return view.charts_made
+
+
+def _new_chart_lines(
+    device: DeviceNow, history: History, view: View, width: int, height: int
+) -> list[Line]:
+    seconds, name = SPANS[view.span]
+    half = (width - 2) // 2
+    memory = chart(
+        history.points("used", device.name), half, height, seconds, float(device.total_bytes or 0)
+    )
+    busy = chart(history.points("gpu", device.name), width - 2 - half, height, seconds, 100.0)
+    title = f"GPU {device.name} memory, {name}"
+    left = cut(title, half).ljust(half)
+    lines: list[Line] = [
+        ((left, "dim"), ("  ", "plain"), (cut(f"GPU {device.name} busy, {name}", half), "dim"))
+    ]
+    return [
+        *lines,
+        *(
+            ((one, "chart"), ("  ", "plain"), (two, "good"))
+            for one, two in zip(memory, busy, strict=True)
+        ),
+    ]
+
+
+def _process_lines(
+    rows: list[tuple[ProcessNow, DeviceNow]], history: History, view: View, width: int, room: int
+) -> list[Line]:
+    if not rows:
+        return [(("No process uses a GPU.", "dim"),)]
+    chosen = (view.chosen, view.sort, view.turned, view.shift)
+    key = (*map(id, (process for process, _ in rows)), history.second(), width, room, *chosen)
+    if view.rows_of != key:
+        made = _new_process_lines(rows, history, view, width, room)
+        # The processes stay as long as what was made of them: their identities are part of the key.
+        view.rows_of, view.rows_made, view.rows_kept = key, made, [process for process, _ in rows]
+    return view.rows_made
+
+
+def _new_process_lines(
+    rows: list[tuple[ProcessNow, DeviceNow]], history: History, view: View, width: int, room: int
+) -> list[Line]:
+    cells = [process_cells(process, device, history) for process, device in rows]
+    if view.shift:
+        cells = [(*row[:-1], row[-1][view.shift :] or " ") for row in cells]
+    texts = table(PROCESS_HEADER, cells, width)
+    places = [
+        at for at, (process, device) in enumerate(rows) if (process.pid, device.name) == view.chosen
+    ]
+    fits = max(1, room - 1)
+    if places:
+        view.first_row = max(min(view.first_row, places[0]), places[0] - fits + 1)
+    view.first_row = max(0, min(view.first_row, len(rows) - fits))
+    lines: list[Line] = [((texts[0], "dim"),)]
+    for at in range(view.first_row, min(len(rows), view.first_row + fits)):
+        process, device = rows[at]
+        held = held_on(process.inside, device.uuid)
+        style = "bad" if held is not None and held.steps_left is not None else "plain"
+        style = "chosen" if at in places else style if held is not None else "dim"
+        lines.append(((texts[at + 1].ljust(width) if at in places else texts[at + 1], style),))
+    return lines
+
+
+def _detail_lines(rows: list[tuple[ProcessNow, DeviceNow]], view: View, width: int) -> list[Line]:
+    row = next(
+        ((one, device) for one, device in rows if (one.pid, device.name) == view.chosen), None
+    )
+    if row is None:
+        return [(), (("The chosen process has ended.", "warn"),)]
+    process, device = row
+    title = f"Process {process.pid}: {printable(process.command or NOTHING)}"
+    lines: list[Line] = [(), ((cut(title, width), "title"),)]
+    held = held_on(process.inside, device.uuid)
+    if held is None or process.inside is None:
+        text = "It does not run under vramlens: start it with 'vramlens run' to see inside."
+        lines.append(((cut(f"  {text}", width), "dim"),))
+        return lines + [((cut(line, width), "dim"),) for line in kind_lines(device)]
+    parts = [
+        f"live {_size(held.allocated_bytes)}",
+        f"reserved {_size(held.reserved_bytes)}",
+        f"peak {_size(held.peak_bytes)}",
+        f"NCCL {_size(held.nccl_bytes)}",
+        f"pinned on the host {_size(process.inside.pinned_bytes)}",
+    ]
+    lines.append(((cut("  " + ", ".join(parts), width), "plain"),))
+    grows = (
+        "no steady growth" if not held.growth_bytes else f"+{format_size(held.growth_bytes)} a step"
+    )
+    left = "" if held.steps_left is None else f", memory for about {held.steps_left:,} more"
+    text = f"  step {process.inside.step:,}: {grows}{left}; {held.retries or 0} retries, {held.failures or 0} failures"
+    lines.append(((cut(text, width), "bad" if held.steps_left is not None else "plain"),))
+    return lines
+
+
+def _host(now: MachineNow, history: History, view: View, width: int) -> Line:
+    key = (history.second(), width)
+    if view.host_of != key:
+        view.host_of, view.host_made = key, _new_host(now, history, width)
+    return view.host_made
+
+
+def _new_host(now: MachineNow, history: History, width: int) -> Line:
+    text, points = host_line(now), history.points("host")
+    room = width - len(text) - 2
+    if room < 12 or not now.host.total_bytes:
+        return ((cut(text, width), "plain"),)
+    bars = chart(points, min(40, room), 1, SPANS[0][0], float(now.host.total_bytes))[0]
+    return ((f"{text}  ", "plain"), (bars, "chart"))
+
+
+def _shown_device(now: MachineNow, view: View) -> DeviceNow | None:
+    known = [device for device in now.devices if device.total_bytes]
+    chosen = (
+        None
+        if view.chosen is None
+        else next((one for one in known if one.name == view.chosen[1]), None)
+    )
+    return chosen or max(
+        known, key=lambda one: (one.used_bytes or 0) / (one.total_bytes or 1), default=None
+    )
+
+
+def _sort_key(row: tuple[ProcessNow, DeviceNow], name: str) -> tuple[object, ...]:
+    process, device = row
+    held = held_on(process.inside, device.uuid)
+    last = (process.pid, device.name)
+    if name == "used":
+        return (-(process.used_bytes or 0), *last)
+    if name == "live":
+        return (-((held.allocated_bytes if held is not None else None) or 0), *last)
+    if name == "per step":
+        return (-((held.growth_bytes if held is not None else None) or 0), *last)
+    if name == "user":
+        return (process.user or "", *last)
+    if name == "GPU":
+        return (device.name, *last)
+    return (process.command or "", *last) if name == "command" else last
+
+
+def _size(size_bytes: int | None) -> str:
+    return NOTHING if size_bytes is None else format_size(size_bytes)

@@ -1,0 +1,233 @@
+"""The screen of ``vramlens top``, drawn by textual; only lines that changed are drawn again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import ClassVar
+
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.app import App
+from textual.geometry import Region
+from textual.screen import Screen as TextualScreen
+from textual.strip import Strip
+
+from vramlens.monitor.top.picture import SORTS, SPANS, Line, View, picture, rows_of
+from vramlens.monitor.top.watching import Watching
+
+STYLES = {
+    "plain": Style(),
+    "title": Style(bold=True),
+    "dim": Style(color="bright_black"),
+    "good": Style(color="green"),
+    "warn": Style(color="yellow"),
+    "bad": Style(color="red", bold=True),
+    "live": Style(color="cyan"),
+    "chart": Style(color="cyan"),
+    "chosen": Style(reverse=True),
+}
+_COLORS = ColorSystem.STANDARD
+_SIGNALS = {"I": "SIGINT", "T": "SIGTERM", "K": "SIGKILL"}
+
+
+class Canvas(TextualScreen[None]):
+    """All lines of the screen, without any widget on it: those cost more than what they would
+    show.
+    """
+
+    DEFAULT_CSS = "Canvas { background: ansi_default; overflow: hidden; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[Line] = []
+        self._strips: list[Strip] = []
+        self._width = 0
+
+    def put(self, lines: list[Line], width: int) -> None:
+        """Shows these; those that are as before are not drawn again."""
+        before, self._rows = self._rows, lines
+        if len(before) != len(lines) or width != self._width:
+            self._width, self._strips = width, [_strip(line, width) for line in lines]
+            self.refresh()
+            return
+        changed = [at for at, line in enumerate(lines) if line != before[at]]
+        for at in changed:
+            self._strips[at] = _strip(lines[at], width)
+        if changed and not self._write([(at, lines[at]) for at in changed], width):
+            self.refresh()
+
+    def _write(self, changed: list[tuple[int, Line]], width: int) -> bool:
+        """Writes changed lines straight to the terminal: textual's own way there takes twice the
+        time of all the rest.
+
+        What textual draws later, after a change of size, say, is the same: it asks
+        ``render_lines``. False where this version of textual does not let us.
+        """
+        driver = getattr(self.app, "_driver", None)
+        if driver is None or not self.is_current:
+            return False
+        parts = []
+        for at, line in changed:
+            parts.append(f"\x1b[{at + 1};1H")
+            parts += [STYLES[style].render(text, color_system=_COLORS) for text, style in line]
+            room = width - sum(len(text) for text, _ in line)
+            parts.append(" " * room)
+        driver.write("".join(parts))
+        driver.flush()
+        return True
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of a region, as textual wants them; there is no border or padding to be
+        worked out.
+        """
+        strips = self._strips[crop.y : crop.bottom]
+        strips += [Strip.blank(self._width)] * (crop.height - len(strips))
+        if crop.x == 0 and crop.width == self._width:
+            return strips
+        # While the size changes, textual may ask for another width than the lines were made for.
+        return [strip.crop(crop.x, crop.right).adjust_cell_length(crop.width) for strip in strips]
+
+
+def _strip(line: Line, width: int) -> Strip:
+    # Every character here is one cell wide: the lines are made so.
+    used = sum(len(text) for text, _ in line)
+    segments = [Segment(text, STYLES[style]) for text, style in line]
+    if used > width:
+        return Strip(segments).crop(0, width)
+    return Strip([*segments, Segment(" " * (width - used))], width)
+
+
+class Screen(App[None]):
+    """The application."""
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = []
+    TITLE = "vramlens top"
+
+    def __init__(self, watching: Watching, interval_s: float) -> None:
+        super().__init__(ansi_color=True)
+        self._watching, self._interval_s = watching, interval_s
+        self._canvas, self.view = Canvas(), View()
+        self._signal = ""
+        self.animation_level = "none"
+
+    def get_default_screen(self) -> Canvas:
+        """What is drawn on."""
+        return self._canvas
+
+    def on_mount(self) -> None:
+        """Begins to look."""
+        self.draw()
+        self.set_interval(self._interval_s, self.look)
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Draws anew in another size."""
+        self.call_after_refresh(self.draw)
+
+    def look(self) -> None:
+        """Looks at the machine and draws what changed."""
+        self._watching.look()
+        if self._watching.ended:
+            self.exit()
+        alerts = self._watching.alerts
+        if alerts and not self.view.question:
+            self.view.message = f"alert: {alerts[-1].text}"
+        self.draw()
+
+    def draw(self) -> None:
+        """Draws what is known."""
+        size = self._canvas.size
+        now = self._watching.now
+        if now is not None and size.height > 1:
+            lines = picture(now, self._watching.history, self.view, size.width, size.height)
+            self._canvas.put(lines, size.width)
+
+    def on_key(self, event: events.Key) -> None:
+        """The keys, as in nvitop."""
+        event.stop()
+        key = event.character if event.character and event.character.isprintable() else event.key
+        if self.view.question:
+            self._answer(key)
+        elif key in ("q", "ctrl+c"):
+            self.exit()
+        else:
+            self._key(key)
+        self.draw()
+
+    def _key(self, key: str) -> None:
+        view = self.view
+        if key in ("?", "h"):
+            view.help = not view.help
+        elif key == "escape":
+            if not (view.help or view.detail):
+                view.chosen = None
+            view.help = view.detail = False
+            view.message = ""
+        elif key in ("up", "down", "pageup", "pagedown", "home", "end"):
+            self._choose(key)
+        elif key in ("left", "right"):
+            view.shift = max(0, view.shift + (8 if key == "right" else -8))
+        elif key == "enter":
+            view.detail = not view.detail and view.chosen is not None
+        elif key in (",", "."):
+            view.sort = (view.sort + (1 if key == "." else -1)) % len(SORTS)
+        elif key == "/":
+            view.turned = not view.turned
+        elif key in ("[", "]"):
+            view.span = max(0, min(len(SPANS) - 1, view.span + (1 if key == "]" else -1)))
+        elif key in ("c", "f", "a"):
+            view.charts = {"c": "compact", "f": "full", "a": "auto"}[key]
+        elif key in ("r", "f5"):
+            self.look()
+        elif key in _SIGNALS and view.chosen is not None:
+            self._signal = _SIGNALS[key]
+            view.question = (
+                f"Send {self._signal} to process {view.chosen[0]}? y: yes, any other key: no"
+            )
+
+    def _choose(self, key: str) -> None:
+        now = self._watching.now
+        rows = (
+            []
+            if now is None
+            else [(one.pid, device.name) for one, device in rows_of(now, self.view)]
+        )
+        if not rows:
+            return
+        at = rows.index(self.view.chosen) if self.view.chosen in rows else -1
+        steps = {
+            "up": -1,
+            "down": 1,
+            "pageup": -10,
+            "pagedown": 10,
+            "home": -len(rows),
+            "end": len(rows),
+        }
+        place = 0 if at < 0 and key != "end" else at + steps[key]
+        self.view.chosen = rows[max(0, min(len(rows) - 1, place))]
+
+    def _answer(self, key: str) -> None:
+        view, self.view.question = self.view, ""
+        if key != "y" or view.chosen is None:
+            return
+        pid, name = view.chosen
+        now = self._watching.now
+        person = next(
+            (
+                one
+                for one, device in (rows_of(now, view) if now else ())
+                if (one.pid, device.name) == (pid, name)
+            ),
+            None,
+        )
+        if person is None or person.command is None or person.is_inferred:
+            view.message = f"Process {pid} is not to be seen from here: nothing was sent."
+            return
+        try:
+            os.kill(pid, getattr(signal, self._signal))
+            view.message = f"Sent {self._signal} to process {pid}."
+        except OSError as error:
+            view.message = f"Process {pid}: {error.strerror}. Nothing was sent."

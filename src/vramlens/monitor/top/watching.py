@@ -1,0 +1,247 @@
+"""Watching a machine: look after look, with alerts, and handed on to whoever else wants to see
+each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import Any, Protocol, TextIO
+
+from vramlens.capture.warn import harmless
+from vramlens.errors import InputError
+from vramlens.monitor.alerts.actions import Actions
+from vramlens.monitor.alerts.alerts import Alert, Values, Watch
+from vramlens.monitor.alerts.rules import Rule
+from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow, ProcessNow, held_on
+from vramlens.monitor.top.history import History
+from vramlens.schema import SCHEMA
+
+
+class Sink(Protocol):
+    """Whoever wants to see each look at the machine."""
+
+    def take(self, now: MachineNow) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Watching:
+    """Looks at the machine, keeps its history, sets off alerts and hands on what was seen.
+
+    Attributes:
+        now: the newest look.
+        alerts: the newest alerts, at most twenty.
+        ended: whether the one process that is watched has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        pid: int | None = None,
+        rules: Iterable[Rule] = (),
+        actions: Actions | None = None,
+        sinks: Iterable[Sink] = (),
+        machine: Machine | None = None,
+    ) -> None:
+        self._machine = machine or Machine()
+        self.pid, self.history, self._sinks = pid, History(), list(sinks)
+        self._watch, self._actions = Watch(rules), actions
+        self.alerts: list[Alert] = []
+        self.now: MachineNow | None = None
+        self.ended = False
+        self._was_seen = False
+
+    def look(self) -> MachineNow:
+        """Looks once.
+
+        Raises:
+            InputError: the one process that is to be watched is not on any GPU, at the first look.
+        """
+        now = self._machine.look()
+        if self.pid is not None:
+            now = self._only(now, self.pid)
+        self.now = now
+        self.history.add(now)
+        for alert in self._watch.look(values_of(now)) if self._watch.rules else ():
+            self.alerts.append(alert)
+            del self.alerts[:-20]
+            if self._actions is not None:
+                self._actions.do(alert)
+        for sink in self._sinks:
+            _hand(sink, now)
+        return now
+
+    def close(self) -> None:
+        """Ends what was begun: files are whole, the alerts' command has run."""
+        for sink in self._sinks:
+            _close(sink)
+        if self._actions is not None:
+            self._actions.finish()
+
+    def _only(self, now: MachineNow, pid: int) -> MachineNow:
+        devices = []
+        for device in now.devices:
+            own = tuple(
+                one for one in device.processes or () if pid == one.pid or pid == _inside_pid(one)
+            )
+            if own:
+                devices.append(replace(device, processes=own))
+        if devices:
+            self._was_seen = True
+        elif not self._was_seen:
+            raise InputError(_why_not(now, pid))
+        else:
+            self.ended = not _is_alive(pid)
+        return replace(now, devices=tuple(devices))
+
+
+def values_of(now: MachineNow) -> list[Values]:
+    """What rules can be held against: each GPU, each program under vramlens on it, and the host."""
+    found = []
+    for device in now.devices:
+        gpu: dict[str, float | None] = {
+            "used": device.used_bytes,
+            "free": device.free_bytes,
+            "gpu": device.gpu_percent,
+            "temperature": device.temperature_c,
+            "power": device.power_w,
+        }
+        found.append(Values(f"GPU {device.name}", gpu, device.total_bytes))
+        for process in device.processes or ():
+            held = held_on(process.inside, device.uuid)
+            if held is None:
+                continue
+            live, reserved = held.allocated_bytes, held.reserved_bytes
+            figures: dict[str, float | None] = {
+                "allocated": live,
+                "reserved": reserved,
+                "cached": None if live is None or reserved is None else reserved - live,
+                "growth": held.growth_bytes,
+                "steps_left": held.steps_left,
+                "retries": held.retries,
+                "failures": held.failures,
+            }
+            found.append(
+                Values(f"process {process.pid} on GPU {device.name}", figures, device.total_bytes)
+            )
+    host = now.host
+    used = (
+        None
+        if host.total_bytes is None or host.available_bytes is None
+        else host.total_bytes - host.available_bytes
+    )
+    return [*found, Values("the host", {"host": used}, host.total_bytes)]
+
+
+def machine_dict(now: MachineNow) -> dict[str, Any]:
+    """All figures, ready for JSON."""
+    return {
+        "schema": SCHEMA,
+        "time_us": now.time_us,
+        "driver": now.driver_version,
+        "devices": [_device_dict(device) for device in now.devices],
+        "host": {name: getattr(now.host, f"{name}_bytes") for name in ("total", "available")},
+        "notes": list(now.notes),
+    }
+
+
+def _device_dict(device: DeviceNow) -> dict[str, Any]:
+    found = asdict(replace(device, processes=()))
+    processes = device.processes
+    found["kinds"] = device.kinds()
+    found["processes"] = (
+        None if processes is None else [_process_dict(one, device) for one in processes]
+    )
+    found["notes"] = list(device.notes)
+    return found
+
+
+def _process_dict(process: ProcessNow, device: DeviceNow) -> dict[str, Any]:
+    found = asdict(replace(process, inside=None))
+    held = held_on(process.inside, device.uuid)
+    found["inside"] = None
+    if process.inside is not None and held is not None:
+        about = process.inside
+        found["inside"] = {
+            **asdict(held),
+            "pid": about.pid,
+            "time_us": about.time_us,
+            "step": about.step,
+            "rank": about.rank,
+            "pinned_bytes": about.pinned_bytes,
+        }
+    return found
+
+
+class JsonLines:
+    """Writes each look as one line of JSON, at most one a second or as often as asked.
+
+    Raises:
+        InputError: the file cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open for as long as it watches
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror or error}") from None
+
+    def take(self, now: MachineNow) -> None:
+        """Adds a line; whoever reads meanwhile sees whole lines only."""
+        self._file.write(
+            json.dumps(machine_dict(now), separators=(",", ":"), allow_nan=False) + "\n"
+        )
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def run_every(watching: Watching, interval_s: float, show: Callable[[MachineNow], bool]) -> None:
+    """Looks every interval and shows it, until ``show`` says that it is enough, or the watched
+    process has ended.
+    """
+    due = time.monotonic()
+    while show(watching.look()) and not watching.ended:
+        due = max(due + interval_s, time.monotonic())
+        time.sleep(due - time.monotonic() if due > time.monotonic() else 0)
+
+
+@harmless("handing on the figures")
+def _hand(sink: Sink, now: MachineNow) -> None:
+    sink.take(now)
+
+
+@harmless("ending to hand on the figures")
+def _close(sink: Sink) -> None:
+    sink.close()
+
+
+def _inside_pid(process: ProcessNow) -> int | None:
+    return None if process.inside is None else process.inside.pid
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _why_not(now: MachineNow, pid: int) -> str:
+    if not now.devices:
+        return f"process {pid} cannot be watched: {' '.join(now.notes) or 'there is no GPU here.'}".rstrip(
+            "."
+        )
+    if not _is_alive(pid):
+        return f"there is no process {pid}: 'vramlens top --once' lists those on the GPUs"
+    return f"process {pid} is not on any GPU: 'vramlens top --once' lists those that are"

@@ -1,0 +1,1 @@
+"""Batch size: the largest batch that fits, from a few small probes."""

@@ -1,0 +1,159 @@
+"""Batches of a distributed job that cost each rank the same, by the samples' lengths; every
+sample once an epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vramlens.errors import UsageError
+
+_WINDOW_STEPS = 64
+"""Samples change places within so many steps: enough to level them, and the order stays near the
+shuffled one.
+"""
+
+
+class BalancedBatchSampler:
+    """Lists of indices for a ``DataLoader(batch_sampler=...)``, so that in each step all ranks hold
+    alike.
+
+    It keeps what ``torch.utils.data.DistributedSampler`` promises: as many batches on every rank,
+    every sample once an epoch (a few twice, to fill the last step up; with ``drop_last`` a few not
+    at all), the same order for the same seed, another one each epoch after ``set_epoch``. Ranks
+    agree without talking: each works out all ranks' batches.
+
+    Args:
+        lengths: of all samples, such as tokens; or whatever a sample costs.
+        batch_size: samples in each rank's batch.
+        packed: whether a batch costs the sum of its lengths (packed or jagged batches: then every
+            batch gets long and short ones); else as many times its longest as it has samples
+            (padded ones: then like lengths come together, and all ranks pad to nearly the same).
+        num_replicas, rank: of the job; by default torch.distributed's, else RANK and WORLD_SIZE.
+        shuffle: whether the order changes each epoch.
+        seed: of the order; the same on every rank.
+        drop_last: whether samples that do not fill a step are left out.
+
+    Raises:
+        UsageError: there are no samples, or sizes and ranks make no sense.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        *,
+        packed: bool = False,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        place = _place()
+        self.rank = place[0] if rank is None else rank
+        self.num_replicas = place[1] if num_replicas is None else num_replicas
+        if batch_size < 1 or self.num_replicas < 1 or not 0 <= self.rank < self.num_replicas:
+            raise UsageError(
+                f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of {self.num_replicas}: each must be"
+                " at least 1, and the rank below their number"
+            )
+        self.lengths, self.batch_size, self.packed = (
+            [int(length) for length in lengths],
+            batch_size,
+            packed,
+        )
+        if not self.lengths:
+            raise UsageError("BalancedBatchSampler: there are no samples")
+        self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
+        whole = self.num_replicas * batch_size
+        self._steps, rest = divmod(len(self.lengths), whole)
+        self._last = 0 if drop_last else -(-rest // self.num_replicas)
+        if drop_last and not self._steps:
+            raise UsageError(
+                f"BalancedBatchSampler: {len(self.lengths)} samples do not fill one step of {whole}"
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next pass another order; to be called on every rank with the same number."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self._steps + (self._last > 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self.steps():
+            yield step[self.rank]
+
+    def steps(self) -> Iterator[list[list[int]]]:
+        """Each step's batches, one a rank: the same on every rank."""
+        chance = random.Random(f"{self.seed} {self.epoch}")
+        order = list(range(len(self.lengths)))
+        if self.shuffle:
+            chance.shuffle(order)
+        whole = self.num_replicas * self.batch_size
+        full, rest = order[: self._steps * whole], order[self._steps * whole :]
+        while self._last and len(rest) < self._last * self.num_replicas:
+            rest.append(order[len(rest) % len(order)])
+        for start in range(0, len(full), _WINDOW_STEPS * whole):
+            window = full[start : start + _WINDOW_STEPS * whole]
+            yield from self._level(window, self.batch_size, chance)
+        if self._last:
+            yield from self._level(rest, self._last, chance)
+
+    def _level(self, samples: list[int], size: int, chance: random.Random) -> list[list[list[int]]]:
+        """Whole steps of these samples, leveled: batches of ``size``, one a rank."""
+        lengths, ranks = self.lengths, self.num_replicas
+        ordered = sorted(samples, key=lambda index: -lengths[index])
+        if self.packed:
+            batches = _evenly(ordered, len(ordered) // size, lengths)
+            # Batches of like sums meet in one step.
+            batches.sort(key=lambda batch: sum(lengths[index] for index in batch))
+            found = [batches[at : at + ranks] for at in range(0, len(batches), ranks)]
+        else:
+            whole = ranks * size
+            found = [
+                _dealt(ordered[at : at + whole], ranks) for at in range(0, len(ordered), whole)
+            ]
+        if self.shuffle:
+            for step in found:
+                chance.shuffle(step)  # no rank gets the longer half of every step
+            chance.shuffle(found)
+        return found
+
+
+def _evenly(ordered: Sequence[int], count: int, lengths: Sequence[int]) -> list[list[int]]:
+    """So many batches of equal numbers and nearly equal sums: each round's longest goes where
+    least is.
+    """
+    batches: list[list[int]] = [[] for _ in range(count)]
+    sums = [0] * count
+    for start in range(0, len(ordered), count):
+        for index, batch in zip(
+            ordered[start : start + count], sorted(range(count), key=sums.__getitem__), strict=True
+        ):
+            batches[batch].append(index)
+            sums[batch] += lengths[index]
+    return batches
+
+
+def _dealt(ordered: Sequence[int], ranks: int) -> list[list[int]]:
+    """One step's samples, longest first, dealt to the ranks forth and back."""
+    batches: list[list[int]] = [[] for _ in range(ranks)]
+    for place, index in enumerate(ordered):
+        turn, at = divmod(place, ranks)
+        batches[at if turn % 2 == 0 else ranks - 1 - at].append(index)
+    return batches
+
+
+def _place() -> tuple[int, int]:
+    """This process's rank and how many there are."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else (0, 1)

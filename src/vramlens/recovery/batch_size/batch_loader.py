@@ -1,0 +1,199 @@
+"""Batches that fill a memory budget and never pass it: the size from a fit, ragged samples by
+their length.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import UsageError
+from vramlens.recovery.batch_size.largest_batch import BatchSize, find_batch_size, likely_size
+from vramlens.recovery.batch_size.peak_fit import LengthCost, length_cost
+from vramlens.recovery.meters import Meter
+from vramlens.recovery.training.losses import LossFunction
+from vramlens.units import parse_size
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+
+class TokenBudgetSampler:
+    """Lists of indices, each a batch that costs at most a budget: so many samples times the cost of
+    its longest.
+
+    Samples of like length come together, batches in random order; every sample comes once an epoch,
+    except those that alone pass the budget, which are listed in ``too_long``.
+
+    Args:
+        lengths: of all samples.
+        cost: bytes of one sample by its length.
+        budget_bytes: for a batch.
+        shuffle: another order each epoch, the same for the same seed.
+        most: samples in a batch, at most.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        cost: Callable[[int], float],
+        budget_bytes: float,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        most: int | None = None,
+    ) -> None:
+        self._lengths, self._cost, self._budget = list(lengths), cost, budget_bytes
+        self._shuffle, self._seed, self._most, self._epoch = shuffle, seed, most, 0
+        self.too_long = [
+            index for index, length in enumerate(self._lengths) if cost(length) > budget_bytes
+        ]
+        self._planned: list[list[int]] | None = None
+        if self._lengths and len(self.too_long) == len(self._lengths):
+            raise UsageError(
+                "no sample fits the budget by itself: raise max_memory, or shorten the samples"
+            )
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches, self._planned = self._planned or self._batches(), None
+        self._epoch += 1
+        return iter(batches)
+
+    def __len__(self) -> int:
+        """Batches in the epoch that comes next."""
+        if self._planned is None:
+            self._planned = self._batches()
+        return len(self._planned)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that comes next, for the order."""
+        self._epoch, self._planned = epoch, None
+
+    def _batches(self) -> list[list[int]]:
+        chance = random.Random(f"{self._seed} {self._epoch}")
+        left_out = set(self.too_long)
+        order = [index for index in range(len(self._lengths)) if index not in left_out]
+        if self._shuffle:
+            chance.shuffle(order)
+        order.sort(key=lambda index: -self._lengths[index])  # stable: equal lengths stay shuffled
+        batches: list[list[int]] = []
+        batch: list[int] = []
+        longest = 0
+        for index in order:
+            longest = longest if batch else self._lengths[index]
+            full = batch and (
+                (len(batch) + 1) * self._cost(longest) > self._budget
+                or (self._most is not None and len(batch) >= self._most)
+            )
+            if full:
+                batches.append(batch)
+                batch, longest = [], self._lengths[index]
+            batch.append(index)
+        if batch:
+            batches.append(batch)
+        if self._shuffle:
+            chance.shuffle(batches)
+        return batches
+
+
+class AdaptiveBatchLoader:
+    """A data loader whose batches fit a memory budget, from the fit of ``find_batch_size``.
+
+    All samples alike: batches of the largest size that fits. With ``length_fn``, ragged ones: each
+    batch has as many samples as fit at the length of its longest. The fit says what model and
+    optimizer take by themselves, and what a
+    sample takes: not allocated bytes over the batch size, which counts the model into the samples.
+
+    Args:
+        dataset: with ``len`` and indices.
+        max_memory: for the whole process: bytes, or as 22GiB.
+        found: what ``find_batch_size`` gave; else ``model``, ``make_batch``, ``loss_fn`` and
+            ``optimizer`` to find it with. With ``length_fn``, ``make_batch(n, length)`` makes
+            samples of a length.
+        length_fn: sample -> its length; called once for each sample.
+        longest: the length at which ``found`` was measured; by default the dataset's longest.
+        shuffle, seed: the order.
+        options: for ``torch.utils.data.DataLoader`` (num_workers, collate_fn, pin_memory, ...).
+
+    Attributes:
+        found: the fit; ``cost``: bytes of a sample by length (ragged data only).
+
+    Raises:
+        UsageError: nothing to fit with, or not even one sample fits.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        max_memory: int | str,
+        *,
+        found: BatchSize | None = None,
+        model: torch.nn.Module | None = None,
+        make_batch: Callable[..., Any] | None = None,
+        loss_fn: LossFunction | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        length_fn: Callable[[Any], int] | None = None,
+        longest: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        meter: Meter | None = None,
+        **options: Any,
+    ) -> None:
+        limit = parse_size(max_memory) if isinstance(max_memory, str) else int(max_memory)
+        lengths = None
+        if length_fn is not None:
+            lengths = [int(length_fn(dataset[index])) for index in range(len(dataset))]
+            longest = longest or max(lengths, default=0)
+        shorter: BatchSize | None = None
+        if found is None:
+            if model is None or make_batch is None or loss_fn is None:
+                raise UsageError(
+                    "AdaptiveBatchLoader: give found=find_batch_size(...), or model, make_batch and loss_fn"
+                )
+
+            def search(at: int | None) -> BatchSize:
+                make = make_batch if at is None else (lambda n: make_batch(n, at))
+                return find_batch_size(model, make, loss_fn, optimizer, limit=limit, meter=meter)
+
+            found = search(longest)
+            if longest is not None and longest >= 4:
+                shorter = search(longest // 2)
+        if found.fit is None or not found.size:
+            raise UsageError(f"AdaptiveBatchLoader: not even one sample fits into {max_memory}")
+        self.found = found
+        self.cost: LengthCost | None = None
+        room = limit * 0.985
+        each = found.fit.per_sample_bytes
+        base = max(found.fit.persistent_bytes, found.fit.low_bytes(found.size) - each * found.size)
+        if lengths is None:
+            size = max(
+                1,
+                min(
+                    int(likely_size(found.fit, limit)),
+                    found.size if limit >= found.limit_bytes else 10**9,
+                ),
+            )
+            options |= {"batch_size": size, "shuffle": shuffle}
+            if shuffle:
+                options["generator"] = torch.Generator().manual_seed(seed)
+        else:
+            assert longest is not None
+            points = [(longest, each + found.fit.lost_per_sample_bytes)]
+            if shorter is not None and shorter.fit is not None:
+                points.append(
+                    (longest // 2, shorter.fit.per_sample_bytes + shorter.fit.lost_per_sample_bytes)
+                )
+            self.cost = length_cost(points)
+            options["batch_sampler"] = TokenBudgetSampler(
+                lengths, self.cost, room - base, shuffle=shuffle, seed=seed
+            )
+        self.loader = torch.utils.data.DataLoader(dataset, **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)

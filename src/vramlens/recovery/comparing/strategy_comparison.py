@@ -1,0 +1,234 @@
+"""The comparison of strategies: each in a process of its own, in turns, on the user's model."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import UsageError
+from vramlens.recovery.comparing.strategy_kinds import COMBINATIONS, STRATEGIES, parts_of
+from vramlens.recovery.comparing.strategy_run import run_strategy
+from vramlens.recovery.comparing.strategy_table import PREDICTED, StrategyRow, StrategyTable
+from vramlens.units import parse_size
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+_PATIENCE_S = 600
+
+
+def strategies(
+    model_fn: Callable[[], Any],
+    make_batch: Callable[[int], Any],
+    loss_fn: Callable[[Any, Any], Any],
+    optimizer_fn: Callable[[Any], Any],
+    *,
+    batch: int,
+    budget: int | str | None = None,
+    names: Sequence[str] | None = None,
+    repeats: int = 2,
+    steps: int = 5,
+    device: str | None = None,
+    progress: Callable[[str], Any] | None = None,
+) -> StrategyTable:
+    """What each way to save memory does to this model: peak, step time, loss and gradient,
+    measured.
+
+    Each runs in a process of its own, so that none finds the other's cache or fragmentation, and
+    all take turns, so that a machine that slows down slows all of them.
+
+    Args:
+        model_fn: a fresh model on the device; called with the same random seed each time.
+        make_batch: n -> a batch of n samples on the device.
+        loss_fn: (model, batch) -> a mean loss, a sum, or (sum, count).
+        optimizer_fn: a list of parameters -> an optimizer.
+        batch: samples in a batch.
+        budget: bytes, or as 22GiB: which of them fit.
+        names: of strategies, joined by + to do several together; by default all and some
+            combinations.
+        repeats: processes for each; steps: timed steps in each process, after three that are not.
+        device: as torch names it; by default the GPU, else the CPU, where bytes are those of a
+            simulated device. ``"predicted"``: no GPU is needed, and peaks are those of
+            ``vramlens.predict``; there are no times.
+        progress: called with a line before each process.
+
+    Raises:
+        UsageError: an unknown name; ``optimizer_fn`` fails for the default; or the GPU is in use by
+            this process already and the functions cannot be sent to another (define them in a file,
+            or call this before anything else uses the GPU).
+    """
+    chosen = list(names) if names is not None else [*STRATEGIES, *COMBINATIONS]
+    for name in chosen:
+        parts_of(name)
+    if "default" not in chosen:
+        chosen.insert(0, "default")
+    budget_bytes = parse_size(budget) if isinstance(budget, str) else budget
+    if device == PREDICTED:
+        return _predicted(
+            chosen, model_fn, make_batch, loss_fn, optimizer_fn, batch, budget_bytes, progress
+        )
+    where = device or (
+        "cuda" if torch.cuda.device_count() else "cpu"
+    )  # asks without touching the GPU
+    context = _context(where, model_fn, make_batch, loss_fn, optimizer_fn)
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    for turn in range(repeats):
+        for name in chosen:
+            if found[name] and found[name][-1]["outcome"] != "done":
+                continue  # it will not be another the second time
+            if progress is not None:
+                progress(f"turn {turn + 1} of {repeats}: {name}")
+            arguments = (name, where, model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
+            found[name].append(_in_a_process(context, arguments))
+            if name == "default" and (
+                why := found[name][-1].get("optimizer_fn")
+            ):  # as it would in every other row
+                raise UsageError(
+                    f"strategies: optimizer_fn(parameters) failed: {why} (it gets a list of parameters)"
+                )
+    reference = found["default"][0]
+    rows = [_row(name, found[name], reference) for name in chosen]
+    return StrategyTable(tuple(_with_front(rows)), budget_bytes, batch, where, repeats, steps)
+
+
+def _predicted(
+    names: list[str],
+    model_fn: Any,
+    make_batch: Any,
+    loss_fn: Any,
+    optimizer_fn: Any,
+    batch: int,
+    budget_bytes: int | None,
+    progress: Callable[[str], Any] | None,
+) -> StrategyTable:
+    from vramlens.recovery.predicted_strategy import predict_strategy
+
+    runs: dict[str, dict[str, Any]] = {}
+    for name in names:
+        if progress is not None:
+            progress(f"predicting {name}")
+        runs[name] = predict_strategy(name, model_fn, make_batch, loss_fn, optimizer_fn, batch)
+    rows = [_row(name, [runs[name]], runs["default"]) for name in names]
+    return StrategyTable(tuple(rows), budget_bytes, batch, PREDICTED, 1, 2)
+
+
+def _context(where: str, *functions: Any) -> Any:
+    """How processes are started: where a GPU is in use, from a server that has never seen it."""
+    multiprocessing = torch.multiprocessing
+    if where == "cpu":
+        # The first optimizer of a process imports a lot: here, once, instead of in each of them.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        return multiprocessing.get_context(
+            "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+        )
+    try:
+        pickle.dumps(functions)
+    except Exception as error:
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return multiprocessing.get_context("fork")  # which sends nothing
+        raise UsageError(
+            f"strategies: this process uses the GPU already, and the functions cannot be sent to another ({error}):"
+            " define them at the top of a file, or call strategies() before anything uses the GPU"
+        ) from None
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["torch", "torch._dynamo", "vramlens.recovery.comparing.strategy_run"]
+    )
+    return context
+
+
+def _in_a_process(context: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(send, arguments), daemon=True)
+    process.start()
+    send.close()
+    try:
+        if receive.poll(_PATIENCE_S):
+            return receive.recv()  # type: ignore[no-any-return]
+        return {"outcome": "failed", "why": f"no answer within {_PATIENCE_S} s"}
+    except EOFError:
+        process.join(10)
+        return {"outcome": "failed", "why": f"the process ended with code {process.exitcode}"}
+    finally:
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+
+
+def _work(send: Any, arguments: tuple[Any, ...]) -> None:
+    if arguments[1] == "cpu":
+        torch.set_num_threads(1)  # threads do not survive the fork
+    send.send(run_strategy(*arguments))
+    send.close()
+
+
+def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> StrategyRow:
+    parts = parts_of(name)
+    done = [run for run in runs if run["outcome"] == "done"]
+    edit = "; ".join(part.edit for part in parts)
+    best_for = parts[-1].best_for
+    hard = max(part.difficulty for part in parts)
+    same = all(part.same_numbers for part in parts)
+    if not done:
+        return StrategyRow(name, runs[0]["outcome"], runs[0].get("why", ""), None, None, None, None, None, None, hard,
+                           same, best_for, edit)  # fmt: skip
+    times = [run["step_ms"] for run in done if run["step_ms"] is not None]
+    return StrategyRow(
+        name=name,
+        outcome="done",
+        why="",
+        peak_allocated_bytes=max(run["peak_allocated_bytes"] for run in done),
+        peak_reserved_bytes=max(run["peak_reserved_bytes"] for run in done),
+        step_ms=statistics.median(times) if times else None,
+        step_spread_ms=max(times) - min(times) if times else None,
+        loss_drift=_loss_drift(done[0], reference),
+        gradient_drift=_gradient_drift(done[0], reference),
+        difficulty=hard,
+        same_numbers=same,
+        best_for=best_for,
+        edit=edit,
+    )
+
+
+def _loss_drift(run: dict[str, Any], reference: dict[str, Any]) -> float | None:
+    """The mean difference of the losses, as a share of the default's mean loss."""
+    if reference["outcome"] != "done" or not run["losses"]:
+        return None
+    ours, theirs = run["losses"], reference["losses"]
+    scale = statistics.fmean(map(abs, theirs)) or 1.0
+    return statistics.fmean(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / scale
+
+
+def _gradient_drift(run: dict[str, Any], reference: dict[str, Any]) -> float | None:
+    """The norm of the difference of the first gradients over the default's norm."""
+    if reference["outcome"] != "done" or not run["gradient"] or not reference["gradient"]:
+        return None
+    difference = total = 0.0
+    for ours, theirs in zip(run["gradient"], reference["gradient"], strict=True):
+        if ours is None or theirs is None or ours.shape != theirs.shape:
+            continue
+        difference += float(((ours - theirs) ** 2).sum())
+        total += float((theirs**2).sum())
+    return math.sqrt(difference / total) if total else None
+
+
+def _with_front(rows: list[StrategyRow]) -> list[StrategyRow]:
+    """The rows, those on the Pareto front marked: nothing is both smaller and faster."""
+    done = [row for row in rows if row.peak_allocated_bytes is not None and row.step_ms is not None]
+
+    def dominated(row: StrategyRow) -> bool:
+        return any(
+            other is not row
+            and other.peak_allocated_bytes <= row.peak_allocated_bytes  # type: ignore[operator]
+            and other.step_ms < row.step_ms  # type: ignore[operator]
+            for other in done
+        )
+
+    return [row.on_front(row in done and not dominated(row)) for row in rows]

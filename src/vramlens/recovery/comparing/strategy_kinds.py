@@ -1,0 +1,267 @@
+"""The strategies that are compared: what each does to a training step, how hard it is, and what
+it is best for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import UsageError
+from vramlens.recovery.training.chunked_loss import in_chunks
+from vramlens.recovery.training.losses import BY_SAMPLES, Weights
+from vramlens.recovery.training.recompute import checkpoint_module, offloaded, units_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+
+@dataclass(slots=True)
+class Training:
+    """What a strategy changes, before the first step.
+
+    Attributes:
+        model: what is trained; ``call``: what the loss function is given instead (a compiled
+            model), if anything.
+        optimizer_fn: parameters -> an optimizer.
+        around_forward: contexts for each forward.
+        parts: how many parts a batch is split into; ``weights``: by what they count.
+        scaler: a gradient scaler.
+        after: called after each step.
+        idle: after a forward: why the strategy did nothing; empty where it did.
+    """
+
+    model: Any
+    optimizer_fn: Callable[[Any], Any]
+    device: Any
+    call: Any = None
+    around_forward: list[Callable[[], Any]] = field(default_factory=list)
+    parts: int = 1
+    weights: Weights = BY_SAMPLES
+    scaler: Any = None
+    after: Callable[[], Any] | None = None
+    idle: Callable[[], str] = str
+    optimizer: Any = None
+    steps_in_backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to train.
+
+    Attributes:
+        name: a slug; several joined by + are done together.
+        edit: what to write in the program.
+        difficulty: 1 (a line or a variable) to 3 (changes the training loop).
+        best_for: in words.
+        same_numbers: whether gradients are the same up to rounding.
+        applies: puts it into a model, where that is all there is to do.
+    """
+
+    name: str
+    edit: str
+    difficulty: int
+    best_for: str
+    prepare: Callable[[Training], None]
+    same_numbers: bool = True
+    applies: Callable[[Any], Any] | None = None
+
+
+class NotHere(UsageError):
+    """A strategy that this model or machine cannot use; the text says why."""
+
+
+def _empty_cache(training: Training) -> None:
+    if training.device.type == "cuda":
+        training.after = torch.cuda.empty_cache
+
+
+def _expandable(training: Training) -> None:
+    if training.device.type != "cuda":
+        raise NotHere("an allocator setting of GPUs")
+    settle: Any = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # in newer versions
+    (settle or torch.cuda.memory._set_allocator_settings)("expandable_segments:True")
+
+
+def _split(training: Training) -> None:
+    training.parts = 4
+
+
+def _checkpoint(model: Any, every: int) -> Any:
+    units = units_of(model)
+    if not units:
+        raise NotHere("no blocks of modules to recompute")
+    for unit in units[::every]:
+        checkpoint_module(unit.module)
+    return model
+
+
+def _channels_last(model: Any) -> Any:
+    if not any(isinstance(module, torch.nn.Conv2d) for module in model.modules()):
+        raise NotHere("no 2-d convolution")
+    return model.to(memory_format=torch.channels_last)
+
+
+def _autocast(dtype: str) -> Callable[[Training], None]:
+    def prepare(training: Training) -> None:
+        kind = training.device.type
+        training.around_forward.append(lambda: torch.autocast(kind, getattr(torch, dtype)))
+        if dtype == "float16":
+            training.scaler = torch.amp.GradScaler(kind)
+
+    return prepare
+
+
+def _offload(training: Training) -> None:
+    if training.device.type != "cuda":
+        raise NotHere("no GPU to offload from")
+    parameters = list(training.model.parameters())
+    training.around_forward.append(lambda: offloaded(parameters))
+
+
+def _in_backward(training: Training) -> None:
+    parameters = [parameter for parameter in training.model.parameters() if parameter.requires_grad]
+    optimizers = {parameter: training.optimizer_fn([parameter]) for parameter in parameters}
+
+    def step(parameter: Any) -> None:
+        optimizers[parameter].step()
+        parameter.grad = None
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(step)
+    training.steps_in_backward = True
+
+
+def _option(**options: Any) -> Callable[[Training], None]:
+    def prepare(training: Training) -> None:
+        plain = training.optimizer_fn
+
+        def made(parameters: Any) -> Any:
+            optimizer = plain(parameters)
+            for name in options:
+                if name not in optimizer.defaults:
+                    raise NotHere(f"{type(optimizer).__name__} has no {name}")
+            settings = {**optimizer.param_groups[0], "foreach": None, "fused": None, **options}
+            settings.pop("params")
+            accepted = type(optimizer).__init__.__code__.co_varnames
+            return type(optimizer)(
+                parameters, **{key: value for key, value in settings.items() if key in accepted}
+            )
+
+        training.optimizer_fn = made
+
+    return prepare
+
+
+def _eight_bit(training: Training) -> None:
+    if find_spec("bitsandbytes") is None:
+        raise NotHere("bitsandbytes is not installed")
+    import importlib
+
+    adam = importlib.import_module("bitsandbytes.optim").AdamW8bit
+    plain = training.optimizer_fn
+
+    def made(parameters: Any) -> Any:
+        optimizer = plain(parameters)
+        return adam(parameters, lr=optimizer.param_groups[0]["lr"])
+
+    training.optimizer_fn = made
+
+
+def _chunked(training: Training) -> None:
+    seen: list[str] = []
+    training.around_forward.append(lambda: in_chunks(seen))
+    training.idle = lambda: (
+        "" if seen else "no cross entropy of rows of logits that could be taken in chunks"
+    )
+
+
+def _compiled(training: Training) -> None:
+    training.call = torch.compile(training.model)
+
+
+def _on_model(change: Callable[[Any], Any]) -> Callable[[Training], None]:
+    def prepare(training: Training) -> None:
+        training.model = change(training.model)
+
+    return prepare
+
+
+def _all(model: Any) -> Any:
+    return _checkpoint(model, 1)
+
+
+def _half(model: Any) -> Any:
+    return _checkpoint(model, 2)
+
+
+STRATEGIES = {
+    one.name: one
+    for one in (
+        Strategy("default", "nothing", 1, "comparison", lambda training: None),
+        Strategy(
+            "empty_cache", "torch.cuda.empty_cache() after each step", 1, "other processes on the GPU", _empty_cache
+        ),
+        Strategy("expandable", "PYTORCH_ALLOC_CONF=expandable_segments:True", 1, "fragmentation", _expandable),
+        Strategy("split", "vramlens.guard(model, optimizer, micro_batch=n // 4)", 1, "batches too large", _split),
+        Strategy(
+            "checkpoint", "torch.utils.checkpoint on each block", 2, "deep models", _on_model(_all), applies=_all
+        ),
+        Strategy(
+            "checkpoint_half", "torch.utils.checkpoint on every second block", 2, "a little too little memory",
+            _on_model(_half), applies=_half,
+        ),
+        Strategy("bf16", "torch.autocast('cuda', torch.bfloat16)", 1, "nearly everything on recent GPUs",
+                 _autocast("bfloat16"), same_numbers=False),
+        Strategy("fp16", "torch.autocast('cuda', torch.float16) and a GradScaler", 2, "GPUs without bfloat16",
+                 _autocast("float16"), same_numbers=False),
+        Strategy("offload", "torch.autograd.graph.save_on_cpu(pin_memory=True)", 2, "when nothing else fits", _offload),
+        Strategy("in_backward", "step in register_post_accumulate_grad_hook", 3, "models much larger than activations",
+                 _in_backward),
+        Strategy("foreach_off", "optimizer(..., foreach=False)", 1, "a peak in the optimizer's step",
+                 _option(foreach=False)),
+        Strategy("fused", "optimizer(..., fused=True)", 1, "a peak in the optimizer's step", _option(fused=True)),
+        Strategy("eight_bit", "bitsandbytes.optim.AdamW8bit", 2, "large optimizer state", _eight_bit,
+                 same_numbers=False),
+        Strategy("chunked_loss", "cross entropy in chunks", 2, "large vocabularies", _chunked),
+        Strategy("channels_last", "model.to(memory_format=torch.channels_last)", 1, "convolutions, in speed",
+                 _on_model(_channels_last), applies=_channels_last),
+        Strategy("compile", "torch.compile(model)", 1, "speed, and activations of pointwise operators", _compiled,
+                 applies=lambda model: torch.compile(model)),
+    )
+}  # fmt: skip
+COMBINATIONS = (
+    "bf16+fused",
+    "bf16+checkpoint",
+    "bf16+split",
+    "bf16+fused+chunked_loss",
+    "checkpoint+split",
+    "bf16+compile",
+)
+
+
+def parts_of(name: str) -> list[Strategy]:
+    """The strategies that a name joins.
+
+    Raises:
+        UsageError: there is no such strategy.
+    """
+    unknown = [part for part in name.split("+") if part not in STRATEGIES]
+    if unknown:
+        raise UsageError(
+            f"strategies: {unknown[0]!r} is none; there are {', '.join(STRATEGIES)}; join them with +"
+        )
+    return [STRATEGIES[part] for part in name.split("+")]
+
+
+def contexts(makers: list[Callable[[], Any]]) -> contextlib.ExitStack:
+    """All of some contexts, entered."""
+    stack = contextlib.ExitStack()
+    for make in makers:
+        stack.enter_context(make())
+    return stack

@@ -1,0 +1,285 @@
+"""The table of strategies: as a page of text, as a figure, and as something to apply."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vramlens.analyses.finding import Finding
+from vramlens.errors import UsageError
+from vramlens.ground.verdict import Verdict
+from vramlens.recovery.comparing.strategy_figure import figure_svg
+from vramlens.recovery.comparing.strategy_kinds import parts_of
+from vramlens.units import counted, format_size
+from vramlens.whole_file import whole_file
+
+_COLUMNS = 100
+_ON_CPU = "times and bytes on the CPU mean little for a GPU: bytes are a simulated device's, times the processor's"
+_IS_PREDICTED = "no GPU was used: bytes are predicted (vramlens.predict), and there are no times"
+PREDICTED = "predicted"
+"""The device of a table that no GPU was used for."""
+_RERUN = "run this where the model trains, on a GPU, before you choose"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    """What one strategy did.
+
+    Attributes:
+        outcome: done, not here (``why`` says why), out of memory, or failed.
+        peak_allocated_bytes, peak_reserved_bytes: the most of any repeat.
+        step_ms: the median; ``step_spread_ms``: between the fastest and the slowest process.
+        loss_drift: the mean difference of the losses from the default's, as a share.
+        gradient_drift: the first gradient's difference over its norm; None where there is none to
+            compare.
+        difficulty: 1 a line or a variable, 2 a few lines, 3 another training loop.
+        same_numbers: whether training is the same up to rounding.
+        edit: what to write.
+        front: no other is smaller and faster.
+    """
+
+    name: str
+    outcome: str
+    why: str
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    step_ms: float | None
+    step_spread_ms: float | None
+    loss_drift: float | None
+    gradient_drift: float | None
+    difficulty: int
+    same_numbers: bool
+    best_for: str
+    edit: str
+    front: bool = False
+
+    def on_front(self, front: bool) -> StrategyRow:
+        """The same, marked."""
+        return replace(self, front=front)
+
+    def apply(self, model: Any) -> Any:
+        """The model with this strategy in it.
+
+        Raises:
+            UsageError: it is no change of the model; the text is the edit to make.
+        """
+        for part in parts_of(self.name):
+            if part.applies is None:
+                raise UsageError(f"{part.name} is no change of the model: write {part.edit}")
+        for part in parts_of(self.name):
+            assert part.applies is not None
+            model = part.applies(model)
+        return model
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyTable:
+    """All strategies; printed it is one page. ``table["bf16"]`` is a row, ``table.best`` the
+    fastest that fits.
+
+    Attributes:
+        budget_bytes: what was to be kept within, or None.
+        batch: samples in a batch; ``device``: where it ran.
+    """
+
+    rows: tuple[StrategyRow, ...]
+    budget_bytes: int | None
+    batch: int
+    device: str
+    repeats: int
+    steps: int
+
+    def __getitem__(self, name: str) -> StrategyRow:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def fits(self, row: StrategyRow) -> bool:
+        """Whether it stays within the budget, by what the allocator reserves."""
+        if row.peak_reserved_bytes is None:
+            return False
+        return self.budget_bytes is None or row.peak_reserved_bytes <= self.budget_bytes
+
+    @property
+    def best(self) -> StrategyRow | None:
+        """The fastest that fits; one that keeps the numbers is taken where it is within 2 % of the
+        fastest.
+
+        The default stays where it fits and nothing is faster by more than the noise (the spread
+        between processes, and 2 %). Times on the CPU decide nothing: there it is the default, else
+        what is the least effort and the smallest.
+        """
+        fitting = [row for row in self.rows if self.fits(row) and row.outcome == "done"]
+        if not fitting:
+            return None
+        default = next((row for row in fitting if row.name == "default"), None)
+        if self.has_no_times:
+            return default or min(
+                fitting, key=lambda row: (not row.same_numbers, row.difficulty, _peak(row))
+            )
+        if default is not None:
+            fitting = [
+                default,
+                *(row for row in fitting if row is not default and _clearly_faster(row, default)),
+            ]
+        fastest = min(fitting, key=_time)
+        same = [row for row in fitting if row.same_numbers and _time(row) <= 1.02 * _time(fastest)]
+        return min(same or [fastest], key=_time)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it ran where times and bytes say little about the GPU that the model will
+        train on.
+        """
+        return self.device.partition(":")[0] == "cpu"
+
+    @property
+    def has_no_times(self) -> bool:
+        """Whether times decide nothing: it ran on the CPU, or not at all."""
+        return self.on_cpu or self.device == PREDICTED
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The answer as a claim with its evidence."""
+        best = self.best
+        if best is None:
+            return (
+                Finding(
+                    "strategies_none_fits",
+                    Verdict.PROVEN,
+                    self._headline(),
+                    fix="a smaller batch, or plan()",
+                ),
+            )
+        if self.has_no_times:
+            why = _ON_CPU if self.on_cpu else _IS_PREDICTED
+            return (
+                Finding(
+                    "strategies_best",
+                    Verdict.POSSIBLE,
+                    self._headline(),
+                    best.peak_reserved_bytes,
+                    None,
+                    (why,),
+                    _RERUN,
+                ),
+            )
+        changes = (
+            ""
+            if best.same_numbers
+            else "numbers change within rounding of the type: check your metric"
+        )
+        return (
+            Finding(
+                "strategies_best", Verdict.PROVEN, self._headline(), best.peak_reserved_bytes, None,
+                tuple(filter(None, (changes,))), best.edit,
+            ),
+        )  # fmt: skip
+
+    def figure(self, path: str) -> None:
+        """Writes the figure, an SVG: peak by step time, the front marked."""
+        with whole_file(path) as file:
+            file.write(figure_svg(self.rows, self.budget_bytes).encode())
+
+    def __str__(self) -> str:
+        cells = [["strategy", "peak", "reserved", "step", "loss", "gradient", "effort"]]
+        by = _peak if self.device == PREDICTED else _time
+        done = sorted((row for row in self.rows if row.outcome == "done"), key=by)
+        for row in done:
+            mark = ("*" if row.front else " ") + ("" if self.fits(row) else "!")
+            cells.append(
+                [
+                    f"{mark} {row.name}",
+                    format_size(row.peak_allocated_bytes or 0),
+                    format_size(row.peak_reserved_bytes or 0),
+                    "-" if row.step_ms is None else f"{row.step_ms:.1f} ms",
+                    _drift(row.loss_drift),
+                    _drift(row.gradient_drift),
+                    "+" * row.difficulty,
+                ]
+            )
+        widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+        lines = _wrapped(self._headline(), "")
+        if self.has_no_times:
+            lines += _wrapped(_ON_CPU if self.on_cpu else _IS_PREDICTED, "  ")
+        for line in cells:
+            text = "  ".join(
+                cell.ljust(width) if index in (0, 6) else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            lines.append(f"  {text.rstrip()}")
+        for row in self.rows:
+            if row.outcome != "done":
+                lines += _wrapped(f"{row.name}: {row.outcome}: {row.why}", "    ")
+        budget = f"; ! is over {format_size(self.budget_bytes)}" if self.budget_bytes else ""
+        lines += _wrapped(
+            f"* nothing else is both smaller and faster{budget}. Batch of {self.batch:,} on {self.device}; medians of"
+            f" {counted(self.steps, 'step')} in {counted(self.repeats, 'process', 'processes')} each;"
+            " loss and gradient: difference from the default;"
+            " + one line to change, ++ a few, +++ another training loop; table[name].best_for says what each is for",
+            "  ",
+        )
+        best = self.best
+        if self.has_no_times:
+            lines.append(f"Next: {_RERUN}")
+        elif best is None:
+            lines.append("Next: a smaller batch, or vramlens.plan()")
+        elif best.name == "default":
+            lines.append("Next: change nothing: the default fits, and nothing is clearly faster")
+        else:
+            lines.append(f"Next: {best.edit}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _headline(self) -> str:
+        best, default = self.best, self["default"]
+        within = f" within {format_size(self.budget_bytes)}" if self.budget_bytes else ""
+        if best is None:
+            return f"Nothing that was tried stays{within}."
+        if self.has_no_times:
+            kept = (
+                "the default fits"
+                if best is default
+                else f"{best.name} is the least effort that stays"
+            )
+            how = "Tried on the CPU" if self.on_cpu else "Predicted without a GPU"
+            return f"{how}: {kept}{within}, at a peak of {format_size(_peak(best))}; no fastest is named."
+        text = f"Fastest{within}: {best.name}, {best.step_ms:.1f} ms a step at a peak of" + (
+            f" {format_size(best.peak_allocated_bytes or 0)}"
+        )
+        if default.step_ms is not None and best is not default:
+            text += f" (default: {default.step_ms:.1f} ms, {format_size(default.peak_allocated_bytes or 0)})"
+        return f"{text}."
+
+
+def _clearly_faster(row: StrategyRow, default: StrategyRow) -> bool:
+    noise = max(row.step_spread_ms or 0.0, default.step_spread_ms or 0.0, 0.02 * _time(default))
+    return _time(row) < _time(default) - noise
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _COLUMNS,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )
+
+
+def _peak(row: StrategyRow) -> int:
+    return row.peak_allocated_bytes or 0
+
+
+def _time(row: StrategyRow) -> float:
+    return row.step_ms if row.step_ms is not None else float("inf")
+
+
+def _drift(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "same" if value == 0 else f"{value:.0e}"

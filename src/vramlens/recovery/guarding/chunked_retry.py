@@ -1,0 +1,151 @@
+"""Retry for inference: a stateless function over a batch, in as many chunks as fit."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
+from vramlens.recovery.training.batch_parts import CannotSplit, Samples, ranges
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@overload
+def retry(function: Function) -> Function: ...
+
+
+@overload
+def retry(*, chunk: int | None = None, pool: bool = False) -> Callable[[Function], Function]: ...
+
+
+def retry(function: Any = None, *, chunk: int | None = None, pool: bool = False) -> Any:
+    """A function that survives out of memory: its first argument is split along dimension 0, the
+    results joined.
+
+    For functions without state whose result for a sample does not depend on the others, as
+    inference is. The size that worked is kept for later calls (``wrapped.chunk``), and grows back
+    by one half after fifty calls that worked.
+
+    Args:
+        chunk: samples in a chunk from the start; None: all at once.
+        pool: allocate in a pool of its own, so that other work does not fragment what the next
+            request reuses.
+
+    Raises:
+        torch.OutOfMemoryError: one sample alone does not fit.
+        CannotSplit: the argument or the result has no samples along dimension 0; the text names the
+            leaf.
+    """
+    if function is None:
+        return functools.partial(retry, chunk=chunk, pool=pool)
+    made = _Chunked(function, chunk, pool)
+
+    @functools.wraps(function)
+    def wrapped(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        result = made.call(batch, args, kwargs)
+        wrapped.chunk = made.chunk  # type: ignore[attr-defined]
+        return result
+
+    wrapped.chunk = chunk  # type: ignore[attr-defined]
+    return wrapped
+
+
+class _Chunked:
+    def __init__(self, function: Callable[..., Any], chunk: int | None, pool: bool) -> None:
+        self._function, self.chunk, self._wants_pool = function, chunk, pool
+        self._pool: Any = None
+        self._worked = 0
+        self._failed: int | None = None
+
+    def call(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        samples: Samples | None = None
+        while True:
+            size = None if samples is None else samples.count
+            text = ""
+            try:
+                if self.chunk is None:
+                    return self._in_pool(batch, args, kwargs)
+                samples = samples or Samples(batch)
+                parts = ranges(samples.count, self.chunk)
+                results = [self._in_pool(samples.part(a, b), args, kwargs) for a, b in parts]
+                self._grow()
+                return (
+                    results[0] if len(results) == 1 else joined(results, [b - a for a, b in parts])
+                )
+            except Exception as error:
+                if kind_of(error) != OUT_OF_MEMORY:
+                    raise
+                text = failure_of(error).text
+                let_go(error)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            try:
+                samples = samples or Samples(batch)
+            except CannotSplit as error:
+                raise torch.OutOfMemoryError(
+                    f"{text}\nvramlens retry: cannot be split: {error}"
+                ) from None
+            size = min(self.chunk or samples.count, samples.count)
+            if size <= 1:
+                raise torch.OutOfMemoryError(
+                    f"{text}\nvramlens retry: one sample alone does not fit: a smaller sample, or a larger GPU"
+                )
+            self._failed, self.chunk, self._worked = size, -(-size // 2), 0
+
+    def _in_pool(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._wants_pool or not torch.cuda.is_available():
+            return self._function(batch, *args, **kwargs)
+        if self._pool is None:
+            self._pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(self._pool):
+            return self._function(batch, *args, **kwargs)
+
+    def _grow(self) -> None:
+        self._worked += 1
+        if self._worked >= 50 and self.chunk is not None:
+            self._worked = 0
+            larger = self.chunk + max(1, self.chunk // 2)
+            if self._failed is None or larger < self._failed:
+                self.chunk = larger
+
+
+def joined(results: list[Any], sizes: list[int]) -> Any:
+    """Results of chunks as the result of the whole: tensors along dimension 0, dicts, lists and
+    tuples leaf by leaf.
+
+    Raises:
+        CannotSplit: a leaf has another length than its chunk.
+    """
+    first = results[0]
+    if isinstance(first, torch.Tensor):
+        for result, size in zip(results, sizes, strict=True):
+            if result.dim() == 0 or result.shape[0] != size:
+                raise CannotSplit(
+                    f"the result of a chunk of {size} samples has shape {list(result.shape)}: it is no row a sample, so"
+                    " chunks cannot be joined"
+                )
+        return torch.cat(results)
+    if isinstance(first, dict):
+        return type(first)(
+            {key: joined([result[key] for result in results], sizes) for key in first}
+        )
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(joined(list(parts), sizes) for parts in zip(*results, strict=True)))
+    if isinstance(first, list) and all(
+        len(result) == size for result, size in zip(results, sizes, strict=True)
+    ):
+        return [item for result in results for item in result]
+    if isinstance(first, (list, tuple)):
+        return type(first)(joined(list(parts), sizes) for parts in zip(*results, strict=True))
+    if all(result is None for result in results):
+        return None
+    raise CannotSplit(f"the result is a {type(first).__name__}, which cannot be joined from chunks")

@@ -1,0 +1,272 @@
+"""What a guard has been through: its events, and the report in words and findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+from vramlens.units import counted, format_size
+
+_SHOWN = 8
+_ACTS = ("split", "checkpoint", "offload")
+NO_OPTIMIZER = (
+    "no optimizer: gradients only; stepping and setting them to None is the program's part"
+)
+FOREIGN = "the optimizer has none of the model's parameters: is it another model's, or does it keep copies of them?"
+UNCHECKED = "splits without a check (verify=False): whether gradients stay the same is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a guard has stopped, and the way on.
+
+    Attributes:
+        step: the step that could not be made, counted from 1.
+        reason: in words, for the first line.
+        next: what to do, for that reason.
+    """
+
+    step: int
+    reason: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        step: the step in which it happened, counted from 1.
+        kind: failure, split, grow, free_cached, checkpoint, offload, admission, check, refusal,
+            held, step or note.
+        text: in words.
+        changes_numbers: whether training from here on is not the same as without it.
+        bytes: what it is about, where that is known.
+    """
+
+    step: int
+    kind: str
+    text: str
+    changes_numbers: bool = False
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardReport:
+    """A guard's story; printed, it says in its first line how training went.
+
+    Attributes:
+        steps: committed steps.
+        failures: out-of-memory errors that it met.
+        recovered: those after which training went on.
+        micro_batch: samples in one part now; None: whole batches.
+        forwards: how many times the loss function was called; ``calls``: for how many batches.
+        stop: why it has stopped; None: it has not.
+        events: all that happened, oldest first (the first and last hundred of a kind that repeats).
+        left_out: events that are not among them.
+        elsewhere: steps that this rank ran again because memory ran out on another one.
+        caught: requests that the allocator refused beside those: something caught them (cuDNN, the
+            guard's own check).
+        trainer: whether a Trainer's own steps are guarded.
+    """
+
+    steps: int
+    failures: int
+    recovered: int
+    micro_batch: int | None
+    calls: int
+    forwards: int
+    stop: Stop | None
+    events: tuple[Event, ...]
+    left_out: int = 0
+    trainer: bool = False
+    elsewhere: int = 0
+    caught: int = 0
+
+    @property
+    def _made_by(self) -> str:
+        return "guard_trainer" if self.trainer else "guard"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further step can be made."""
+        return self.stop is not None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What deserves an answer, most useful first."""
+        found = []
+        changed = [event for event in self.events if event.changes_numbers]
+        if changed:
+            found.append(
+                Finding(
+                    "guard_changes_numbers",
+                    Verdict.PROVEN,
+                    f"From step {changed[0].step:,} on training is not what it would be without the guard",
+                    evidence=tuple(dict.fromkeys(event.text for event in changed))[:4],
+                    fix=f"{self._made_by}(..., strict=True) refuses this and looks for another remedy",
+                )
+            )
+        refused = list(
+            dict.fromkeys(event.text for event in self.events if event.kind == "refusal")
+        )
+        if refused:
+            found.append(
+                Finding("guard_refused", Verdict.PROVEN, refused[0], evidence=tuple(refused[1:4]))
+            )
+        held = [event for event in self.events if event.kind == "held"]
+        if held:
+            found.append(
+                Finding(
+                    "guard_bytes_held",
+                    Verdict.PROVEN,
+                    held[-1].text,
+                    bytes=held[-1].bytes,
+                    fix="find the holder: vramlens.who_holds(tensor), or vramlens leaks on a recording",
+                )
+            )
+        freed = [event for event in self.events if event.kind == "free_cached"]
+        if freed:
+            found.append(
+                Finding(
+                    "guard_fragmentation",
+                    Verdict.LIKELY,
+                    f"{counted(len(freed), 'failure')} came from fragmentation: enough was free, not in one piece",
+                    bytes=freed[-1].bytes,
+                    evidence=(freed[-1].text,),
+                    fix="PYTORCH_ALLOC_CONF=expandable_segments:True",
+                )
+            )
+        return tuple(found)
+
+    def __str__(self) -> str:
+        lines = [self.headline]
+        if self.forwards > self.calls:
+            called = "the Trainer's training_step" if self.trainer else "loss_fn"
+            lines.append(
+                f"  {called} was called {self.forwards:,} times for {counted(self.calls, 'batch', 'batches')}: parts"
+                " and repeated attempts count, checks do not"
+            )
+        shown = (
+            self.events
+            if len(self.events) <= _SHOWN
+            else (*self.events[:2], *self.events[2 - _SHOWN :])
+        )
+        for index, event in enumerate(shown):
+            if index == 2 and len(self.events) > _SHOWN:
+                lines.append(
+                    f"  ... {counted(len(self.events) - _SHOWN + self.left_out, 'more event')} in .events ..."
+                )
+            lines.append(f"  step {event.step:,}: {event.text}")
+        told = {event.text for event in shown}
+        for finding in self.findings:
+            if finding.id == "guard_refused" and told.issuperset(
+                (finding.title, *finding.evidence)
+            ):
+                continue  # its lines stand above
+            lines.append(f"{finding.verdict}: {finding.title}")
+            lines += [f"  {text}" for text in finding.evidence]
+        lines.append(self._next())
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @property
+    def headline(self) -> str:
+        """How training went, in one sentence."""
+        steps = counted(self.steps, "step")
+        if self.stop is not None:
+            return f"Stopped: {self.stop.reason} (in step {self.stop.step:,})"
+        if not self.failures and (self.elsewhere or self.caught):
+            return self._headline_of_others(steps)
+        if (
+            not self.failures
+            and not self.micro_batch
+            and not any(e.kind in _ACTS for e in self.events)
+        ):
+            return f"No memory ran out in {steps}; the guard changed nothing."
+        if self.failures and not self.recovered:
+            failed = counted(self.failures, "out-of-memory error")
+            return f"{failed} in step {self.steps + 1:,}, which then ended with another error; {steps} done."
+        same = self._same
+        size = (
+            f". Batches now run in parts of at most {counted(self.micro_batch, 'sample')}."
+            if self.micro_batch
+            else "."
+        )
+        if not self.failures:
+            return f"No memory ran out in {steps}, with what was done beforehand; {same}{size}"
+        return f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps}; {same}{size}"
+
+    def _headline_of_others(self, steps: str) -> str:
+        """The first sentence where memory ran out, but not in an attempt of this guard."""
+        where = []
+        if self.elsewhere:
+            where.append(
+                f"on another rank in {counted(self.elsewhere, 'step')}, which this rank ran again"
+            )
+        if self.caught:
+            refused = counted(self.caught, "request")
+            where.append(
+                f"for {refused} of this process, which something caught (cuDNN, or a check of the guard's)"
+            )
+        return f"Memory ran out {'; and '.join(where)}: {steps} done; {self._same}."
+
+    @property
+    def _same(self) -> str:
+        """Whether training is what it would be without the guard."""
+        return (
+            "training is not what it would be without the guard"
+            if any(event.changes_numbers for event in self.events)
+            else "whether gradients are those of whole batches was not checked (verify=False)"
+            if any(event.text == UNCHECKED for event in self.events)
+            else "gradients are those of whole batches, but for rounding and dropout's masks"
+        )
+
+    def _next(self) -> str:
+        if self.stop is not None:
+            return f"next: {self.stop.next}"
+        fix = next((finding.fix for finding in self.findings if finding.fix), None)
+        if fix is not None:
+            return f"next: {fix}"
+        if self.micro_batch and self.trainer:
+            return f"next: start with what was learned: guard_trainer(trainer, micro_batch={self.micro_batch})"
+        if self.micro_batch:
+            return (
+                f"next: start with what was learned: guard(..., micro_batch={self.micro_batch}), or keep"
+                " guard.state_dict() in your checkpoint"
+            )
+        return "next: nothing to do"
+
+
+class Story:
+    """Collects events; of a kind that repeats without end it keeps the first and the last
+    hundred.
+    """
+
+    def __init__(self) -> None:
+        self._first: list[Event] = []
+        self._last: list[Event] = []
+        self.left_out = 0
+
+    def add(self, event: Event) -> None:
+        """One more."""
+        if len(self._first) < 100:
+            self._first.append(event)
+            return
+        self._last.append(event)
+        if len(self._last) > 100:
+            self._last.pop(0)
+            self.left_out += 1
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Those that were kept."""
+        return (*self._first, *self._last)
+
+
+def size_words(size_bytes: int | None) -> str:
+    """A size in words, where it is known."""
+    return "" if size_bytes is None else f" ({format_size(size_bytes)} asked for)"

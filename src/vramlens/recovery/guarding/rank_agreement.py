@@ -1,0 +1,244 @@
+"""Agreement of ranks: over a CPU group with a time limit, so that no rank waits for one that
+failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import VramlensError
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+FINE, FAILED, BROKEN = 0, 1, 2
+"""How an attempt went on a rank: fine, out of memory, any other error."""
+_BUCKET_BYTES = 32 * 1024**2
+
+
+class PeerFailed(VramlensError):
+    """Another rank failed with something else than out of memory, or did not answer in time."""
+
+
+class Alone:
+    """One process: there is nobody to agree with."""
+
+    sharded = False
+    kind = "single"
+
+    def settle(self, status: int) -> int:
+        """The worst of all ranks' attempts."""
+        return status
+
+    def least(self, number: int) -> int:
+        """The least of all ranks' numbers."""
+        return number
+
+    def parts(self, wanted: int, _count: int) -> int:
+        """Into how many parts all ranks split."""
+        return wanted
+
+    def make_room(self, _parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Takes the room that ``reduce`` needs: a failure in the middle of it would leave the
+        others waiting.
+        """
+
+    def reduce(self, _parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Averages gradients over the ranks."""
+
+    def share_buffers(self, _buffers: Sequence[torch.Tensor]) -> None:
+        """Gives all ranks the buffers of the first."""
+
+    def inside(self, model: Any) -> Any:
+        """What the loss function is given instead of ``model``."""
+        return model
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Around an attempt: no collective happens in it."""
+        yield
+
+
+class DataParallel(Alone):
+    """Ranks of ``DistributedDataParallel``.
+
+    Attempts run on the module inside of it, so that no collective is in them: a rank that fails
+    keeps nobody waiting. Then all agree on how it went, and only when all are fine one reduction
+    averages the gradients, as ``DistributedDataParallel`` would have. That costs the overlap of the
+    reduction with the backward.
+
+    Args:
+        timeout_s: how long a rank waits for the others' answer.
+    """
+
+    kind = "ddp"
+
+    def __init__(self, model: Any, timeout_s: float) -> None:
+        self._model, self._timeout_s = model, timeout_s
+        self._data_group = model.process_group
+        ranks = torch.distributed.get_process_group_ranks(self._data_group)
+        self._group = torch.distributed.new_group(
+            ranks, timeout=timedelta(seconds=timeout_s), backend="gloo"
+        )
+        self._world = len(ranks)
+        self._room: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self._source = ranks[0]
+
+    def settle(self, status: int) -> int:
+        return -self._least([-status], "how the step went")[0]
+
+    def least(self, number: int) -> int:
+        return self._least([number], "the size of the parts")[0]
+
+    def inside(self, model: Any) -> Any:
+        return self._model.module if model is self._model else model
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        with self._model.no_sync():
+            yield
+
+    def make_room(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        for parameter in parameters:  # those that only other ranks use need a gradient here as well
+            kind = parameter.dtype, parameter.device
+            size = sum(p.numel() for p in parameters if (p.dtype, p.device) == kind)
+            size = min(size, _BUCKET_BYTES // parameter.element_size())
+            if kind not in self._room or self._room[kind].numel() < size:
+                self._room[kind] = torch.empty(size, dtype=parameter.dtype, device=parameter.device)
+
+    def reduce(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Averages gradients over the ranks; a parameter that only others used gets their
+        average, as in PyTorch.
+        """
+        there = torch.tensor(
+            [parameter.grad is not None for parameter in parameters], dtype=torch.uint8
+        )
+        self._collective("which gradients there are", there, torch.distributed.ReduceOp.MAX)
+        gradients = []
+        for parameter, used in zip(parameters, there.tolist(), strict=True):
+            if used:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        for bucket in _buckets(gradients):
+            if len(bucket) == 1:
+                torch.distributed.all_reduce(bucket[0].div_(self._world), group=self._data_group)
+                continue
+            sizes = [gradient.numel() for gradient in bucket]
+            flat = self._room[bucket[0].dtype, bucket[0].device][: sum(sizes)]
+            parts = [
+                part.view_as(gradient)
+                for part, gradient in zip(torch.split(flat, sizes), bucket, strict=True)
+            ]
+            for gradient, part in zip(bucket, parts, strict=True):
+                part.copy_(gradient)
+            torch.distributed.all_reduce(flat.div_(self._world), group=self._data_group)
+            for gradient, part in zip(bucket, parts, strict=True):
+                gradient.copy_(part)
+
+    def share_buffers(self, buffers: Sequence[torch.Tensor]) -> None:
+        if not self._model.broadcast_buffers or not buffers:
+            return
+        if self.settle(FINE) == BROKEN:  # a rank whose optimizer failed says so here
+            raise PeerFailed(
+                "guard: another rank failed with an error that is not out of memory: see its log"
+            )
+        for buffer in buffers:
+            torch.distributed.broadcast(buffer, self._source, group=self._data_group)
+
+    def _least(self, numbers: list[int], about: str) -> list[int]:
+        answer = torch.tensor(numbers, dtype=torch.int64)
+        self._collective(about, answer, torch.distributed.ReduceOp.MIN)
+        return [int(number) for number in answer.tolist()]
+
+    def _collective(self, about: str, tensor: torch.Tensor, operation: Any) -> None:
+        try:
+            torch.distributed.all_reduce(tensor, op=operation, group=self._group)
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise PeerFailed(
+                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s ({reason}): see the log of the"
+                " rank that ended first; this rank stops"
+            ) from None
+
+
+class Sharded(Alone):
+    """Ranks that share one model (FSDP, tensor or pipeline parallel, SyncBatchNorm): collectives
+    lie inside the step.
+
+    A step is never recovered in the middle: the ranks agree before each batch into how many parts
+        to split it.
+    """
+
+    sharded = True
+    kind = "sharded"
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._group = torch.distributed.new_group(
+            timeout=timedelta(seconds=timeout_s), backend="gloo"
+        )
+
+    def least(self, number: int) -> int:
+        return -self._most([-number])[0]
+
+    def parts(self, wanted: int, count: int) -> int:
+        parts, least = self._most([wanted, -count])
+        return max(1, min(parts, -least))
+
+    def _most(self, numbers: list[int]) -> list[int]:
+        answer = torch.tensor(numbers, dtype=torch.int64)
+        try:
+            torch.distributed.all_reduce(
+                answer, op=torch.distributed.ReduceOp.MAX, group=self._group
+            )
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise PeerFailed(
+                f"guard: a rank did not agree on the split within {self._timeout_s:g} s ({reason}); this rank stops"
+            ) from None
+        return [int(number) for number in answer.tolist()]
+
+
+def ranks_of(model: Any, timeout_s: float) -> Alone:
+    """How the ranks of this job work together on a model; a call that all ranks make."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return Alone()
+    if torch.distributed.get_world_size() == 1:
+        return Alone()
+    if is_sharded(model):
+        return Sharded(timeout_s)
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        return DataParallel(model, timeout_s)
+    return Alone()
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Whether a forward has collectives in it: parameters are spread over ranks, or batch norms
+    are shared.
+    """
+    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        return True
+    names = {type(module).__name__ for module in model.modules()}
+    return bool(names & {"FullyShardedDataParallel", "PipelineStage", "SyncBatchNorm"})
+
+
+def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Gradients of one type and device together, up to 32 MiB."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for gradient in gradients:
+        same = bucket and (bucket[0].dtype, bucket[0].device) == (gradient.dtype, gradient.device)
+        more = gradient.numel() * gradient.element_size()
+        if bucket and (not same or size + more > _BUCKET_BYTES):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(gradient)
+        size += more
+    if bucket:
+        yield bucket

@@ -1,0 +1,360 @@
+"""Remedies: what to do differently after out of memory, in the order that the user gave."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
+from vramlens.recovery.guarding.admission import PeakGuess
+from vramlens.recovery.guarding.guard_options import GuardOptions
+from vramlens.recovery.guarding.split_check import SplitCheck
+from vramlens.recovery.guarding.split_proofs import SplitProofs, Surroundings
+from vramlens.recovery.meters import Meter
+from vramlens.recovery.refusal_words import IS_NORMALISED
+from vramlens.recovery.training.attempts import Call
+from vramlens.recovery.training.batch_parts import CannotSplit
+from vramlens.recovery.training.losses import loss_of
+from vramlens.recovery.training.recompute import (
+    Unit,
+    checkpoint_module,
+    is_compiled,
+    offloaded,
+    saved_bytes,
+    uncheckpoint_module,
+    units_of,
+)
+from vramlens.recovery.training.rollback import Buffers, RandomState
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do differently.
+
+    Attributes:
+        micro_batch: samples in a part from now on; None: unchanged.
+        failed_size: samples in the part that failed; None: not known.
+    """
+
+    micro_batch: int | None = None
+    failed_size: int | None = None
+
+
+class Remedies:
+    """Chooses remedies and remembers which are in use, and why others are not."""
+
+    def __init__(
+        self, around: Surroundings, options: GuardOptions, *, meter: Meter, proofs: SplitProofs
+    ) -> None:
+        self._model, self._parameters = around.model, around.parameters
+        self._devices, self._note = around.devices, around.note
+        self._options, self._meter, self._proofs = options, meter, proofs
+        self._order = tuple(options.order)
+        self._why_not: dict[str, str] = {}
+        self._way_out = ""
+        self._free_when_failed: int | None = None
+        self._tried: int | None = None
+        self._freed = False
+        self._checkpointed: list[str] = []
+        self._unfit: set[str] = set()  # blocks that must not be recomputed
+        self._offloading = False
+        self._guess = PeakGuess(meter, options.threshold)
+
+    def note_failure(self, failure: Failure) -> None:
+        """Looks at the counters while the failed attempt's tensors still live."""
+        self._free_when_failed = self._meter.reserved_bytes() - self._meter.allocated_bytes()
+        self._tried = failure.tried_bytes
+        self._guess.forget()
+
+    def note_success(self, calls: Sequence[Call]) -> None:
+        """Learns from a step that went well."""
+        self._freed = False
+        self._guess.learn(calls)
+
+    def next(self, calls: list[Call], size: int | None, model: Any) -> Action | None:
+        """The next remedy, in force when this returns; None: there is none left."""
+        for remedy in self._order:
+            action = {
+                "free_cached": lambda: self._free_cached(),
+                "split": lambda: self._split(calls, model),
+                "checkpoint": lambda: self._checkpoint(calls[-1], model),
+                "offload": lambda: self._offload(),
+            }[remedy]()
+            if action is not None:
+                return action
+        return None
+
+    def undo_recomputation(
+        self, changed_buffers: Callable[[], list[str]], changed_values: Callable[[], set[int]]
+    ) -> bool:
+        """Whether a block that is recomputed has changed something of its own: it would do so
+        twice, and is left alone.
+
+        Running statistics of norms are kept by the recomputation itself.
+        """
+        if not self._checkpointed:
+            return False
+        buffers, holders = set(changed_buffers()), changed_values()
+        modules = dict(self._inner().named_modules())
+        prefix = "" if self._inner() is self._model else "module."
+        undone = False
+        for name in list(self._checkpointed):
+            changed = _own_changes(modules[name], f"{prefix}{name}.", buffers, holders)
+            if changed:
+                uncheckpoint_module(modules[name])
+                self._checkpointed.remove(name)
+                self._unfit.add(name)
+                self._refuse(
+                    "checkpoint",
+                    f"{name} changes {changed} in its forward, and would change it twice",
+                )
+                undone = True
+        return undone
+
+    def exhausted(self) -> str:
+        """Why no remedy is left, in one sentence."""
+        return (
+            "; ".join(f"{name}: {self._why_not.get(name, 'tried already')}" for name in self._order)
+            or "none was allowed"
+        )
+
+    def way_out(self) -> str:
+        """What the user can do now that no remedy is left: it depends on why the batch was not
+        split.
+        """
+        if "split" not in self._order:
+            return 'a smaller batch; or allow the guard to split it: order=("free_cached", "split", ...)'
+        return self._way_out or "a smaller batch, or a larger GPU"
+
+    def around(self) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
+        """The context for forwards, if one is needed."""
+        if not self._offloading:
+            return None
+        own = [parameter for _, parameter in self._parameters]
+        return lambda: offloaded(own)
+
+    def state(self) -> dict[str, Any]:
+        """What is in force, as plain values."""
+        return {"checkpointed": list(self._checkpointed), "offloading": self._offloading}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Puts in force what was."""
+        modules = dict(self._model.named_modules())
+        for name in state.get("checkpointed", ()):
+            if name in modules and name not in self._checkpointed:
+                checkpoint_module(modules[name])
+                self._checkpointed.append(name)
+        self._offloading = bool(state.get("offloading"))
+
+    # Splitting.
+
+    def _split(self, calls: list[Call], model: Any) -> Action | None:
+        try:
+            size = max(call.size or call.split(self._options.split).count for call in calls)
+        except CannotSplit as error:
+            self._refuse("split", str(error))
+            self._way_out = "a smaller batch; or guard(..., split=lambda batch, start, stop: ...) that splits it your way"
+            return None
+        if size <= 1:
+            self._why_not["split"] = "one sample alone does not fit"
+            recompute = "" if self._checkpointed else "torch.utils.checkpoint in the model, "
+            self._way_out = (
+                f"a smaller sample (a shorter sequence, a lower resolution), {recompute}bfloat16 autocast,"
+                " or a larger GPU"
+            )
+            return None
+        if hooked := self._stepping_hooks():
+            self._refuse(
+                "split",
+                f"a hook acts on the gradient of {hooked} as soon as it is there, once for each part",
+            )
+            self._way_out = (
+                "a smaller batch; or take the hook away, so that guard.step steps the optimizer"
+            )
+            return None
+        half = -(-size // 2)
+        call = calls[-1]
+        call.size = half  # the check takes no more samples at once
+        if check := self._proofs.refusal(call, model):
+            self._why_not["split"] = check.reason
+            self._way_out = _way_around(check)
+            return None
+        return Action(half, size)
+
+    def _stepping_hooks(self) -> str:
+        for name, parameter in self._parameters:
+            if getattr(parameter, "_post_accumulate_grad_hooks", None) and not hasattr(
+                parameter, "device_mesh"
+            ):
+                return name
+        return ""
+
+    def admitted(self, call: Call, size: int | None, model: Any) -> int | None:
+        """The samples of a part with which the predicted peak stays below the threshold; None:
+        as it is.
+        """
+        if "split" not in self._order:
+            return None
+        try:
+            if size is not None:
+                call.split(
+                    self._options.split
+                )  # the share of a part in its batch is not known without
+            share = self._guess.share_that_fits(call, size)
+            if share is None:
+                return None
+            count = min(
+                size or call.split(self._options.split).count, call.split(self._options.split).count
+            )
+        except CannotSplit:
+            return None
+        wanted = max(1, int(count * share))
+        if wanted >= count or self._stepping_hooks():
+            return None
+        return None if self._proofs.refusal(call, model) else wanted
+
+    # The others.
+
+    def _free_cached(self) -> Action | None:
+        free, tried = self._free_when_failed, self._tried
+        self._free_when_failed = None
+        if self._freed or not free or tried is None or free < tried:
+            self._why_not["free_cached"] = (
+                "too little was cached" if not self._freed else "did not help"
+            )
+            return None
+        self._freed = True
+        self._note(
+            "free_cached",
+            f"{format_size(free)} were cached when a request of {format_size(tried)} failed: fragmentation; gave them"
+            " back and repeated",
+            size=free,
+        )
+        return Action()
+
+    def _checkpoint(self, call: Call, model: Any) -> Action | None:
+        if is_compiled(self._model):
+            self._why_not["checkpoint"] = (
+                "a compiled model would be compiled again: torch.compile after checkpointing"
+            )
+            return None
+        waiting = [
+            unit
+            for unit in units_of(self._inner())
+            if unit.name not in (*self._checkpointed, *self._unfit)
+        ]
+        if not waiting:
+            self._why_not["checkpoint"] = (
+                f"{counted(len(self._checkpointed), 'module')} recomputed already"
+                if self._checkpointed
+                else "there is no block of modules that could be recomputed"
+            )
+            return None
+        waiting = self._measured(waiting, call, model)
+        total = sum(unit.saved_bytes for unit in waiting)
+        chosen, freed = [], 0
+        for unit in waiting:
+            if total and freed * 2 >= total and not self._checkpointed:
+                break
+            chosen.append(unit)
+            freed += unit.saved_bytes
+        for unit in chosen:
+            checkpoint_module(unit.module)
+            self._checkpointed.append(unit.name)
+        names = ", ".join(unit.name for unit in chosen[:3]) + (", ..." if len(chosen) > 3 else "")
+        self._note(
+            "checkpoint",
+            f"recomputes {counted(len(chosen), 'module')} in the backward from now on: {names}; same gradients, more"
+            " time",
+        )
+        return Action()
+
+    def _inner(self) -> torch.nn.Module:
+        return (
+            getattr(self._model, "module", self._model)
+            if hasattr(self._model, "no_sync")
+            else self._model
+        )
+
+    def _measured(self, units: list[Unit], call: Call, model: Any) -> list[Unit]:
+        """The units with what they keep for the backward, measured with one sample; the largest
+        first.
+        """
+        random, buffers = RandomState(self._devices), Buffers(self._model, all_of_them=True)
+        buffers.save()
+        try:
+            small = call.split(self._options.split).part(0, 1)
+            with saved_bytes(self._model, units) as counted_bytes:
+                loss_of(call.loss_fn(model, small))
+            units = [Unit(unit.name, unit.module, counted_bytes[unit.name]) for unit in units]
+        except Exception as error:  # no room, or one sample is none: then by their names' order
+            if kind_of(error) == STICKY:
+                raise
+            if kind_of(error) == OUT_OF_MEMORY:
+                self._note("caught", "out of memory while blocks were measured with one sample")
+            let_go(error)
+        finally:
+            buffers.restore()
+            random.restore()
+            self._meter.release()
+        return sorted(units, key=lambda unit: -unit.saved_bytes)
+
+    def _offload(self) -> Action | None:
+        if self._offloading or all(device.type == "cpu" for device in self._devices):
+            self._why_not["offload"] = (
+                "activations wait on the host already" if self._offloading else "no GPU"
+            )
+            return None
+        self._offloading = True
+        self._note(
+            "offload",
+            "activations of 1 MiB and more wait in host memory from now on; same gradients, more time",
+        )
+        return Action()
+
+    def _refuse(self, remedy: str, reason: str) -> None:
+        self._why_not[remedy] = reason
+        self._note("refusal", f"does not {remedy}: {reason}")
+
+
+def _own_changes(module: Any, prefix: str, buffers: set[str], holders: set[int]) -> str:
+    """What a block's forward has changed, by name; empty: nothing, or only a norm's running
+    statistics.
+    """
+    for path, inner in module.named_modules():
+        if isinstance(inner, torch.nn.modules.batchnorm._NormBase):
+            continue
+        for key in inner._buffers:
+            name = f"{prefix}{path}{'.' if path else ''}{key}"
+            if name in buffers:
+                return f"the buffer {name}"
+        if id(vars(inner)) in holders:
+            return f"an attribute of {type(inner).__name__}"
+    return ""
+
+
+def _way_around(check: SplitCheck) -> str:
+    """What to do about a refused split."""
+    if IS_NORMALISED in check.reason:
+        return (
+            "a smaller batch; GroupNorm, or the norms in eval() if they are not to learn; or guard(..., strict=False),"
+            " which splits although gradients change"
+        )
+    if check.error is not None:  # it was compared, and the gradient is another
+        count = (
+            "return (sum, count) from loss_fn if its mean is not over samples; "
+            if "(sum, count)" in check.reason
+            else ""
+        )
+        return f"a smaller batch; {count}or guard(..., strict=False), which splits although gradients change"
+    if "nan" in check.reason or "inf" in check.reason or "not finite" in check.reason:
+        return "find out why the loss is not finite; a smaller batch fits without a split"
+    return "a smaller batch; or guard(..., verify=False) if you know that a split changes nothing"

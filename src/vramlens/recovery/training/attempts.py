@@ -1,0 +1,240 @@
+"""An attempt: a batch run forward and backward, whole or in parts, with the gradient of the
+whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import UsageError
+from vramlens.recovery.training.batch_parts import Samples, SplitFunction, ranges
+from vramlens.recovery.training.loss_graph import Term, operations_of, terms_of
+from vramlens.recovery.training.losses import Loss, LossFunction, Weights, empty, loss_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+
+@dataclass(slots=True)
+class PartsSeen:
+    """What the parts of a batch did: by what their losses are divided, and what they were
+    multiplied by.
+
+    Attributes:
+        tops: of each part's loss the summands, as its graph tells; None where it does not.
+        shares: what each part's loss was multiplied by (with ``(sum, count)`` the same for all).
+        losses: what each part gave (a mean, or a sum), without a graph.
+        operations: all differentiable operations of the first part.
+    """
+
+    tops: list[list[Term] | None] = field(default_factory=list)
+    shares: list[Any] = field(default_factory=list)
+    losses: list[torch.Tensor] = field(default_factory=list)
+    operations: frozenset[str] = frozenset()
+
+    @property
+    def empty(self) -> list[bool]:
+        """Which parts have a loss of zero, as parts without a label have: is their divisor none,
+        too?
+        """
+        return (torch.stack(self.losses) == 0).tolist() if self.losses else []
+
+    def note(self, loss: torch.Tensor, share: Any) -> None:
+        """Looks at a part's loss before its backward."""
+        if not self.tops:
+            self.operations = operations_of(loss)
+        self.tops.append(terms_of(loss))
+        self.shares.append(share)
+        self.losses.append(loss.detach().clone())
+
+
+@dataclass(slots=True)
+class Call:
+    """A batch that was given to the guard.
+
+    Attributes:
+        scale: what its loss is multiplied by.
+        samples: found when it first has to be split.
+        size: samples a part had in the latest attempt; None: it was whole.
+        parts_seen: what its parts did in the latest attempt; None: it was whole.
+        form: what the proof of its split holds for.
+        doubts: how often what its parts did was no proof.
+        number: its own.
+        refusal: why this batch must not be split; empty: nothing is known against it.
+    """
+
+    batch: Any
+    loss_fn: LossFunction
+    scale: float = 1.0
+    samples: Samples | None = None
+    size: int | None = None
+    parts_seen: PartsSeen | None = None
+    form: Any = None
+    refusal: str = ""
+    doubts: int = 0
+    number: int = field(default_factory=itertools.count().__next__)
+
+    def split(self, function: SplitFunction | None) -> Samples:
+        """Its samples.
+
+        Raises:
+            CannotSplit: the text names the leaf.
+        """
+        if self.samples is None:
+            self.samples = Samples(self.batch, function)
+        return self.samples
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs calls.
+
+    Attributes:
+        model: what loss functions are given.
+        scaler: a ``torch.amp.GradScaler`` or None.
+        around: a context for each forward (offload).
+        forwards: how many times a loss function was called.
+    """
+
+    model: Any
+    parameters: Sequence[torch.nn.Parameter]
+    scaler: Any
+    around: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    forwards: int = 0
+    phase: str = "forward"
+
+    def whole(self, call: Call) -> torch.Tensor:
+        """The loss of a batch, its gradient added to what is there."""
+        loss: torch.Tensor = self._forward(call, call.batch).mean
+        self._backward(loss if call.scale == 1.0 else loss * call.scale)
+        return loss.detach()
+
+    def split(self, call: Call, bounds: list[tuple[int, int]], weights: Weights) -> torch.Tensor:
+        """The same in parts: losses that are means are weighted, sums are divided by the count
+        of the whole.
+        """
+        assert call.samples is not None
+        call.parts_seen = PartsSeen()
+        parts = [call.samples.part(start, stop) for start, stop in bounds]
+        sizes = [stop - start for start, stop in bounds]
+        with _steady_running_statistics(self.model, len(parts)):
+            self.phase = "forward"
+            first = self._forward(call, parts[0])
+            if first.count is not None:
+                return self._summed(call, parts, first, sum(sizes) / sizes[0])
+            shares, dtype = weights.of(parts, sizes), first.value.dtype
+            nothing = empty(shares) if weights.count is not None else [False] * len(parts)
+            total: Any = 0.0
+            if not nothing[0]:
+                call.parts_seen.note(first.value, shares[0])
+                total = first.value.detach() * shares[0]
+                self._backward(first.value * (shares[0] * call.scale))
+            del first
+            for part, share, none in zip(parts[1:], shares[1:], nothing[1:], strict=True):
+                if none:
+                    continue
+                loss = self._forward(call, part)
+                if loss.count is not None:
+                    raise UsageError(
+                        "loss_fn gave a mean for one part and (sum, count) for another: give always the same"
+                    )
+                call.parts_seen.note(loss.value, share)
+                total = total + loss.value.detach() * share
+                self._backward(loss.value * (share * call.scale))
+                del loss
+        result: torch.Tensor = total.to(dtype)
+        return result
+
+    def _summed(self, call: Call, parts: list[Any], first: Any, ratio: float) -> torch.Tensor:
+        """Sums with counts: how many there are in all is known only at the end, so gradients are
+        set right then.
+        """
+        guess = first.count * ratio
+        guess = (
+            torch.where(guess > 0, guess, torch.ones_like(guess))
+            if isinstance(guess, torch.Tensor)
+            else guess or 1.0
+        )
+        apart = [
+            parameter.grad for parameter in self.parameters
+        ]  # of earlier batches: not to be touched
+        earlier = any(gradient is not None for gradient in apart)
+        if earlier:
+            for parameter in self.parameters:
+                parameter.grad = None
+        seen = call.parts_seen
+        assert seen is not None
+        seen.note(first.value, 1.0)
+        total, count = first.value.detach().clone(), first.count
+        self._backward(first.value * (call.scale / guess))
+        del first
+        for part in parts[1:]:
+            loss = self._forward(call, part)
+            if loss.count is None:
+                raise UsageError(
+                    "loss_fn gave (sum, count) for one part and a mean for another: give always the same"
+                )
+            seen.note(loss.value, 1.0)
+            total, count = total + loss.value.detach(), count + loss.count
+            self._backward(loss.value * (call.scale / guess))
+            del loss
+        factor = guess / count
+        with torch.no_grad():
+            for parameter, before in zip(self.parameters, apart, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+                    if earlier and before is not None:
+                        parameter.grad.add_(before)
+                elif earlier:
+                    parameter.grad = before
+        mean: torch.Tensor = (total / count).to(total.dtype)
+        return mean
+
+    def _forward(self, call: Call, batch: Any) -> Loss:
+        self.phase = "forward"
+        self.forwards += 1
+        with self.around() if self.around is not None else contextlib.nullcontext():
+            return loss_of(call.loss_fn(self.model, batch))
+
+    def _backward(self, loss: Any) -> None:
+        self.phase = "backward"
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+
+def bounds_of(call: Call, size: int) -> list[tuple[int, int]]:
+    """The parts of a call's batch, of at most ``size`` samples."""
+    assert call.samples is not None
+    return ranges(call.samples.count, size)
+
+
+@contextlib.contextmanager
+def _steady_running_statistics(model: Any, parts: int) -> Iterator[None]:
+    """Has ``parts`` updates of running statistics weigh as much as one, and count as one.
+
+    With momentum m, one update keeps 1 - m of what was; k updates with 1 - (1 - m)^(1/k) keep as
+    much in all.
+    """
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    norms: list[Any] = [
+        m for m in modules if isinstance(m, torch.nn.modules.batchnorm._NormBase) and m.training
+    ]
+    momenta = [norm.momentum for norm in norms]
+    counts = [norm.num_batches_tracked for norm in norms]
+    before = [None if count is None else count.clone() for count in counts]
+    for norm, momentum in zip(norms, momenta, strict=True):
+        if momentum is not None and parts > 1:
+            norm.momentum = 1 - (1 - momentum) ** (1 / parts)
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    for norm, count in zip(norms, before, strict=True):
+        if count is not None and norm.momentum is not None:
+            norm.num_batches_tracked.copy_(count + 1)

@@ -1,0 +1,103 @@
+"""An optimizer's state, made before its first step, by the optimizer's own code."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.recovery.late_torch import torch
+
+
+def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Makes the state that the first step would make; gives the parameters that have got one.
+
+    ``_init_group`` of PyTorch's own optimizers (``torch/optim/adam.py`` and others) makes it with
+    the values it would have anyway, so results do not change; it looks at the gradients only to see
+    which parameters have one, for which a single zero, expanded, stands in. What makes its state
+    otherwise (SGD's momentum, optimizers of other packages) is
+    left alone: ``size_of_state_to_come`` tells how much that will be.
+
+    Raises:
+        torch.OutOfMemoryError: there is no room; state that was made in this call is dropped again.
+    """
+    begin = getattr(optimizer, "_init_group", None)
+    if begin is None:
+        return []
+    missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    missing = [p for p in missing if not optimizer.state.get(p)]
+    stand_ins = [p for p in missing if p.grad is None and p.layout is torch.strided]
+    try:
+        for parameter in stand_ins:
+            parameter.grad = _zero_like(parameter)
+        waiting = set(missing)
+        for group in optimizer.param_groups:
+            if not waiting.isdisjoint(group["params"]):
+                begin(group, *_lists(begin))
+    except Exception as error:
+        drop_state(optimizer, missing)
+        if kind_of(error) == OUT_OF_MEMORY:
+            raise
+        return []  # settings that its own step would refuse, too, or another package's _init_group
+    finally:
+        for parameter in stand_ins:
+            parameter.grad = None
+    made = [parameter for parameter in missing if optimizer.state.get(parameter)]
+    drop_state(
+        optimizer, [parameter for parameter in missing if not optimizer.state.get(parameter)]
+    )
+    return made
+
+
+def drop_state(optimizer: torch.optim.Optimizer, parameters: list[Any]) -> None:
+    """Takes back the state of these parameters, so that the optimizer makes it anew when it
+    needs it.
+    """
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
+
+
+def size_of_state_to_come(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes that the first step is still to allocate for good, as far as that is known: SGD's
+    momentum.
+    """
+    size = 0
+    if isinstance(optimizer, torch.optim.SGD):
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if (
+                    group.get("momentum")
+                    and p.requires_grad
+                    and "momentum_buffer" not in optimizer.state.get(p, {})
+                ):
+                    size += p.numel() * p.element_size()
+    return size
+
+
+def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All tensors of the state."""
+    return [
+        value for state in optimizer.state.values() if isinstance(state, dict)
+        for value in state.values() if isinstance(value, torch.Tensor)
+    ]  # fmt: skip
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """What the state takes, in bytes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state_tensors(optimizer))
+
+
+def _zero_like(parameter: torch.Tensor) -> torch.Tensor:
+    """A gradient of zeros that takes the room of one number."""
+    return torch.zeros((), dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+
+
+def _lists(begin: Any) -> list[list[Any]]:
+    """Empty lists for the arguments that ``_init_group`` fills, whose number depends on the
+    optimizer.
+    """
+    return [[] for _ in list(inspect.signature(begin).parameters)[1:]]

@@ -1,0 +1,159 @@
+"""The verdict on a failure that ended a program: what it would have needed, and which settings
+carry it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.failure.first_step_need import need_of_first_step
+from vramlens.analyses.failure.need import ADVICE, Need, SettingVerdict
+from vramlens.replay.need.step_need import Projection, need_of, projection_of, verdict_of_setting
+from vramlens.replay.tune import WORTH_TRYING, simple_first
+from vramlens.replay.what_if import WhatIf, ask, question
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
+    from vramlens.analyses.explanation import OomVerdict
+    from vramlens.replay.proof import Proven
+    from vramlens.replay.settings import Settings
+
+_RUNS_TO_PROJECT = 10
+_RUNS_TO_SEARCH = 24
+_RUNS_FOR_MORE, _RUNS_TO_CONFIRM = 120, 60
+_CONFIRMED = 3
+_CLEARLY = 1.02
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What replay has to say about a failure.
+
+    Attributes:
+        need: what the step would have needed.
+        settings: what each setting would have changed, those of ADVICE first.
+        projection: the step continued to its end; None where no earlier step is like it.
+    """
+
+    need: Need
+    settings: tuple[SettingVerdict, ...]
+    projection: Projection | None
+
+
+def judgement_of(view: Attribution, proven: Proven, oom: OomVerdict, runs: int) -> Judgement:
+    """The need of a failure, and what each setting would have made of it.
+
+    Args:
+        runs: how often the recording may be replayed: bounds the time.
+    """
+    request = view.device.out_of_memory[-1]
+    projection = projection_of(view, proven, request) if runs >= _RUNS_TO_PROJECT else None
+    if projection is None:
+        need = need_of_first_step(view, request, oom.reserved_bytes or 0) or oom.need
+        assert need is not None
+        settings = _without_projection(proven, need, runs)
+        return Judgement(need, tuple(settings), None)
+    need = need_of(proven, projection, searching=runs >= _RUNS_TO_SEARCH)
+    settings = _told(proven, projection, ADVICE)
+    if runs >= _RUNS_FOR_MORE and not any(row.lives for row in settings):
+        settings += [row for row in _told(proven, projection, _others(proven)) if row.lives]
+    return Judgement(need, tuple(settings), projection)
+
+
+def _parsed(proven: Proven, conf: str) -> Settings:
+    return question(proven, conf).settings
+
+
+def _told(proven: Proven, projection: Projection, confs: Sequence[str]) -> list[SettingVerdict]:
+    """The verdict on each setting, on all cores."""
+
+    def judged(conf: str) -> SettingVerdict:
+        settings = _parsed(proven, conf)
+        if settings == proven.recorded.settings:
+            return SettingVerdict(conf, False, 0, "exact", proven.recorded.peak_reserved_bytes)
+        found = verdict_of_setting(proven, projection, settings)
+        if proven.recorded.warm and found.lives is not None:
+            # Memory from before the recording cannot be moved to where another setting would have
+            # put it.
+            return SettingVerdict(conf, None, None, "conditional", 0)
+        return found
+
+    with ThreadPoolExecutor(max_workers=max(1, min(len(confs), os.cpu_count() or 1))) as pool:
+        return list(pool.map(judged, confs))
+
+
+def _without_projection(proven: Proven, need: Need, runs: int) -> list[SettingVerdict]:
+    """What each setting does to the recorded requests alone, where the rest of the step is not
+    known.
+    """
+    limit = proven.recorded.limit
+    capacity = None if limit.bytes is None else max(limit.bytes, (limit.below_bytes or 1) - 1)
+    too_much = capacity is not None and need.low_bytes > _CLEARLY * capacity
+    settings = {conf: _parsed(proven, conf) for conf in ADVICE}
+    asked = [conf for conf, one in settings.items() if one != proven.recorded.settings]
+    rows: dict[str, WhatIf] = {}
+    if runs >= 2 * len(ADVICE) and not proven.recorded.warm:
+        rows = _asked(proven, asked, quick=runs < _RUNS_TO_CONFIRM)
+    found = [
+        _by_record(conf, rows.get(conf), surely=too_much or conf not in asked) for conf in ADVICE
+    ]
+    if (
+        runs >= _RUNS_FOR_MORE
+        and rows
+        and not too_much
+        and not any(row.past_failure for row in found)
+    ):
+        found += _others_past_failure(proven)
+    return found
+
+
+def _by_record(conf: str, row: WhatIf | None, *, surely: bool) -> SettingVerdict:
+    """What is known of a setting from the recorded requests.
+
+    Args:
+        surely: whether it surely fails, whatever they lead to.
+    """
+    past = row is not None and row.past_failure
+    dies = surely or (row is not None and row.oom is True)
+    return SettingVerdict(
+        conf,
+        False if dies else None,
+        0 if dies and not past else None,
+        "bounded" if dies else "conditional",
+        row.peak_reserved_bytes if row is not None else 0,
+        past_failure=past and not dies,
+        failed_bytes=row.failed_bytes if row is not None and dies else None,
+    )
+
+
+def _others_past_failure(proven: Proven) -> list[SettingVerdict]:
+    """Other settings that get past the failure, where none of the common advice does."""
+    confs = [conf for conf in _others(proven) if _parsed(proven, conf) != proven.recorded.settings]
+    quick = simple_first(
+        [row for row in _asked(proven, confs, quick=True).values() if row.past_failure]
+    )
+    confirmed = _asked(proven, [row.settings.conf for row in quick[:_CONFIRMED]], quick=False)
+    return [
+        _by_record(conf, row, surely=False) for conf, row in confirmed.items() if row.past_failure
+    ]
+
+
+def _asked(proven: Proven, confs: Sequence[str], *, quick: bool) -> dict[str, WhatIf]:
+    if not confs:
+        return {}
+    rows = ask(proven, [question(proven, conf) for conf in confs], quick=quick)
+    return dict(zip(confs, rows, strict=True))
+
+
+def _others(proven: Proven) -> list[str]:
+    """The settings worth trying beside the common advice that this version knows."""
+    large = proven.recorded.version.large_segment_option
+    return [
+        conf
+        for conf in WORTH_TRYING
+        if conf and conf not in ADVICE and (large or "large_segment" not in conf)
+    ]

@@ -1,0 +1,206 @@
+"""What a failed step would have needed to finish, and what each setting would have made of it.
+
+The recorded requests, then those that an earlier step made after the point of failure, served by
+the replayed
+allocator: without a limit for the need, under the run's own limit for the settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramlens.analyses.failure.first_step_need import unseen_optimizer_bytes
+from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
+from vramlens.analyses.failure.step_scaling import Scaling, scaling_of
+from vramlens.analyses.failure.step_template import Template, template_of
+from vramlens.replay.need.continued_step import Continuation, Continued
+from vramlens.replay.settings import Settings
+from vramlens.units import MIB
+
+if TYPE_CHECKING:
+    from vramlens.analyses.attribution.attribution import Attribution
+    from vramlens.replay.proof import Proven
+    from vramlens.trace import OutOfMemory
+
+_DRIVER, _ASCENDING, _DESCENDING = range(3)  # native/replay_addresses.h
+_ORDERS = (_DRIVER, _ASCENDING, _DESCENDING)
+_MORE_STEPS = 2
+"""Beyond the failed one: what fits once, but not again, does not carry the run."""
+_MOST_EVENTS_TO_REPEAT = 50_000
+_MARGIN_SAME, _MARGIN_LEARNED, _MARGIN_GUESSED = 0.004, 0.01, 0.05
+"""Of the limit: how far outcomes may be off where the step is as large as an earlier one, or is
+larger.
+"""
+_SPREAD_SAME, _SPREAD_LEARNED, _SPREAD_GUESSED = 0.02, 0.08, 0.15
+"""Of the peak, as its range."""
+_MANY_STEPS = 8
+_SEARCHES = 10
+_PAGE = 2 * MIB
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A failed step, continued to its end by an earlier one.
+
+    Attributes:
+        template, scaling: the earlier step, and how much larger the failed one is.
+        continued: its requests.
+        unseen_bytes: what comes after it that no earlier step shows: an optimizer's first state.
+    """
+
+    template: Template
+    scaling: Scaling
+    continued: Continued
+    unseen_bytes: int
+
+    @property
+    def margin(self) -> float:
+        """The share of a limit by which an outcome has to be clear."""
+        if self.scaling.is_same:
+            return _MARGIN_SAME
+        return _MARGIN_LEARNED if self.scaling.learned else _MARGIN_GUESSED
+
+    @property
+    def tells_what_follows(self) -> bool:
+        """Whether steps after the failed one are no larger: all are alike, or it is the largest
+        of many.
+        """
+        return self.scaling.is_same or (
+            self.scaling.learned and len(self.template.spans) > _MANY_STEPS
+        )
+
+    @property
+    def spread(self) -> float:
+        """The share of the peak by which it may be off."""
+        if self.scaling.is_same:
+            return _SPREAD_SAME
+        return _SPREAD_LEARNED if self.scaling.learned else _SPREAD_GUESSED
+
+
+def projection_of(view: Attribution, proven: Proven, request: OutOfMemory) -> Projection | None:
+    """The failed step continued; None where no earlier step is like it."""
+    template = template_of(view, request)
+    if template is None:
+        return None
+    scaling = scaling_of(view, template, request)
+    span = template.span
+    repeat = (
+        scaling.is_same and template.whole_steps and span.end - span.start <= _MOST_EVENTS_TO_REPEAT
+    )
+    continued = Continuation(view, proven, template, scaling).finished(_MORE_STEPS if repeat else 0)
+    unseen = 0 if template.whole_steps else unseen_optimizer_bytes(view, request.event)
+    return Projection(template, scaling, continued, unseen)
+
+
+def need_of(proven: Proven, projection: Projection, *, searching: bool = True) -> Need:
+    """The need of a failed step that an earlier one completes.
+
+    Args:
+        searching: whether there is time to search for the least limit.
+    """
+    continued, scaling, unseen_bytes = (
+        projection.continued,
+        projection.scaling,
+        projection.unseen_bytes,
+    )
+    native = proven.recorded.settings.native(proven.recorded.version, reserve=proven.reserve_bytes)
+    found = [_peaks(continued, native, order) for order in _ORDERS]
+    peaks = [in_step for in_step, _ in found]
+    peak = peaks[0]
+    least = _least_limit(proven, continued, peak) if searching else None
+    low = min(min(peaks), least or peak)
+    high = max(later for _, later in found)
+    return Need(
+        peak_reserved_bytes=peak if not unseen_bytes else None,
+        low_bytes=int(low * (1 - projection.spread)),
+        high_bytes=int(high * (1 + projection.spread)) + unseen_bytes,
+        basis=EARLIER_STEP,
+        scale=round(scaling.scale, 3),
+        done_share=round(continued.done_bytes / max(1, continued.requested_bytes), 3),
+        confidence="bounded" if scaling.is_same and not unseen_bytes else "estimated",
+        limit_bytes=least,
+        floor_bytes=continued.floor_bytes,
+    )
+
+
+def _peaks(continued: Continued, native: dict[str, Any], order: int) -> tuple[int, int]:
+    """What is reserved at most, without a limit: up to the end of the failed step, and of the
+    steps after it.
+    """
+    _, curve = continued.unrefused.curve(native, addresses=order, completion=0, seed=0)
+    events, reserved = curve["event"], curve["reserved"]
+    return int(reserved[events < continued.step_end].max(initial=0)), int(reserved.max(initial=0))
+
+
+def _least_limit(proven: Proven, continued: Continued, peak: int) -> int | None:
+    """The least limit under which the step would have finished, by the recorded settings."""
+    limit = proven.recorded.limit
+    low = max(limit.bytes or 0, proven.device.reserved.base_bytes)
+    high = -(-peak // _PAGE) * _PAGE + _PAGE
+    if low >= high or not _finishes(proven, continued, proven.recorded.settings, high):
+        return None
+    for _ in range(_SEARCHES):
+        if high - low <= max(_PAGE, high // 200):
+            break
+        middle = (low + high) // 2 // _PAGE * _PAGE
+        if _finishes(proven, continued, proven.recorded.settings, middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _finishes(proven: Proven, continued: Continued, settings: Settings, limit_bytes: int) -> bool:
+    native = settings.native(
+        proven.recorded.version, reserve=proven.reserve_bytes, allowed_maximum=limit_bytes
+    )
+    died = continued.run(native, _DRIVER)["died_at"]
+    return not 0 <= died < continued.step_end
+
+
+# Settings
+
+
+def verdict_of_setting(
+    proven: Proven, projection: Projection, settings: Settings
+) -> SettingVerdict:
+    """What a setting would have made of the run."""
+    continued = projection.continued
+    if proven.recorded.limit.bytes is None:
+        return SettingVerdict(settings.conf, None, None, "conditional", 0)
+    first = next(_runs(proven, continued, settings, [(_DRIVER, 0.0)]))
+    died = 0 <= first["died_at"] < continued.step_end
+    aside = projection.margin if died else -projection.margin
+    checks = [(_ASCENDING, 0.0), (_DESCENDING, 0.0), (_DRIVER, aside)]
+    runs = [first, *_runs(proven, continued, settings, checks)]
+    if died:
+        sure = all(0 <= run["died_at"] < continued.step_end for run in runs)
+        lives: bool | None = False if sure else None
+    else:
+        sure = all(run["died_at"] < 0 for run in runs) and projection.tells_what_follows
+        lives = True if sure and not projection.unseen_bytes else None
+    return SettingVerdict(
+        conf=settings.conf,
+        lives=lives,
+        dies_after_bytes=continued.bytes_until(first["died_at"]) if died else None,
+        confidence="bounded" if projection.scaling.is_same else "estimated",
+        peak_reserved_bytes=first["peak_reserved"],
+        past_failure=not died,
+        failed_bytes=first["failed_size"] if died else None,
+    )
+
+
+def _runs(
+    proven: Proven, continued: Continued, settings: Settings, tries: Iterable[tuple[int, float]]
+) -> Iterator[dict[str, int]]:
+    """The run under its own limit, or one a share above or below it, in some order of addresses."""
+    limit = proven.recorded.limit
+    assert limit.bytes is not None
+    for order, aside in tries:
+        base = limit.bytes if aside <= 0 else max(limit.bytes, (limit.below_bytes or 0) - 1)
+        name = "capacity" if limit.of_device else "allowed_maximum"
+        limits = {name: int(base * (1 + aside))}
+        native = settings.native(proven.recorded.version, reserve=proven.reserve_bytes, **limits)
+        yield continued.run(native, order)

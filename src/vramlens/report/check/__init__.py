@@ -1,0 +1,1 @@
+"""Check: a budget's outcome as text, GitHub annotations and JSON."""

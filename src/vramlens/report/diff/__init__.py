@@ -1,0 +1,1 @@
+"""Diff: a comparison of two runs as text, Markdown, HTML and JSON."""

@@ -1,0 +1,1 @@
+"""Explain: an explanation as text, Markdown and JSON."""

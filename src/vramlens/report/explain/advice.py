@@ -1,0 +1,108 @@
+"""Advice: the one command that comes next, or the edit to paste where no command can tell more."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.units import format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation
+
+# The verbs that this version has (a test compares them with the command line's): advice names no
+# others.
+VERBS = frozenset(
+    {
+        "check",
+        "diff",
+        "doctor",
+        "dump",
+        "explain",
+        "export",
+        "leaks",
+        "ranks",
+        "replay",
+        "run",
+        "top",
+        "tune",
+        "view",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What to do next.
+
+    Attributes:
+        why: what it brings, with the bytes to expect; ends without a full stop.
+        lines: the command, or the lines to paste; none where ``why`` says it all.
+    """
+
+    why: str
+    lines: tuple[str, ...]
+
+
+def next_step(explanation: Explanation) -> NextStep:
+    """The one next step after an answer."""
+    source = explanation.recording.source
+    oom = explanation.oom
+    if any(finding.id == "not_memory" for finding in explanation.findings):
+        return NextStep(
+            "nothing to record, since no memory ran out: change the kernel and run it again", ()
+        )
+    if oom is not None and oom.wall == "host" and not oom.survived:
+        return _ask_the_host(explanation)
+    if explanation.peak is None:
+        return _record(explanation)
+    options = (
+        f" --device {explanation.peak.device}" if len(explanation.recording.devices) > 1 else ""
+    )
+    if oom is not None and not oom.survived:
+        size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
+        if oom.cause == "fragmentation":
+            return _command(f"which settings let the {size} fit", "tune", source, options)
+        if oom.cause == "leak":
+            return _command("what keeps the memory of earlier steps", "leaks", source, options)
+    elif explanation.leaks and not explanation.leaks[0].is_small:
+        growth = format_size(explanation.leaks[0].bytes_per_step)
+        return _command(f"what keeps the {growth} a step", "leaks", source, options)
+    high = format_size(explanation.peak.requested_bytes)
+    return _command(f"the whole run as a picture, {high} high", "view", source, options)
+
+
+def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
+    if source == "-":
+        return NextStep(why, (f"vramlens {verb} -{options} < FILE",))
+    name = (
+        f"./{source}" if source.startswith("-") else source
+    )  # else it would be taken for an option
+    return NextStep(why, (f"vramlens {verb} {shlex.quote(name)}{options}",))
+
+
+# What the system knows of host memory that ran out; a recording of the GPU's knows nothing of it.
+_HOST = {
+    "pinned_memory": (
+        "how much the process may pin, and what the host has left",
+        "ulimit -l; free -h",
+    ),
+    "shared_memory": ("how much shared memory the workers have", "df -h /dev/shm"),
+}
+_HOST_LOG = ("what the system says of it", 'dmesg -T | grep -i -E "killed process|out of memory"')
+
+
+def _ask_the_host(explanation: Explanation) -> NextStep:
+    why, command = next((_HOST[it.id] for it in explanation.findings if it.id in _HOST), _HOST_LOG)
+    return NextStep(why, (command,))
+
+
+def _record(explanation: Explanation) -> NextStep:
+    """How to get a recording, for those who have only an error's text, or a recording of
+    nothing.
+    """
+    held = sum(row.bytes for row in explanation.ledger if row.kind.startswith("pytorch_allocated"))
+    what = f"the {format_size(held)}" if held else "the memory"
+    why = f"record the run to see which lines hold {what}"
+    return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",))

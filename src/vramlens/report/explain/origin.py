@@ -1,0 +1,98 @@
+"""Origin: in a few words, which run a recording comes from, why it was written, and what of it
+is overwritten.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from vramlens.report.wording import visible
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Overwritten, Peak, RecordingFacts
+
+_LONGEST_COMMAND = 160
+_TRIGGERS = {
+    "oom": "when memory ran out",
+    "error": "when the program failed",
+    "sigterm": "when SIGTERM ended the program",
+    "sighup": "when SIGHUP ended the program",
+    "signal": "on a signal",
+    "exit": "when the program ended",
+    "steps": "after the steps that were asked for",
+    "every": "at a regular interval",
+    "api": "where the program asked for it",
+}
+
+
+def origin_of(facts: RecordingFacts) -> tuple[str, ...]:
+    """One sentence each; none for a bare snapshot, which says nothing of its making."""
+    meta = facts.meta
+    if meta is None:
+        return ()
+    said = [
+        meta.device_name or "",
+        f"torch {meta.torch}" if meta.torch else "",
+        _rank(meta.rank, meta.world_size),
+    ]
+    sentences = []
+    if any(said):
+        written = _TRIGGERS.get(meta.trigger or "", "")
+        at_step = f" at step {meta.step:,}" if meta.step else ""
+        sentences.append(
+            f"Recorded on {', '.join(filter(None, said))}"
+            + (f"; written {written}{at_step}" if written else "")
+        )
+    if meta.command:
+        command = shlex.join(meta.command)
+        short = f"{command[:_LONGEST_COMMAND]}…" if len(command) > _LONGEST_COMMAND else command
+        sentences.append(f"Command: {short}")
+    sentences += [_ring(ring, meta.max_events, len(facts.devices)) for ring in facts.overwritten]
+    return tuple(visible(text.rstrip(".") + ".") for text in sentences)
+
+
+def higher_before(facts: RecordingFacts, peak: Peak) -> str:
+    """One sentence where the allocator itself counted a higher peak than the events that are
+    left; "" elsewhere.
+    """
+    device = facts.meta.devices.get(peak.device) if facts.meta is not None else None
+    counted_peak = device.stats.get("allocated_bytes.all.peak", 0) if device is not None else 0
+    if counted_peak <= peak.allocated_bytes:
+        return ""
+    return (
+        f"It was higher at another time, of which no events are left: {format_size(counted_peak)} allocated at most "
+        f"(torch.cuda.memory_stats), {format_size(peak.allocated_bytes)} in what is recorded here"
+    )
+
+
+def _rank(rank: int | None, size: int | None) -> str:
+    if rank is None or size == 1:
+        return ""
+    return f"rank {rank}" + (f" of {size}" if size else "")
+
+
+def _ring(ring: Overwritten, max_events: int | None, devices: int) -> str:
+    where = f" of device {ring.device}" if devices > 1 else ""
+    size = f" of {counted(max_events, 'event')}" if max_events else ""
+    lost = (
+        f"the first {duration(ring.lost_us)}"
+        if ring.lost_us
+        else "what came before its first event"
+    )
+    return f"The ring{size}{where} was full and wrapped: {lost} is overwritten, and only what was alive then is known"
+
+
+def duration(time_us: int) -> str:
+    """A span of time in its two largest units: ``3 h 12 min``, ``45 s``."""
+    seconds = time_us // 1_000_000
+    units = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    parts: list[str] = []
+    for size, unit in units:
+        if seconds >= size or (unit == "s" and not parts):
+            parts.append(f"{seconds // size} {unit}")
+            seconds %= size
+        elif parts:
+            break
+    return " ".join(parts[:2])

@@ -1,0 +1,409 @@
+"""The story: what an explanation says, in order, before it is laid out as text or Markdown.
+
+Everything in it is one line of plain words: what came with the input has its control characters
+    made visible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.error_text.message_sums import ROUNDING
+from vramlens.ground.verdict import Verdict
+from vramlens.report.explain.advice import NextStep, next_step
+from vramlens.report.explain.foreign_advice import step_for_others
+from vramlens.report.explain.origin import higher_before, origin_of
+from vramlens.report.explain.replayed_advice import step_after_replay
+from vramlens.report.explain.tables import Table, table_of
+from vramlens.report.wording import (
+    capitalized,
+    place_name,
+    plain,
+    sentence,
+    share,
+    short_place_name,
+    visible,
+)
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
+    from vramlens.analyses.finding import Finding
+    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.memory.heap import Heap
+    from vramlens.analyses.memory.ledger import LedgerRow
+
+_WALLS = {
+    "process_limit": "Refused by the limit set for this process, not by the GPU",
+    "device": "Refused by the GPU: it has too little free",
+    "other_process": "Refused because other processes hold the rest of the GPU",
+    "host": "",  # the headline says so already, and how sure it is
+    "unknown": "What refused it cannot be told from this input",
+}
+_CAUSES = {
+    "fragmentation": "Fragmentation: enough was free, but not in one piece",
+    "leak": "A leak: what earlier steps left behind takes the room",
+    "spike": "A spike: this step needs more than twice what any earlier one did",
+    "capacity": "Capacity: what is alive leaves too little room",
+}
+_KINDS = {
+    "pytorch_allocated": "tensors, in PyTorch",
+    "pytorch_private_pools": "free in PyTorch's private pools (CUDA graphs)",
+    "pytorch_cached": "cached by PyTorch, not in use",
+    "this_process": "this process",
+    "this_process_other": "this process outside PyTorch: context, libraries, NCCL",
+    "outside_pytorch": "outside PyTorch: contexts, libraries, other processes",
+    "other_processes": "other processes",
+    "nccl": "NCCL's buffers",
+    "driver_reserved": "kept by the driver and its firmware",
+    "free": "free",
+    "unknown": "held by something that this input does not name",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number and the words that say what it is."""
+
+    size_bytes: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A finding in words: the claim with its place, the evidence, the fix, the bytes that it is
+    about.
+    """
+
+    verdict: Verdict
+    title: str
+    evidence: tuple[str, ...]
+    fix: str
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What there is to say.
+
+    Attributes:
+        failed: whether it is about a failure that ended the program.
+        headline: the answer.
+        sentences: how it came to that.
+        figures: the numbers of a failure.
+        table: who holds the memory; None where the input cannot tell.
+        table_title: which moment the table is about.
+        ledger: where all of the device's memory is.
+        ledger_when: when that was, where the recording measured it itself; "" elsewhere.
+        claims: findings with something to do, the most useful first.
+        refuted: what would not help.
+        notes: findings that ask for nothing.
+        growth: memory that every step leaves behind.
+        steps: the steps in one sentence; "" where unknown.
+        unknown: what is missing or cannot be told.
+        next: the one next step.
+        origin: which run the recording comes from; nothing for a bare snapshot.
+    """
+
+    failed: bool
+    headline: str
+    sentences: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    table: Table | None
+    table_title: str
+    ledger: tuple[Figure, ...]
+    claims: tuple[Claim, ...]
+    refuted: tuple[str, ...]
+    notes: tuple[str, ...]
+    growth: tuple[str, ...]
+    steps: str
+    unknown: tuple[str, ...]
+    next: NextStep
+    origin: tuple[str, ...] = ()
+    ledger_when: str = ""
+
+
+def story_of(explanation: Explanation, by: str) -> Story:
+    """What an explanation says, with memory grouped by one of ``tables.GROUPINGS``."""
+    oom, heap = explanation.oom, explanation.heap
+    failed = oom is not None and (not oom.survived or explanation.at == "oom")
+    claims, refuted, notes = _sorted_findings(explanation.findings)
+    step = step_after_replay(explanation) or step_for_others(explanation) or next_step(explanation)
+    return Story(
+        failed=failed,
+        headline=visible(capitalized(_headline(explanation, failed))),
+        sentences=tuple(visible(sentence(text)) for text in _sentences(explanation, failed)),
+        figures=_figures(oom, holders_known=heap is not None or not explanation.ledger)
+        if oom and failed
+        else (),
+        table=table_of(heap, by) if heap is not None else None,
+        table_title=_table_title(explanation) if heap is not None else "",
+        ledger=_ledger(explanation),
+        claims=claims,
+        refuted=refuted,
+        notes=notes,
+        growth=tuple(visible(_growth(leak)) for leak in _not_yet_claimed(explanation)),
+        steps=_steps(explanation),
+        unknown=tuple(visible(sentence(text)) for text in _unknown(explanation, failed)),
+        next=NextStep(visible(step.why), tuple(visible(line) for line in step.lines)),
+        origin=origin_of(explanation.recording),
+        ledger_when=_ledger_when(explanation),
+    )
+
+
+def _ledger(explanation: Explanation) -> tuple[Figure, ...]:
+    """Where the device's memory is; an error's text that does not say what is free leaves that
+    open, too.
+    """
+    rows, oom = explanation.ledger, explanation.oom
+    is_free_open = explanation.peak is None and oom is not None and oom.free_bytes is None
+    return tuple(
+        Figure(
+            row.bytes,
+            ("free, or " if is_free_open and row.kind == "unknown" else "") + _part(row, rows),
+        )
+        for row in rows
+        if row.bytes
+    )
+
+
+def _ledger_when(explanation: Explanation) -> str:
+    if "ledger.json" not in explanation.recording.members:
+        return ""
+    return " when the request failed" if explanation.oom is not None else " at the end"
+
+
+def _part(row: LedgerRow, rows: tuple[LedgerRow, ...]) -> str:
+    words = row.note if row.note == ROUNDING else _KINDS.get(row.kind, plain(row.kind))
+    if row.kind == "this_process_other" and any(other.kind == "nccl" for other in rows):
+        words = words.removesuffix(", NCCL").replace("context, ", "context and ")
+    return words + (" (inferred)" if row.confidence == "inferred" else "")
+
+
+# The answer
+
+
+def _headline(explanation: Explanation, failed: bool) -> str:
+    oom, peak, heap = explanation.oom, explanation.peak, explanation.heap
+    where = (
+        f" on device {heap.device}"
+        if heap is not None and len(explanation.recording.devices) > 1
+        else ""
+    )
+    if failed and oom is not None:
+        return f"{oom.headline} ({where.strip()})" if where else oom.headline
+    if peak is None or heap is None:
+        return (
+            oom.headline
+            if oom is not None
+            else "No GPU memory to explain: the input names no device"
+        )
+    if heap.event == peak.heap.event:
+        return f"Peak {_peak(peak, where)}{_made_of(heap)}"
+    moment = {"end": "at the end", "oom": "when the request failed"}.get(
+        explanation.at, f"after event {heap.event:,}"
+    )
+    size = format_size(heap.requested_bytes)
+    return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. The peak: {_peak(peak)}"
+
+
+def _peak(peak: Peak, where: str = "") -> str:
+    """Both maxima; that of reserved bytes may be at another moment."""
+    requested, reserved = format_size(peak.requested_bytes), format_size(peak.reserved_bytes)
+    requested += "" if "requested_bytes" in peak.exact else " or more"
+    reserved += "" if "reserved_bytes" in peak.exact else " or more"
+    return f"{requested} requested{where}{_when(peak.heap)} (reserved peaked at {reserved})"
+
+
+def _when(heap: Heap) -> str:
+    return "" if heap.step is None else f" in step {heap.step}"
+
+
+def _made_of(heap: Heap) -> str:
+    """The largest category and the largest line, as far as they are known."""
+    parts = []
+    if heap.by_category:
+        name, held = max(heap.by_category.items(), key=lambda item: item[1].bytes)
+        if name not in ("other", "unknown"):
+            sure = "" if held.verdict == Verdict.PROVEN else f" ({held.verdict})"
+            parts.append(f"{share(held.bytes, heap.requested_bytes)} {plain(name)}{sure}")
+    if heap.by_line:
+        line = heap.by_line[0]
+        parts.append(f"largest line {short_place_name(line.place)}, {format_size(line.bytes)}")
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _sentences(explanation: Explanation, failed: bool) -> list[str]:
+    said = []
+    oom, peak = explanation.oom, explanation.peak
+    if oom is not None and failed:
+        if wall := _WALLS.get(oom.wall, _WALLS["unknown"]):
+            said.append(wall)
+        if oom.cause is not None:
+            said.append(_CAUSES.get(oom.cause, plain(oom.cause).capitalize()))
+        if oom.need is not None and oom.need.reason:
+            said.append(capitalized(oom.need.reason))
+        if oom.place is not None:
+            said.append(f"Asked for by {place_name(oom.place)}")
+        if oom.count > 1:
+            which = (
+                f", on GPU {oom.device}"
+                if explanation.peak is None and oom.device is not None
+                else ""
+            )
+            said.append(f"The last of {counted(oom.count, 'failed request')}{which}")
+        if oom.others:
+            said.append(oom.others)
+    elif oom is not None:
+        times = "A request" if oom.count == 1 else counted(oom.count, "request")
+        said.append(
+            f"{times} failed and the program went on (`--at oom` shows that moment): {oom.headline}"
+        )
+    counted_then = explanation.moment
+    if counted_then is not None and explanation.at not in ("peak", "oom"):
+        then = "At the end" if explanation.at == "end" else "After that event"
+        said.append(
+            f"{then} {format_size(counted_then.allocated_bytes)} were allocated and"
+            f" {format_size(counted_then.reserved_bytes)} reserved (exact: the allocator was replayed)"
+        )
+    if peak is not None and peak.shape and not failed:
+        said.append(peak.shape)
+    if peak is not None and not failed and (higher := higher_before(explanation.recording, peak)):
+        said.append(higher)
+    return said
+
+
+def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
+    """The numbers of a failure, in the order in which they explain it.
+
+    Args:
+        holders_known: otherwise the ledger follows, and says what is reserved and free.
+    """
+    found = []
+    wanted, tried, limit = oom.requested_bytes, oom.tried_bytes, oom.limit_bytes
+    if wanted is not None:
+        asked = f"; {format_size(tried)} asked of the driver" if tried not in (None, wanted) else ""
+        found.append(Figure(wanted, f"wanted{asked}"))
+    elif tried is not None:
+        found.append(
+            Figure(tried, "wanted" if oom.wall == "host" else "wanted, as asked of the driver")
+        )
+    if not holders_known or oom.reserved_bytes is None:
+        found += [Figure(limit, "limit of this process")] if limit is not None else []
+    if not holders_known:
+        return tuple(found)
+    if oom.reserved_bytes is not None:
+        of_limit = f", of a limit of {format_size(limit)}" if limit is not None else ""
+        used = (
+            f"; {format_size(oom.allocated_bytes)} of it allocated"
+            if oom.allocated_bytes is not None
+            else ""
+        )
+        found.append(Figure(oom.reserved_bytes, f"reserved by PyTorch{of_limit}{used}"))
+    elif oom.allocated_bytes is not None:
+        found.append(Figure(oom.allocated_bytes, "allocated by PyTorch"))
+    if oom.largest_free_bytes is not None:
+        largest = "largest hole in it" if oom.largest_free_bytes else "free in it"
+        found.append(Figure(oom.largest_free_bytes, f"{largest} that the request could use"))
+    if oom.free_bytes is not None:
+        found.append(Figure(oom.free_bytes, "free on the GPU"))
+    return tuple(found)
+
+
+# The evidence
+
+
+def _table_title(explanation: Explanation) -> str:
+    heap, peak, oom = explanation.heap, explanation.peak, explanation.oom
+    assert heap is not None
+    moments = {"peak": "at the peak", "oom": "when the request failed", "end": "at the end"}
+    moment = moments.get(explanation.at, f"after event {heap.event:,}")
+    if oom is not None and oom.event is not None and heap.event == oom.event:
+        moment = moments["oom"]
+    elif peak is not None and heap.event == peak.heap.event and explanation.at != "end":
+        moment = moments["peak"]
+    where = f" on device {heap.device}" if len(explanation.recording.devices) > 1 else ""
+    held = format_size(heap.requested_bytes)
+    if moment == moments["oom"] and oom is not None and oom.allocated_bytes is not None:
+        # The figures above it count what the allocator took for the same requests.
+        held += " (requested)" if held != format_size(oom.allocated_bytes) else ""
+    return f"{held} held {moment}{where}"
+
+
+def _sorted_findings(
+    findings: tuple[Finding, ...],
+) -> tuple[tuple[Claim, ...], tuple[str, ...], tuple[str, ...]]:
+    """What to do, what would not help, and what else is so."""
+    claims, refuted, notes = [], [], []
+    for finding in findings:
+        if finding.fix is not None:
+            claims.append(_claim(finding))
+        elif finding.bytes == 0 or finding.verdict == Verdict.NOT_A_PROBLEM:
+            refuted.append(visible(sentence(finding.title)))
+        else:
+            sure = "" if finding.verdict == Verdict.PROVEN else f" ({finding.verdict})"
+            notes.append(visible(sentence(f"{finding.title}{sure}")))
+    return tuple(claims), tuple(refuted), tuple(notes)
+
+
+def _claim(finding: Finding) -> Claim:
+    title = finding.title.strip().rstrip(".")
+    if finding.place is not None and finding.place.file not in title:
+        title = f"{title} ({place_name(finding.place)})"
+    return Claim(
+        verdict=finding.verdict,
+        title=visible(sentence(title)),
+        evidence=tuple(visible(sentence(text)) for text in finding.evidence if text.strip()),
+        fix=visible((finding.fix or "").strip()),
+        size_bytes=finding.bytes,
+    )
+
+
+def _not_yet_claimed(explanation: Explanation) -> list[Leak]:
+    """Leaks of which no finding speaks."""
+    told = {finding.place for finding in explanation.findings if finding.id == "leak"}
+    return [leak for leak in explanation.leaks if leak.place not in told and not leak.is_small]
+
+
+def _growth(leak: Leak) -> str:
+    where = place_name(leak.place) if leak.place is not None else "(no line known)"
+    a_step, after = format_size(leak.bytes_per_step), counted(leak.steps, "step")
+    fix = f" {sentence(leak.fix)}" if leak.fix else ""
+    return f"{a_step} a step from {where}: {format_size(leak.bytes)} after {after} ({leak.verdict}).{fix}"
+
+
+def _steps(explanation: Explanation) -> str:
+    steps = explanation.steps
+    if not steps.count:
+        return ""
+    found_by = f", found by {steps.source}" if steps.source else ""
+    said = f"{counted(steps.count, 'step')}{found_by}"
+    peaks = steps.peak_bytes
+    if not peaks:
+        return f"{said}."
+    if max(peaks) - min(peaks) <= max(peaks) // 100:
+        return f"{said}; {'it' if len(peaks) == 1 else 'each'} peaks at {format_size(max(peaks))} requested."
+    shown = [
+        format_size(size) for size in (peaks if len(peaks) <= 6 else (*peaks[:3], *peaks[-3:]))
+    ]
+    if len(peaks) > 6:
+        shown.insert(3, "…")
+    return f"{said}; their peaks, requested: {', '.join(shown)}."
+
+
+def _unknown(explanation: Explanation, failed: bool) -> list[str]:
+    facts, oom = explanation.recording, explanation.oom
+    # That an error's text is no recording need not be said; what it leaves open is among the
+    # unknowns.
+    said = list(facts.missing) if explanation.peak is not None or oom is None else []
+    if not facts.complete and not said and explanation.peak is not None:
+        said.append("The recording is incomplete")
+    if oom is not None and failed:
+        said.extend(oom.unknowns)
+        if oom.need is not None and oom.need.basis is None:
+            least = format_size(oom.need.low_bytes)
+            said.append(
+                f"What the rest of the step needs: no earlier step is like it; {least} at least"
+            )
+    return said

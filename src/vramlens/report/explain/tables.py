@@ -1,0 +1,242 @@
+"""Tables: who holds the bytes of a heap, grouped as asked, cut where asked, what was cut said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vramlens.report.explain.module_tree import branches_of
+from vramlens.report.wording import Location, place_name, plain, short_place_name, visible
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.memory.heap import Heap
+    from vramlens.trace import Frame
+
+GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
+DEFAULT_TOP = 10
+_INFERRED = "inferred: asked for by the backward pass on behalf of that line"
+_PLURALS = {"category": "categories"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One holder.
+
+    Attributes:
+        name: what holds the bytes; ``place`` instead where it is a line of code.
+        place: the line; it can be shortened in a way that a name cannot.
+        bytes, allocations: how much and how many; None where the count is not known.
+        inferred_bytes: the part of ``bytes`` that was attributed to this row by inference.
+        note: the category, or how sure the row is; how many modules are alike.
+        frames: of a stack, innermost first.
+        tensors: the names of those that the bytes are, where they are few.
+        depth: how deep the row is in a tree.
+        label: the part of the name that a row of a tree adds to the one above it.
+    """
+
+    name: str
+    place: Location | None
+    bytes: int
+    allocations: int | None = None
+    inferred_bytes: int = 0
+    note: str = ""
+    frames: tuple[Frame, ...] = ()
+    tensors: tuple[str, ...] = ()
+    depth: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Holders, largest first.
+
+    Attributes:
+        by: one of GROUPINGS.
+        total_bytes: what shares are shares of.
+        rows: those shown.
+        hidden: how many more there are, and their bytes.
+        rest: what belongs to no row (no line known, outside any module); None where everything
+            does.
+        note_header: what the rows' notes are.
+        empty: why there are no rows, and how to get some; "" where there are.
+        nested: whether the bytes of a row are among those of the row that it lies in.
+    """
+
+    by: str
+    total_bytes: int
+    rows: tuple[Row, ...]
+    hidden: int = 0
+    hidden_bytes: int = 0
+    rest: Row | None = None
+    note_header: str = ""
+    empty: str = ""
+    nested: bool = False
+
+    def cut(self, top: int) -> Table:
+        """The table with no more than ``top`` rows."""
+        if top >= len(self.rows):
+            return self
+        # A module is no smaller than those inside it, and stands before them: it is never cut
+        # before they are.
+        largest = (
+            sorted(range(len(self.rows)), key=lambda i: -self.rows[i].bytes)
+            if self.nested
+            else None
+        )
+        kept = set(range(top) if largest is None else largest[:top])
+        gone = [row for i, row in enumerate(self.rows) if i not in kept]
+        return replace(
+            self,
+            rows=tuple(row for i, row in enumerate(self.rows) if i in kept),
+            hidden=self.hidden + len(gone),
+            hidden_bytes=self.hidden_bytes + sum(row.bytes for row in gone if not row.depth),
+        )
+
+    @property
+    def cut_note(self) -> str:
+        """What the table does not show; "" where it shows everything."""
+        if not self.hidden:
+            return ""
+        more = counted(
+            self.hidden, f"more {self.by}", f"more {_PLURALS.get(self.by, self.by + 's')}"
+        )
+        if self.nested and not self.hidden_bytes:
+            return f"and {more} inside these"
+        return f"and {more}, {format_size(self.hidden_bytes)}"
+
+    @property
+    def inferred_note(self) -> str:
+        """What "inferred" means; "" where no row shown has such bytes."""
+        return _INFERRED if any(row.inferred_bytes for row in self.rows) else ""
+
+
+def table_of(heap: Heap, by: str) -> Table:
+    """The holders of a heap's requested bytes by one of GROUPINGS, all of them."""
+    total = heap.requested_bytes
+    if by == "line":
+        return Table(
+            by,
+            total,
+            _lines(heap),
+            rest=_rest("(no line known)", heap.unattributed_bytes),
+            note_header="mostly",
+        )
+    if by == "code":
+        coded = tuple(
+            Row(place_name(row.place), row.place, row.bytes, row.allocations)
+            for row in heap.by_code
+        )
+        return Table(by, total, coded, rest=_rest("(no line known)", heap.unattributed_bytes))
+    if by == "category":
+        rows = [
+            Row(plain(name), None, held.bytes, note=held.verdict)
+            for name, held in heap.by_category.items()
+        ]
+        return Table(by, total, tuple(rows), note_header="verdict")
+    if by == "phase":
+        return Table(by, total, _named({plain(name): size for name, size in heap.by_phase.items()}))
+    if by == "stack":
+        return _stacks(heap)
+    named = heap.by_module if by == "module" else heap.by_region
+    if named and by == "module":
+        return _modules(heap)
+    if not named:
+        return Table(by, total, (), empty=_NOTHING_NAMED[by])
+    outside = total - sum(named.values())
+    return Table(
+        by,
+        total,
+        _named({visible(k): n for k, n in named.items()}),
+        rest=_rest(f"(outside any {by})", outside),
+    )
+
+
+_NOTHING_NAMED = {
+    "module": "No module is named here: none ran, or this is a bare PyTorch snapshot. "
+    "A recording that vramlens run makes with PyTorch 2.10 or newer names them.",
+    "region": "No region is named here: wrap code in `with torch.profiler.record_function('name'):` and record again.",
+}
+
+
+def _rest(name: str, size_bytes: int) -> Row | None:
+    return Row(name, None, size_bytes) if size_bytes > 0 else None
+
+
+def _named(sizes: Mapping[str, int]) -> tuple[Row, ...]:
+    return tuple(Row(name, None, size) for name, size in sizes.items())
+
+
+def _modules(heap: Heap) -> Table:
+    branches = branches_of(heap.by_module)
+    return Table(
+        "module",
+        heap.requested_bytes,
+        tuple(
+            Row(b.path, None, b.bytes, note=b.note, depth=b.depth, label=b.label) for b in branches
+        ),
+        rest=_rest("(outside any module)", heap.requested_bytes - sum(heap.by_module.values())),
+        note_header="alike" if any(branch.note for branch in branches) else "",
+        nested=True,
+    )
+
+
+_MOST = 0.6
+"""Of all bytes: a line that holds more tells little where it calls a library; what lies below it
+is shown, too.
+"""
+_BELOW = 4
+
+
+def _below(heap: Heap) -> tuple[Row, ...]:
+    """The libraries' lines below the largest line, where that holds most."""
+    if not heap.by_line or heap.by_line[0].bytes < _MOST * heap.requested_bytes:
+        return ()
+    line = heap.by_line[0]
+    coded = [row for row in heap.by_code if row.caller == line.place and row.place != line.place]
+    if sum(row.bytes for row in coded) < line.bytes / 2:
+        return ()
+    names = [visible(short_place_name(row.place)) for row in coded]
+    return tuple(
+        Row(name, None, row.bytes, row.allocations, depth=1, label=name)
+        for name, row in list(zip(names, coded, strict=True))[:_BELOW]
+    )
+
+
+def _lines(heap: Heap) -> tuple[Row, ...]:
+    rows = _user_lines(heap)
+    return (*rows[:1], *_below(heap), *rows[1:])
+
+
+def _user_lines(heap: Heap) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            place_name(line.place),
+            line.place,
+            line.bytes,
+            line.allocations,
+            inferred_bytes=line.inferred_bytes,
+            note=plain(line.category),
+            tensors=tuple(visible(name) for name in line.names),
+        )
+        for line in heap.by_line
+    )
+
+
+def _stacks(heap: Heap) -> Table:
+    rows, rest = [], None
+    for held in heap.by_stack:
+        if held.frames:
+            rows.append(
+                Row(
+                    place_name(held.frames[0]),
+                    held.frames[0],
+                    held.bytes,
+                    held.allocations,
+                    frames=held.frames,
+                )
+            )
+        else:
+            rest = Row("(no Python stack)", None, held.bytes, held.allocations)
+    return Table("stack", heap.requested_bytes, tuple(rows), rest=rest)

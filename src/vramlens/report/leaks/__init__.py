@@ -1,0 +1,1 @@
+"""Leaks: growth as text, Markdown and JSON."""

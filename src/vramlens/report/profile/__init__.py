@@ -1,0 +1,1 @@
+"""Profile: a profiler trace as text, Markdown and JSON."""

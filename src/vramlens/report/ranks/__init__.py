@@ -1,0 +1,1 @@
+"""Ranks: a comparison of ranks as text, HTML and JSON."""

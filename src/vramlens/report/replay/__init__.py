@@ -1,0 +1,1 @@
+"""Replay: simulated runs and tunings as text and JSON."""

@@ -1,0 +1,69 @@
+"""Waiting for an import: heard once, seen by nobody, and harmless where the module is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vramlens.capture.triggers.on_import import when_imported
+
+
+@pytest.fixture(autouse=True)
+def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield
+    for name in [name for name in sys.modules if name.startswith("waited_for")]:
+        del sys.modules[name]
+
+
+def test_heard_once_after_the_module_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "waited_for.py").write_text("x = 1\n")
+    heard = []
+    for number in range(3):
+        when_imported(
+            "waited_for", lambda number=number: heard.append((number, sys.modules["waited_for"].x))
+        )
+    before = list(sys.meta_path)
+    module = importlib.import_module("waited_for")
+    importlib.reload(module)
+    assert sorted(heard) == [(0, 1), (1, 1), (2, 1)]
+    assert len(sys.meta_path) == len(before) - 3
+    assert (
+        type(module.__spec__.loader).__name__
+        == type(module.__loader__).__name__
+        == "SourceFileLoader"
+    )
+    when_imported("waited_for", lambda: heard.append((3, 1)))
+    assert heard[-1] == (3, 1)
+
+
+def test_a_spec_that_is_only_asked_for_is_no_import(tmp_path: Path) -> None:
+    (tmp_path / "waited_for_later.py").write_text("")
+    heard = []
+    when_imported("waited_for_later", lambda: heard.append(1))
+    for _ in range(2):  # transformers and others look whether torch is there
+        spec = importlib.util.find_spec("waited_for_later")
+        assert spec is not None
+        assert spec.loader.get_source("waited_for_later") == ""
+    assert heard == []
+    importlib.import_module("waited_for_later")
+    assert heard == [1]
+
+
+def test_a_missing_module_stays_missing_and_may_come_later(tmp_path: Path) -> None:
+    heard = []
+    when_imported("waited_for_too", lambda: heard.append(1))
+    when_imported("waited_for_too", lambda: heard.append(2))
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("waited_for_too")
+    assert heard == []
+    (tmp_path / "waited_for_too.py").write_text("")
+    importlib.invalidate_caches()
+    importlib.import_module("waited_for_too")
+    assert sorted(heard) == [1, 2]

@@ -1,0 +1,175 @@
+"""``vramlens explain`` of a profiler trace: told by looking, compressed or not, and wrong usage
+told in one line.
+"""
+
+import contextlib
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from support.kineto import training
+from vramlens import api
+from vramlens.analyses.explanation import Explanation
+from vramlens.analyses.profile.profile import Profile
+from vramlens.cli.main import main
+from vramlens.errors import NotARecording, UsageError, VramlensError
+from vramlens.report.profile.json import profile_to_json
+from vramlens.report.profile.markdown import profile_to_markdown
+
+TRAIN = str(Path(__file__).parents[2] / "data" / "profiler" / "train.json.gz")
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(training().text())
+    return str(path)
+
+
+def test_explains_a_trace(trace, capsys):
+    assert main(["explain", trace]) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith("GPU 0 is busy for 26 %")
+    assert output.err == ""
+    assert len(output.out.splitlines()) <= 24
+
+
+def test_explains_a_compressed_trace(capsys):
+    assert main(["explain", TRAIN]) == 0
+    assert "train.py:38 in keep" in capsys.readouterr().out
+
+
+def test_json_markdown_and_files(trace, capsys, tmp_path):
+    assert main(["explain", trace, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["profile"]["source"] == trace
+    assert main(["explain", trace, "--markdown", "--top", "1"]) == 0
+    assert capsys.readouterr().out.startswith("**")
+    assert main(["explain", trace, "-o", str(tmp_path / "answer.txt")]) == 0
+    assert (tmp_path / "answer.txt").read_text().startswith("GPU 0 is busy")
+    assert main(["explain", trace, "--json", "-o", trace]) == 2
+    assert json.loads(Path(trace).read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            ["--by", "line"],
+            ["--by", "category"],
+            ["--at", "peak"],
+            ["--at", "oom"],
+            ["--at", "7"],
+            ["--device", "3"],
+        ),
+        *(
+            ["--log", "x.log"],
+            ["--total", "80GiB"],
+            ["--json", "--by", "line"],
+            ["--json", "--at", "end"],
+        ),
+    ],
+    ids=" ".join,
+)
+def test_what_a_trace_does_not_take(trace, options, capsys):
+    assert main(["explain", trace, *options]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert "trace" in output.err
+
+
+def test_the_device_asked_for(trace, capsys):
+    assert main(["explain", trace, "--device", "cuda:0"]) == 0
+    assert "GPU 0" in capsys.readouterr().out
+
+
+def test_the_interface(trace):
+    profile = api.explain(trace)
+    assert isinstance(profile, Profile)
+    assert profile.wall_ns == 3_000_000
+    with pytest.raises(UsageError):
+        api.explain(trace, at="end")
+    with pytest.raises(NotARecording, match="explain"):
+        api.load(trace)
+
+
+def test_progress_is_told(trace):
+    told = []
+    api.explain(trace, progress=told.append)
+    assert told
+    assert told[-1] == 1.0
+
+
+OOM = (
+    "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total capacity of 15.77 GiB of which 100.88 MiB is"
+    " free. Of the allocated memory 15.00 GiB is allocated by PyTorch, and 194.25 MiB is reserved by PyTorch but"
+    " unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(json.dumps({"level": "error", "message": text}) for text in ("started", OOM)),
+        json.dumps([{"message": "started"}, {"message": OOM}], indent=2),
+        json.dumps({"events": [{"message": OOM}], "traceEvents": None}),
+        f"[rank0]: torch.OutOfMemoryError: {OOM}",
+    ],
+    ids=["lines", "array", "object", "rank"],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_error_in_other_json_is_still_found(text, compressed, tmp_path, capsys):
+    path = tmp_path / "log.json"
+    path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
+    assert main(["explain", str(path)]) == 0
+    assert "256.00 MiB wanted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}', "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph": "X"}]}']
+)
+def test_json_with_neither_is_refused(text, tmp_path, capsys):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    assert main(["explain", str(path)]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_damaged_gz_gives_what_is_whole(tmp_path, capsys):
+    path = tmp_path / "trace.json.gz"
+    whole = Path(TRAIN).read_bytes()
+    path.write_bytes(whole[: len(whole) * 9 // 10])
+    assert main(["explain", str(path)]) == 0
+    assert "ends early" in capsys.readouterr().out
+
+
+def test_help_names_traces(capsys):
+    assert main(["explain", "--help"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "trace of PyTorch's profiler" in words
+    assert "not for a trace" in words
+
+
+def test_damage_anywhere_is_survived_or_refused_in_one_line(tmp_path):
+    """Bytes changed at random: an answer or one of the errors that are raised on purpose, never
+    anything else.
+    """
+    whole = training().text().encode()
+    path = tmp_path / "trace.json"
+    chance = random.Random(7)
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(len(data))] = chance.choice(
+                b'0123456789-.eE"{}[],:\\ \x00\xffntf'
+            )
+        path.write_bytes(data)
+        with contextlib.suppress(VramlensError):
+            profile = api.explain(path)
+            assert isinstance(profile, (Profile, Explanation))
+            if isinstance(profile, Profile):
+                json.dumps(profile_to_json(profile), allow_nan=False)
+                assert profile_to_markdown(profile)

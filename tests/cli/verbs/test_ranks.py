@@ -1,0 +1,81 @@
+"""``vramlens ranks`` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.recordings import DATA
+from vramlens.cli.main import main
+
+RANKS = DATA / "ranks"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["ranks", *arguments]) == 0
+    found = capsys.readouterr()
+    assert found.err == ""
+    return found.out
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("ddp", "Nothing worth acting on: 2 ranks, both peak at 1.96 GiB."),
+        (
+            "wrong_device",
+            "Rank 1 holds memory on a GPU that is another rank's: 258.00 MiB on GPU 0.",
+        ),
+        ("desync", "Ranks 0-1 called different collectives: number 6 of group 0."),
+    ],
+)
+def test_the_first_line_is_the_answer(
+    name: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(capsys, str(RANKS / name)).splitlines()[0] == first
+
+
+def test_a_memory_on_anothers_gpu_is_told_and_the_command_has_its_own_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = answer(capsys, str(RANKS / "wrong_device")).splitlines()
+    assert "  rank 1, whose GPU is 1, also holds 258.00 MiB on GPU 0" in lines
+    assert lines[-2] == "Next, where the memory of rank 1 is:"
+    assert lines[-1].startswith("  vramlens explain ")
+    assert lines[-1].endswith(".pickle.xz")
+
+
+def test_json_is_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(answer(capsys, str(RANKS / "rank0_gather"), "--json"))
+    assert found["schema"] == "vramlens/1"
+    assert {"ranks", "missing", "differences", "collectives", "findings"} <= found.keys()
+    assert [row["rank"] for row in found["ranks"]] == [0, 1]
+    (one,) = found["differences"]
+    assert (one["ranks"], one["cause"], one["file"], one["line"]) == (
+        [0],
+        "rank0_gather",
+        "train/multi.py",
+        39,
+    )
+    assert one["fix"]
+    assert one["verdict"] in ("proven", "likely")
+
+
+def test_snapshots_without_flight_records(capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(path) for path in sorted((RANKS / "leak_rank1").glob("*rank?.pickle.xz"))]
+    out = answer(capsys, *paths)
+    assert "train/multi.py:46" in out.splitlines()[0] + out.splitlines()[1]
+    assert "Fix:" in out
+
+
+def test_what_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["ranks", str(tmp_path / "nowhere")]) == 3
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_a_file_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert answer(capsys, str(RANKS / "ddp"), "-o", str(tmp_path / "x.txt")) == ""
+    assert (tmp_path / "x.txt").read_text().startswith("Nothing worth acting on")

@@ -1,0 +1,182 @@
+"""``vramlens replay`` and ``vramlens tune``: what they print, and their answers to bad input."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+import pytest
+
+from support.recordings import DATA
+from vramlens.cli.main import main
+from vramlens.cli.verbs import replay, tune
+from vramlens.errors import InputError, UsageError
+from vramlens.replay import WORTH_TRYING
+
+VARLEN = str(DATA / "recordings/gpt_varlen.pickle.xz")
+OOM = str(DATA / "recordings/oom_train.pickle.xz")
+CAPPED = str(DATA / "replay/recorded_h100/fuzz11cap__c1.pickle.xz")
+
+
+def called(verb: Any, *words: str) -> None:
+    parser = ArgumentParser()
+    verb.prepare_parser(parser)
+    assert verb.run(parser.parse_args(words)) == 0
+
+
+def test_the_proof_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    called(replay, VARLEN)
+    out = capsys.readouterr().out
+    assert out.startswith("The replay is exact: all 21,440 allocations")
+    assert "vramlens tune " in out
+
+
+def test_what_if_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    called(replay, VARLEN, "--conf", "expandable_segments:True", "--conf", "max_split_size_mb:64")
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith(
+        "With expandable_segments:True the run would have reserved 4.13 GiB at its peak: 2.63 GiB less"
+    )
+    assert "The replay is exact" in out
+    assert "ALLOC_CONF=expandable_segments:True" in out
+
+
+def test_data_has_every_key_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    called(replay, VARLEN, "--conf", "expandable_segments:True", "--cap", "5GiB", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "vramlens/1"
+    assert {
+        "conf", "cap_bytes", "exact", "segment_events", "segment_events_matched", "addresses", "addresses_matched",
+        "first_difference", "peak_allocated_bytes", "peak_reserved_bytes", "retries", "failed_requests",
+    } <= set(found["recorded"])  # fmt: skip
+    (row,) = found["what_if"]
+    assert {
+        "conf", "cap_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "low_bytes", "high_bytes", "retries",
+        "failed_requests", "oom", "oom_event", "confidence",
+    } <= set(row)  # fmt: skip
+    assert (row["conf"], row["cap_bytes"]) == ("expandable_segments:True", 5 * 2**30)
+    assert (row["peak_reserved_bytes"], row["oom"], row["confidence"]) == (
+        4433379328,
+        False,
+        "exact",
+    )
+
+
+@pytest.mark.parametrize("file", [VARLEN, OOM, CAPPED])
+@pytest.mark.parametrize("width", ["60", "80", "120"])
+def test_an_answer_fits_a_screen(
+    file: str, width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    for verb, words in ((replay, ["--conf", "expandable_segments:True"]), (tune, [])):
+        called(verb, file, *words)
+        assert len(capsys.readouterr().out.splitlines()) <= 24
+
+
+def test_all_settings_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    called(tune, VARLEN, "--all")
+    out = capsys.readouterr().out
+    assert "others: --all" not in out
+    assert "max_split_size_mb:1024" in out
+
+
+def test_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    called(tune, VARLEN, "--cards", "5GiB,8GiB", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["best"]["smallest_card_bytes"] == 5 * 2**30
+    assert [card["size_bytes"] for card in found["best"]["cards"]] == [5 * 2**30, 8 * 2**30]
+
+
+def test_settings_that_pytorch_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="max_split_size_mb too small, must be >= 20"):
+        called(replay, VARLEN, "--conf", "max_split_size_mb:3")
+    assert not capsys.readouterr().out
+
+
+def test_a_setting_is_never_cut_and_is_quoted_for_the_shell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    called(tune, VARLEN, "--all")
+    out = capsys.readouterr().out
+    assert all(any(line.strip() == conf or line.endswith(f"  {conf}") for line in out.splitlines())
+               for conf in WORTH_TRYING if conf and "garbage" not in conf and "segment_size" not in conf)  # fmt: skip
+    conf = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8],expandable_segments:True"
+    called(replay, VARLEN, "--conf", conf)
+    assert capsys.readouterr().out.splitlines()[-1] == f"  export PYTORCH_CUDA_ALLOC_CONF='{conf}'"
+
+
+def test_a_card_smaller_than_what_was_there_is_named() -> None:
+    late = str(DATA / "replayed/late7__default.vram")
+    with pytest.raises(
+        InputError, match=r"a card of 100.00 MiB is too small.*leave it out of --cards"
+    ):
+        called(tune, late, "--cards", "100MiB,2GiB")
+
+
+FRAGMENTED = str(DATA / "recordings/oom_fragmented.pickle.xz")
+
+
+def test_explain_and_tune_do_not_send_people_to_each_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["explain", FRAGMENTED]) == 0
+    out = " ".join(capsys.readouterr().out.split("Next, ")[1].split())
+    assert "vramlens tune" not in out  # replayed already: nothing helps
+    assert "allocate the 600.00 MiB first, or raise the limit to 2.50 GiB" in out
+    called(tune, FRAGMENTED)
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "No setting helps under the recorded run's limit: the run is out of memory with"
+    )
+    assert out.splitlines()[-2:] == [
+        "Next, give it 2.50 GiB, or see what to shrink:",
+        f"  vramlens view {FRAGMENTED}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "cap", "given"),
+    [
+        ("recordings/oom_fragmented.pickle.xz", "3GiB", "3.00 GiB"),
+        ("captured/oom_forward.vram", "24GiB", "24.00 GiB"),
+    ],
+)
+def test_a_limit_that_no_setting_fails_under(
+    file: str, cap: str, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called(tune, str(DATA / file), "--cap", cap)
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith(
+        f"With {given} the failure is passed under any setting; what comes later is not recorded."
+    )
+    assert "vramlens explain" not in out
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"), [("tune", "--cap"), ("tune", "--cards"), ("replay", "--cap")]
+)
+def test_a_limit_without_its_unit_is_refused(
+    verb: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, VARLEN, option, "80"]) == 2
+    assert "80 is 80 bytes; did you mean 80GiB?" in capsys.readouterr().err
+
+
+def test_cards_are_answered_first_and_fit_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    file = str(DATA / "recordings/gpt.pickle.xz")
+    called(tune, file, "--cards", "16GiB,24GiB")
+    assert capsys.readouterr().out.startswith("Fits a 16 GiB card with the settings it had.\n")
+    called(tune, file, "--cards", "1GiB,2GiB,16GiB,24GiB,40GiB,80GiB")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(
+        "Fits a 2 GiB card with expandable_segments:True; with the settings it had it"
+    )
+    assert max(map(len, lines)) <= 80
+    called(tune, file, "--cards", "1GiB")
+    assert capsys.readouterr().out.startswith("Does not surely fit a 1 GiB card, with any of ")

@@ -1,0 +1,113 @@
+"""Growth that nobody was found to hold is never called "No leak"."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from vramlens import LeakWatch, no_leaks
+from vramlens.live.growth import accounting as account
+from vramlens.live.growth.host_allocator import allocated_bytes
+from vramlens.live.growth.piles import Item
+from vramlens.live.growth.step_counters import Series
+from vramlens.live.heap.tensors import Storage
+from vramlens.live.leak_scope import LeakError
+from vramlens.units import MIB
+
+torch = pytest.importorskip("torch")
+
+
+def _series(values: list[int]) -> Series:
+    series = Series()
+    for step, value in enumerate(values, 1):
+        series.add(step, value)
+    return series
+
+
+def _items(sizes: dict[int, int]) -> list[Item]:
+    return [
+        Item(step, size, step, Storage("cpu", 4096 * step, size)) for step, size in sizes.items()
+    ]
+
+
+def test_growth_that_no_storage_explains() -> None:
+    growth = account._beside_search([], [], _series([MIB * step for step in range(60)]))
+    assert growth is not None
+    assert growth.bytes_per_step == pytest.approx(MIB, rel=0.1)
+    assert not growth.is_reached
+
+
+def test_growth_that_storages_explain() -> None:
+    items = _items(dict.fromkeys(range(1, 61), MIB))
+    storages = [item.storage for item in items if item.storage is not None]
+    assert (
+        account._beside_search(storages, items, _series([MIB * step for step in range(60)])) is None
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [64 * MIB] * 60,
+        [MIB * min(step, 20) for step in range(60)],  # it fills, and stops
+        [MIB * (step % 20) for step in range(60)],  # it rises and falls
+        [MIB * (step // 45) * 30 for step in range(60)],  # all at once
+    ],
+)
+def test_no_growth(values: list[int]) -> None:
+    assert account._beside_search([], [], _series(values)) is None
+
+
+def test_many_owners_each_of_which_grows_now_and_then() -> None:
+    items = _items(dict.fromkeys(range(1, 61), MIB))
+    growth = account._beside_piles(items, set(), 60)
+    assert growth is not None
+    assert growth.is_reached
+    judged = {item.storage for item in items if item.storage is not None}
+    assert account._beside_piles(items, judged, 60) is None
+
+
+class _Hidden(torch.nn.Module):
+    """Keeps what TorchScript keeps, which Python cannot read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = torch.jit.Attribute([], list[torch.Tensor])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x * 2)
+        return x
+
+
+@pytest.mark.skipif(allocated_bytes() is None, reason="this C library does not count")
+@pytest.mark.filterwarnings("ignore")
+def test_cannot_tell() -> None:
+    model: Any = torch.jit.script(_Hidden())
+
+    def run(watch: LeakWatch) -> None:
+        for _ in range(30):
+            model(torch.ones(128, 1024))
+            watch.step()
+
+    watch = LeakWatch()
+    run(watch)
+    report = watch.report()
+    assert not report.found
+    assert report.unexplained is not None
+    assert "No leak" not in str(report)
+    assert "that nobody was found to hold" in str(report)
+    assert report.to_dict()["unexplained"]["bytes"] == report.unexplained.bytes
+    with pytest.raises(LeakError, match="nobody was found to hold"), no_leaks() as block:
+        run(block)
+
+
+def test_counter_counts_tensors() -> None:
+    before = allocated_bytes()
+    if before is None:
+        pytest.skip("this C library does not count")
+    buffer = (ctypes.c_char * (4 * MIB))()
+    after = allocated_bytes()
+    assert after is not None
+    assert after - before >= ctypes.sizeof(buffer)

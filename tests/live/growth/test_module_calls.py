@@ -1,0 +1,35 @@
+"""Calls of the model are steps where no optimizer steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramlens.live.growth.module_calls import ModuleCalls
+
+torch = pytest.importorskip("torch")
+
+
+def test_outermost_module_only() -> None:
+    told: list[int] = []
+    calls = ModuleCalls(torch, lambda: told.append(1))
+    try:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        for _ in range(5):
+            model(torch.ones(1, 2))
+        assert len(told) == 3
+        assert calls.root_name == "Sequential"
+    finally:
+        calls.stop()
+    model(torch.ones(1, 2))
+    assert len(told) == 3
+
+
+def test_modules_made_anew_for_each_request() -> None:
+    told: list[int] = []
+    calls = ModuleCalls(torch, lambda: told.append(1))
+    try:
+        for _ in range(5):
+            torch.nn.Linear(2, 2)(torch.ones(1, 2))
+        assert len(told) == 3
+    finally:
+        calls.stop()

@@ -1,0 +1,149 @@
+"""The verdict on real failures, against what really lived when each setting was run."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from support.page_data import PageData
+from support.recordings import DATA
+from vramlens import load
+from vramlens.analyses.explanation import Explanation, OomVerdict
+from vramlens.analyses.failure.need import ADVICE
+from vramlens.program import verdict_of
+from vramlens.report.explain.json import to_json
+from vramlens.report.explain.markdown import to_markdown
+from vramlens.report.explain.story import story_of
+from vramlens.view.page import data_of
+
+FOLDER = DATA / "failures"
+TRUTH: dict[str, Any] = json.loads((FOLDER / "truth.json").read_text())
+NAMES = sorted(path.stem for path in FOLDER.glob("*.vram"))
+ALIKE = ["gpt.cap90", "gpt.cap97", "amp.cap97", "lstm.cap97", "ckpt.cap80"]
+"""Failures after a complete step of the same size."""
+
+
+@cache
+def explained(name: str) -> Explanation:
+    return load(FOLDER / f"{name}.vram").explain()
+
+
+def verdict(name: str) -> OomVerdict:
+    oom = explained(name).oom
+    assert oom is not None
+    return oom
+
+
+def truth_of(name: str) -> dict[str, Any]:
+    limits: dict[str, Any] = TRUTH[name.split(".")[0]]["limits"][name]
+    return limits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_setting_is_called_what_it_is_not(name: str) -> None:
+    truth = truth_of(name)
+    for row in verdict(name).settings:
+        really = truth.get(row.conf) or truth.get("replayed", {}).get(row.conf)
+        if really is not None and row.lives is not None:
+            assert row.lives == (really == "lives"), row
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_common_settings_are_always_told(name: str) -> None:
+    assert [row.conf for row in verdict(name).settings[: len(ADVICE)]] == list(ADVICE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_carries_the_run_is_advised(name: str) -> None:
+    carrying = [row.conf for row in verdict(name).settings if row.lives is True]
+    helps = [one for one in explained(name).findings if one.id == "settings_help"]
+    assert bool(helps) == bool(carrying)
+    for finding in helps:
+        assert any(f"={conf}" in (finding.fix or "") for conf in carrying)
+
+
+@pytest.mark.parametrize("name", ["gpt.cap97", "amp.cap97", "lstm.cap97", "ckpt.cap80"])
+def test_a_setting_that_lives_is_advised_first(name: str) -> None:
+    assert explained(name).findings[0].id == "settings_help"
+    assert verdict(name).cause == "fragmentation"
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_need_is_near_the_whole_runs_peak(name: str) -> None:
+    need, whole = verdict(name).need, TRUTH[name.split(".")[0]]["peak_reserved_bytes"]
+    assert need is not None
+    assert (need.basis, need.scale) == ("earlier_step", 1.0)
+    assert need.peak_reserved_bytes == pytest.approx(whole, rel=0.1)
+    assert need.high_bytes is not None
+    assert need.done_share is not None
+    assert need.low_bytes <= need.peak_reserved_bytes <= need.high_bytes
+    assert 0 < need.done_share < 1
+
+
+def test_a_first_step_has_a_range_and_no_point() -> None:
+    need = verdict("resnet50.cap70").need
+    assert need is not None
+    assert (need.basis, need.peak_reserved_bytes) == ("blocks", None)
+    assert need.high_bytes is not None
+    assert need.low_bytes <= TRUTH["resnet50"]["peak_reserved_bytes"] <= need.high_bytes
+    assert "10 of the model's 16 blocks" in need.reason
+
+
+def test_what_grew_is_told_with_its_factor() -> None:
+    need = verdict("gpt_varlen.cap50").need
+    assert need is not None
+    assert need.scale == pytest.approx(2.24, abs=0.01)
+    assert "this batch is 2.23 × that of an earlier step (line " in need.reason
+    assert any(
+        "2.23 ×" in text for text in story_of(explained("gpt_varlen.cap50"), "line").sentences
+    )
+
+
+@pytest.mark.parametrize("name", ["ode.cap92", "lora.cap80"])
+def test_what_repeats_inside_one_forward_is_no_leak(name: str) -> None:
+    """A solver's steps; the layers of a model."""
+    assert verdict(name).cause == "capacity"
+    first = explained(name).findings[0]
+    assert first.id != "leak"
+
+
+def test_a_later_step_that_may_be_larger_is_not_promised() -> None:
+    assert not any(row.lives for row in verdict("translate.cap92").settings)
+
+
+def test_an_optimizer_that_has_not_worked_yet_is_counted() -> None:
+    need = verdict("accumulate.cap80").need
+    assert need is not None
+    assert need.peak_reserved_bytes is None
+    assert need.high_bytes is not None
+    assert need.low_bytes <= TRUTH["accumulate"]["peak_reserved_bytes"] <= need.high_bytes
+
+
+@pytest.mark.parametrize("name", ["gpt.cap90", "gpt.cap97", "resnet50.cap70", "ode.cap92"])
+def test_every_form_gives_the_same_verdict(name: str) -> None:
+    explanation = explained(name)
+    data = to_json(explanation)
+    story = story_of(explanation, "line")
+    fixes = [one.fix.strip() for one in explanation.findings if one.fix]
+    assert [one["fix"].strip() for one in data["findings"] if one["fix"]] == fixes
+    assert [claim.fix for claim in story.claims] == fixes
+    markdown = to_markdown(explanation, "line")
+    assert markdown.index(story.headline[:40]) >= 0
+    (track,) = PageData(data_of([load(FOLDER / f"{name}.vram")])).header["tracks"]
+    claims = [one for one in track["verdict"]["findings"] if one["fix"]]
+    assert [_text(one["fix"]) for one in claims] == [_text(fix) for fix in fixes]
+    assert _text(track["verdict"]["headline"]) == _text(story.headline)
+    note = verdict_of(str(FOLDER / f"{name}.vram"), "")
+    assert _text(fixes[0])[:40] in _text(note)
+    assert data["oom"]["cause"] == verdict(name).cause
+
+
+def _text(words: object) -> str:
+    """Letters and digits alone: forms differ in marks and line ends."""
+    return re.sub(
+        r"[^a-z0-9]", "", (words if isinstance(words, str) else json.dumps(words)).lower()
+    )

@@ -1,0 +1,140 @@
+"""The words of ``vramlens leaks``: how many steps were seen, how many more it needs, and why it
+is not sure.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support import leak_attacks
+from support.leak_programs import LEAK_LINE, LEAKS, MAIN, Run, at, made
+from support.oracle import MIB
+from support.recordings import DATA
+from vramlens import load
+from vramlens.analyses.explain import explain_trace
+from vramlens.analyses.leaks.leaks import leaks_of_trace
+from vramlens.report.explain.story import story_of
+from vramlens.report.leaks.story import LeakStory, leak_story
+from vramlens.trace import Trace
+
+
+def trace_of(steps: int, *, leaks: bool) -> Trace:
+    run = Run(0)
+    run.setup()
+    for step in range(steps):
+        run.step(lambda _: (leaks and run.new(MIB, MAIN, at(LEAK_LINE))) and None, step)
+    return run.trace()
+
+
+def story(trace: Trace) -> LeakStory:
+    return leak_story(leaks_of_trace(trace))
+
+
+def test_without_steps_it_says_what_would_tell_them() -> None:
+    found = story(trace_of(0, leaks=True))
+    assert found.headline is not None
+    assert found.headline.startswith("Cannot tell: the recording shows no steps")
+    assert found.unknown[0].startswith("Steps: call vramlens.step() at the end of each")
+    assert found.command.startswith("vramlens run ")
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+@pytest.mark.parametrize(("steps", "more"), [(1, "4 more steps"), (2, "3 more steps"), (3, "2 more steps"), (4, "1 more step")])  # fmt: skip
+def test_too_few_steps_say_how_many_more_are_needed(steps: int, more: str, leaks: bool) -> None:
+    found = story(trace_of(steps, leaks=leaks))
+    seen = f"{steps} step{'s' if steps > 1 else ''} recorded"
+    wanted = (
+        f"Too few steps to tell: {seen}; {more} would show growth, some 10 in all make it sure."
+    )
+    assert (found.headline, found.claims, found.command) == (
+        wanted,
+        (),
+        "vramlens run -o again.vram YOUR_SCRIPT.py",
+    )
+
+
+def test_as_many_more_as_it_says_do_show_growth() -> None:
+    (claim,) = story(trace_of(5, leaks=True)).claims
+    assert claim.headline.startswith(
+        "GROWING, but no leak proven: 1.00 MiB a step, 4 steps, 4.00 MiB so far; 96 more "
+    )
+    (claim,) = story(trace_of(5 + 96, leaks=True)).claims
+    assert claim.headline.startswith("LEAK likely: 1.00 MiB a step, 100 steps")
+    assert (
+        story(trace_of(5, leaks=False)).headline
+        == "Nothing grows, with 5 steps recorded; some 10 are needed to be sure."
+    )
+    assert (story(trace_of(12, leaks=False)).headline or "").startswith(
+        "No leak: 12 steps recorded"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["leak_cycle", "leak_outputs", "oom_leak", "oom_train", "resnet50"]
+)
+def test_both_verbs_count_the_same_steps_in_the_same_words(name: str) -> None:
+    trace = load(DATA / f"recordings/{name}.pickle.xz")
+    said = story_of(explain_trace(trace), "line").steps.split(";")[0]
+    note = next(note for note in story(trace).notes if "found by" in note)
+    assert note.startswith(f"{said}; judged when ")
+    assert note.endswith("Step 0 is the first recorded.")
+
+
+def test_the_layers_of_one_pass_are_no_steps() -> None:
+    run = Run(0)
+    leak_attacks.LOOK_ALIKES["first pass fails"](run)
+    trace = run.trace()
+    found = story(trace)
+    assert (found.headline or "").startswith(
+        "Cannot tell: only a repeating pattern tells steps apart, and all of it lies"
+    )
+    assert found.notes == ("40 steps, found by repeating pattern.",)
+    assert explain_trace(trace).leaks == ()
+
+
+def test_streams_have_no_end_to_predict() -> None:
+    run, _ = made(LEAKS["new streams"], 20, 0)
+    found = story(run.trace())
+    assert "32 streams" in found.claims[0].notes[-1]
+    assert not any("--total" in text for text in found.unknown)
+
+
+def test_what_ran_out_of_memory_is_not_told_to_record_more_steps() -> None:
+    found = story(load(DATA / "recordings/oom_train.pickle.xz"))
+    assert (found.headline or "").startswith("Too few steps to tell: 4 steps recorded")
+    assert (found.why, found.command.split()[:2]) == ("why memory ran out", ["vramlens", "explain"])
+
+
+@pytest.mark.parametrize(
+    ("name", "evidence", "doubt"),
+    [
+        (
+            "leak_losses",
+            "a list held it all that time",
+            "a list that a longer run would have emptied",
+        ),
+        ("leak_hook", "taken from the middle of a pass", "a hook that keeps a bounded number"),
+        (
+            "leak_cycle",
+            "a fifth or more of all that is held between the steps",
+            "a buffer that large",
+        ),
+        (
+            "leak_exception",
+            "a graph is kept whole",
+            "only a repeating pattern tells the steps apart",
+        ),
+    ],
+)
+def test_why_it_is_likely_and_why_no_more(name: str, evidence: str, doubt: str) -> None:
+    (claim,) = leak_story(
+        leaks_of_trace(load(DATA / f"recordings/{name}.pickle.xz"), at_least_bytes=0)
+    ).claims
+    assert any(evidence in note for note in claim.notes[:-1])
+    assert claim.notes[-1].startswith("not proven: ")
+    assert doubt in claim.notes[-1]
+
+
+def test_a_failure_without_steps_is_explained_next() -> None:
+    recording = load(DATA / "captured/oom_forward.vram")
+    assert story(recording).command.startswith("vramlens explain ")
