@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vramlens.analyses.failure.cause import CauseFacts, cause_of, headline_of, is_rising
+from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_rising
+from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
-from vramlens.analyses.failure.oom import settings_variable
+from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.timeline import step_peaks
@@ -54,7 +55,7 @@ def with_judgement(
     verdict = replace(
         oom,
         cause=cause,
-        headline=headline_of(oom, need, cause, limit.bytes, roughly=limit.below_bytes is not None),
+        headline=_headline(explanation, view, proven, need, cause),
         need=need,
         settings=judged.settings,
     )
@@ -78,6 +79,25 @@ def with_judgement(
 
 
 _RUNS_FOR_BATCH = 40
+
+
+def _headline(
+    explanation: Explanation, view: Attribution, proven: Proven, need: Need, cause: str | None
+) -> str:
+    failure, oom, limit = failure_of(view), explanation.oom, proven.recorded.limit
+    assert failure is not None
+    assert oom is not None
+    facts = HeadlineFacts(
+        failure=failure,
+        wall=oom.wall,
+        cause=cause,
+        leaks=explanation.leaks,
+        short_bytes=oom.short_by_bytes,
+        need=need,
+        capacity_bytes=limit.bytes,
+        is_rough=limit.below_bytes is not None,
+    )
+    return headline_of(facts)
 
 
 def _order(cause: str | None, *, leaking: bool) -> tuple[str, ...]:
