@@ -204,7 +204,7 @@ def explain_text(
         count: how many errors of its kind the text has.
         messages: all that it has.
     """
-    verdict = explain_message(message)
+    verdict = explain_message(message, log=getattr(messages, "engine_log", None))
     frame = message.frame
     failed = OomVerdict(
         event=None,
