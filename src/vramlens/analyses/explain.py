@@ -9,6 +9,7 @@ from vramlens.analyses.error_text.other_ranks import others_failed
 from vramlens.analyses.error_text.text_verdict import explain_message
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
 from vramlens.analyses.facts import facts_of
+from vramlens.analyses.failure.allocator_retry import allocator_retry
 from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
 from vramlens.analyses.failure.settings_hint import expandable_finding
 from vramlens.analyses.failure.surroundings import ledger_rows, message_for, outside_of
@@ -149,6 +150,7 @@ def explain_trace(
         failed = verdict_of(view, failure, leaks, peaks, outside)
         findings += _about_failure(failed, failure, outside, fragmentation)
         findings.append(expandable_finding(view, failure, outside))
+        findings += allocator_retry(view, failure)
     if at is None:
         at = "oom" if failed is not None and not failed.survived else "peak"
     event = moment(chosen, at)
@@ -301,6 +303,7 @@ _ORDER = (Verdict.PROVEN, Verdict.LIKELY, Verdict.POSSIBLE, Verdict.NOT_A_PROBLE
 # What a failure hit and why comes before what merely takes much room.
 _FIRST = (
     "request_too_large",
+    "allocator_retry",
     "fragmented_request",
     "leak",
     "process_limit",

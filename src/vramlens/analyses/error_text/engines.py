@@ -99,7 +99,8 @@ def _at_start(message: OomMessage, budget: EngineBudget | None) -> Finding | Non
 def _in_a_step(message: OomMessage, budget: EngineBudget) -> Finding:
     """What PyTorch's own error means in an engine, by how far its start had come."""
     name, engine = _NAMES[budget.engine], budget.engine
-    cache = f" {format_size(budget.cache_bytes)}" if (budget.cache_bytes or 0) > 0 else ""
+    cache_bytes = budget.cache_bytes or 0
+    cache = f" of {format_size(cache_bytes)}" if cache_bytes > 0 else ""
     if budget.is_ready:
         title = f"{name} served already: its KV cache{cache} leaves too little for this step"
         fix = f"lower {_lower_share(message, budget)}, or lower {_WHILE_SERVING[engine]}"

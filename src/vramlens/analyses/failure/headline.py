@@ -25,6 +25,7 @@ class HeadlineFacts:
         need: what the step needs; None where that is not known.
         capacity_bytes: what could be reserved; None where unknown.
         is_rough: whether that is known only roughly.
+        fits_a_free_block: whether a free block would have held the request.
     """
 
     failure: Failure
@@ -35,6 +36,7 @@ class HeadlineFacts:
     need: Need | None = None
     capacity_bytes: int | None = None
     is_rough: bool = False
+    fits_a_free_block: bool = False
 
 
 def headline_of(facts: HeadlineFacts) -> str:
@@ -65,6 +67,8 @@ def _free_in_cache(failure: Failure) -> str:
 
 
 def _reason(facts: HeadlineFacts) -> str:
+    if facts.fits_a_free_block:
+        return "one of them would do, and PyTorch's allocator did not look again"
     if facts.cause == Cause.LEAK and facts.leaks:
         return _leak(facts.leaks)
     if facts.cause == Cause.FRAGMENTATION:

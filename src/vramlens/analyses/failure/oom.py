@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
+from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.failed_request import Failure as Failure
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
@@ -256,7 +257,16 @@ def verdict_of(
         cause=cause,
         short_by_bytes=short,
         place=place,
-        headline=headline_of(HeadlineFacts(failure, wall, cause, leaks=leaks, short_bytes=short)),
+        headline=headline_of(
+            HeadlineFacts(
+                failure,
+                wall,
+                cause,
+                leaks=leaks,
+                short_bytes=short,
+                fits_a_free_block=has_fitting_block(view, failure),
+            )
+        ),
         survived=went_on(view, failure.request),
         unknowns=tuple(unknowns),
         need=unknown_need(failure.live_bytes + failure.request.size_bytes),

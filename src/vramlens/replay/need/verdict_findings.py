@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_rising
 from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
@@ -30,6 +31,7 @@ _NO_GRADIENTS = ("unused_graph", "eval_with_grad")
 """One line mends these, at no cost."""
 _FIRST = (
     "request_too_large",
+    "allocator_retry",
     "settings_help",
     "leak",
     *_NO_GRADIENTS,
@@ -39,6 +41,8 @@ _FIRST = (
     "process_limit",
     "device_full",
 )
+_SPARE_LIMIT = 1.1
+"""Of the least limit that the step needs: later steps may need a little more."""
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -113,6 +117,7 @@ def _headline(
         need=need,
         capacity_bytes=limit.bytes,
         is_rough=limit.below_bytes is not None,
+        fits_a_free_block=has_fitting_block(view, failure),
     )
     return headline_of(facts)
 
@@ -323,6 +328,8 @@ def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
     if finding.id != "process_limit" or need.basis is None:
         return finding
     size = need.high_bytes or need.low_bytes
+    if need.limit_bytes is not None:
+        size = min(size, int(need.limit_bytes * _SPARE_LIMIT))
     least = "at least " if need.high_bytes is None else ""
     total = view.trace.total_bytes.get(view.device.device)
     call = "torch.cuda.set_per_process_memory_fraction"
@@ -337,7 +344,7 @@ def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
 def _needs(need: Need) -> str:
     """The step's need in words: a point, a range, or the least."""
     if need.peak_reserved_bytes is not None:
-        return f"this step needs {format_size(need.peak_reserved_bytes)}"
+        return f"this step needs {format_size(need.limit_bytes or need.peak_reserved_bytes)}"
     if need.high_bytes is None:
         return f"this step needs at least {format_size(need.low_bytes)}"
     low, high = format_size(need.low_bytes), format_size(need.high_bytes)
