@@ -13,6 +13,7 @@ from vramlens.analyses.failure.allocator_retry import allocator_retry
 from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
 from vramlens.analyses.failure.settings_hint import expandable_finding
 from vramlens.analyses.failure.surroundings import ledger_rows, message_for, outside_of
+from vramlens.analyses.failure.unconsumed_forward import unconsumed_forward
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings import stranded, usage
 from vramlens.analyses.findings.buffers import operator_buffers
@@ -151,6 +152,7 @@ def explain_trace(
         findings += _about_failure(failed, failure, outside, fragmentation)
         findings.append(expandable_finding(view, failure, outside))
         findings += allocator_retry(view, failure)
+        findings += unconsumed_forward(view, failure)
     if at is None:
         at = "oom" if failed is not None and not failed.survived else "peak"
     event = moment(chosen, at)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
     from vramlens.replay.proof import Proven
 
-_NO_GRADIENTS = ("unused_graph", "eval_with_grad")
+_NO_GRADIENTS = ("unused_graph", "eval_with_grad", "unconsumed_forward")
 """One line mends these, at no cost."""
 _FIRST = (
     "request_too_large",
@@ -135,7 +135,7 @@ def _order(
 ) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may."""
     left_out = set() if leaking else {"leak"}
-    saved = {one.id: one.bytes or 0 for one in findings}
+    saved = {one.id: one.bytes or 0 for one in findings if one.verdict != Verdict.POSSIBLE}
     left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
     if cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
