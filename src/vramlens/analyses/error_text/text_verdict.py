@@ -19,7 +19,6 @@ from vramlens.analyses.error_text.engines import (
 )
 from vramlens.analyses.error_text.host_memory import host_findings, host_headline
 from vramlens.analyses.error_text.libraries import (
-    FOREIGN,
     LIBRARIES,
     OUTSIDE_FIXES,
     ROOM,
@@ -47,6 +46,7 @@ from vramlens.analyses.error_text.no_memory import (
     not_memory_findings,
     not_memory_headline,
 )
+from vramlens.analyses.error_text.unknowns import unknowns_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.ledger import LedgerRow
 from vramlens.ground.verdict import Verdict
@@ -140,7 +140,7 @@ def explain_message(
         headline=_headline(message, wall, short, slack, owners),
         ledger=ledger,
         findings=findings,
-        unknowns=(*ledger_note, *_unknowns(message, wall, owners, hint)),
+        unknowns=(*ledger_note, *unknowns_of(message, wall, owners, hint)),
     )
 
 
@@ -480,39 +480,3 @@ def _other_findings(
         )
         found.append(Finding("empty_cache", Verdict.LIKELY, title, 0))
     return tuple(found)
-
-
-def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) -> tuple[str, ...]:
-    """What only a recording or a look at the machine can tell."""
-    if wall == "host" or message.kind in NOT_MEMORY:
-        where = "Which line of the program asked for it is in the traceback, not in this message."
-        return (where,) if message.frame is None else ()
-    if message.kind in FOREIGN:
-        return ("What else was on the GPU at that moment is not printed.",)
-    said = ["Part of the message is missing: it breaks off before its end."] if message.cut else []
-    said += [
-        "Why this much was live (growth, one large step, or simply its size) takes a recording."
-    ]
-    if message.live_bytes is None:
-        said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
-    if hint == "undecided":
-        said.append(
-            "The sizes of the holes, and whether expandable_segments was already on, are not printed."
-        )
-    if owners.how == "unclear":
-        said.append(
-            "One of the listed processes may be this one (a container hides that), so the others' share is open."
-        )
-    if owners.how == "inferred":
-        said.append(
-            "The process that holds as much as PyTorch reserved is taken to be this one (a container hides it)."
-        )
-    if message.hidden_processes:
-        said.append(
-            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL, Windows, MIG)."
-        )
-    elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
-        said.append(
-            "What this process holds outside PyTorch, and what others hold, is not printed."
-        )
-    return tuple(said)
