@@ -19,7 +19,7 @@ def test_peak_by_line():
         check=True,
         timeout=60,
     )
-    assert "256.00 MiB did not fit" in done.stdout
+    assert "tried to allocate 256.00 MiB" in done.stdout
     assert "train/workloads.py:39 in forward" in done.stdout
 
 

@@ -9,9 +9,11 @@ from vramlens.analyses.error_text.other_ranks import others_failed
 from vramlens.analyses.error_text.text_verdict import explain_message
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
 from vramlens.analyses.facts import facts_of
+from vramlens.analyses.failure.allocator_retry import allocator_retry
 from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
 from vramlens.analyses.failure.settings_hint import expandable_finding
 from vramlens.analyses.failure.surroundings import ledger_rows, message_for, outside_of
+from vramlens.analyses.failure.unconsumed_forward import unconsumed_forward
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.findings import stranded, usage
 from vramlens.analyses.findings.buffers import operator_buffers
@@ -149,6 +151,8 @@ def explain_trace(
         failed = verdict_of(view, failure, leaks, peaks, outside)
         findings += _about_failure(failed, failure, outside, fragmentation)
         findings.append(expandable_finding(view, failure, outside))
+        findings += allocator_retry(view, failure)
+        findings += unconsumed_forward(view, failure)
     if at is None:
         at = "oom" if failed is not None and not failed.survived else "peak"
     event = moment(chosen, at)
@@ -204,7 +208,7 @@ def explain_text(
         count: how many errors of its kind the text has.
         messages: all that it has.
     """
-    verdict = explain_message(message)
+    verdict = explain_message(message, log=getattr(messages, "engine_log", None))
     frame = message.frame
     failed = OomVerdict(
         event=None,
@@ -301,6 +305,7 @@ _ORDER = (Verdict.PROVEN, Verdict.LIKELY, Verdict.POSSIBLE, Verdict.NOT_A_PROBLE
 # What a failure hit and why comes before what merely takes much room.
 _FIRST = (
     "request_too_large",
+    "allocator_retry",
     "fragmented_request",
     "leak",
     "process_limit",

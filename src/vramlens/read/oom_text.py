@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
+    from vramlens.trace.engine_log import EngineLog
     from vramlens.trace.stacks import Frame
 
 KEPT = 1000  # distinct messages that are kept: the last ones
@@ -26,7 +27,7 @@ class OomMessage:
         kind: whose request failed: cuda, hip, xpu, npu, … (a caching allocator), device (an
             allocator that does not say which), mps, driver (the CUDA or HIP runtime itself), nccl,
             cublas, cudnn, cufft, cusolver, cusparse, jax, tensorflow, vllm, sglang, ggml
-            (llama.cpp), onnx, cupy, host (not the GPU's memory), triton (not memory).
+            (llama.cpp), onnx, cupy, host (not the GPU's memory), triton and fork (not memory).
         text: the message, on one line.
         line_number: of its last occurrence, from 1.
         verdict: ``proven``; ``possible`` where the same words have other causes; ``not a problem``
@@ -106,10 +107,11 @@ class OomMessage:
 
 class OomMessages(list[OomMessage]):
     """The messages in order of their last occurrence; ``total`` counts all, also those no longer
-    kept.
+    kept; ``engine_log`` is what serving engines and NCCL print of their memory beside them.
     """
 
     total: int = 0
+    engine_log: EngineLog | None = None
 
 
 def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
@@ -119,13 +121,15 @@ def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
     Args:
         stream: opened in binary mode, or the text itself. Bytes that are not UTF-8 do no harm.
     """
+    from vramlens.read.engine_log import EngineLogReader
     from vramlens.read.oom_wordings import (
         messages,  # its patterns take as long to compile as all else to import
     )
 
     kept: OrderedDict[tuple[str, str, int | None], tuple[OomMessage, int]] = OrderedDict()
     found = OomMessages()
-    for message in messages(io.BytesIO(stream) if isinstance(stream, bytes) else stream):
+    log = EngineLogReader(io.BytesIO(stream) if isinstance(stream, bytes) else stream)
+    for message in messages(log):
         found.total += 1
         key = (message.kind, message.text, message.rank)
         before, count = kept.pop(key, (message, 0))
@@ -135,4 +139,5 @@ def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
         if len(kept) > KEPT:
             kept.popitem(last=False)
     found.extend(replace(message, count=count) for message, count in kept.values())
+    found.engine_log = log.log
     return found

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import BinaryIO
 
 from vramlens.read.broken_lines import broken, plain_lines, squash, unbroken
+from vramlens.read.engine_log import EngineLogReader
 from vramlens.read.oom_text import OomMessage
 from vramlens.read.oom_traceback import Tracebacks
 from vramlens.trace.stacks import Frame
@@ -37,7 +38,7 @@ _NOT_AVAILABLE = 1 << 62  # 2**64 - 1 stands for "not known" and is printed as 1
 # pattern.
 _WORDS = (
     b"emory|out of me|MEMORY|STATUS_|_ALLOC|Failed to CUDA|to mmap|DataLoader worker|oom|OOM when|Errno 12|bad_alloc"
-    b"|Unable to allocate|error 1455|Signal 9|Killed|out of resource|bus error"
+    b"|Unable to allocate|error 1455|Signal 9|Killed|out of resource|bus error|forked subprocess|Allocation on d"
 ).split(b"|")
 
 
@@ -55,7 +56,8 @@ _HEADS = re.compile(
     rb"|oom[-_]kill|task \d{1,7}: Out Of Memory|\[Errno 12\]|std::bad_alloc|Unable to allocate|os error 1455"
     rb"|node running low|Signal 9 |Killed|Unexpected bus error|allocating \d|Failed to allocate m"
     rb"|failed to allocate \d|out of memory to"
-    rb"|Free memory on device|Not enough memory\. Please|OOMKilled"
+    rb"|Free memory on device|Not enough memory\. Please|OOMKilled|Loaded weights leave no"
+    rb"|Cannot re-initialize CUDA in forked"
 )
 # Each alternative is one kind of message. Every repetition is bounded, so trying one costs a
 # constant.
@@ -63,6 +65,9 @@ _START = re.compile(
     rb"(?P<alloc>(?:(?P<maker>CUDA|HIP|XPU|NPU|MUSA|MLU|GCU) o|O)ut of memory\.[\s#>|*]{1,8}Tried to alloc)"
     rb"|(?P<async>Allocation on device ?(?P<place>[^ \n]{0,4}) would exceed allowed memory\."
     rb" \(out of memory\))"
+    rb"|(?P<brief>(?:(?<=OutOfMemoryError: )|(?<=Exception Message:\*\* )|(?<=!!! ))"
+    rb"Allocation on device(?: \d{1,3})?(?=[ \t\r]{0,3}$))"
+    rb"|(?P<fork>Cannot re-initialize CUDA in forked subprocess)"
     rb"|(?P<mps>MPS backend out of memory)"
     rb"|(?P<bare>(?P<maker2>CUDA|HIP|XPU|NPU) out of memory)"
     rb"|(?P<wrapped>" + broken("CUDA out of memory") + rb")"
@@ -83,7 +88,8 @@ _START = re.compile(
     rb"|(?P<tensorflow>OOM when allocating tensor with shape)"
     rb"|(?P<vllm>No available memory for the cache blocks(?!\. ?\")|Free memory on device (?:[a-z:0-9]{1,12} )?\("
     rb"(?=[\d./]{3,20} GiB\) on startup is less than desired))"
-    rb"|(?P<sglang>Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static)"
+    rb"|(?P<sglang>Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static"
+    rb"|Loaded weights leave no GPU memory for the KV cache)"
     rb"|(?P<ggml>allocating (?=[\d.]{1,20} MiB on device \d{1,4}: (?:cuda|hip|musa)Malloc failed: out of memory))"
     rb"|(?P<onnx>Failed to allocate memory for requested buffer of size (?=\d))"
     rb"|(?P<cupy>(?:Out of memory allocating|out of memory to allocate) (?=[\d,]{1,26} bytes))"
@@ -207,7 +213,7 @@ _SENTENCES = (
 )
 
 
-def messages(stream: BinaryIO) -> Iterator[OomMessage]:
+def messages(stream: BinaryIO | EngineLogReader) -> Iterator[OomMessage]:
     """Every message of a stream, from blocks that overlap by one window."""
     buffer, line, start, ended = b"", 1, 0, False
     tracebacks, read, searched = (
@@ -287,7 +293,7 @@ def _message(
     kind = (
         maker.decode("ascii").lower() if group in ("alloc", "bare", "wrapped", "async") else group
     )
-    kind = "driver" if kind == "pool" else kind
+    kind = {"pool": "driver", "brief": "cuda"}.get(kind, kind)
     style = {
         "bare": "alloc",
         "wrapped": "alloc",
@@ -311,7 +317,11 @@ def _message(
         kind=kind,
         text=figures.text,
         line_number=line,
-        verdict="not a problem" if kind == "triton" else "possible" if possible else "proven",
+        verdict="not a problem"
+        if kind in ("triton", "fork")
+        else "possible"
+        if possible
+        else "proven",
         device=device,
         rank=int(rank[1] or rank[2]) if rank else None,
         other_processes=tuple(other for other in figures.others if other[1] < _NOT_AVAILABLE),

@@ -105,6 +105,8 @@ class Tuning:
         inert: settings left out, since garbage collection does nothing without a limit.
         outside_bytes: on a card beside the allocator's memory; None where the recording does not
             say.
+        floor_bytes: what any allocator would have to reserve for these lifetimes: the most bytes
+            alive at once, the request that failed last among them.
     """
 
     source: str
@@ -119,6 +121,13 @@ class Tuning:
     best: Tuned | None
     inert: tuple[str, ...]
     outside_bytes: int | None
+    floor_bytes: int
+
+    @property
+    def no_setting_can_help(self) -> bool:
+        """Whether more is alive at once than may be reserved, whatever the settings."""
+        cap_bytes = self.baseline.cap_bytes
+        return cap_bytes is not None and self.floor_bytes > cap_bytes
 
 
 def tune_trace(
@@ -189,7 +198,23 @@ def tune_trace(
         best=_best(tried, baseline),
         inert=inert,
         outside_bytes=outside,
+        floor_bytes=floor_bytes(proven),
     )
+
+
+def floor_bytes(proven: Proven) -> int:
+    """The most bytes alive at once: what any allocator would have to reserve for these lifetimes.
+
+    A block that a stream still uses counts until it is done. The request that ended the run counts
+    as alive: what it asked for was needed.
+    """
+    device = proven.device
+    floor = int(device.requested.peak_bytes)
+    if not ended_by_failure(proven):
+        return floor
+    request = device.out_of_memory[-1]
+    alive = device.allocations.alive_after(request.event)
+    return max(floor, int(device.allocations.requested_bytes[alive].sum()) + request.size_bytes)
 
 
 def distinct_settings(proven: Proven, confs: Sequence[str], *, newest: bool) -> list[Settings]:

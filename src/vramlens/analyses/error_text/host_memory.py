@@ -29,17 +29,7 @@ def _is_shared_memory(message: OomMessage) -> bool:
 
 
 def host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
-    """What to look at when the host's memory failed, or when no memory did."""
-    if message.kind == "triton":
-        fix = "use smaller block sizes or fewer num_stages for that kernel; freeing GPU memory changes nothing"
-        return (
-            Finding(
-                "not_memory",
-                Verdict.NOT_A_PROBLEM,
-                "On-chip shared memory is not the GPU's main memory",
-                fix=fix,
-            ),
-        )
+    """What to look at when the host's memory failed."""
     if wall != "host":
         return ()
     if message.while_pinning or "CUDA host alloc" in message.text:

@@ -86,7 +86,7 @@ def wall_of(message: OomMessage, owners: Owners) -> str:
         return "host"
     if "CUDA host alloc" in message.text:
         return "host"
-    if message.kind == "triton" or tried is None:
+    if message.kind in ("triton", "fork") or tried is None:
         return "unknown"
     over_limit = _over_limit(message)
     if free is None:

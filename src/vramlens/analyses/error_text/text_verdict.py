@@ -11,9 +11,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from vramlens.analyses.error_text.engines import (
+    engine_findings,
+    engine_ledger,
+    instead_of_general_advice,
+    with_nccl,
+)
 from vramlens.analyses.error_text.host_memory import host_findings, host_headline
 from vramlens.analyses.error_text.libraries import (
-    FOREIGN,
     LIBRARIES,
     OUTSIDE_FIXES,
     ROOM,
@@ -34,10 +39,19 @@ from vramlens.analyses.error_text.message_sums import (
     shortage,
     wall_of,
 )
+from vramlens.analyses.error_text.no_memory import (
+    COMFYUI_FIX,
+    NOT_MEMORY,
+    is_brief,
+    not_memory_findings,
+    not_memory_headline,
+)
+from vramlens.analyses.error_text.unknowns import unknowns_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.ledger import LedgerRow
 from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import OomMessage
+from vramlens.trace.engine_log import EngineLog
 from vramlens.units import GIB, MIB, format_size
 
 __all__ = ["WALLS", "LedgerRow", "TextVerdict", "explain_message"]
@@ -86,22 +100,33 @@ class TextVerdict:
     unknowns: tuple[str, ...]
 
 
-def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
+def explain_message(
+    message: OomMessage, conf: str = "", *, log: EngineLog | None = None
+) -> TextVerdict:
     """What a message proves.
 
     Args:
         conf: the allocator's settings as in ``PYTORCH_ALLOC_CONF``, if known from elsewhere.
+        log: what serving engines and NCCL printed of their memory in the same log.
     """
+    log = log or EngineLog()
     owners = owners_of(message)
     wall = wall_of(message, owners)
     short, slack = shortage(message, wall)
     hint = expandable_verdict(message, conf)
     ledger, ledger_note = ledger_of(message, owners)
+    ledger = with_nccl(ledger, message, log) or engine_ledger(log.budget)
     findings = (
+        *not_memory_findings(message),
         *host_findings(message, wall),
-        *_wall_findings(message, wall, short, slack, owners),
-        *_expandable_findings(message, conf, hint),
-        *_outside_findings(message, wall),
+        *instead_of_general_advice(
+            engine_findings(message, log),
+            (
+                *_wall_findings(message, wall, short, slack, owners),
+                *_expandable_findings(message, conf, hint),
+                *_outside_findings(message, wall),
+            ),
+        ),
         *_other_findings(message, wall, owners, ledger),
     )
     return TextVerdict(
@@ -115,7 +140,7 @@ def explain_message(message: OomMessage, conf: str = "") -> TextVerdict:
         headline=_headline(message, wall, short, slack, owners),
         ledger=ledger,
         findings=findings,
-        unknowns=(*ledger_note, *_unknowns(message, wall, owners, hint)),
+        unknowns=(*ledger_note, *unknowns_of(message, wall, owners, hint)),
     )
 
 
@@ -146,8 +171,8 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
     """
     if wall == "host":
         return host_headline(message)
-    if message.kind == "triton":
-        return "No memory was missing: one tile of a Triton kernel is larger than the chip's on-chip memory"
+    if message.kind in NOT_MEMORY:
+        return not_memory_headline(message)
     if message.kind == "driver" and message.tried_bytes is not None:
         return f"The driver refused {format_size(message.tried_bytes)}: none of PyTorch's figures were printed"
     if message.kind == "driver":
@@ -294,8 +319,10 @@ def _wall_findings(
 def _outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
     """How to make room for what does not allocate through PyTorch's cache."""
     kind = message.kind
-    if wall == "host" or kind == "triton":
+    if wall == "host" or kind in NOT_MEMORY:
         return ()
+    if is_brief(message):
+        return (Finding("no_figures", Verdict.LIKELY, *COMFYUI_FIX),)
     if kind in OUTSIDE_FIXES:
         slug, title, fix = (
             VLLM_START_FIX if VLLM_START.search(message.text) else OUTSIDE_FIXES[kind]
@@ -453,39 +480,3 @@ def _other_findings(
         )
         found.append(Finding("empty_cache", Verdict.LIKELY, title, 0))
     return tuple(found)
-
-
-def _unknowns(message: OomMessage, wall: str, owners: Owners, hint: str | None) -> tuple[str, ...]:
-    """What only a recording or a look at the machine can tell."""
-    if wall == "host" or message.kind == "triton":
-        where = "Which line of the program asked for it is in the traceback, not in this message."
-        return (where,) if message.frame is None else ()
-    if message.kind in FOREIGN:
-        return ("What else was on the GPU at that moment is not printed.",)
-    said = ["Part of the message is missing: it breaks off before its end."] if message.cut else []
-    said += [
-        "Why this much was live (growth, one large step, or simply its size) takes a recording."
-    ]
-    if message.live_bytes is None:
-        said.append("How much PyTorch held, and how much of that lay in holes, is not printed.")
-    if hint == "undecided":
-        said.append(
-            "The sizes of the holes, and whether expandable_segments was already on, are not printed."
-        )
-    if owners.how == "unclear":
-        said.append(
-            "One of the listed processes may be this one (a container hides that), so the others' share is open."
-        )
-    if owners.how == "inferred":
-        said.append(
-            "The process that holds as much as PyTorch reserved is taken to be this one (a container hides it)."
-        )
-    if message.hidden_processes:
-        said.append(
-            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL, Windows, MIG)."
-        )
-    elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
-        said.append(
-            "What this process holds outside PyTorch, and what others hold, is not printed."
-        )
-    return tuple(said)

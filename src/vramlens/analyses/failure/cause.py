@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from vramlens.analyses.explanation import OomVerdict
 from vramlens.analyses.failure.need import EARLIER_STEP, Need, SettingVerdict
-from vramlens.units import format_size
 
 _ROUNDING = 1.01
 """What blocks take beyond what is asked for."""
@@ -72,39 +71,3 @@ def is_rising(own_bytes: Sequence[int]) -> bool:
         return False
     first = own_bytes[1] if len(own_bytes) > 2 else min(own_bytes)
     return own_bytes[-1] > _RISE * first
-
-
-def headline_of(
-    oom: OomVerdict,
-    need: Need,
-    cause: str | None,
-    capacity_bytes: int | None,
-    *,
-    roughly: bool = False,
-) -> str:
-    """The verdict in one sentence, by the need; as before where nothing is known of it.
-
-    Args:
-        roughly: whether what could be reserved is known only roughly.
-    """
-    if need.basis is None or capacity_bytes is None:
-        return oom.headline
-    wanted, limit = format_size(oom.requested_bytes or 0), format_size(capacity_bytes)
-    limit = f"about {limit}" if roughly else limit
-    if need.peak_reserved_bytes is None:
-        if cause == oom.cause:
-            return oom.headline
-        return f"{wanted} did not fit: this step needs at least {format_size(need.low_bytes)}, and {limit} are to be had"
-    needed = format_size(need.limit_bytes or need.peak_reserved_bytes)
-    grown = ""
-    if need.scale is not None and abs(need.scale - 1) > 0.02:
-        grown = f" ({need.scale:.2f} × the earlier one)"
-    if cause == "fragmentation":
-        floor = format_size(need.floor_bytes or 0)
-        return (
-            f"{wanted} did not fit between what is alive: this step{grown} needs {floor} at once, which {limit} hold,"
-            f" but {needed} with its holes"
-        )
-    if cause == "leak":
-        return oom.headline
-    return f"{wanted} did not fit: to finish, this step{grown} needs {needed}, and {limit} are to be had"

@@ -48,44 +48,105 @@ class Progress:
     high_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepBounds:
+    """The least and the most that a first step needs, as a line over the share of its batch.
+
+    Attributes:
+        low_fixed, low_growing: the least: what stays for any batch, and what grows with it.
+        high_fixed, high_growing: the most.
+        progress: how far the forward pass is; None where it is done.
+    """
+
+    low_fixed: int
+    low_growing: int
+    high_fixed: int
+    high_growing: int
+    progress: Progress | None
+
+    @property
+    def low_bytes(self) -> int:
+        """The least for the whole batch."""
+        return self.low_fixed + self.low_growing
+
+    @property
+    def high_bytes(self) -> int:
+        """The most for the whole batch."""
+        return self.high_fixed + self.high_growing
+
+    def surely_fitting_share(self, capacity_bytes: int) -> float:
+        """The share of the batch that fits even if the step needs the most; 0 where none does."""
+        return _share(capacity_bytes - self.high_fixed, self.high_growing)
+
+    def possibly_fitting_share(self, capacity_bytes: int) -> float:
+        """The share of the batch above which nothing fits."""
+        return _share(capacity_bytes - self.low_fixed, self.low_growing)
+
+
+def _share(room_bytes: int, growing_bytes: int) -> float:
+    return min(1.0, max(0.0, room_bytes / max(1, growing_bytes)))
+
+
 def need_of_first_step(view: Attribution, request: OutOfMemory, reserved_bytes: int) -> Need | None:
     """The need of a failed step that no earlier one is like; None where nothing bounds it."""
     allocations = view.device.allocations
     alive = allocations.alive_after(request.event)
     sizes = allocations.requested_bytes[alive]
-    live = int(sizes.sum())
     parameters = _parameter_bytes(view, alive, sizes)
     if parameters < _LEAST_BYTES:
         return None
-    phase = _phase_of(view, request)
-    if phase == Phase.OPTIMIZER:
+    if _phase_of(view, request) == Phase.OPTIMIZER:
         return _need_of_optimizer(view, alive, request, parameters)
-    activations = sizes[~_lasts(view, alive)]
-    kept = int(activations.sum())
-    progress = None
-    if phase == Phase.FORWARD:
-        progress = _progress(view, alive, request)
-        if progress is None:
-            return None
-    low = live + request.size_bytes + (progress.low_bytes if progress is not None else 0)
-    forward = kept + request.size_bytes + (progress.high_bytes if progress is not None else 0)
-    largest = max(int(activations.max(initial=0)), request.size_bytes)
-    others = max(0, live - kept - parameters)
-    if _only_evaluates(view, alive):
-        high = (live + forward - kept + largest) * _HOLES
-    else:
-        state = 0 if (view.phases.phase == Phase.OPTIMIZER).any() else _MOST_STATE * parameters
-        backward = parameters + forward * _BACKWARD + 2 * largest + parameters
-        high = (backward + state + others) * _HOLES
+    bounds = bounds_of_first_step(view, request)
+    if bounds is None:
+        return None
+    low, progress = bounds.low_bytes, bounds.progress
     return Need(
         peak_reserved_bytes=None,
         low_bytes=low,
-        high_bytes=max(int(high), low, reserved_bytes),
+        high_bytes=max(bounds.high_bytes, low, reserved_bytes),
         basis=BLOCKS,
         done_share=None if progress is None else round(progress.done / progress.blocks, 3),
         confidence="estimated",
         reason="" if progress is None else _words(progress),
         floor_bytes=low,
+    )
+
+
+def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds | None:
+    """The bounds of a step that failed in its forward or backward pass; None where nothing
+    bounds it.
+    """
+    allocations = view.device.allocations
+    alive = allocations.alive_after(request.event)
+    sizes = allocations.requested_bytes[alive]
+    parameters = _parameter_bytes(view, alive, sizes)
+    phase = _phase_of(view, request)
+    if parameters < _LEAST_BYTES or phase == Phase.OPTIMIZER:
+        return None
+    activations = sizes[~_lasts(view, alive)]
+    kept = int(activations.sum())
+    lasting = int(sizes.sum()) - kept
+    progress = _progress(view, alive, request) if phase == Phase.FORWARD else None
+    if phase == Phase.FORWARD and progress is None:
+        return None
+    forward = kept + request.size_bytes
+    least_to_come = progress.low_bytes if progress is not None else 0
+    most_forward = forward + (progress.high_bytes if progress is not None else 0)
+    largest = max(int(activations.max(initial=0)), request.size_bytes)
+    if _only_evaluates(view, alive):
+        most_fixed, most_growing = lasting, most_forward + largest
+    else:
+        state = 0 if (view.phases.phase == Phase.OPTIMIZER).any() else _MOST_STATE * parameters
+        others = max(0, lasting - parameters)
+        most_fixed = 2 * parameters + state + others
+        most_growing = int(most_forward * _BACKWARD) + 2 * largest
+    return StepBounds(
+        low_fixed=lasting,
+        low_growing=forward + least_to_come,
+        high_fixed=int(most_fixed * _HOLES),
+        high_growing=int(most_growing * _HOLES),
+        progress=progress,
     )
 
 

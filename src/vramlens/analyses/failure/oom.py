@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import OomVerdict
+from vramlens.analyses.failure.allocator_retry import has_fitting_block
 from vramlens.analyses.failure.ending import went_on
+from vramlens.analyses.failure.failed_request import Failure as Failure
+from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
 from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.finding import Place
@@ -25,7 +28,7 @@ from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, h
 from vramlens.analyses.memory.timeline import StepPeaks
 from vramlens.read.oom_text import OomMessage
 from vramlens.trace import DeviceTrace, OutOfMemory, Trace
-from vramlens.units import MIB, counted, format_size
+from vramlens.units import MIB
 
 _SMALL_SEGMENT = 2 * MIB
 _LARGE_REQUEST = 10 * MIB
@@ -56,41 +59,6 @@ class Outside:
     free_bytes: int | None = None
     other_bytes: int | None = None
     own_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The figures at one failed request.
-
-    Attributes:
-        request: the event.
-        tried_bytes: the segment asked of the driver.
-        live_bytes: requested bytes alive just before it.
-        allocated_bytes, reserved_bytes: the allocator's counters.
-        free_bytes: free on the device, as the driver said; None where not recorded.
-        pool: the id of the private pool that the request was for; None for the default pool.
-        usable_free_bytes, usable_holes, largest_usable_bytes: free blocks of the request's own pool
-            and stream.
-        limit_low_bytes, limit_high_bytes: bounds of the process's limit, inclusive; None where
-            there is none.
-        room_bytes: what more could have been reserved; None where unknown.
-        expandable: whether expandable segments were on.
-    """
-
-    request: OutOfMemory
-    tried_bytes: int
-    live_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
-    free_bytes: int | None
-    pool: str | None
-    usable_free_bytes: int
-    usable_holes: int
-    largest_usable_bytes: int
-    limit_low_bytes: int | None
-    limit_high_bytes: int | None
-    room_bytes: int | None
-    expandable: bool
 
 
 def segment_size(size_bytes: int, large_segment_bytes: int = 20 * MIB) -> int:
@@ -289,7 +257,16 @@ def verdict_of(
         cause=cause,
         short_by_bytes=short,
         place=place,
-        headline=_headline(failure, wall, cause, leaks, short),
+        headline=headline_of(
+            HeadlineFacts(
+                failure,
+                wall,
+                cause,
+                leaks=leaks,
+                short_bytes=short,
+                fits_a_free_block=has_fitting_block(view, failure),
+            )
+        ),
         survived=went_on(view, failure.request),
         unknowns=tuple(unknowns),
         need=unknown_need(failure.live_bytes + failure.request.size_bytes),
@@ -361,45 +338,3 @@ def _short(failure: Failure, wall: str) -> int | None:
     if failure.limit_low_bytes is not None and failure.limit_low_bytes == failure.limit_high_bytes:
         return max(0, failure.reserved_bytes + failure.tried_bytes - failure.limit_low_bytes)
     return None
-
-
-def _pool_name(failure: Failure) -> str:
-    return "reserved memory" if failure.pool is None else f"private pool {failure.pool}"
-
-
-def _headline(
-    failure: Failure, wall: str, cause: str, leaks: tuple[Leak, ...], short: int | None
-) -> str:
-    wanted = format_size(failure.request.size_bytes)
-    free = format_size(failure.usable_free_bytes)
-    if cause == "fragmentation":
-        largest = format_size(failure.largest_usable_bytes)
-        return (
-            f"{free} were free inside {_pool_name(failure)}, but in {counted(failure.usable_holes, 'hole')} of at most "
-            f"{largest}: {wanted} in one piece did not fit"
-        )
-    if cause == "leak":
-        leak = leaks[0]
-        kept = format_size(sum(found.bytes for found in leaks))
-        each = format_size(sum(found.bytes_per_step for found in leaks))
-        return f"{kept} were kept from earlier steps, {each} more each step ({leak.place}): a leak, then {wanted} failed"
-    lack = failure.request.size_bytes - failure.usable_free_bytes
-    if short is None:
-        text = f"{wanted} wanted: {format_size(lack)} short even if all {free} of holes had been one piece"
-        if failure.pool is not None:
-            text = f"{wanted} wanted from private pool {failure.pool}, which had {free} free and may use no other memory"
-    else:
-        holes = (
-            f"{free} free in {counted(failure.usable_holes, 'hole')}"
-            if failure.usable_holes
-            else "no hole to use"
-        )
-        if wall == "process_limit" or failure.free_bytes is None:
-            text = f"{format_size(short)} short below the process's limit: {wanted} wanted, {holes}"
-        else:  # the driver counts whole segments
-            tried, left = format_size(failure.tried_bytes), format_size(failure.free_bytes)
-            asked = "" if tried == wanted else f" ({tried} in whole segments)"
-            text = f"{format_size(short)} short at the driver: {wanted} wanted{asked}, {left} free on the GPU"
-    if cause == "spike":
-        return f"{text}; this step needs more than twice what any earlier one did"
-    return text

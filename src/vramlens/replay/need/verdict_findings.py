@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vramlens.analyses.failure.cause import CauseFacts, cause_of, headline_of, is_rising
+from vramlens.analyses.failure.allocator_retry import has_fitting_block
+from vramlens.analyses.failure.cause import CauseFacts, cause_of, is_rising
+from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import EARLIER_STEP, EXPANDABLE, Need, SettingVerdict
-from vramlens.analyses.failure.oom import settings_variable
+from vramlens.analyses.failure.oom import failure_of, settings_variable
 from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.timeline import step_peaks
 from vramlens.ground.verdict import Verdict
 from vramlens.replay.answer import assignment
+from vramlens.replay.need.batch_findings import batch_of_first_step, batch_that_fits
 from vramlens.replay.need.failure_verdict import Judgement, judgement_of
-from vramlens.replay.need.smaller_batch import largest_share
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -25,16 +27,22 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict
     from vramlens.replay.proof import Proven
 
+_NO_GRADIENTS = ("unused_graph", "eval_with_grad", "unconsumed_forward")
+"""One line mends these, at no cost."""
 _FIRST = (
     "request_too_large",
+    "allocator_retry",
     "settings_help",
     "leak",
+    *_NO_GRADIENTS,
     "smaller_batch",
     "settings_may_help",
     "fragmented_request",
     "process_limit",
     "device_full",
 )
+_SPARE_LIMIT = 1.1
+"""Of the least limit that the step needs: later steps may need a little more."""
 _LARGE = 0.05
 """Of what could be reserved: a leak as large is worth saying before what makes the step smaller."""
 
@@ -54,7 +62,7 @@ def with_judgement(
     verdict = replace(
         oom,
         cause=cause,
-        headline=headline_of(oom, need, cause, limit.bytes, roughly=limit.below_bytes is not None),
+        headline=_headline(explanation, view, proven, need, cause),
         need=need,
         settings=judged.settings,
     )
@@ -66,10 +74,11 @@ def with_judgement(
     findings = _about_expandable(findings, verdict, proven)
     findings += _about_settings(view, verdict, need, limit.bytes)
     findings = [_with_limit(one, view, need) for one in findings]
-    if judged.projection is not None and runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
-        findings += _about_batch(view, proven, judged, limit.bytes)
+    about_batch = _about_batch(view, proven, judged, runs)
+    findings = [_without_half_the_batch(one) for one in findings] if about_batch else findings
+    findings += about_batch
     leaking = facts.leaked_bytes >= _LARGE * (limit.bytes or 1)
-    order = _order(cause, leaking=leaking)
+    order = _order(cause, findings, oom.short_by_bytes or oom.requested_bytes or 0, leaking=leaking)
     return replace(
         explanation,
         oom=verdict,
@@ -80,9 +89,54 @@ def with_judgement(
 _RUNS_FOR_BATCH = 40
 
 
-def _order(cause: str | None, *, leaking: bool) -> tuple[str, ...]:
+def _about_batch(
+    view: Attribution, proven: Proven, judged: Judgement, runs: int
+) -> Sequence[Finding]:
+    """The largest batch that fits, as far as it is known."""
+    capacity = proven.recorded.limit.bytes
+    finding = None
+    if judged.projection is None:
+        finding = batch_of_first_step(view, judged.need, capacity)
+    elif runs >= _RUNS_FOR_BATCH and not proven.recorded.warm:
+        finding = batch_that_fits(view, proven, judged.projection, capacity)
+    return () if finding is None else (finding,)
+
+
+def _headline(
+    explanation: Explanation, view: Attribution, proven: Proven, need: Need, cause: str | None
+) -> str:
+    failure, oom, limit = failure_of(view), explanation.oom, proven.recorded.limit
+    assert failure is not None
+    assert oom is not None
+    facts = HeadlineFacts(
+        failure=failure,
+        wall=oom.wall,
+        cause=cause,
+        leaks=explanation.leaks,
+        short_bytes=oom.short_by_bytes,
+        need=need,
+        capacity_bytes=limit.bytes,
+        is_rough=limit.below_bytes is not None,
+        fits_a_free_block=has_fitting_block(view, failure),
+    )
+    return headline_of(facts)
+
+
+def _without_half_the_batch(finding: Finding) -> Finding:
+    """The finding about activations without its rough word on the batch, of which more is known."""
+    rough, _, other_cures = (finding.fix or "").partition("; or ")
+    if finding.id != "activations" or not rough.startswith("half the batch"):
+        return finding
+    return replace(finding, fix=other_cures)
+
+
+def _order(
+    cause: str | None, findings: Sequence[Finding], short_bytes: int, *, leaking: bool
+) -> tuple[str, ...]:
     """What comes first: what makes the run live, then what may."""
     left_out = set() if leaking else {"leak"}
+    saved = {one.id: one.bytes or 0 for one in findings if one.verdict != Verdict.POSSIBLE}
+    left_out |= {name for name in _NO_GRADIENTS if saved.get(name, 0) < short_bytes}
     if cause != "fragmentation":  # what only may help comes after all that does
         left_out.add("settings_may_help")
     return tuple(name for name in _FIRST if name not in left_out)
@@ -274,45 +328,24 @@ def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
     if finding.id != "process_limit" or need.basis is None:
         return finding
     size = need.high_bytes or need.low_bytes
+    if need.limit_bytes is not None:
+        size = min(size, int(need.limit_bytes * _SPARE_LIMIT))
     least = "at least " if need.high_bytes is None else ""
-    if need.peak_reserved_bytes is not None:
-        words = f"{format_size(size)}: this step needs {format_size(need.peak_reserved_bytes)}"
-    else:
-        words = (
-            f"{least}{format_size(size)}: this step needs at least {format_size(need.low_bytes)}"
-        )
     total = view.trace.total_bytes.get(view.device.device)
-    if total:
-        fraction = min(1.0, -(-size * 10_000 // total) / 10_000)
-        fix = f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows {words}"
-    else:
-        fix = f"raise the fraction given to torch.cuda.set_per_process_memory_fraction to allow {words}"
+    call = "torch.cuda.set_per_process_memory_fraction"
+    if total and size <= total:
+        call += f"({-(-size * 10_000 // total) / 10_000:.4f})"
+    if total and size > total:
+        least, size = "all of the GPU's ", total
+    fix = f"raise this process's limit to {least}{format_size(size)}: {call}; {_needs(need)}"
     return replace(finding, fix=fix)
 
 
-def _about_batch(
-    view: Attribution, proven: Proven, judged: Judgement, capacity: int | None
-) -> list[Finding]:
-    """The largest batch that fits, as a share of this one."""
-    assert judged.projection is not None
-    if capacity is None:
-        return []
-    found = largest_share(proven, judged.projection, view)
-    if found is None:
-        return []
-    size = f"{format_size(found.peak_reserved_bytes)} of {format_size(capacity)}"
-    lasting = judged.projection.tells_what_follows
-    doubt = "" if lasting else "; a later step may be larger"
-    return [
-        Finding(
-            id="smaller_batch",
-            verdict=Verdict.LIKELY if lasting else Verdict.POSSIBLE,
-            title=f"{found.share:.0%} of this batch fit: {size}",
-            bytes=found.peak_reserved_bytes,
-            evidence=(
-                "the same requests at that scale, replayed; what does not grow with the batch stays",
-            ),
-            fix=f"make the batch {found.share:.2f} × as large, rounded down: the step finishes with {size}"
-            f" reserved{doubt}",
-        )
-    ]
+def _needs(need: Need) -> str:
+    """The step's need in words: a point, a range, or the least."""
+    if need.peak_reserved_bytes is not None:
+        return f"this step needs {format_size(need.limit_bytes or need.peak_reserved_bytes)}"
+    if need.high_bytes is None:
+        return f"this step needs at least {format_size(need.low_bytes)}"
+    low, high = format_size(need.low_bytes), format_size(need.high_bytes)
+    return f"this step needs {low} to {high} (estimated)"

@@ -51,7 +51,7 @@ def next_step(explanation: Explanation) -> NextStep:
     oom = explanation.oom
     if any(finding.id == "not_memory" for finding in explanation.findings):
         return NextStep(
-            "nothing to record, since no memory ran out: change the kernel and run it again", ()
+            "nothing to record, since no memory ran out: change that and run it again", ()
         )
     if oom is not None and oom.wall == "host" and not oom.survived:
         return _ask_the_host(explanation)

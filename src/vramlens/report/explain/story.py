@@ -42,7 +42,7 @@ _WALLS = {
     "unknown": "What refused it cannot be told from this input",
 }
 _CAUSES = {
-    "fragmentation": "Fragmentation: enough was free, but not in one piece",
+    "fragmentation": "Fragmentation: without holes between what is alive, it would fit",
     "leak": "A leak: what earlier steps left behind takes the room",
     "spike": "A spike: this step needs more than twice what any earlier one did",
     "capacity": "Capacity: what is alive leaves too little room",

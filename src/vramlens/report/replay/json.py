@@ -34,6 +34,7 @@ def tuning_to_json(tuning: Tuning) -> dict[str, Any]:
         "best": None if tuning.best is None else _tuned(tuning.best),
         "without_effect": list(tuning.inert),
         "outside_bytes": tuning.outside_bytes,
+        "floor_bytes": tuning.floor_bytes,
     }
 
 

@@ -53,6 +53,7 @@ def render_tuning(tuning: Tuning, console: Console, *, whole: bool = False) -> N
 def _lines(tuning: Tuning, layout: Layout, rows: int) -> list[Text]:
     return [
         *_opening(tuning, layout),
+        *(Text(line) for line in layout.wrap(_floor_sentence(tuning))),
         *(Text(line) for line in layout.wrap(proof_sentence(tuning.recorded))),
         Text(""),
         *([] if _too_large(tuning) else [*_table(tuning, layout, rows), Text("")]),
@@ -125,6 +126,15 @@ def _headline(tuning: Tuning) -> str:
         f" {format_size(base.peak_reserved_bytes)}, {format_size(best.saved_bytes)} less"
         f"{'; both get past the failure that ended it' if base.past_failure else ''}."
     )
+
+
+def _floor_sentence(tuning: Tuning) -> str:
+    """What any allocator would have to reserve, and what that means under the limit."""
+    floor = f"Any allocator would have to reserve {format_size(tuning.floor_bytes)}"
+    if not tuning.no_setting_can_help:
+        return f"{floor}: so much is alive at once."
+    limit = format_size(tuning.baseline.cap_bytes or 0)
+    return f"{floor}, more than {limit}: so much is alive at once, and no setting can help."
 
 
 def _too_large(tuning: Tuning) -> int | None:

@@ -1,0 +1,182 @@
+"""What the budgets that vLLM and SGLang print, and NCCL's own lines, say about a failure.
+
+A failure at start-up and one while serving have opposite cures: at start-up the engine's share of
+the GPU is too small for weights and cache; later its cache leaves too little for a step.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.ground.verdict import RowConfidence, Verdict
+from vramlens.read.oom_text import OomMessage
+from vramlens.trace.engine_log import EngineBudget, EngineLog
+from vramlens.units import MIB, format_size
+
+_NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+_SHARES = {"vllm": "gpu_memory_utilization", "sglang": "--mem-fraction-static"}
+_PYTORCH = ("cuda", "hip", "device", "driver", "cublas")
+_MOST_SHARE = 0.98
+"""Of a GPU: the context and the driver have the rest."""
+_LEAST_NCCL = 16 * MIB
+_SGLANG_LEAST = re.compile(r"Raise --mem-fraction-static above (0\.\d{1,4})")
+_OUTSIDE = ("this_process_other", "outside_pytorch")
+# By engine: what to lower while it serves; what to lower where it makes its CUDA graphs; what where
+# it tries its largest step.
+_WHILE_SERVING = {
+    "vllm": "max_num_batched_tokens or max_num_seqs",
+    "sglang": "--chunked-prefill-size or --max-running-requests",
+}
+_WHILE_CAPTURING = {
+    "vllm": "max_num_seqs, or set enforce_eager=True",
+    "sglang": "--cuda-graph-max-bs, or give --disable-cuda-graph",
+}
+_WHILE_PROFILING = {
+    "vllm": "max_num_batched_tokens, max_num_seqs or max_model_len",
+    "sglang": "--chunked-prefill-size or --context-length",
+}
+
+
+def engine_findings(message: OomMessage, log: EngineLog) -> tuple[Finding, ...]:
+    """What an engine's own figures call for, and what NCCL's lines sum to."""
+    findings = []
+    if message.kind in _NAMES:
+        findings.append(_at_start(message, log.budget))
+    elif message.kind in _PYTORCH and log.budget is not None:
+        findings.append(_in_a_step(message, log.budget))
+    findings.append(_about_nccl(message, log))
+    return tuple(finding for finding in findings if finding is not None)
+
+
+def instead_of_general_advice(
+    about_engine: tuple[Finding, ...], general: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
+    """The findings, without general advice that the engine's own makes useless."""
+    ids = {finding.id for finding in about_engine}
+    if ids & {"vllm_memory", "sglang_memory"}:
+        ids.add("device_full")
+    return (*about_engine, *(finding for finding in general if finding.id not in ids))
+
+
+def _at_start(message: OomMessage, budget: EngineBudget | None) -> Finding | None:
+    """The share of the GPU that start-up needs, where the log tells it."""
+    if least := _SGLANG_LEAST.search(message.text):
+        return Finding(
+            "sglang_memory",
+            Verdict.PROVEN,
+            "Weights leave nothing of SGLang's share of the GPU for its KV cache",
+            fix=f"raise --mem-fraction-static above {least[1]}, or raise --tp",
+        )
+    if budget is None or budget.engine != "vllm":
+        return None
+    parts = (budget.weights_bytes, budget.non_torch_bytes, budget.activations_bytes)
+    if None in parts or not budget.total_bytes or budget.utilization is None:
+        return None
+    needed = sum(part or 0 for part in parts)
+    share = math.ceil(100 * needed / budget.total_bytes) / 100
+    allowed = int(budget.total_bytes * budget.utilization)
+    if needed < allowed:
+        return None
+    title = (
+        f"Weights {format_size(parts[0] or 0)}, activations {format_size(parts[2] or 0)} and"
+        f" {format_size(parts[1] or 0)} outside PyTorch are {format_size(needed - allowed)} more"
+        f" than vLLM's share of {format_size(allowed)}"
+    )
+    if share > _MOST_SHARE:
+        fix = "raise tensor_parallel_size, quantize the weights, or lower max_num_batched_tokens"
+    else:
+        fix = (
+            f"raise gpu_memory_utilization above {share:.2f} (it is {budget.utilization:.2f}; at"
+            " most what nvidia-smi shows as free), or lower max_num_batched_tokens"
+        )
+    return Finding("vllm_memory", Verdict.PROVEN, title, needed - allowed, fix=fix)
+
+
+def _in_a_step(message: OomMessage, budget: EngineBudget) -> Finding:
+    """What PyTorch's own error means in an engine, by how far its start had come."""
+    name, engine = _NAMES[budget.engine], budget.engine
+    cache_bytes = budget.cache_bytes or 0
+    cache = f" of {format_size(cache_bytes)}" if cache_bytes > 0 else ""
+    if budget.is_ready:
+        title = f"{name} served already: its KV cache{cache} leaves too little for this step"
+        fix = f"lower {_lower_share(message, budget)}, or lower {_WHILE_SERVING[engine]}"
+    elif budget.has_cache:
+        title = f"{name} had made its KV cache{cache} and failed at what comes then: CUDA graphs, warm-up"
+        fix = f"lower {_lower_share(message, budget)}, or lower {_WHILE_CAPTURING[engine]}"
+    else:
+        weights = f" ({format_size(budget.weights_bytes)})" if budget.weights_bytes else ""
+        title = f"{name} had loaded its weights{weights} and failed before its KV cache was made"
+        fix = f"lower {_WHILE_PROFILING[engine]}: its share of the GPU is not the reason"
+    return Finding(f"{engine}_memory", Verdict.LIKELY, title, message.tried_bytes, fix=fix)
+
+
+def _lower_share(message: OomMessage, budget: EngineBudget) -> str:
+    """The engine's share, with the value that leaves room for the request where that is known."""
+    name, total = _SHARES[budget.engine], budget.total_bytes
+    if budget.utilization is None or not total or message.tried_bytes is None:
+        return name
+    share = math.floor(100 * (budget.utilization - message.tried_bytes / total)) / 100
+    return f"{name} from {budget.utilization:.2f} to {share:.2f}" if share > 0 else name
+
+
+def engine_ledger(budget: EngineBudget | None) -> tuple[LedgerRow, ...]:
+    """The device's memory by vLLM's own figures; () where they do not close."""
+    if budget is None or not budget.total_bytes or budget.weights_bytes is None:
+        return ()
+    if budget.non_torch_bytes is None or budget.activations_bytes is None:
+        return ()
+    name = _NAMES[budget.engine]
+    rows = [
+        _row("engine_weights", budget.weights_bytes, f"{name}'s weights"),
+        _row("engine_activations", budget.activations_bytes, f"{name}'s largest step"),
+        _row("this_process_other", budget.non_torch_bytes, f"outside PyTorch, by {name}"),
+        _row("engine_cache", max(0, budget.cache_bytes or 0), f"{name}'s KV cache"),
+    ]
+    rest = budget.total_bytes - sum(row.bytes for row in rows)
+    if rest < 0:
+        return ()
+    rows.append(LedgerRow("unknown", rest, RowConfidence.UNKNOWN, f"not in {name}'s share"))
+    return tuple(row for row in rows if row.bytes)
+
+
+def _row(kind: str, size_bytes: int, note: str) -> LedgerRow:
+    return LedgerRow(kind, size_bytes, RowConfidence.INFERRED, note)
+
+
+def nccl_bytes(message: OomMessage, log: EngineLog) -> int:
+    """What NCCL's lines sum to on the failed device: of the process with most; 0 without any."""
+    return max(
+        (size for (_, device), size in log.nccl_bytes.items() if message.device in (None, device)),
+        default=0,
+    )
+
+
+def _about_nccl(message: OomMessage, log: EngineLog) -> Finding | None:
+    held = nccl_bytes(message, log)
+    if held < _LEAST_NCCL:
+        return None
+    return Finding(
+        "nccl_memory",
+        Verdict.LIKELY,
+        f"NCCL's own lines sum to {format_size(held)} of buffers on this GPU, outside PyTorch's cache",
+        held,
+        fix="fewer process groups or channels (NCCL_MAX_NCHANNELS), or a smaller NCCL_BUFFSIZE",
+    )
+
+
+def with_nccl(
+    ledger: tuple[LedgerRow, ...], message: OomMessage, log: EngineLog
+) -> tuple[LedgerRow, ...]:
+    """The ledger with NCCL's part told apart from what lies outside PyTorch, where it fits."""
+    held = nccl_bytes(message, log)
+    outside = next((row for row in ledger if row.kind in _OUTSIDE), None)
+    if outside is None or not 0 < held <= outside.bytes:
+        return ledger
+    at = ledger.index(outside)
+    nccl = LedgerRow("nccl", held, RowConfidence.INFERRED, "by NCCL's own lines")
+    rest = replace(outside, bytes=outside.bytes - held)
+    return (*ledger[:at], nccl, *([rest] if rest.bytes else []), *ledger[at + 1 :])

@@ -1,0 +1,44 @@
+"""A request that was refused although a free block of its size was there: pytorch/pytorch#189504.
+
+Where the device is full, the allocator waits for blocks that other streams still use, and then asks
+only the driver again: it does not look into its own pool, where such a block lies now.
+"""
+
+from __future__ import annotations
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.failure.failed_request import Failure
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+
+def has_fitting_block(view: Attribution, failure: Failure) -> bool:
+    """Whether a free block would have held the request; not with ``max_split_size_mb``, which
+    keeps large blocks for large requests.
+    """
+    limit = view.trace.settings.get("max_split_size")
+    is_split_limited = isinstance(limit, int) and limit > 0
+    return not is_split_limited and failure.largest_usable_bytes >= failure.request.size_bytes > 0
+
+
+def allocator_retry(view: Attribution, failure: Failure) -> list[Finding]:
+    """The finding that the same request would succeed now."""
+    if not has_fitting_block(view, failure):
+        return []
+    block, wanted = failure.largest_usable_bytes, failure.request.size_bytes
+    return [
+        Finding(
+            id="allocator_retry",
+            verdict=Verdict.LIKELY,
+            title=f"a free block of {format_size(block)} would have held the {format_size(wanted)}:"
+            " PyTorch's allocator did not look again (pytorch/pytorch#189504)",
+            bytes=wanted,
+            place=view.place_of_stack(failure.request.stack),
+            evidence=(
+                "blocks that another stream still used came back while the request waited for them",
+            ),
+            fix="catch torch.OutOfMemoryError around this line and run it once more: the same request"
+            " then finds the block; or call torch.cuda.synchronize() before it",
+        )
+    ]

@@ -1,0 +1,97 @@
+"""Forward passes that no backward pass has used when memory ran out: sampling without ``no_grad``.
+
+A model in train mode keeps its activations on every call. Where more calls are waiting than any
+backward pass ever used at once, none is likely to come. Where no backward pass was ever seen, a
+first step that calls the model many times (a solver) looks the same: then it is only possible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.failure.failed_request import Failure
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_FEWEST_PASSES = 3
+_FEWEST_SHARE = 0.25
+"""Of what is alive: less is not why it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPasses:
+    """Forward passes whose memory waits for a backward pass.
+
+    Attributes:
+        count: how many there are.
+        usual: the most that one backward pass used before; None where there was none.
+    """
+
+    count: int
+    usual: int | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How surely no backward pass is to come; None where one may well be."""
+        if self.usual is None:
+            return Verdict.POSSIBLE if self.count >= _FEWEST_PASSES else None
+        return Verdict.LIKELY if self.count >= max(_FEWEST_PASSES, 2 * self.usual) else None
+
+
+def waiting_passes(
+    pass_starts: NDArray[np.int64], backward_ends: NDArray[np.int64]
+) -> WaitingPasses:
+    """The passes after the last backward pass, beside the most that came before any.
+
+    Args:
+        pass_starts: the event at which each forward pass begins.
+        backward_ends: the event at which each backward pass ends.
+    """
+    if not len(backward_ends):
+        return WaitingPasses(len(pass_starts), None)
+    gap = np.searchsorted(backward_ends, pass_starts)
+    by_gap = np.bincount(gap, minlength=len(backward_ends) + 1)
+    return WaitingPasses(int(by_gap[-1]), int(by_gap[:-1].max()))
+
+
+def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
+    """The finding that forward passes keep memory which no backward pass may ever use."""
+    event, allocations, phases = failure.request.event, view.device.allocations, view.phases
+    marked = np.flatnonzero(view.modules.marked & ~view.modules.eval_with_grad)
+    marked = marked[allocations.born[marked] < event]
+    ended = phases.span_end[phases.span_end < event]
+    if not len(marked) or (phases.span_start < event).sum() > len(ended):
+        return []
+    first = view.modules.module[marked] == view.modules.module[marked[0]]
+    begins = first & np.append(True, ~first[:-1])
+    waiting = waiting_passes(allocations.born[marked[begins]], ended)
+    since = int(ended[-1]) if len(ended) else -1
+    kept = marked[(allocations.born[marked] > since) & (allocations.died[marked] >= event)]
+    kept = kept[~view.names.named[kept]]
+    kept_bytes = int(allocations.requested_bytes[kept].sum())
+    verdict = waiting.verdict
+    if verdict is None or kept_bytes < _FEWEST_SHARE * failure.live_bytes:
+        return []
+    before = (
+        "none has come so far"
+        if waiting.usual is None
+        else f"a backward pass used {waiting.usual} at most before"
+    )
+    return [
+        Finding(
+            id="unconsumed_forward",
+            verdict=verdict,
+            title=f"{waiting.count} forward passes keep {format_size(kept_bytes)} for a backward pass:"
+            f" {before}",
+            bytes=kept_bytes,
+            place=view.place_of_stack(failure.request.stack),
+            evidence=("train mode or eval mode makes no difference: autograd keeps activations",),
+            fix="if no backward() is to come (sampling, inference), wrap these calls in"
+            f" torch.no_grad(): up to {format_size(kept_bytes)} less",
+        )
+    ]

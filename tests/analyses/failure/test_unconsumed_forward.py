@@ -1,0 +1,37 @@
+"""Forward passes that no backward pass uses: sampling from a model without ``no_grad``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from support.recordings import DATA
+from vramlens import load
+from vramlens.analyses.failure.unconsumed_forward import waiting_passes
+
+
+def events(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("passes", "backwards", "verdict"),
+    [
+        ((10, 30, 50, 51, 52, 53), (20, 40), "likely"),  # trained, then sampled
+        ((10, 30, 50), (20, 40), None),  # the next step's forward
+        ((1, 2, 3, 4, 20, 21, 22, 23), (10,), None),  # four to a step, and four again
+        ((1, 2, 3, 4, 5), (), "possible"),  # sampling, or a solver's first step
+        ((1, 2), (), None),  # two views of a batch
+    ],
+)
+def test_more_passes_than_a_backward_ever_used(
+    passes: tuple[int, ...], backwards: tuple[int, ...], verdict: str | None
+) -> None:
+    assert waiting_passes(events(*passes), events(*backwards)).verdict == verdict
+
+
+@pytest.mark.parametrize("name", ["gpt.cap90", "accumulate.cap80", "ode.cap92", "lora.cap80"])
+def test_a_training_step_waits_for_nothing_unusual(name: str) -> None:
+    """Nor does a solver's first step, whose states the program itself holds."""
+    findings = load(DATA / f"failures/{name}.vram").explain().findings
+    assert not any(one.id == "unconsumed_forward" for one in findings)

@@ -1,0 +1,72 @@
+"""The largest batch that fits a first step: a range, or why there is none."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from support.recordings import DATA
+from vramlens import load
+from vramlens.analyses.failure.first_step_need import StepBounds
+from vramlens.analyses.failure.need import BLOCKS, Need
+from vramlens.analyses.finding import Finding
+from vramlens.replay.need.batch_findings import _as_range, _no_batch_surely_fits
+
+FOLDER = DATA / "failures"
+TRUTH: dict[str, Any] = json.loads((FOLDER / "truth.json").read_text())
+FIRST_STEPS = ["resnet50.cap70", "ode.cap92", "lora.cap80"]
+GIB = 2**30
+
+
+def findings_of(name: str) -> tuple[Finding, ...]:
+    return load(FOLDER / f"{name}.vram").explain().findings
+
+
+@pytest.mark.parametrize("name", FIRST_STEPS)
+def test_a_first_step_is_advised_a_batch_that_fits(name: str) -> None:
+    finding = next(one for one in findings_of(name) if one.id == "smaller_batch")
+    shares = re.search(r"is (0\.\d\d) to (0\.\d\d) × this one", finding.fix or "")
+    assert shares is not None
+    surely, possibly = map(float, shares.groups())
+    program = TRUTH[name.split(".")[0]]
+    allowed = program["limits"][name]["cap_bytes"] / program["peak_reserved_bytes"]
+    assert surely < allowed, "memory that stays makes the batch that fits smaller than the limit is"
+    assert surely < possibly
+    assert (finding.bytes or 0) <= program["limits"][name]["cap_bytes"]
+
+
+@pytest.mark.parametrize("name", [*FIRST_STEPS, "gpt.cap90"])
+def test_nobody_is_told_half_the_batch_where_more_is_known(name: str) -> None:
+    assert not any("half the batch" in (one.fix or "") for one in findings_of(name))
+
+
+def test_where_what_stays_fills_the_limit_no_batch_is_advised() -> None:
+    bounds = StepBounds(GIB, 4 * GIB, 8 * GIB, 9 * GIB, None)
+    assert bounds.surely_fitting_share(7 * GIB) == 0
+    finding = _no_batch_surely_fits(bounds, 7 * GIB)
+    assert finding.fix is None
+    assert "may take 8.00 GiB of 7.00 GiB for any batch" in finding.title
+
+
+def test_the_range_is_the_share_of_both_bounds() -> None:
+    bounds = StepBounds(GIB, 4 * GIB, 2 * GIB, 8 * GIB, None)
+    assert bounds.surely_fitting_share(4 * GIB) == pytest.approx(0.25)
+    assert bounds.possibly_fitting_share(4 * GIB) == pytest.approx(0.75)
+    fix = _as_range(bounds, 0.25, 4 * GIB).fix
+    assert fix is not None
+    assert "at most 4.00 GiB of 4.00 GiB" in fix
+    assert "0.25 to 0.75 ×" in fix
+
+
+def test_an_optimizer_that_failed_says_why_there_is_no_batch() -> None:
+    explanation = load(DATA / "found/optimizer_oom.pickle.xz").explain()
+    assert explanation.oom is not None
+    need = explanation.oom.need
+    assert isinstance(need, Need)
+    assert need.basis == BLOCKS
+    finding = next(one for one in explanation.findings if one.id == "smaller_batch")
+    assert finding.fix is None
+    assert "the optimizer's state is as large for any batch" in finding.title
