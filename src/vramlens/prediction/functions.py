@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.prediction.answer import Prediction
-from vramlens.prediction.cards import card_named
-from vramlens.prediction.run import Gathered, PredictedRun, Question, answer
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.predicted_peak import Prediction
+from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.prediction.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _PATIENCE_S = 3600
 

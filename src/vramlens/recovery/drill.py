@@ -18,7 +18,7 @@ from vramlens.units import counted
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 PHASES = ("forward", "backward", "step")
 _MESSAGE = (

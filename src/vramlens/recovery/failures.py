@@ -16,7 +16,7 @@ from vramlens.units import parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 OUT_OF_MEMORY = "out of memory"
 STICKY = "sticky"

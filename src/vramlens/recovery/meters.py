@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vramlens.recovery.batch_size.scaled_requests import StepRequests
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _MOST_EVENTS = 1_000_000
 """Of a probe: two steps."""

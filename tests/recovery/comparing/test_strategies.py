@@ -17,8 +17,8 @@ from vramlens.recovery import strategies
 from vramlens.recovery.comparing import strategy_run
 from vramlens.recovery.comparing.strategy_figure import figure_svg
 from vramlens.recovery.comparing.strategy_table import StrategyRow, StrategyTable
+from vramlens.recovery.losses.chunked_loss import chunked_cross_entropy
 from vramlens.recovery.meters import CountingMeter
-from vramlens.recovery.training.chunked_loss import chunked_cross_entropy
 
 
 def model_fn() -> nn.Module:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from vramlens.errors import UsageError
 from vramlens.recovery.batch_size.largest_batch import BatchSize, find_batch_size, likely_size
 from vramlens.recovery.batch_size.peak_fit import LengthCost, length_cost
+from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.training.losses import LossFunction
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 
 class TokenBudgetSampler:

@@ -12,8 +12,8 @@ from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
 from vramlens.recovery.batch_size.probe import MakeBatch, Prober
+from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter, meter_of, not_counted
-from vramlens.recovery.training.losses import LossFunction
 from vramlens.units import counted, format_size, parse_size
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _predicted(
     largest: int | None,
     start: int,
 ) -> BatchSize:
-    from vramlens.recovery.predicted_batch_size import PredictedSizes, largest_predicted
+    from vramlens.recovery.batch_size.predicted_batch_size import PredictedSizes, largest_predicted
 
     if limit is None:
         raise UsageError("find_batch_size: without a GPU no limit is known: say limit='22GiB'")

@@ -17,7 +17,7 @@ from vramlens.units import parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _PATIENCE_S = 600
 
@@ -106,7 +106,7 @@ def _predicted(
     budget_bytes: int | None,
     progress: Callable[[str], Any] | None,
 ) -> StrategyTable:
-    from vramlens.recovery.predicted_strategy import predict_strategy
+    from vramlens.recovery.comparing.predicted_strategy import predict_strategy
 
     runs: dict[str, dict[str, Any]] = {}
     for name in names:

@@ -11,14 +11,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.training.chunked_loss import in_chunks
-from vramlens.recovery.training.losses import BY_SAMPLES, Weights
+from vramlens.recovery.losses.chunked_loss import in_chunks
+from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
 from vramlens.recovery.training.recompute import checkpoint_module, offloaded, units_of
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 
 @dataclass(slots=True)

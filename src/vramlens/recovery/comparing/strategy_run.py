@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.comparing.strategy_kinds import NotHere, Training, contexts, parts_of
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
-from vramlens.recovery.guarding.split_check import check_split
+from vramlens.recovery.losses.part_losses import Weights
 from vramlens.recovery.meters import CountingMeter, CudaMeter
+from vramlens.recovery.splitting.batch_parts import ranges
+from vramlens.recovery.splitting.gradient_runs import Checked
+from vramlens.recovery.splitting.split_check import check_split
 from vramlens.recovery.training.attempts import Call, Runner
-from vramlens.recovery.training.batch_parts import ranges
-from vramlens.recovery.training.gradient_runs import Checked
-from vramlens.recovery.training.losses import Weights
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _GRADIENT_NUMBERS = 2048
 _WARM_UP = 3

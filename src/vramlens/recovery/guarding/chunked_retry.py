@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
-from vramlens.recovery.training.batch_parts import CannotSplit, Samples, ranges
+from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

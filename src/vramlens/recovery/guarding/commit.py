@@ -21,7 +21,7 @@ from vramlens.units import format_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 Note = Callable[..., None]
 

@@ -32,28 +32,28 @@ from vramlens.recovery.guarding.guard_story import (
     Story,
     size_words,
 )
-from vramlens.recovery.guarding.learned_splits import learned_micro_batch, write_split
 from vramlens.recovery.guarding.rank_agreement import BROKEN, FAILED, FINE, PeerFailed, ranks_of
 from vramlens.recovery.guarding.remedies import Remedies
-from vramlens.recovery.guarding.split_proofs import SplitProofs, Surroundings
 from vramlens.recovery.guarding.stop_reasons import (
     stop_in_collectives,
     stop_of_buffers,
     stop_outside,
     stop_without_remedy,
 )
+from vramlens.recovery.losses.loss_form import PlainValues
+from vramlens.recovery.losses.part_losses import LossFunction, misfit
 from vramlens.recovery.meters import meter_of
+from vramlens.recovery.splitting.batch_parts import CannotSplit, equal_parts
+from vramlens.recovery.splitting.learned_splits import learned_micro_batch, write_split
+from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
 from vramlens.recovery.training.attempts import Call, Runner, bounds_of
-from vramlens.recovery.training.batch_parts import CannotSplit, equal_parts
-from vramlens.recovery.training.loss_form import PlainValues
-from vramlens.recovery.training.losses import LossFunction, misfit
 from vramlens.recovery.training.rollback import Buffers, BuffersLost, Gradients, RandomState
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _SLACK_BYTES = 2 * 1024**2
 

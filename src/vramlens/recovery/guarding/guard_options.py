@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.errors import UsageError
+from vramlens.recovery.losses.part_losses import CountFunction
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.training.batch_parts import SplitFunction
-from vramlens.recovery.training.losses import CountFunction
+from vramlens.recovery.splitting.batch_parts import SplitFunction
 
 ORDER = ("free_cached", "split", "checkpoint", "offload")
 """Free what is cached where fragmentation is the cause, split, recompute the largest modules,

@@ -14,7 +14,7 @@ from vramlens.errors import VramlensError
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 FINE, FAILED, BROKEN = 0, 1, 2
 """How an attempt went on a rank: fine, out of memory, any other error."""

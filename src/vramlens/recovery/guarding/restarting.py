@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 
 from vramlens.capture.warn import say
-from vramlens.recovery.guarding.learned_splits import (
+from vramlens.recovery.splitting.learned_splits import (
     MICRO_BATCH,
     SPLIT_FILE,
     read_split,

@@ -17,7 +17,7 @@ from vramlens.units import format_size, parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _WORKSPACE_BYTES = 33 << 20
 """Of cuBLAS and cuBLASLt on a GPU, as PyTorch asks for them on Hopper; older GPUs take 8 MiB."""

@@ -13,8 +13,8 @@ from vramlens.analyses.finding import Finding
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.losses.part_losses import LossFunction, loss_of
 from vramlens.recovery.meters import Meter, NoMeter, meter_of, not_counted
-from vramlens.recovery.training.losses import LossFunction, loss_of
 from vramlens.recovery.training.recompute import (
     Unit,
     checkpoint_module,
@@ -29,7 +29,7 @@ from vramlens.units import counted, format_size, parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _TRIALS = 6
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _MOST_VALUES_BYTES = 32 << 20
 """Of a tensor that keeps its values: ids, masks, positions."""

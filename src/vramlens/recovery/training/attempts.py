@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.training.batch_parts import Samples, SplitFunction, ranges
-from vramlens.recovery.training.loss_graph import Term, operations_of, terms_of
-from vramlens.recovery.training.losses import Loss, LossFunction, Weights, empty, loss_of
+from vramlens.recovery.losses.loss_graph import Term, operations_of, terms_of
+from vramlens.recovery.losses.part_losses import Loss, LossFunction, Weights, empty, loss_of
+from vramlens.recovery.splitting.batch_parts import Samples, SplitFunction, ranges
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 
 @dataclass(slots=True)

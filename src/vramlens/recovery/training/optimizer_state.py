@@ -10,7 +10,7 @@ from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 
 def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from vramlens.recovery.training.rollback import equal_values, host_copy, version
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _COMPARED_BYTES = 16 * 1024**2
 _DEPTH = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _SMALLEST_OFFLOADED_BYTES = 1024**2
 _MARK = "_vramlens_plain_forward"

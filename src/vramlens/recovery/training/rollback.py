@@ -15,7 +15,7 @@ from vramlens.units import format_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _LARGE_BYTES = 16 * 1024**2
 _COPIED_EACH_TIME_BYTES = 64 * 1024**2
