@@ -108,31 +108,31 @@ def in_a_process(run: Callable[[], Any]) -> Any:
     process.start()
     send.close()
     try:
-        kind, value = (
+        kind, answer_or_text = (
             receive.recv()
             if receive.poll(_PATIENCE_S)
             else ("error", f"no answer within {_PATIENCE_S} s")
         )
     except EOFError:
         process.join(10)
-        kind, value = "error", f"the process ended with code {process.exitcode}"
+        kind, answer_or_text = "error", f"the process ended with code {process.exitcode}"
     finally:
         process.join(10)
         if process.is_alive():
             process.kill()
     if kind == "error":
-        raise UsageError(f"predict: {value}")
-    return value
+        raise UsageError(f"predict: {answer_or_text}")
+    return answer_or_text
 
 
 def _work(send: Any, run: Callable[[], Any]) -> None:
     torch.set_num_threads(1)  # threads do not survive the fork
     try:
-        result: tuple[str, Any] = ("done", run())
+        outcome: tuple[str, Any] = ("done", run())
     except Exception as error:
-        result = (
+        outcome = (
             "error",
             f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}",
         )
-    send.send(result)
+    send.send(outcome)
     send.close()

@@ -94,7 +94,9 @@ class Prediction:
             "high_bytes": self.high_bytes,
             "confidence": "estimated",
             "basis": list(self.basis),
-            "not_modelled": [{"what": one.what, "bytes": one.bytes} for one in self.not_modelled],
+            "not_modelled": [
+                {"what": unknown.what, "bytes": unknown.bytes} for unknown in self.not_modelled
+            ],
             "cards": [{"total_bytes": card.total_bytes, "fits": card.fits} for card in self.cards],
             "gpu": self.gpu,
             "torch": self.torch,
@@ -113,9 +115,9 @@ class Prediction:
             sizes = [format_size(card.total_bytes) for card in self.cards if card.fits is fits]
             if sizes:
                 lines.append(f"  {words}: {', '.join(sizes)}")
-        for one in self.not_modelled:
-            size = "" if one.bytes is None else f" (up to {format_size(one.bytes)})"
-            lines.append(f"  not in it: {one.what}{size}")
+        for unknown in self.not_modelled:
+            size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
+            lines.append(f"  not in it: {unknown.what}{size}")
         return "\n".join(lines)
 
 
@@ -125,12 +127,12 @@ def fits_of(
     """Whether a range of reserved bytes fits cards, beside what a process takes outside the
     allocator.
     """
-    least, most = card.outside_bytes
+    least_outside, most_outside = card.outside_bytes
     fits = []
     for total in totals:
-        if high_bytes + most <= total:
+        if high_bytes + most_outside <= total:
             fits.append(CardFit(total, True))
-        elif low_bytes + least > total:
+        elif low_bytes + least_outside > total:
             fits.append(CardFit(total, False))
         else:
             fits.append(CardFit(total, None))

@@ -180,7 +180,9 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
             "every request rounded and served by PyTorch's allocator, replayed",
             *gathered.basis,
         ),
-        not_modelled=tuple(NotModelled(what, size) for what, size in gathered.not_modelled.items()),
+        not_modelled=tuple(
+            NotModelled(reason, size) for reason, size in gathered.not_modelled.items()
+        ),
         cards=fits_of(min(low, reserved), high, question.cards or USUAL_CARDS, card),
         gpu=card.name,
         torch=version,

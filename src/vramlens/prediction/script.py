@@ -69,9 +69,9 @@ def _reason(path: str, error: Exception) -> str:
 @contextlib.contextmanager
 def _prints_aside() -> Iterator[None]:
     """What the script prints goes to standard error: standard output is for the answer."""
-    kept = sys.stdout
+    terminal = sys.stdout
     sys.stdout = sys.stderr
     try:
         yield
     finally:
-        sys.stdout = kept
+        sys.stdout = terminal

@@ -200,11 +200,11 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, dict):
-        for value in output.values():
-            yield from _tensors(value)
+        for inner in output.values():
+            yield from _tensors(inner)
     elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)
+        for inner in output:
+            yield from _tensors(inner)
 
 
 class _Steps:
@@ -253,10 +253,10 @@ class _Steps:
         changes = name.endswith("_") and not name.endswith("__")
         if self._states == 2 or (changes and "fused" in name):
             self._raise()
-        result = function(*args, **kwargs)
+        output = function(*args, **kwargs)
         if changes:
             self._raise()
-        return result
+        return output
 
     def _raise(self) -> None:
         number, self._number = self._number, None

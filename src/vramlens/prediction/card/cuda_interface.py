@@ -297,9 +297,9 @@ def _put_tensor_methods(torch: Any, runner: Runner) -> None:
     def resized(storage: Any, size: int) -> Any:
         log = runner.log
         if storage.device.type == "meta" and log.owns(storage):
-            result = resize(storage, size)
+            storage_result = resize(storage, size)
             log.resized(storage, size)
-            return result
+            return storage_result
         return resize(storage, size)
 
     def as_real(tensor: Any) -> Any:

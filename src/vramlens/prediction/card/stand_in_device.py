@@ -95,8 +95,8 @@ def _replace(hooks: int, names: tuple[str, ...]) -> None:
     entry = ctypes.sizeof(ctypes.c_void_p)
     present = ctypes.c_void_p.from_address(hooks).value
     assert present is not None
-    whole = ctypes.c_void_p * (_ENTRIES + _BEFORE)
-    table = whole.from_buffer_copy(whole.from_address(present - _BEFORE * entry))
+    table_type = ctypes.c_void_p * (_ENTRIES + _BEFORE)
+    table = table_type.from_buffer_copy(table_type.from_address(present - _BEFORE * entry))
     order = _virtual_functions()
     for name in names:
         table[_BEFORE + order.index(name)] = _one_device()

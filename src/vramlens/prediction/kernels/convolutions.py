@@ -43,15 +43,15 @@ def backward_workspaces(args: Any) -> tuple[int, int]:
 def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) -> None:
     """The gradients of a convolution with their workspaces, in cuDNN's order."""
     by_input, by_weight = backward_workspaces(args)
-    wanted = list(args[10]) if len(args) > 10 else [True, True, True]
+    mask = list(args[10]) if len(args) > 10 else [True, True, True]
     remaining = list(outputs)
-    for is_wanted, workspace in zip(wanted, (by_input, by_weight, None), strict=False):
+    for is_wanted, workspace in zip(mask, (by_input, by_weight, None), strict=False):
         if not is_wanted or not remaining:
             continue
-        made = remaining.pop(0)
-        log.note(made)
+        gradient = remaining.pop(0)
+        log.note(gradient)
         if workspace is None:
-            of_bias(made)
+            of_bias(gradient)
         else:
             log.scratch(workspace)
 

@@ -228,12 +228,12 @@ class Kernels:
         for row in casts:
             log.free(row)
         summed = log.allocate(delta)
-        kept = log.allocate(delta)
+        row_sums = log.allocate(delta)
         log.free(summed)
         log.free(product)
         blocks = math.ceil(length / 64) * math.ceil(width / 64)
         workspace = log.allocate(batch * heads * blocks * (64 * 64 * 4 + 16))
-        log.free(kept)
+        log.free(row_sums)
         log.free(workspace)
 
     def _flash_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
@@ -270,22 +270,27 @@ class Kernels:
 
 def _is_inner(tensor: Any, args: Any) -> bool:
     """Whether a reduction's numbers lie side by side in memory."""
-    if (
-        len(args) < 2
-        or args[1] is None
-        or args[1] == []
-        or not isinstance(args[1], (list, tuple, int))
-    ):
+    reduced = _reduced_dimensions(tensor, args)
+    if reduced is None:
         return True
-    dims = [args[1]] if isinstance(args[1], int) else args[1]
-    if isinstance(args[1], (list, tuple)) and not all(isinstance(dim, int) for dim in dims):
+    long_dims = [dim for dim in range(tensor.dim()) if tensor.shape[dim] > 1]
+    inner_strides = [tensor.stride(dim) for dim in long_dims if dim in reduced]
+    outer_strides = [tensor.stride(dim) for dim in long_dims if dim not in reduced]
+    if not outer_strides:
         return True
-    reduced = {dim % max(1, tensor.dim()) for dim in dims}
-    others = [
-        tensor.stride(d) for d in range(tensor.dim()) if d not in reduced and tensor.shape[d] > 1
-    ]
-    inner = [tensor.stride(d) for d in reduced if tensor.shape[d] > 1]
-    return not others or (bool(inner) and min(inner) < min(others))
+    return bool(inner_strides) and min(inner_strides) < min(outer_strides)
+
+
+def _reduced_dimensions(tensor: Any, args: Any) -> set[int] | None:
+    """The dimensions that an operator reduces; None: all."""
+    dims = args[1] if len(args) > 1 else None
+    if isinstance(dims, int):
+        dims = [dims]
+    if not isinstance(dims, (list, tuple)) or dims == []:
+        return None
+    if not all(isinstance(dim, int) for dim in dims):
+        return None
+    return {dim % max(1, tensor.dim()) for dim in dims}
 
 
 def _is_called_by_autograd() -> bool:

@@ -60,12 +60,12 @@ def _layer(runner: Runner, plain: Callable[..., Any], mode: int) -> Callable[...
         ]
         hidden, cell = (states[0], states[1]) if mode == 2 else (states, None)
         tensor, weights = _cast(tensor, weights)
-        result = torch.ops.aten._cudnn_rnn.default(
+        outputs = torch.ops.aten._cudnn_rnn.default(
             tensor, weights, 4 if has_biases else 2, None, hidden.to(tensor.dtype),
             None if cell is None else cell.to(tensor.dtype), mode, hidden.shape[-1], 0, layers, batch_first, dropout,
             train, is_bidirectional, [], None,
         )  # fmt: skip
-        return result[:3] if mode == 2 else result[:2]
+        return outputs[:3] if mode == 2 else outputs[:2]
 
     return run
 
@@ -97,12 +97,12 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
         output = tensor.new_empty((length, batch, units * directions))
         last_hidden = tensor.new_empty(hidden.shape)
         last_cell = tensor.new_empty(cell.shape if cell is not None else (0,))
-        kept = (
+        reserve_bytes = (
             _KEPT[mode] * length * batch * units * layers * directions * tensor.element_size()
             if train
             else 0
         )
-        reserve = tensor.new_empty((kept,), dtype=torch.uint8)
+        reserve = tensor.new_empty((reserve_bytes,), dtype=torch.uint8)
         no_weights = tensor.new_empty((0,))
     return (
         (output.transpose(0, 1) if batch_first else output),

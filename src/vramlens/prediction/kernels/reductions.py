@@ -44,10 +44,12 @@ class Reduction:
             return 0, 0
         values = _up(self.inputs, input_step * height)
         grid = _up(self.outputs // vector, output_step)
-        wanted = self.processors * (_THREADS_PER_PROCESSOR // threads)
-        if values < _MOST_VALUES or grid > wanted:
+        resident_blocks = self.processors * (_THREADS_PER_PROCESSOR // threads)
+        if values < _MOST_VALUES or grid > resident_blocks:
             return 0, 0
-        blocks = max(min(_up(wanted, grid), _up(values, _LEAST_VALUES)), _up(values, _MOST_VALUES))
+        blocks = max(
+            min(_up(resident_blocks, grid), _up(values, _LEAST_VALUES)), _up(values, _MOST_VALUES)
+        )
         if blocks <= 1:
             return 0, 0
         size = self.bytes_each * self.outputs * blocks
@@ -65,17 +67,17 @@ class Reduction:
         return vector
 
     def _block(self, vector: int) -> tuple[int, int]:
-        most = _MOST_THREADS // vector
+        most_threads = _MOST_THREADS // vector
         if self.is_inner:
             first, second = self.inputs, self.outputs
             if first >= 128:
                 first //= _VECTOR
         else:
             first, second = self.outputs // vector, self.inputs
-        first, second = _power_below(first, most), _power_below(second, most)
+        first, second = _power_below(first, most_threads), _power_below(second, most_threads)
         width = min(first, _WARP)
-        height = min(second, most // width)
-        return min(first, most // height), height
+        height = min(second, most_threads // width)
+        return min(first, most_threads // height), height
 
 
 def _up(number: int, step: int) -> int:

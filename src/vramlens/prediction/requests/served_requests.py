@@ -285,6 +285,7 @@ def _recorded_settings(settings: Settings) -> dict[str, Any]:
         "garbage_collection_threshold": float(settings.garbage_collection_threshold),
         "expandable_segments": settings.expandable_segments,
         "roundup_power2_divisions": {
-            str(1 << slot): value for slot, value in enumerate(settings.roundup_power2_divisions)
+            str(1 << slot): divisions
+            for slot, divisions in enumerate(settings.roundup_power2_divisions)
         },
     }

@@ -16,6 +16,7 @@ else:
 
 _MOST_INTEGER_BYTES = 32 << 20
 _MOST_FLOAT_BYTES = 64 << 10
+_FEW_NUMBERS = 64
 _ATTRIBUTE = "vramlens_value"
 _GUESS = "vramlens_guess"
 
@@ -41,10 +42,10 @@ class Values:
 
     def of(self, tensor: Any) -> Any | None:
         """A tensor's values, on the CPU; None where they are not known."""
-        value = tensor.__dict__.get(_ATTRIBUTE) if hasattr(tensor, "fake_device") else tensor
-        if value is None or (self._unknown and value.untyped_storage()._cdata in self._unknown):
+        content = tensor.__dict__.get(_ATTRIBUTE) if hasattr(tensor, "fake_device") else tensor
+        if content is None or (self._unknown and content.untyped_storage()._cdata in self._unknown):
             return None
-        return value
+        return content
 
     def set(self, tensor: Any, value: Any) -> None:
         """Remembers a tensor's values."""
@@ -62,18 +63,18 @@ class Values:
         """Whether two tensors are equal; where values are not known, whether they are the same
         memory.
         """
-        one, other = self.of(first), self.of(second)
-        if one is not None and other is not None:
-            return bool(torch.equal(one, other))
+        first_values, other = self.of(first), self.of(second)
+        if first_values is not None and other is not None:
+            return bool(torch.equal(first_values, other))
         if first.shape != second.shape:
             return False
         return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
     def number(self, tensor: Any) -> Any:
         """The number in a tensor of one; a made-up one where it is not known: 1.0, 0 or False."""
-        value = self.of(tensor)
-        if value is not None:
-            return value.item()
+        content = self.of(tensor)
+        if content is not None:
+            return content.item()
         if tensor.dtype is torch.bool:
             return bool(tensor.__dict__.get(_GUESS, False))
         return 1.0 if tensor.is_floating_point() else 0
@@ -106,37 +107,45 @@ class Values:
         if operator.written:
             self._follow_written(operator, args, kwargs, tensors)
             return
-        if not outputs or not all(
-            isinstance(o, torch.Tensor) and self.is_worth(o) for o in outputs
-        ):
+        if not self._are_worth_following(outputs, tensors):
             return
-        if not tensors and (outputs[0].is_floating_point() and outputs[0].numel() > 64):
-            return
-        shortcut = _finite(operator, args)
-        if shortcut is not None and self.is_worth(outputs[0]):
-            self.set(outputs[0], torch.full(outputs[0].shape, shortcut, dtype=torch.bool))
+        finite = _finite(operator, args)
+        if finite is not None:
+            self.set(outputs[0], torch.full(outputs[0].shape, finite, dtype=torch.bool))
             return
         if operator.is_random and outputs[0].is_floating_point():
             return
-        if any(self.of(tensor) is None for tensor in tensors):
+        if not self._are_known(tensors):
             if operator.name == "aten.all":  # what programs ask so of is that all is well
                 setattr(outputs[0], _GUESS, True)
             return
-        if any(not self.is_worth(tensor) for tensor in tensors):
+        if not all(self.is_worth(tensor) for tensor in tensors):
             return
-        computed = self._computed(operator, args, kwargs)
-        made = _listed(computed)
-        for output, value in zip(outputs, made, strict=False):
-            if hasattr(output, "fake_device") and output.shape == value.shape:
-                self.set(output, value)
+        contents = _listed(self._computed(operator, args, kwargs))
+        for output, content in zip(outputs, contents, strict=False):
+            if hasattr(output, "fake_device") and output.shape == content.shape:
+                self.set(output, content)
+
+    def _are_worth_following(self, outputs: list[Any], tensors: list[Any]) -> bool:
+        """Whether results are small; numbers that come from nowhere are followed only if few."""
+        if not outputs:
+            return False
+        if not all(isinstance(out, torch.Tensor) and self.is_worth(out) for out in outputs):
+            return False
+        is_made_of_tensors = bool(tensors)
+        is_large = outputs[0].is_floating_point() and outputs[0].numel() > _FEW_NUMBERS
+        return is_made_of_tensors or not is_large
+
+    def _are_known(self, tensors: list[Any]) -> bool:
+        return all(self.of(tensor) is not None for tensor in tensors)
 
     def overwritten(self, target: Any, source: Any) -> None:
         """A whole tensor was copied over another."""
-        value, new = self.of(target), self.of(source)
-        if value is not None and new is not None:
-            value.copy_(new)
-        elif value is not None:
-            self._unknown.add(value.untyped_storage()._cdata)
+        old, new = self.of(target), self.of(source)
+        if old is not None and new is not None:
+            old.copy_(new)
+        elif old is not None:
+            self._unknown.add(old.untyped_storage()._cdata)
         elif new is not None and self.is_worth(target) and not target._is_view():
             self.set(target, new.to(target.dtype, copy=True).expand(target.shape).clone())
 
@@ -145,20 +154,20 @@ class Values:
     ) -> None:
         if operator.name in _LEAVES_VALUES:
             return
-        written = [args[place] for place in operator.written if place < len(args)]
-        valued = [t for t in written if hasattr(t, "fake_device") and self.of(t) is not None]
-        if not valued:
-            target = written[0] if written else None
-            if operator.name in ("aten.zero_", "aten.fill_") and hasattr(target, "fake_device"):
-                self._filled(operator, target, args)
+        places = [place for place in operator.written if place < len(args)]
+        written = [args[place] for place in places]
+        stand_ins = [tensor for tensor in written if hasattr(tensor, "fake_device")]
+        contents = [self.of(tensor) for tensor in stand_ins]
+        known_contents = [content for content in contents if content is not None]
+        if not known_contents:
+            is_fill = operator.name in ("aten.zero_", "aten.fill_")
+            if is_fill and written and hasattr(written[0], "fake_device"):
+                self._filled(operator, written[0], args)
             return
-        is_known = not operator.is_random and all(self.of(tensor) is not None for tensor in tensors)
+        is_known = not operator.is_random and self._are_known(tensors)
         if is_known and self._computed(operator, args, kwargs) is not None:
             return
-        for tensor in valued:
-            value = self.of(tensor)
-            if value is not None:
-                self._unknown.add(value.untyped_storage()._cdata)
+        self._unknown.update(content.untyped_storage()._cdata for content in known_contents)
 
     def _filled(self, operator: Operator, target: Any, args: Any) -> None:
         if self.is_worth(target) and not target._is_view():
@@ -181,11 +190,8 @@ class Values:
         if operator.name == "aten.nonzero":
             return torch.ones(tensor.shape).nonzero()
         if operator.name == "aten.index":
-            indices = [None if i is None else torch.ones(i.shape, dtype=i.dtype) if i.dtype is torch.bool else
-                       torch.zeros(i.shape, dtype=i.dtype) for i in args[1]]  # fmt: skip
-            return torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)[
-                tuple(slice(None) if i is None else i for i in indices)
-            ]
+            selected = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+            return selected[tuple(map(_largest_index, args[1]))]
         if operator.name == "aten.masked_select":
             shape: Any = torch.broadcast_shapes(tensor.shape, args[1].shape)  # type: ignore[no-untyped-call]
             return torch.zeros(shape, dtype=tensor.dtype).flatten()
@@ -194,6 +200,14 @@ class Values:
         count = tensor.numel()
         flat = torch.zeros(count, dtype=tensor.dtype)
         return (flat, torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.long))
+
+
+def _largest_index(index: Any) -> Any:
+    """An index of the same form that selects as much as it can."""
+    if index is None:
+        return slice(None)
+    everything = torch.ones if index.dtype is torch.bool else torch.zeros
+    return everything(index.shape, dtype=index.dtype)
 
 
 def _selects_by_mask(operator: Operator, args: Any) -> bool:
@@ -234,7 +248,7 @@ def _replaced(value: Any, values: Values) -> Any:
 
 
 def _replaced_in(kwargs: Any, values: Values) -> dict[str, Any]:
-    return {name: _replaced(value, values) for name, value in kwargs.items()}
+    return {name: _replaced(argument, values) for name, argument in kwargs.items()}
 
 
 def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -101,22 +101,22 @@ class Runner:
         accumulated = self._kernels.accumulated(operator, args, tensors)
         if accumulated is not None:
             return accumulated
-        known = self._values.computed_first(operator, args, kwargs, tensors)
-        if known is not None:
-            return self._with_values(operator, known, tensors)
+        computed = self._values.computed_first(operator, args, kwargs, tensors)
+        if computed is not None:
+            return self._with_values(operator, computed, tensors)
         self._kernels.before(operator, args, kwargs)
-        own = self._kernels.own_result(operator, args, self.fake_mode)
-        if own is not None:
-            result = own()
+        make_result = self._kernels.own_result(operator, args, self.fake_mode)
+        if make_result is not None:
+            output = make_result()
         else:
             with self.fake_mode:
-                result = operator.function(*args, **kwargs)
-        outputs = tensors_in((result,), {})
+                output = operator.function(*args, **kwargs)
+        outputs = tensors_in((output,), {})
         if not self._kernels.noted(operator, args, outputs):
             self._note(self._kernels.on_device(operator, outputs))
-        self._values.follow(operator, args, kwargs, tensors, result)
+        self._values.follow(operator, args, kwargs, tensors, output)
         self._kernels.after(operator, args, kwargs, outputs)
-        return result
+        return output
 
     def _note(self, outputs: list[Any]) -> None:
         for tensor in outputs:
@@ -136,11 +136,11 @@ class Runner:
         def stand_in(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            made = self.stand_in(value, device)
-            self._note([made])
-            if is_known and self._values.is_worth(made):
-                self._values.set(made, value)
-            return made
+            copy = self.stand_in(value, device)
+            self._note([copy])
+            if is_known and self._values.is_worth(copy):
+                self._values.set(copy, value)
+            return copy
 
         if isinstance(known, (tuple, list)):
             return type(known)(stand_in(value) for value in known)
@@ -170,20 +170,22 @@ class Runner:
     def _to_copy(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         source = args[0]
         device = kwargs.get("device")
-        here = source.fake_device if isinstance(source, self.fake_tensor) else source.device
-        target = here if device is None else torch.device(device)
-        if target.type == here.type:
+        source_device = (
+            source.fake_device if isinstance(source, self.fake_tensor) else source.device
+        )
+        target = source_device if device is None else torch.device(device)
+        if target.type == source_device.type:
             tensors = [source]
             return self._run_shapes(operator, args, kwargs, tensors)
         dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
-        value = self._values.of(source)
+        content = self._values.of(source)
         if target.type == "cpu":
-            return self._read_back(source, value, dtype, layout)
-        made = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
-        self._note([made])
-        if value is not None and self._values.is_worth(made):
-            self._values.set(made, value.to(made.dtype, copy=True))
-        return made
+            return self._read_back(source, content, dtype, layout)
+        stand_in = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
+        self._note([stand_in])
+        if content is not None and self._values.is_worth(stand_in):
+            self._values.set(stand_in, content.to(stand_in.dtype, copy=True))
+        return stand_in
 
     def _read_back(self, source: Any, value: Any, dtype: Any, layout: Any) -> Any:
         if value is not None:
@@ -199,9 +201,9 @@ class Runner:
             self._values.overwritten(target, source)
             self._kernels.after(operator, args, kwargs, [])
         elif isinstance(source, self.fake_tensor):
-            value = self._values.of(source)
-            if value is not None:
-                target.copy_(value)
+            content = self._values.of(source)
+            if content is not None:
+                target.copy_(content)
         return target
 
 
@@ -221,9 +223,9 @@ def strided_parts(tensor: Any) -> list[Any]:
 def tensors_in(args: Any, kwargs: Any) -> list[Any]:
     """The tensors among an operator's arguments or results, in order, also those in lists."""
     collected: list[Any] = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            collected.append(value)
-        elif isinstance(value, (list, tuple)):
-            collected.extend(tensors_in(value, {}))
+    for argument in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(argument, torch.Tensor):
+            collected.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            collected.extend(tensors_in(argument, {}))
     return collected

@@ -76,23 +76,23 @@ def strategies(
         "cuda" if torch.cuda.device_count() else "cpu"
     )  # asks without touching the GPU
     context = _context(where, model_fn, make_batch, loss_fn, optimizer_fn)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     for turn in range(repeats):
         for name in chosen:
-            if found[name] and found[name][-1]["outcome"] != "done":
+            if runs[name] and runs[name][-1]["outcome"] != "done":
                 continue  # it will not be another the second time
             if progress is not None:
                 progress(f"turn {turn + 1} of {repeats}: {name}")
             arguments = (name, where, model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
-            found[name].append(_in_a_process(context, arguments))
+            runs[name].append(_in_a_process(context, arguments))
             if name == "default" and (
-                why := found[name][-1].get("optimizer_fn")
+                why := runs[name][-1].get("optimizer_fn")
             ):  # as it would in every other row
                 raise UsageError(
                     f"strategies: optimizer_fn(parameters) failed: {why} (it gets a list of parameters)"
                 )
-    reference = found["default"][0]
-    rows = [_row(name, found[name], reference) for name in chosen]
+    reference = runs["default"][0]
+    rows = [_row(name, runs[name], reference) for name in chosen]
     return StrategyTable(tuple(_with_front(rows)), budget_bytes, batch, where, repeats, steps)
 
 
@@ -175,10 +175,10 @@ def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> St
     edit = "; ".join(part.edit for part in parts)
     best_for = parts[-1].best_for
     hard = max(part.difficulty for part in parts)
-    same = all(part.same_numbers for part in parts)
+    keeps_numbers = all(part.same_numbers for part in parts)
     if not done:
         return StrategyRow(name, runs[0]["outcome"], runs[0].get("why", ""), None, None, None, None, None, None, hard,
-                           same, best_for, edit)  # fmt: skip
+                           keeps_numbers, best_for, edit)  # fmt: skip
     times = [run["step_ms"] for run in done if run["step_ms"] is not None]
     return StrategyRow(
         name=name,
@@ -191,7 +191,7 @@ def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> St
         loss_drift=_loss_drift(done[0], reference),
         gradient_drift=_gradient_drift(done[0], reference),
         difficulty=hard,
-        same_numbers=same,
+        same_numbers=keeps_numbers,
         best_for=best_for,
         edit=edit,
     )

@@ -150,7 +150,7 @@ def _option(**options: Any) -> Callable[[Training], None]:
             settings.pop("params")
             accepted = type(optimizer).__init__.__code__.co_varnames
             return type(optimizer)(
-                parameters, **{key: value for key, value in settings.items() if key in accepted}
+                parameters, **{key: setting for key, setting in settings.items() if key in accepted}
             )
 
         training.optimizer_fn = made
@@ -174,10 +174,10 @@ def _eight_bit(training: Training) -> None:
 
 
 def _chunked(training: Training) -> None:
-    seen: list[str] = []
-    training.around_forward.append(lambda: in_chunks(seen))
+    chunked_calls: list[str] = []
+    training.around_forward.append(lambda: in_chunks(chunked_calls))
     training.idle = lambda: (
-        "" if seen else "no cross entropy of rows of logits that could be taken in chunks"
+        "" if chunked_calls else "no cross entropy of rows of logits that could be taken in chunks"
     )
 
 
@@ -201,8 +201,8 @@ def _half(model: Any) -> Any:
 
 
 STRATEGIES = {
-    one.name: one
-    for one in (
+    strategy.name: strategy
+    for strategy in (
         Strategy("default", "nothing", 1, "comparison", lambda training: None),
         Strategy(
             "empty_cache", "torch.cuda.empty_cache() after each step", 1, "other processes on the GPU", _empty_cache

@@ -11,7 +11,7 @@ from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.losses.part_losses import Weights
 from vramlens.recovery.meters import CountingMeter, CudaMeter
 from vramlens.recovery.splitting.batch_parts import ranges
-from vramlens.recovery.splitting.gradient_runs import Checked
+from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.splitting.split_check import check_split
 from vramlens.recovery.training.attempts import Call, Runner
 
@@ -70,8 +70,8 @@ def _run(
     torch.manual_seed(0)
     training = Training(model_fn(), optimizer_fn, device)
     try:
-        for one in parts_of(name):
-            one.prepare(training)
+        for strategy in parts_of(name):
+            strategy.prepare(training)
         _refuse_conflicts(training)
         if not training.steps_in_backward:
             try:
@@ -139,10 +139,10 @@ def _measured(
             _wait(training.device)
             meter.restart()
         torch.manual_seed(number)
-        data = make_batch(batch)
+        inputs = make_batch(batch)
         _wait(training.device)
         start = time.perf_counter()
-        loss = step(training, data, loss_fn)
+        loss = step(training, inputs, loss_fn)
         if why := training.idle():
             raise NotHere(why)
         if training.after is not None:
@@ -180,20 +180,27 @@ def _weights(training: Training, meter: Any, data: Any, loss_fn: Any) -> Weights
         if parameter.requires_grad
     ]
     samples = Call(data, loss_fn).split(None)
-    checked = Checked(training.model, named, loss_fn, None, [training.device], meter.release)
-    found = check_split(checked, samples, max(2, samples.count // training.parts))
-    if not found.equal and not found.undecided:
-        raise NotHere(found.reason)
-    return found.weights
+    checked = CheckedTraining(
+        model=training.model,
+        parameters=named,
+        loss_fn=loss_fn,
+        count_fn=None,
+        devices=[training.device],
+        clean=meter.release,
+    )
+    check = check_split(checked, samples, max(2, samples.count // training.parts))
+    if not check.equal and not check.undecided:
+        raise NotHere(check.reason)
+    return check.weights
 
 
 def _gradient(training: Training, make_batch: Any, loss_fn: Any, batch: int) -> list[Any]:
     """A few numbers of each parameter's gradient at the beginning."""
     torch.manual_seed(1234)
     random_state = torch.get_rng_state()
-    data = make_batch(batch)
+    inputs = make_batch(batch)
     torch.set_rng_state(random_state)
-    _backward(training, data, loss_fn)
+    _backward(training, inputs, loss_fn)
     scale = 1.0 if training.scaler is None else float(training.scaler.get_scale())
     taken: list[Any] = []
     for parameter in training.model.parameters():

@@ -125,8 +125,10 @@ class StrategyTable:
                 *(row for row in fitting if row is not default and _clearly_faster(row, default)),
             ]
         fastest = min(fitting, key=_time)
-        same = [row for row in fitting if row.same_numbers and _time(row) <= 1.02 * _time(fastest)]
-        return min(same or [fastest], key=_time)
+        exact_rows = [
+            row for row in fitting if row.same_numbers and _time(row) <= 1.02 * _time(fastest)
+        ]
+        return min(exact_rows or [fastest], key=_time)
 
     @property
     def on_cpu(self) -> bool:
@@ -241,13 +243,13 @@ class StrategyTable:
         if best is None:
             return f"Nothing that was tried stays{within}."
         if self.has_no_times:
-            kept = (
+            choice = (
                 "the default fits"
                 if best is default
                 else f"{best.name} is the least effort that stays"
             )
             how = "Tried on the CPU" if self.on_cpu else "Predicted without a GPU"
-            return f"{how}: {kept}{within}, at a peak of {format_size(_peak(best))}; no fastest is named."
+            return f"{how}: {choice}{within}, at a peak of {format_size(_peak(best))}; no fastest is named."
         text = f"Fastest{within}: {best.name}, {best.step_ms:.1f} ms a step at a peak of" + (
             f" {format_size(best.peak_allocated_bytes or 0)}"
         )

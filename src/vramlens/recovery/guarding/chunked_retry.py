@@ -46,13 +46,13 @@ def retry(function: Any = None, *, chunk: int | None = None, pool: bool = False)
     """
     if function is None:
         return functools.partial(retry, chunk=chunk, pool=pool)
-    made = _Chunked(function, chunk, pool)
+    chunked = _Chunked(function, chunk, pool)
 
     @functools.wraps(function)
     def wrapped(batch: Any, *args: Any, **kwargs: Any) -> Any:
-        result = made.call(batch, args, kwargs)
-        wrapped.chunk = made.chunk  # type: ignore[attr-defined]
-        return result
+        output = chunked.call(batch, args, kwargs)
+        wrapped.chunk = chunked.chunk  # type: ignore[attr-defined]
+        return output
 
     wrapped.chunk = chunk  # type: ignore[attr-defined]
     return wrapped
@@ -127,25 +127,23 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     """
     first = results[0]
     if isinstance(first, torch.Tensor):
-        for result, size in zip(results, sizes, strict=True):
-            if result.dim() == 0 or result.shape[0] != size:
+        for chunk, size in zip(results, sizes, strict=True):
+            if chunk.dim() == 0 or chunk.shape[0] != size:
                 raise CannotSplit(
-                    f"the result of a chunk of {size} samples has shape {list(result.shape)}: it is no row a sample, so"
+                    f"the result of a chunk of {size} samples has shape {list(chunk.shape)}: it is no row a sample, so"
                     " chunks cannot be joined"
                 )
         return torch.cat(results)
     if isinstance(first, dict):
-        return type(first)(
-            {key: joined([result[key] for result in results], sizes) for key in first}
-        )
+        return type(first)({key: joined([chunk[key] for chunk in results], sizes) for key in first})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(joined(list(parts), sizes) for parts in zip(*results, strict=True)))
     if isinstance(first, list) and all(
-        len(result) == size for result, size in zip(results, sizes, strict=True)
+        len(chunk) == size for chunk, size in zip(results, sizes, strict=True)
     ):
-        return [item for result in results for item in result]
+        return [sample for chunk in results for sample in chunk]
     if isinstance(first, (list, tuple)):
         return type(first)(joined(list(parts), sizes) for parts in zip(*results, strict=True))
-    if all(result is None for result in results):
+    if all(chunk is None for chunk in results):
         return None
     raise CannotSplit(f"the result is a {type(first).__name__}, which cannot be joined from chunks")

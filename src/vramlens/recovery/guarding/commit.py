@@ -77,7 +77,7 @@ class Committing:
             raise UsageError(
                 "guard: LBFGS calls the loss itself, several times a step: guard(model, None) and step it"
             )
-        if (own := _scaler_of(optimizer)) is not None and own is not scaler:
+        if (own_scaler := _scaler_of(optimizer)) is not None and own_scaler is not scaler:
             raise UsageError(
                 f"guard: this {type(optimizer).__name__} divides gradients by the scale of a scaler of its own, which"
                 " losses in the guard do not have: guard(model, optimizer.optimizer, scaler), with that scaler"
@@ -278,9 +278,9 @@ def _scaler_of(optimizer: Any) -> Any:
     """
     plugin = getattr(getattr(optimizer, "_strategy", None), "precision_plugin", None)
     for holder in (optimizer, plugin):
-        found = getattr(holder, "scaler", None)
-        if hasattr(found, "unscale_") and getattr(found, "is_enabled", lambda: True)():
-            return found
+        scaler = getattr(holder, "scaler", None)
+        if hasattr(scaler, "unscale_") and getattr(scaler, "is_enabled", lambda: True)():
+            return scaler
     return None
 
 

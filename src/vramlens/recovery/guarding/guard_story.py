@@ -96,10 +96,10 @@ class GuardReport:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What deserves an answer, most useful first."""
-        found = []
+        findings = []
         changed = [event for event in self.events if event.changes_numbers]
         if changed:
-            found.append(
+            findings.append(
                 Finding(
                     "guard_changes_numbers",
                     Verdict.PROVEN,
@@ -112,23 +112,23 @@ class GuardReport:
             dict.fromkeys(event.text for event in self.events if event.kind == "refusal")
         )
         if refused:
-            found.append(
+            findings.append(
                 Finding("guard_refused", Verdict.PROVEN, refused[0], evidence=tuple(refused[1:4]))
             )
-        held = [event for event in self.events if event.kind == "held"]
-        if held:
-            found.append(
+        kept_bytes = [event for event in self.events if event.kind == "held"]
+        if kept_bytes:
+            findings.append(
                 Finding(
                     "guard_bytes_held",
                     Verdict.PROVEN,
-                    held[-1].text,
-                    bytes=held[-1].bytes,
+                    kept_bytes[-1].text,
+                    bytes=kept_bytes[-1].bytes,
                     fix="find the holder: vramlens.who_holds(tensor), or vramlens leaks on a recording",
                 )
             )
         freed = [event for event in self.events if event.kind == "free_cached"]
         if freed:
-            found.append(
+            findings.append(
                 Finding(
                     "guard_fragmentation",
                     Verdict.LIKELY,
@@ -138,7 +138,7 @@ class GuardReport:
                     fix="PYTORCH_ALLOC_CONF=expandable_segments:True",
                 )
             )
-        return tuple(found)
+        return tuple(findings)
 
     def __str__(self) -> str:
         lines = [self.headline]
@@ -159,9 +159,9 @@ class GuardReport:
                     f"  ... {counted(len(self.events) - _SHOWN + self.left_out, 'more event')} in .events ..."
                 )
             lines.append(f"  step {event.step:,}: {event.text}")
-        told = {event.text for event in shown}
+        shown_texts = {event.text for event in shown}
         for finding in self.findings:
-            if finding.id == "guard_refused" and told.issuperset(
+            if finding.id == "guard_refused" and shown_texts.issuperset(
                 (finding.title, *finding.evidence)
             ):
                 continue  # its lines stand above
@@ -190,15 +190,15 @@ class GuardReport:
         if self.failures and not self.recovered:
             failed = counted(self.failures, "out-of-memory error")
             return f"{failed} in step {self.steps + 1:,}, which then ended with another error; {steps} done."
-        same = self._same
+        sameness = self._same
         size = (
             f". Batches now run in parts of at most {counted(self.micro_batch, 'sample')}."
             if self.micro_batch
             else "."
         )
         if not self.failures:
-            return f"No memory ran out in {steps}, with what was done beforehand; {same}{size}"
-        return f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps}; {same}{size}"
+            return f"No memory ran out in {steps}, with what was done beforehand; {sameness}{size}"
+        return f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps}; {sameness}{size}"
 
     def _headline_of_others(self, steps: str) -> str:
         """The first sentence where memory ran out, but not in an attempt of this guard."""

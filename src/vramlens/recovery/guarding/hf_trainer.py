@@ -42,11 +42,11 @@ class TrainerGuard:
         """
         if self.guard is None:
             raise UsageError("guard_trainer: no training step has begun: trainer.train() first")
-        found = self.guard.report()
+        report = self.guard.report()
         events = tuple(
-            event for event in found.events if event.text != NO_OPTIMIZER
+            event for event in report.events if event.text != NO_OPTIMIZER
         )  # the Trainer's steps
-        return replace(found, events=events, trainer=True)
+        return replace(report, events=events, trainer=True)
 
     def __repr__(self) -> str:
         return (

@@ -115,12 +115,12 @@ class DataParallel(Alone):
         """Averages gradients over the ranks; a parameter that only others used gets their
         average, as in PyTorch.
         """
-        there = torch.tensor(
+        has_gradient = torch.tensor(
             [parameter.grad is not None for parameter in parameters], dtype=torch.uint8
         )
-        self._collective("which gradients there are", there, torch.distributed.ReduceOp.MAX)
+        self._collective("which gradients there are", has_gradient, torch.distributed.ReduceOp.MAX)
         gradients = []
-        for parameter, used in zip(parameters, there.tolist(), strict=True):
+        for parameter, used in zip(parameters, has_gradient.tolist(), strict=True):
             if used:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
@@ -188,8 +188,8 @@ class Sharded(Alone):
         return -self._most([-number])[0]
 
     def parts(self, wanted: int, count: int) -> int:
-        parts, least = self._most([wanted, -count])
-        return max(1, min(parts, -least))
+        parts, negative_count = self._most([wanted, -count])
+        return max(1, min(parts, -negative_count))
 
     def _most(self, numbers: list[int]) -> list[int]:
         answer = torch.tensor(numbers, dtype=torch.int64)
@@ -233,9 +233,12 @@ def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     bucket: list[torch.Tensor] = []
     size = 0
     for gradient in gradients:
-        same = bucket and (bucket[0].dtype, bucket[0].device) == (gradient.dtype, gradient.device)
+        is_alike = bucket and (bucket[0].dtype, bucket[0].device) == (
+            gradient.dtype,
+            gradient.device,
+        )
         more = gradient.numel() * gradient.element_size()
-        if bucket and (not same or size + more > _BUCKET_BYTES):
+        if bucket and (not is_alike or size + more > _BUCKET_BYTES):
             yield bucket
             bucket, size = [], 0
         bucket.append(gradient)

@@ -138,8 +138,8 @@ class Remedies:
         """The context for forwards, if one is needed."""
         if not self._offloading:
             return None
-        own = [parameter for _, parameter in self._parameters]
-        return lambda: offloaded(own)
+        parameters = [parameter for _, parameter in self._parameters]
+        return lambda: offloaded(parameters)
 
     def state(self) -> dict[str, Any]:
         """What is in force, as plain values."""
@@ -216,10 +216,10 @@ class Remedies:
             )
         except CannotSplit:
             return None
-        wanted = max(1, int(count * share))
-        if wanted >= count or self._stepping_hooks():
+        fitting = max(1, int(count * share))
+        if fitting >= count or self._stepping_hooks():
             return None
-        return None if self._proofs.refusal(call, model) else wanted
+        return None if self._proofs.refusal(call, model) else fitting
 
     # The others.
 

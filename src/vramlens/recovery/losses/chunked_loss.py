@@ -31,8 +31,8 @@ def chunked_cross_entropy(
     """
     if not _made:
         _made.append(_function())
-    result: torch.Tensor = _made[0].apply(logits, target, ignore_index, reduction == "mean")
-    return result
+    loss: torch.Tensor = _made[0].apply(logits, target, ignore_index, reduction == "mean")
+    return loss
 
 
 @contextlib.contextmanager
@@ -47,9 +47,9 @@ def in_chunks(seen: list[str] | None = None) -> Iterator[None]:
     plain = functional.cross_entropy
 
     def cross_entropy(logits: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        given = dict(kwargs)
-        ignored, reduction = given.pop("ignore_index", -100), given.pop("reduction", "mean")
-        simple = not args and reduction in ("mean", "sum") and _are_defaults(given)
+        options = dict(kwargs)
+        ignored, reduction = options.pop("ignore_index", -100), options.pop("reduction", "mean")
+        simple = not args and reduction in ("mean", "sum") and _are_defaults(options)
         if (
             not simple
             or logits.dim() != 2
@@ -71,7 +71,7 @@ def in_chunks(seen: list[str] | None = None) -> Iterator[None]:
 def _are_defaults(given: dict[str, Any]) -> bool:
     """Whether no other argument says anything: neither class weights nor label smoothing."""
     return all(
-        value is None or (isinstance(value, float) and not value) for value in given.values()
+        option is None or (isinstance(option, float) and not option) for option in given.values()
     )
 
 
@@ -85,12 +85,12 @@ def _function() -> Any:
                 dtype=torch.float32 if logits.dtype.itemsize < 4 else logits.dtype,
                 device=logits.device,
             )
-            kept = target != ignore_index
-            count = kept.sum().clamp(min=1) if mean else torch.ones_like(total)
+            is_counted = target != ignore_index
+            count = is_counted.sum().clamp(min=1) if mean else torch.ones_like(total)
             step = max(_FEWEST_ROWS, min(_ROWS, len(logits) // 8))
             for start in range(0, len(logits), step):
                 rows = logits[start : start + step].to(total.dtype)
-                keep = kept[start : start + step]
+                keep = is_counted[start : start + step]
                 goal = torch.where(keep, target[start : start + step], 0).unsqueeze(1)
                 normal = rows.logsumexp(1, keepdim=True)
                 total += ((normal - rows.gather(1, goal)).squeeze(1) * keep).sum()

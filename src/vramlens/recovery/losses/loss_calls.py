@@ -60,12 +60,12 @@ class LossCalls:
 
     def note(self, name: str, args: Any, kwargs: Any) -> None:
         """Looks at a call."""
-        given = {**dict(zip(_MEANS[name], args, strict=False)), **kwargs}
-        if given.get("reduction", "mean") != "mean" or given.get("reduce") is False:
+        arguments = {**dict(zip(_MEANS[name], args, strict=False)), **kwargs}
+        if arguments.get("reduction", "mean") != "mean" or arguments.get("reduce") is False:
             return
-        if isinstance(given.get("ignore_index"), int):
-            self.ignored.add(given["ignore_index"])
-        weights = given.get("weight")
+        if isinstance(arguments.get("ignore_index"), int):
+            self.ignored.add(arguments["ignore_index"])
+        weights = arguments.get("weight")
         if (
             isinstance(weights, torch.Tensor)
             and weights.numel() > 1
@@ -98,7 +98,12 @@ def watched(calls: LossCalls | None = None) -> Iterator[None]:
             place = _DROPOUT_ARGUMENTS.get(name)
             if name in _RECURRENT:
                 place = next(
-                    (index + 3 for index, value in enumerate(args) if isinstance(value, list)), None
+                    (
+                        index + 3
+                        for index, argument in enumerate(args)
+                        if isinstance(argument, list)
+                    ),
+                    None,
                 )
             if place is not None:
                 if len(args) > place:

@@ -75,13 +75,13 @@ class PlainValues:
     """
 
     def __init__(self, loss_fn: Any, model: torch.nn.Module | None) -> None:
-        own = [] if model is None else list(model.modules())
-        inside = {id(module) for module in own}
+        modules = [] if model is None else list(model.modules())
+        inside = {id(module) for module in modules}
         names: frozenset[str] = frozenset()
         for _ in range(_PASSES):
             walk = _Walk(names, inside)
             walk.value("loss_fn", getattr(loss_fn, "vramlens_form", loss_fn), 0)
-            for index, module in enumerate(own):
+            for index, module in enumerate(modules):
                 walk.module(f"model[{index}]", module)
             if walk.names == names:
                 break
@@ -97,15 +97,15 @@ class PlainValues:
 
     def restore(self) -> None:
         """Puts all of them back."""
-        for place, value in zip(self._places, self._values, strict=True):
+        for place, noted in zip(self._places, self._values, strict=True):
             now = place.read()
-            if type(now) is not type(value) or now != value:
-                place.write(value)
+            if type(now) is not type(noted) or now != noted:
+                place.write(noted)
 
     def changed_holders(self) -> set[int]:
         """The identities of the dicts in which a value is not what it was when it was noted."""
         pairs = zip(self._places, self._values, strict=True)
-        return {id(place.holder) for place, value in pairs if repr(place.read()) != repr(value)}
+        return {id(place.holder) for place, noted in pairs if repr(place.read()) != repr(noted)}
 
     def read(self) -> list[Any]:
         """The values now."""
@@ -113,8 +113,8 @@ class PlainValues:
 
     def differing(self, first: list[Any], second: list[Any]) -> str:
         """The name of the first value in which two readings differ; empty: in none."""
-        for place, one, other in zip(self._places, first, second, strict=True):
-            if repr(one) != repr(other):
+        for place, before, other in zip(self._places, first, second, strict=True):
+            if repr(before) != repr(other):
                 return place.name
         return ""
 
@@ -171,16 +171,16 @@ class _Walk:
         )
         trained = tuple(p is not None and p.requires_grad for p in module._parameters.values())
         self.key.append((path, type(module).__qualname__, module.training, hooks, trained))
-        own = not _is_library(type(module).forward)
-        if own:
+        is_own = not _is_library(type(module).forward)
+        if is_own:
             self._function(path, type(module).forward, 1)
-        for name, value in list(vars(module).items()):
-            if isinstance(value, _PLAIN) and name != "training":
-                self.key.append((path, name, repr(value)))
-                if own:
+        for name, attribute in list(vars(module).items()):
+            if isinstance(attribute, _PLAIN) and name != "training":
+                self.key.append((path, name, repr(attribute)))
+                if is_own:
                     self.places.append(Place(vars(module), name, f"{type(module).__name__}.{name}"))
             elif name == "forward":
-                self.value(f"{path}.forward", value, 1)
+                self.value(f"{path}.forward", attribute, 1)
 
     def value(self, path: str, value: Any, depth: int) -> None:
         """Whatever it is: only what can change what a loss computes counts."""
@@ -234,10 +234,10 @@ class _Walk:
 
     def _entry(self, holder: Any, key: Any, name: str, depth: int) -> None:
         place = Place(holder, key, name)
-        value = place.read()
-        if isinstance(value, _PLAIN):
+        content = place.read()
+        if isinstance(content, _PLAIN):
             self.places.append(place)
-        self.value(name, value, depth + 1)
+        self.value(name, content, depth + 1)
 
     def _container(self, path: str, value: Any, depth: int) -> None:
         if isinstance(value, dict):

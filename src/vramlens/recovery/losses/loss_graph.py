@@ -112,13 +112,13 @@ def terms_of(loss: torch.Tensor) -> list[Term] | None:
 def operations_of(loss: torch.Tensor) -> frozenset[str]:
     """The names of all differentiable operations that a loss came from."""
     names: set[str] = set()
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     waiting = [loss.grad_fn]
-    while waiting and len(seen) < _MOST_NODES:
+    while waiting and len(visited) < _MOST_NODES:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         names.add(node.name())
         waiting += [below for below, _ in node.next_functions]
     return frozenset(names)
@@ -137,8 +137,8 @@ def numbers_of(terms: Sequence[Term]) -> list[float]:
     for term in terms:
         coefficient = 1.0
         for factor, power in term.factors:
-            value = next(fetched) if isinstance(factor, torch.Tensor) else float(factor)
-            coefficient = coefficient * value if power > 0 else _over(coefficient, value)
+            number = next(fetched) if isinstance(factor, torch.Tensor) else float(factor)
+            coefficient = coefficient * number if power > 0 else _over(coefficient, number)
         numbers.append(coefficient)
     return numbers
 
@@ -198,12 +198,12 @@ def _through_product(node: Any, name: str, below: list[Any], term: Term) -> Any:
             raise NotLinear
         return None
     saved = "other" if constants[0] == 1 else "self"
-    value = _saved(node, saved)
+    constant = _saved(node, saved)
     term.path.append(name[:3])
-    if value.dim():  # one sample alone has one element, too
-        term.operand_sizes.append(value.numel())
+    if constant.dim():  # one sample alone has one element, too
+        term.operand_sizes.append(constant.numel())
     else:
-        term.factors.append((value, -1 if name == "DivBackward0" else 1))
+        term.factors.append((constant, -1 if name == "DivBackward0" else 1))
     return below[1 - constants[0]]
 
 

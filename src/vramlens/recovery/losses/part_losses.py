@@ -47,9 +47,9 @@ def loss_of(result: Any) -> Loss:
         UsageError: it is neither a scalar tensor nor (sum, count).
     """
     count = None
-    value = result
+    loss = result
     if isinstance(result, (tuple, list)) and len(result) == 2:
-        value, count = result
+        loss, count = result
         fits = isinstance(count, (int, float)) or (
             isinstance(count, torch.Tensor) and count.numel() == 1
         )
@@ -59,19 +59,19 @@ def loss_of(result: Any) -> Loss:
             )
         if isinstance(count, torch.Tensor):
             count = exact(count.detach().reshape(()))
-    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shape = (
-            f"a tensor of shape {list(value.shape)}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
+            f"a tensor of shape {list(loss.shape)}"
+            if isinstance(loss, torch.Tensor)
+            else type(loss).__name__
         )
-        one = ""
-        if isinstance(value, dict):
-            one = ": give its ['loss']" if "loss" in value else ": give their sum"
+        hint = ""
+        if isinstance(loss, dict):
+            hint = ": give its ['loss']" if "loss" in loss else ": give their sum"
         raise UsageError(
-            f"loss_fn gave {shape}{one or ': give a mean loss (a scalar tensor), or (sum, count)'}"
+            f"loss_fn gave {shape}{hint or ': give a mean loss (a scalar tensor), or (sum, count)'}"
         )
-    return Loss(value.reshape(()), count)
+    return Loss(loss.reshape(()), count)
 
 
 def misfit(loss_fn: Any) -> str:
@@ -118,10 +118,10 @@ class Weights:
             counts = [exact(count) for count in counts]
             total: Any = sum(counts[1:], counts[0])
             return [count / total for count in counts]
-        whole = math.fsum(counts)
-        if not whole > 0:
-            return [0.0 for _ in counts] if whole == 0 else [math.nan for _ in counts]
-        return [count / whole for count in counts]
+        total = math.fsum(counts)
+        if not total > 0:
+            return [0.0 for _ in counts] if total == 0 else [math.nan for _ in counts]
+        return [count / total for count in counts]
 
 
 def empty(shares: list[Any]) -> list[bool]:
@@ -158,16 +158,16 @@ def candidates(batch: Any, calls: LossCalls) -> list[Weights]:
     """
     if calls.class_weights is not None:
         return list(_by_class(batch, calls.class_weights, calls.ignored))
-    found = [BY_SAMPLES]
+    weights = [BY_SAMPLES]
     for ignored in sorted(calls.ignored):
         for path, leaf in _labels_of(batch, ignored):
-            found.append(
+            weights.append(
                 Weights(f"items of {path} that are not {ignored}", _counter(path, 0, ignored), path)
             )
             if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
                 name = f"items of {path}[..., 1:] that are not {ignored}"
-                found.append(Weights(name, _counter(path, 1, ignored), path))
-    return [*found, ADDED_UP]
+                weights.append(Weights(name, _counter(path, 1, ignored), path))
+    return [*weights, ADDED_UP]
 
 
 def has_ignored(
@@ -176,7 +176,7 @@ def has_ignored(
     """Whether a batch has ignored labels in leaves other than those known; waits for the GPU if
     there are such.
     """
-    return any(True for one in ignored for _ in _labels_of(batch, one, known))
+    return any(True for label in ignored for _ in _labels_of(batch, label, known))
 
 
 def _labels_of(
@@ -198,8 +198,8 @@ def _by_class(batch: Any, class_weights: torch.Tensor, ignored: set[int]) -> Ite
     for path, leaf in leaves_of(batch):
         if leaf.dtype is not torch.int64 or not leaf.dim() or not leaf.numel():
             continue
-        kept = leaf[_kept(leaf, ignored)]
-        if kept.numel() and (int(kept.min()) < 0 or int(kept.max()) >= len(class_weights)):
+        labels = leaf[_kept(leaf, ignored)]
+        if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= len(class_weights)):
             continue
         for shift in (0, 1) if leaf.dim() > 1 and leaf.shape[-1] > 1 else (0,):
             name = f"class weights of {path}{'[..., 1:]' if shift else ''}"
@@ -207,10 +207,10 @@ def _by_class(batch: Any, class_weights: torch.Tensor, ignored: set[int]) -> Ite
 
 
 def _kept(labels: torch.Tensor, ignored: set[int]) -> torch.Tensor:
-    kept = torch.ones_like(labels, dtype=torch.bool)
-    for one in ignored:
-        kept &= labels != one
-    return kept
+    is_counted = torch.ones_like(labels, dtype=torch.bool)
+    for label in ignored:
+        is_counted &= labels != label
+    return is_counted
 
 
 def _leaf(batch: Any, path: str) -> torch.Tensor:
@@ -229,7 +229,7 @@ def _class_counter(
 ) -> CountFunction:
     def count(batch: Any) -> Any:
         labels = _leaf(batch, path)[..., shift:]
-        kept = labels[_kept(labels, ignored)]
-        return exact(class_weights.to(labels.device)[kept]).sum()
+        counted_labels = labels[_kept(labels, ignored)]
+        return exact(class_weights.to(labels.device)[counted_labels]).sum()
 
     return count

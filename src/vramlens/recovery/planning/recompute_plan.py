@@ -123,7 +123,7 @@ class Plan:
 
     def _headline(self) -> str:
         count = sum(choice.chosen for choice in self.choices)
-        what = f"{counted(count, 'block')} recomputed" + (
+        change = f"{counted(count, 'block')} recomputed" + (
             ", the rest offloaded" if self.offload else ""
         )
         before = (
@@ -136,8 +136,10 @@ class Plan:
                 if self.after_bytes
                 else "it ran out of memory"
             )
-            return f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with {what} {peak}."
-        return f"With {what} the peak is {format_size(self.after_bytes)}{before}{slower}: measured."
+            return f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with {change} {peak}."
+        return (
+            f"With {change} the peak is {format_size(self.after_bytes)}{before}{slower}: measured."
+        )
 
     def _fix(self) -> str:
         if not self.fits:
@@ -192,10 +194,10 @@ def plan(
             return Plan(
                 choices, False, budget_bytes, before[0], before[0], before[1], before[1], True
             )
-        found = _search(trial, measured, batch, budget_bytes, before)
+        chosen_plan = _search(trial, measured, batch, budget_bytes, before)
     finally:
         trial.close()
-    return found
+    return chosen_plan
 
 
 def _search(
@@ -212,10 +214,10 @@ def _search(
     def run(count: int, offload: bool = False) -> tuple[int, float] | None:
         for unit, _ in order[:count]:
             checkpoint_module(unit.module)
-        found = trial.measured(batch, offload)
+        peak_and_time = trial.measured(batch, offload)
         for unit, _ in order[:count]:
             uncheckpoint_module(unit.module)
-        return found
+        return peak_and_time
 
     def fits(found: tuple[int, float] | None) -> bool:
         return found is not None and found[0] <= budget_bytes
@@ -280,15 +282,15 @@ class _Trial:
             for _ in range(2):
                 gc.collect()  # what earlier trials left in cycles
                 self._meter.release()
-                data = self._make(size)
+                inputs = self._make(size)
                 self._meter.restart()
                 _wait(self._parameters[0])
                 began = time.perf_counter()
                 if offload:
                     with offloaded(self._parameters):
-                        loss = loss_of(self._loss_fn(self._model, data)).mean
+                        loss = loss_of(self._loss_fn(self._model, inputs)).mean
                 else:
-                    loss = loss_of(self._loss_fn(self._model, data)).mean
+                    loss = loss_of(self._loss_fn(self._model, inputs)).mean
                 loss.backward()  # type: ignore[no-untyped-call]
                 del loss
                 if self._optimizer is not None:
@@ -320,21 +322,21 @@ class _Trial:
             _wait(self._parameters[0])
             begun.append(time.perf_counter())
 
-        data = self._make(small)
-        loss_of(self._loss_fn(self._model, data))  # the first call loads libraries
+        inputs = self._make(small)
+        loss_of(self._loss_fn(self._model, inputs))  # the first call loads libraries
         for unit in units:
             handles.append(unit.module.register_forward_pre_hook(lambda *_: begins()))
             handles.append(unit.module.register_forward_hook(lambda *_, name=unit.name: ends(name)))
         try:
-            loss_of(self._loss_fn(self._model, data))
+            loss_of(self._loss_fn(self._model, inputs))
         finally:
             for handle in handles:
                 handle.remove()
-        with saved_bytes(self._model, units) as found:
-            loss_of(self._loss_fn(self._model, data))
+        with saved_bytes(self._model, units) as bytes_by_unit:
+            loss_of(self._loss_fn(self._model, inputs))
         share = batch / small
         return [
-            (Unit(u.name, u.module, int(found[u.name] * share)), times[u.name] * share)
+            (Unit(u.name, u.module, int(bytes_by_unit[u.name] * share)), times[u.name] * share)
             for u in units
         ]
 

@@ -32,16 +32,16 @@ TOO_NOISY = 0.05
 
 
 @dataclass(slots=True)
-class Checked:
-    """What is checked.
+class CheckedTraining:
+    """The training whose split is checked.
 
     Attributes:
         model: what ``loss_fn`` is given; a compiled model's original, so that dropout can be turned
             off.
         clean: frees what is cached, after a failure.
         scale: what a gradient scaler multiplies losses by: without it gradients of 16 bits vanish.
-        whole: compare the loss of the whole batch, too, without gradients. Not where ranks share a
-            model: one that has no room would leave the others waiting.
+        compares_whole: compare the loss of the whole batch, too, without gradients. Not where ranks
+            share a model: one that has no room would leave the others waiting.
         part_size: samples of the parts that the batch is to be split into, where that is known.
         values: what the loss function reads of its program; None: it is not looked at.
     """
@@ -53,7 +53,7 @@ class Checked:
     devices: Sequence[torch.device]
     clean: Callable[[], None]
     scale: float = 1.0
-    whole: bool = True
+    compares_whole: bool = True
     values: PlainValues | None = None
     part_size: int | None = None
 
@@ -74,22 +74,22 @@ class Run:
     top: Top | None = None
 
 
-def gradients_of(what: Checked, batch: Any, calls: LossCalls, factor: float) -> Run:
+def gradients_of(training: CheckedTraining, batch: Any, calls: LossCalls, factor: float) -> Run:
     """One forward and backward; parts of each gradient, on the host, in double precision.
 
     Args:
         factor: multiplies the loss in the backward, and is taken out again.
     """
-    forget([parameter for _, parameter in what.parameters])
+    forget([parameter for _, parameter in training.parameters])
     with watched(calls):
-        loss = loss_of(what.loss_fn(what.model, batch))
+        loss = loss_of(training.loss_fn(training.model, batch))
         mean = loss.mean
         top = top_of(terms_of(loss.value))
-        factor *= what.scale
+        factor *= training.scale
         (mean if factor == 1.0 else mean * factor).backward()  # type: ignore[no-untyped-call]
     taken: list[torch.Tensor | None] = []
     dtypes = set()
-    for _, parameter in what.parameters:
+    for _, parameter in training.parameters:
         gradient = parameter.grad
         if gradient is None:
             taken.append(None)
@@ -102,7 +102,7 @@ def gradients_of(what: Checked, batch: Any, calls: LossCalls, factor: float) -> 
         numbers = host_copy(flat[:: -(-flat.numel() // _LOOKED_AT) or 1], torch.float64)
         with on_host():
             taken.append(numbers if factor == 1.0 else numbers / factor)
-    forget([parameter for _, parameter in what.parameters])
+    forget([parameter for _, parameter in training.parameters])
     count = None if loss.count is None else float(loss.count)
     return Run(float(mean.detach()), count, taken, dtypes, top)
 
@@ -151,12 +151,12 @@ def weighted_sum(
     none = empty(list(shares))
     with on_host():
         parts = zip(gradients, shares, none, strict=True)
-        there = [
+        weighted = [
             gradient * share
             for gradient, share, nothing in parts
             if gradient is not None and not nothing
         ]
-        return torch.stack(there).sum(0) if there else None
+        return torch.stack(weighted).sum(0) if weighted else None
 
 
 def floors_of(
@@ -164,7 +164,7 @@ def floors_of(
 ) -> list[float]:
     """Below which norm each gradient is nothing but rounding."""
     with on_host():
-        norms = [0.0 if one is None else float(one.norm()) for one in plain]
+        norms = [0.0 if gradient is None else float(gradient.norm()) for gradient in plain]
         largest = max(norms, default=0.0)
         floors = []
         for a, b, norm in zip(rounded, plain, norms, strict=True):
@@ -177,7 +177,7 @@ def floors_of(
 def furthest(
     ours: Sequence[torch.Tensor | None],
     theirs: Sequence[torch.Tensor | None],
-    what: Checked,
+    training: CheckedTraining,
     floors: Sequence[float] | None = None,
 ) -> tuple[float, str]:
     """The largest norm of a difference over the norm of the gradient, and the parameter that has
@@ -187,7 +187,7 @@ def furthest(
         floors = floors_of(ours, theirs)
     with on_host():
         worst, where = 0.0, ""
-        for (name, _), a, b, floor in zip(what.parameters, ours, theirs, floors, strict=True):
+        for (name, _), a, b, floor in zip(training.parameters, ours, theirs, floors, strict=True):
             if a is None and b is None:
                 continue
             first = torch.zeros_like(b) if a is None and b is not None else a

@@ -15,7 +15,7 @@ from vramlens.recovery.losses.loss_form import PlainValues, batch_form, surround
 from vramlens.recovery.losses.loss_graph import top_of
 from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
 from vramlens.recovery.splitting.batch_parts import Samples
-from vramlens.recovery.splitting.gradient_runs import Checked
+from vramlens.recovery.splitting.gradient_runs import CheckedTraining
 from vramlens.recovery.splitting.split_check import SplitCheck, check_split
 from vramlens.recovery.training.attempts import Call, PartsSeen
 from vramlens.units import counted
@@ -29,7 +29,10 @@ REFUSED, UNSURE, CONFIRMED = 0, 1, 2
 proven.
 """
 _UNREAD = "by what the loss is divided cannot be read from its graph"
-_UNEVEN = "what the parts were divided by does not fit the number by which they count: return (sum, count), or give count_fn"
+_UNEVEN = (
+    "what the parts were divided by does not fit the number by which they count: return"
+    " (sum, count), or give count_fn"
+)
 _MOST_FORMS = 64
 _MOST_DOUBTS = 2  # checks of one batch after its parts have run
 _CHECKED_AGAIN = frozenset(digit * 10**zeros for zeros in range(1, 6) for digit in (1, 2, 5))
@@ -102,7 +105,7 @@ class SplitProofs:
     def refusal(self, call: Call, model: Any) -> SplitCheck | None:
         """What was found against a split of a batch; None: nothing."""
         if call.refusal:
-            return SplitCheck(False, 0.0, None, None, "", 0, BY_SAMPLES, call.refusal)
+            return SplitCheck(False, error=0.0, reason=call.refusal)
         if not self._options.verify:
             return None
         check = self._proof(call, model).check
@@ -114,13 +117,13 @@ class SplitProofs:
 
         Called after the parts have run, before anything is committed.
         """
-        seen, call.parts_seen = call.parts_seen, None
-        if seen is None or not self._options.verify:
+        parts_seen, call.parts_seen = call.parts_seen, None
+        if parts_seen is None or not self._options.verify:
             return True
         proof = self._proofs[call.form]
         if not proof.check.equal:
             return True  # strict=False: what it changes has been said
-        verdict, reason = self._verdict(proof, seen, changed_buffers)
+        verdict, reason = self._verdict(proof, parts_seen, changed_buffers)
         if verdict == UNSURE and proof.checked == call.number:  # the check of this very batch tells
             verdict = CONFIRMED if proof.check.whole_compared else REFUSED
         agreed = self._agreed(verdict)
@@ -132,7 +135,7 @@ class SplitProofs:
             if not proof.check.equal or proof.check.weights.name != before.weights.name:
                 return not proof.check.equal and not self._options.strict
             agreed = CONFIRMED if self._agreed(int(proof.check.whole_compared)) else REFUSED
-            proof.operations = (proof.operations or frozenset()) | seen.operations
+            proof.operations = (proof.operations or frozenset()) | parts_seen.operations
         if agreed == REFUSED:
             reason = reason or "refused on another rank"
             if not self._options.strict:
@@ -153,13 +156,20 @@ class SplitProofs:
     def _check(self, call: Call, samples: Samples, model: Any) -> SplitCheck:
         around = self._around
         values = PlainValues(call.loss_fn, around.model)
-        settings = Checked(
-            getattr(model, "_orig_mod", model), around.parameters, call.loss_fn, self._options.count_fn,
-            around.devices, around.clean, scale=around.scale(), whole=around.agree is None, values=values,
+        settings = CheckedTraining(
+            model=getattr(model, "_orig_mod", model),
+            parameters=around.parameters,
+            loss_fn=call.loss_fn,
+            count_fn=self._options.count_fn,
+            devices=around.devices,
+            clean=around.clean,
+            scale=around.scale(),
+            compares_whole=around.agree is None,
+            values=values,
             part_size=call.size,
-        )  # fmt: skip
-        most = samples.count if call.size is None else max(2, call.size)
-        return check_split(settings, samples, most)
+        )
+        most_samples = samples.count if call.size is None else max(2, call.size)
+        return check_split(settings, samples, most_samples)
 
     # One form of a loss.
 
@@ -169,12 +179,12 @@ class SplitProofs:
         """
         call.form = self._form(call)
         proof = self._proofs.get(call.form)
-        known = proof is not None and (
+        is_proven = proof is not None and (
             proof.checked == call.number or proof.splits not in _CHECKED_AGAIN
         )
         if proof is not None and not proof.check.equal and proof.check.error is None:
-            known = proof.checked == call.number  # nothing was compared then
-        if not self._agreed(int(known)):
+            is_proven = proof.checked == call.number  # nothing was compared then
+        if not self._agreed(int(is_proven)):
             return self._checked(call, model)
         assert proof is not None
         self._latest = proof.check
@@ -240,11 +250,10 @@ class SplitProofs:
     def _unchecked(self) -> Weights:
         if self._latest is None:
             self._around.note("check", UNCHECKED)
-        named = (
-            Weights("count_fn", self._options.count_fn) if self._options.count_fn else BY_SAMPLES
-        )
-        self._latest = SplitCheck(True, None, None, None, "", 0, named, "not checked: verify=False")
-        return named
+        count_fn = self._options.count_fn
+        weights = Weights("count_fn", count_fn) if count_fn else BY_SAMPLES
+        self._latest = SplitCheck(True, weights=weights, reason="not checked: verify=False")
+        return weights
 
     def _note_refusal(self, reason: str) -> None:
         self._around.note("refusal", f"does not split: {reason}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.errors import UsageError
 from vramlens.recovery.losses.loss_graph import Term, operations_of, terms_of
 from vramlens.recovery.losses.part_losses import Loss, LossFunction, Weights, empty, loss_of
-from vramlens.recovery.splitting.batch_parts import Samples, SplitFunction, ranges
+from vramlens.recovery.splitting.batch_parts import Samples, SplitFunction
 
 if TYPE_CHECKING:
     import torch
@@ -148,8 +148,8 @@ class Runner:
                 total = total + loss.value.detach() * share
                 self._backward(loss.value * (share * call.scale))
                 del loss
-        result: torch.Tensor = total.to(dtype)
-        return result
+        loss_of_whole: torch.Tensor = total.to(dtype)
+        return loss_of_whole
 
     def _summed(self, call: Call, parts: list[Any], first: Any, ratio: float) -> torch.Tensor:
         """Sums with counts: how many there are in all is known only at the end, so gradients are
@@ -168,9 +168,9 @@ class Runner:
         if earlier:
             for parameter in self.parameters:
                 parameter.grad = None
-        seen = call.parts_seen
-        assert seen is not None
-        seen.note(first.value, 1.0)
+        parts_seen = call.parts_seen
+        assert parts_seen is not None
+        parts_seen.note(first.value, 1.0)
         total, count = first.value.detach().clone(), first.count
         self._backward(first.value * (call.scale / guess))
         del first
@@ -180,7 +180,7 @@ class Runner:
                 raise UsageError(
                     "loss_fn gave (sum, count) for one part and a mean for another: give always the same"
                 )
-            seen.note(loss.value, 1.0)
+            parts_seen.note(loss.value, 1.0)
             total, count = total + loss.value.detach(), count + loss.count
             self._backward(loss.value * (call.scale / guess))
             del loss
@@ -205,12 +205,6 @@ class Runner:
     def _backward(self, loss: Any) -> None:
         self.phase = "backward"
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-
-
-def bounds_of(call: Call, size: int) -> list[tuple[int, int]]:
-    """The parts of a call's batch, of at most ``size`` samples."""
-    assert call.samples is not None
-    return ranges(call.samples.count, size)
 
 
 @contextlib.contextmanager

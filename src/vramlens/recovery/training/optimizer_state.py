@@ -46,11 +46,11 @@ def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     finally:
         for parameter in stand_ins:
             parameter.grad = None
-    made = [parameter for parameter in missing if optimizer.state.get(parameter)]
+    with_state = [parameter for parameter in missing if optimizer.state.get(parameter)]
     drop_state(
         optimizer, [parameter for parameter in missing if not optimizer.state.get(parameter)]
     )
-    return made
+    return with_state
 
 
 def drop_state(optimizer: torch.optim.Optimizer, parameters: list[Any]) -> None:
@@ -81,8 +81,8 @@ def size_of_state_to_come(optimizer: torch.optim.Optimizer) -> int:
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """All tensors of the state."""
     return [
-        value for state in optimizer.state.values() if isinstance(state, dict)
-        for value in state.values() if isinstance(value, torch.Tensor)
+        entry for state in optimizer.state.values() if isinstance(state, dict)
+        for entry in state.values() if isinstance(entry, torch.Tensor)
     ]  # fmt: skip
 
 

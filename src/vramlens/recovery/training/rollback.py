@@ -133,9 +133,9 @@ class Buffers:
             BuffersLost: a large one has changed since it was copied; nothing tells whether before
                 this attempt.
         """
-        kept = {(id(slot.holder), slot.key) for slot in self._slots}
+        saved_places = {(id(slot.holder), slot.key) for slot in self._slots}
         for slot in self._now():
-            if (id(slot.holder), slot.key) not in kept:
+            if (id(slot.holder), slot.key) not in saved_places:
                 del slot.holder[slot.key]
         with torch.no_grad():
             for slot, copy in self._copied:
@@ -205,9 +205,13 @@ class Buffers:
             tensor = slots[index].tensor
             if total <= _COPIED_EACH_TIME_BYTES or tensor is None:
                 continue
-            known = self._resting.get(id(tensor))
-            if known is None or known[2] == version_of(tensor):
-                resting[id(tensor)] = known or (slots[index], host_copy(tensor), version_of(tensor))
+            resting_copy = self._resting.get(id(tensor))
+            if resting_copy is None or resting_copy[2] == version_of(tensor):
+                resting[id(tensor)] = resting_copy or (
+                    slots[index],
+                    host_copy(tensor),
+                    version_of(tensor),
+                )
         self._resting = resting
         return set(resting)
 
