@@ -65,7 +65,14 @@ def predict(
             return predicted.gathered(began)
 
     return answer(
-        in_a_process(run), Question(gpu, torch_version, conf, sizes, ("vramlens.predict",))
+        in_a_process(run),
+        Question(
+            gpu=gpu,
+            torch_version=torch_version,
+            conf=conf,
+            cards=sizes,
+            command=("vramlens.predict",),
+        ),
     )
 
 

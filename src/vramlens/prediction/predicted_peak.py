@@ -109,7 +109,8 @@ class Prediction:
         lines = [
             f"Predicted peak: {format_size(self.reserved_bytes)} reserved ({low} to {high}),"
             f" {format_size(self.allocated_bytes)} allocated, without a GPU",
-            f"  for {self.gpu}, PyTorch {self.torch}, {self.steps} optimizer steps, in {self.seconds:.1f} s",
+            f"  for {self.gpu}, PyTorch {self.torch}, {self.steps} optimizer steps, in"
+            f" {self.seconds:.1f} s",
         ]
         for fits, words in ((True, "fits"), (None, "may fit"), (False, "does not fit")):
             sizes = [format_size(card.total_bytes) for card in self.cards if card.fits is fits]

@@ -103,13 +103,13 @@ class PredictedRun:
                 f"{name} selects by values {count} times: taken as if all were selected"
             ] = None
         return Gathered(
-            self.log.plain(),
-            uncertain,
-            not_modelled,
-            self._steps,
-            time.perf_counter() - began,
-            torch.__version__,
-            self.log.conf,
+            log=self.log.plain(),
+            basis=uncertain,
+            not_modelled=not_modelled,
+            steps=self._steps,
+            seconds=time.perf_counter() - began,
+            torch_version=torch.__version__,
+            conf=self.log.conf,
         )
 
     def _mark_modules(self) -> None:

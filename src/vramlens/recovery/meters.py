@@ -284,8 +284,10 @@ class CountingMeter(_NotesNothing):
         if self.capacity_bytes is not None and self._now + size > self.capacity_bytes:
             self.failures += 1
             raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. The simulated device has a capacity of"
-                f" {self.capacity_bytes / 2**20:.2f} MiB of which {(self.capacity_bytes - self._now) / 2**20:.2f} MiB"
+                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. The simulated"
+                " device has a capacity of"
+                f" {self.capacity_bytes / 2**20:.2f} MiB of which"
+                f" {(self.capacity_bytes - self._now) / 2**20:.2f} MiB"
                 " is free."
             )
         self._known.add(key)

@@ -29,14 +29,62 @@ class Card:
 
 
 CARDS = {
-    "h200": Card("NVIDIA H200", (9, 0), 150109880320, 132, (450 * MIB, 900 * MIB)),
-    "h100": Card("NVIDIA H100 80GB HBM3", (9, 0), 85014020096, 132, (450 * MIB, 900 * MIB)),
-    "a100": Card("NVIDIA A100-SXM4-80GB", (8, 0), 85095874560, 108, (400 * MIB, 800 * MIB)),
-    "a100-40": Card("NVIDIA A100-SXM4-40GB", (8, 0), 42298834944, 108, (400 * MIB, 800 * MIB)),
-    "l4": Card("NVIDIA L4", (8, 9), 23580639232, 58, (250 * MIB, 600 * MIB)),
-    "a10g": Card("NVIDIA A10G", (8, 6), 23827120128, 80, (250 * MIB, 600 * MIB)),
-    "4090": Card("NVIDIA GeForce RTX 4090", (8, 9), 25386352640, 128, (300 * MIB, 700 * MIB)),
-    "t4": Card("Tesla T4", (7, 5), 15828320256, 40, (150 * MIB, 500 * MIB)),
+    "h200": Card(
+        name="NVIDIA H200",
+        capability=(9, 0),
+        total_bytes=150109880320,
+        processors=132,
+        outside_bytes=(450 * MIB, 900 * MIB),
+    ),
+    "h100": Card(
+        name="NVIDIA H100 80GB HBM3",
+        capability=(9, 0),
+        total_bytes=85014020096,
+        processors=132,
+        outside_bytes=(450 * MIB, 900 * MIB),
+    ),
+    "a100": Card(
+        name="NVIDIA A100-SXM4-80GB",
+        capability=(8, 0),
+        total_bytes=85095874560,
+        processors=108,
+        outside_bytes=(400 * MIB, 800 * MIB),
+    ),
+    "a100-40": Card(
+        name="NVIDIA A100-SXM4-40GB",
+        capability=(8, 0),
+        total_bytes=42298834944,
+        processors=108,
+        outside_bytes=(400 * MIB, 800 * MIB),
+    ),
+    "l4": Card(
+        name="NVIDIA L4",
+        capability=(8, 9),
+        total_bytes=23580639232,
+        processors=58,
+        outside_bytes=(250 * MIB, 600 * MIB),
+    ),
+    "a10g": Card(
+        name="NVIDIA A10G",
+        capability=(8, 6),
+        total_bytes=23827120128,
+        processors=80,
+        outside_bytes=(250 * MIB, 600 * MIB),
+    ),
+    "4090": Card(
+        name="NVIDIA GeForce RTX 4090",
+        capability=(8, 9),
+        total_bytes=25386352640,
+        processors=128,
+        outside_bytes=(300 * MIB, 700 * MIB),
+    ),
+    "t4": Card(
+        name="Tesla T4",
+        capability=(7, 5),
+        total_bytes=15828320256,
+        processors=40,
+        outside_bytes=(150 * MIB, 500 * MIB),
+    ),
 }
 
 

@@ -57,7 +57,8 @@ def provide_cuda() -> None:
         _replace(hooks_table, slots)
     except (AttributeError, OSError, ValueError) as error:
         raise UsageError(
-            f"PyTorch {torch.__version__} cannot run without a GPU here ({error}): use a build with CUDA, 2.13 or newer"
+            f"PyTorch {torch.__version__} cannot run without a GPU here ({error}): use a build"
+            " with CUDA, 2.13 or newer"
         ) from None
 
 

@@ -131,14 +131,16 @@ class Attention:
     def _takes_flash(self, call: AttentionCall) -> bool:
         is_able = self.card.capability >= (8, 0) and call.is_half and call.mask is None
         fits = call.width <= _MOST_FLASH_WIDTH and call.has_one_width
-        return bool(is_able and fits and torch.backends.cuda.flash_sdp_enabled())
+        cuda: Any = torch.backends.cuda
+        return bool(is_able and fits and cuda.flash_sdp_enabled())
 
     def _takes_efficient(self, call: AttentionCall) -> bool:
         alignment = 8 if call.is_half else 4
         is_aligned = call.width % alignment == 0 and call.value.shape[-1] % alignment == 0
         is_plain = not call.is_grouped and not call.learns_mask
         is_double = call.query.dtype is torch.float64
-        is_enabled = torch.backends.cuda.mem_efficient_sdp_enabled()
+        cuda: Any = torch.backends.cuda
+        is_enabled = cuda.mem_efficient_sdp_enabled()
         return bool(is_aligned and is_plain and not is_double and is_enabled)
 
     def _math(self, call: AttentionCall) -> Any:

@@ -199,11 +199,11 @@ class Kernels:
         elif name in _POSITIONS:
             size_each = 16
         reduction = Reduction(
-            results,
-            tensor.numel() // results,
-            _is_inner(tensor, args),
-            size_each,
-            self._card.processors,
+            outputs=results,
+            inputs=tensor.numel() // results,
+            is_inner=_is_inner(tensor, args),
+            bytes_each=size_each,
+            processors=self._card.processors,
         )
         buffer, semaphores = reduction.buffers()
         if buffer:

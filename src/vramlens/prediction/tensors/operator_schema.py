@@ -55,4 +55,10 @@ def operator_of(function: Any) -> Operator:
         any(part in name for part in _RANDOM_NAMES)
         and torch.Tag.nondeterministic_seeded in function.tags
     )
-    return Operator(function, name, written, bool(getattr(function, "is_view", False)), is_random)
+    return Operator(
+        function=function,
+        name=name,
+        written=written,
+        is_view=bool(getattr(function, "is_view", False)),
+        is_random=is_random,
+    )

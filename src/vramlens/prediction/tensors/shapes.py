@@ -31,7 +31,13 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    runner = Runner(log, kernels, values, FakeTensorMode(allow_non_fake_inputs=True), FakeTensor)
+    runner = Runner(
+        log=log,
+        kernels=kernels,
+        values=values,
+        fake_mode=FakeTensorMode(allow_non_fake_inputs=True),
+        fake_tensor=FakeTensor,
+    )
     device_of = torch.ops.prim.device.default
 
     class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]

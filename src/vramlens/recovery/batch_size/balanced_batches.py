@@ -59,7 +59,8 @@ class BalancedBatchSampler:
         self.num_replicas = place[1] if num_replicas is None else num_replicas
         if batch_size < 1 or self.num_replicas < 1 or not 0 <= self.rank < self.num_replicas:
             raise UsageError(
-                f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of {self.num_replicas}: each must be"
+                f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of"
+                f" {self.num_replicas}: each must be"
                 " at least 1, and the rank below their number"
             )
         self.lengths, self.batch_size, self.packed = (
@@ -75,7 +76,8 @@ class BalancedBatchSampler:
         self._last = 0 if drop_last else -(-left_over // self.num_replicas)
         if drop_last and not self._steps:
             raise UsageError(
-                f"BalancedBatchSampler: {len(self.lengths)} samples do not fill one step of {samples_per_step}"
+                f"BalancedBatchSampler: {len(self.lengths)} samples do not fill one step of"
+                f" {samples_per_step}"
             )
 
     def set_epoch(self, epoch: int) -> None:

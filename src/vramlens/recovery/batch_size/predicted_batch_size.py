@@ -68,7 +68,8 @@ class PredictedSizes:
                 return scaled
             smaller, size = larger, 2 * size
         raise UsageError(
-            "find_batch_size: its steps ask for other things at each size; predict the sizes one by one"
+            "find_batch_size: its steps ask for other things at each size; predict the sizes one"
+            " by one"
         )
 
     def _probe(self, size: int) -> StepRequests:
@@ -91,7 +92,20 @@ class PredictedSizes:
         gathered = in_a_process(run)
         requests = _step_requests(gathered, size)
         peak = gathered.log.peak_bytes
-        self.probes.append(Probe(size, peak, peak, peak, 0, peak, 0, 0, gathered.seconds, None))
+        self.probes.append(
+            Probe(
+                size=size,
+                forward_bytes=peak,
+                backward_bytes=peak,
+                step_bytes=peak,
+                batch_bytes=0,
+                reserved_bytes=peak,
+                waste_bytes=0,
+                retries=0,
+                seconds=gathered.seconds,
+                requests=None,
+            )
+        )
         return requests
 
 
@@ -109,7 +123,13 @@ def _step_requests(gathered: Gathered, size: int) -> StepRequests:
     )
     settings = parse_settings(gathered.conf, version)
     return StepRequests(
-        size, columns, 1, origins.reshape(-1).astype(np.int64), texts, settings, version
+        size=size,
+        columns=columns,
+        pools=1,
+        origins=origins.reshape(-1).astype(np.int64),
+        stacks=texts,
+        settings=settings,
+        version=version,
     )
 
 

@@ -90,7 +90,16 @@ class Prober:
         forward, backward, step, batch, reserved, waste = measured
         seconds = time.perf_counter() - began
         return Probe(
-            size, forward, backward, step, batch, reserved, waste, retries, seconds, requests
+            size=size,
+            forward_bytes=forward,
+            backward_bytes=backward,
+            step_bytes=step,
+            batch_bytes=batch,
+            reserved_bytes=reserved,
+            waste_bytes=waste,
+            retries=retries,
+            seconds=seconds,
+            requests=requests,
         )
 
     def _step(self, size: int, make_batch: Callable[[int], Any]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from vramlens.errors import VramlensError
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.functions import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
-from vramlens.recovery.comparing.strategy_kinds import NotHere
+from vramlens.recovery.comparing.strategy_kinds import NotHere, Program
 from vramlens.recovery.comparing.strategy_run import prepared, step
 
 _STEPS = 2
@@ -17,9 +17,7 @@ _GPU = "h200"
 _ONLY_AS_EAGER = "what torch.compile makes of a model is not predicted"
 
 
-def predict_strategy(
-    name: str, model_fn: Any, make_batch: Any, loss_fn: Any, optimizer_fn: Any, batch: int
-) -> dict[str, Any]:
+def predict_strategy(name: str, program: Program) -> dict[str, Any]:
     """Plain figures as ``run_strategy`` gives them, without times, losses and a gradient."""
     if "compile" in name.split("+"):
         return {"outcome": "not here", "why": _ONLY_AS_EAGER}
@@ -30,9 +28,9 @@ def predict_strategy(
         outcome: dict[str, Any] = {}
         with predicted.going():
             try:
-                training = prepared(name, "cuda", model_fn, optimizer_fn)
+                training = prepared(name, "cuda", program.model_fn, program.optimizer_fn)
                 for _ in range(_STEPS):
-                    step(training, make_batch(batch), loss_fn)
+                    step(training, program.make_batch(program.batch), program.loss_fn)
                     if training.after is not None:
                         training.after()
                 if why := training.idle():

@@ -6,7 +6,13 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.comparing.strategy_kinds import NotHere, Training, contexts, parts_of
+from vramlens.recovery.comparing.strategy_kinds import (
+    NotHere,
+    Program,
+    Training,
+    contexts,
+    parts_of,
+)
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
 from vramlens.recovery.losses.part_losses import Weights
 from vramlens.recovery.meters import CountingMeter, CudaMeter
@@ -24,16 +30,7 @@ _GRADIENT_NUMBERS = 2048
 _WARM_UP = 3
 
 
-def run_strategy(
-    name: str,
-    device_name: str,
-    model_fn: Any,
-    make_batch: Any,
-    loss_fn: Any,
-    optimizer_fn: Any,
-    batch: int,
-    steps: int,
-) -> dict[str, Any]:
+def run_strategy(name: str, device_name: str, program: Program, steps: int) -> dict[str, Any]:
     """Plain figures: ``outcome`` (done, not here, out of memory, failed), bytes, times, losses,
     a gradient.
     """
@@ -41,34 +38,14 @@ def run_strategy(
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
-        return _run(
-            name,
-            device,
-            CudaMeter(device),
-            model_fn,
-            make_batch,
-            loss_fn,
-            optimizer_fn,
-            batch,
-            steps,
-        )
+        return _run(name, device, CudaMeter(device), program, steps)
     with CountingMeter() as meter:
-        return _run(name, device, meter, model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
+        return _run(name, device, meter, program, steps)
 
 
-def _run(
-    name: str,
-    device: Any,
-    meter: Any,
-    model_fn: Any,
-    make_batch: Any,
-    loss_fn: Any,
-    optimizer_fn: Any,
-    batch: int,
-    steps: int,
-) -> dict[str, Any]:
+def _run(name: str, device: Any, meter: Any, program: Program, steps: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    training = Training(model_fn(), optimizer_fn, device)
+    training = Training(program.model_fn(), program.optimizer_fn, device)
     try:
         for strategy in parts_of(name):
             strategy.prepare(training)
@@ -80,7 +57,7 @@ def _run(
                 if kind_of(error) == OUT_OF_MEMORY:
                     raise
                 return {"outcome": "failed", "why": _words(error), "optimizer_fn": _words(error)}
-        return _measured(training, meter, make_batch, loss_fn, batch, steps)
+        return _measured(training, meter, program.make_batch, program.loss_fn, program.batch, steps)
     except NotHere as error:
         return {"outcome": "not here", "why": str(error)}
     except Exception as error:

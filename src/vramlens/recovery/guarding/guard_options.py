@@ -66,6 +66,7 @@ class GuardOptions:
         size = self.micro_batch
         if unknown or not 0 < self.threshold <= 1 or (size is not None and size < 1):
             raise UsageError(
-                f"guard: order={list(self.order)}, threshold={self.threshold:g}, micro_batch={size}: order takes"
+                f"guard: order={list(self.order)}, threshold={self.threshold:g},"
+                f" micro_batch={size}: order takes"
                 f" {', '.join(ORDER)}; threshold lies between 0 and 1; micro_batch counts from 1"
             )

@@ -162,7 +162,8 @@ class DataParallel(Alone):
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0][:200]
             raise PeerFailed(
-                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s ({reason}): see the log of the"
+                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s ({reason}):"
+                " see the log of the"
                 " rank that ended first; this rank stops"
             ) from None
 
@@ -200,7 +201,8 @@ class Sharded(Alone):
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0][:200]
             raise PeerFailed(
-                f"guard: a rank did not agree on the split within {self._timeout_s:g} s ({reason}); this rank stops"
+                f"guard: a rank did not agree on the split within {self._timeout_s:g} s"
+                f" ({reason}); this rank stops"
             ) from None
         return [int(number) for number in answer.tolist()]
 

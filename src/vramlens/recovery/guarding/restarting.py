@@ -48,7 +48,8 @@ def run_with_restarts(command: Sequence[str], times: int) -> int:
             last_size = environment.get(MICRO_BATCH)
             if not isinstance(size, int) or size < 1 or str(size) == last_size:
                 say(
-                    "not restarted: no guard has learned a smaller split (loss = guard.step(batch, loss_fn))"
+                    "not restarted: no guard has learned a smaller split (loss = guard.step(batch,"
+                    " loss_fn))"
                 )
                 return code
             if attempt == times:

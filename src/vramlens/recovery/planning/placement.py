@@ -73,7 +73,8 @@ class Placement:
         ]
         for device, used in self.used_bytes.items():
             lines.append(
-                f"  {device}: {format_size(used)} of {format_size(self.limits_bytes[device])}  {self._names(device)}"
+                f"  {device}: {format_size(used)} of {format_size(self.limits_bytes[device])} "
+                f" {self._names(device)}"
             )
         return "\n".join([*lines, "next: output = placement.model(batch)"])
 
@@ -146,7 +147,13 @@ def place(
     device_map = {block.name: where[block.name] for block in blocks}
     if dispatch:
         _dispatch(model, device_map)
-    return Placement(model, device_map, tuple(blocks), used, limits)
+    return Placement(
+        model=model,
+        device_map=device_map,
+        blocks=tuple(blocks),
+        used_bytes=used,
+        limits_bytes=limits,
+    )
 
 
 def _workspace(device: Any) -> int:
@@ -178,9 +185,12 @@ def _no_room(pieces: list[list[Block]], limits: dict[Any, int]) -> UsageError:
         f"{len(largest)} blocks that share tensors, {largest[0].name} to {largest[-1].name}, need"
     )
     return UsageError(
-        f"place: {format_size(total)} of weights and their activations do not fit {format_size(sum(limits.values()))}"
-        f" on {len(limits)} devices ({f'{largest[0].name} needs' if len(largest) == 1 else together}"
-        f" {format_size(needed_bytes(largest, 0))} on one, cuBLAS {format_size(_WORKSPACE_BYTES)} on each GPU):"
+        f"place: {format_size(total)} of weights and their activations do not fit"
+        f" {format_size(sum(limits.values()))}"
+        f" on {len(limits)} devices"
+        f" ({f'{largest[0].name} needs' if len(largest) == 1 else together}"
+        f" {format_size(needed_bytes(largest, 0))} on one, cuBLAS {format_size(_WORKSPACE_BYTES)}"
+        " on each GPU):"
         " a smaller batch, fewer bits, or more devices"
     )
 
@@ -254,8 +264,10 @@ def measured_blocks(model: torch.nn.Module, batch: Any, *, deep: bool = False) -
     except Exception as error:
         problem = (str(error).strip().splitlines() or [""])[0]
         raise UsageError(
-            f"place: {type(model).__name__} cannot run with shapes only, {run.where()}: {type(error).__name__}: {problem}"
-            " (if it runs on this batch, it needs values that it computed, or a kernel of its own: call accelerate's"
+            f"place: {type(model).__name__} cannot run with shapes only, {run.where()}:"
+            f" {type(error).__name__}: {problem}"
+            " (if it runs on this batch, it needs values that it computed, or a kernel of its own:"
+            " call accelerate's"
             " dispatch_model with a device_map of your own)"
         ) from error
     return _blocks(run, named)
@@ -281,13 +293,13 @@ def _blocks(run: ShapeRun, named: dict[str, Any]) -> list[Block]:
     beside = _firsts(order, run.ties)
     return [
         Block(
-            name,
-            weights[name],
-            kept_bytes[name],
-            output[name],
-            peak_bytes[name],
-            number,
-            beside[name],
+            name=name,
+            weight_bytes=weights[name],
+            kept_bytes=kept_bytes[name],
+            output_bytes=output[name],
+            activation_bytes=peak_bytes[name],
+            number=number,
+            beside=beside[name],
         )
         for number, name in enumerate(order)
     ]

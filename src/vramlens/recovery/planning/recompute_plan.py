@@ -84,7 +84,8 @@ class Plan:
         for choice in self.choices:
             if choice.chosen and choice.name not in modules:
                 raise UsageError(
-                    f"plan: the model has no block {choice.name}: it is another than the one measured"
+                    f"plan: the model has no block {choice.name}: it is another than the one"
+                    " measured"
                 )
         for choice in self.choices:
             if choice.chosen:
@@ -97,13 +98,13 @@ class Plan:
         verdict = Verdict.PROVEN
         return (
             Finding(
-                "plan" if self.fits else "plan_fails",
-                verdict,
-                self._headline(),
-                self.after_bytes,
-                None,
-                (),
-                self._fix(),
+                id="plan" if self.fits else "plan_fails",
+                verdict=verdict,
+                title=self._headline(),
+                bytes=self.after_bytes,
+                place=None,
+                evidence=(),
+                fix=self._fix(),
             ),
         )
 
@@ -112,7 +113,8 @@ class Plan:
         for choice in self.choices[:12]:
             mark = "recompute" if choice.chosen else "keep"
             lines.append(
-                f"  {mark:9}  {format_size(choice.saved_bytes):>11}  {choice.forward_ms:7.2f} ms  {choice.name}"
+                f"  {mark:9}  {format_size(choice.saved_bytes):>11}  {choice.forward_ms:7.2f} ms "
+                f" {choice.name}"
             )
         if len(self.choices) > 12:
             lines.append(f"  ... {counted(len(self.choices) - 12, 'more block')} in .choices")
@@ -136,7 +138,10 @@ class Plan:
                 if self.after_bytes
                 else "it ran out of memory"
             )
-            return f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with {change} {peak}."
+            return (
+                f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with"
+                f" {change} {peak}."
+            )
         return (
             f"With {change} the peak is {format_size(self.after_bytes)}{before}{slower}: measured."
         )
@@ -147,7 +152,10 @@ class Plan:
         if not any(choice.chosen for choice in self.choices):
             return "nothing to do: it fits as it is"
         if self.offload:
-            return "plan.apply(model), and with torch.autograd.graph.save_on_cpu(pin_memory=True): around the forward"
+            return (
+                "plan.apply(model), and with torch.autograd.graph.save_on_cpu(pin_memory=True):"
+                " around the forward"
+            )
         return "plan.apply(model)"
 
 
@@ -185,14 +193,23 @@ def plan(
         raise UsageError(
             "plan: the model has no blocks of modules that could be recomputed one by one"
         )
-    trial = _Trial(model, make_batch, loss_fn, optimizer, counter)
+    trial = _Trial(
+        model=model, make_batch=make_batch, loss_fn=loss_fn, optimizer=optimizer, meter=counter
+    )
     try:
         before = trial.measured(batch)
         measured = trial.blocks(units, min(batch, 2), batch)
         if before is not None and before[0] <= budget_bytes:
             choices = tuple(Choice(u.name, u.saved_bytes, ms, False) for u, ms in measured)
             return Plan(
-                choices, False, budget_bytes, before[0], before[0], before[1], before[1], True
+                choices=choices,
+                offload=False,
+                budget_bytes=budget_bytes,
+                before_bytes=before[0],
+                after_bytes=before[0],
+                before_ms=before[1],
+                after_ms=before[1],
+                fits=True,
             )
         chosen_plan = _search(trial, measured, batch, budget_bytes, before)
     finally:
@@ -246,14 +263,14 @@ def _search(
     final = results[high]
     chosen = {unit.name for unit, _ in order[:high]}
     return Plan(
-        tuple(Choice(u.name, u.saved_bytes, ms, u.name in chosen) for u, ms in order),
-        offload,
-        budget_bytes,
-        None if before is None else before[0],
-        final[0] if final is not None else 0,
-        None if before is None else before[1],
-        final[1] if final is not None else 0.0,
-        fits(final),
+        choices=tuple(Choice(u.name, u.saved_bytes, ms, u.name in chosen) for u, ms in order),
+        offload=offload,
+        budget_bytes=budget_bytes,
+        before_bytes=None if before is None else before[0],
+        after_bytes=final[0] if final is not None else 0,
+        before_ms=None if before is None else before[1],
+        after_ms=final[1] if final is not None else 0.0,
+        fits=fits(final),
     )
 
 

@@ -91,7 +91,8 @@ class Samples:
             if 1 in self._sizes:
                 return 1
             raise CannotSplit(
-                f"the batch has no tensor with samples along dimension 0 ({_kind(self.batch)}): give"
+                f"the batch has no tensor with samples along dimension 0 ({_kind(self.batch)}):"
+                " give"
                 " guard(split=lambda batch, start, stop: ...)"
             )
         path, count = sizes[0]

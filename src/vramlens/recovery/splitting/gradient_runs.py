@@ -104,7 +104,7 @@ def gradients_of(training: CheckedTraining, batch: Any, calls: LossCalls, factor
             taken.append(numbers if factor == 1.0 else numbers / factor)
     forget([parameter for _, parameter in training.parameters])
     count = None if loss.count is None else float(loss.count)
-    return Run(float(mean.detach()), count, taken, dtypes, top)
+    return Run(loss=float(mean.detach()), count=count, gradients=taken, dtypes=dtypes, top=top)
 
 
 def forget(parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -17,11 +17,13 @@ RANDOM = (
     "the model or the loss draws random numbers of its own, so parts cannot have those of the whole"
 )
 _OTHER_MEAN = (
-    "is a mean over something else than samples (tokens that are not ignored, weights of classes): return (sum, count)"
+    "is a mean over something else than samples (tokens that are not ignored, weights of classes):"
+    " return (sum, count)"
     " or give count_fn"
 )
 BY_CLASS = (
-    "cross_entropy is given class weights, so its mean is over the weights of the labels, which were not found in the"
+    "cross_entropy is given class weights, so its mean is over the weights of the labels, which"
+    " were not found in the"
     " batch: return (sum, count), or give count_fn=lambda batch: weight[labels].sum()"
 )
 
@@ -31,7 +33,10 @@ def why_unequal(model: Any, counted: bool) -> str:
     norms = _norms(model)
     if norms:
         return norms
-    return f"the loss of one sample depends on the others (a contrastive loss, statistics over the batch){_or(counted)}"
+    return (
+        "the loss of one sample depends on the others (a contrastive loss, statistics over the"
+        f" batch){_or(counted)}"
+    )
 
 
 def _or(counted: bool) -> str:
@@ -41,7 +46,10 @@ def _or(counted: bool) -> str:
 def means_over(counted: bool) -> str:
     """Why a few samples agree, and the whole batch does not."""
     if counted:
-        return "the count is not that by which the loss is divided, or the loss of one sample depends on the others"
+        return (
+            "the count is not that by which the loss is divided, or the loss of one sample depends"
+            " on the others"
+        )
     return f"the loss {_OTHER_MEAN}"
 
 

@@ -174,6 +174,26 @@ class WeightedParts:
     parameter: str
 
 
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What the runs of a few samples gave.
+
+    Attributes:
+        reference: the run of all of them at once; ``runs``: those of the two parts.
+        ways: the parts added up by each of the weights that may be right.
+        changed_buffers: those that the whole changes.
+        updated_buffer: one that parts leave otherwise than the whole does; empty: there is none.
+    """
+
+    few: FewSamples
+    reference: Run
+    runs: list[Run]
+    rounding: Rounding
+    ways: list[WeightedParts]
+    changed_buffers: frozenset[str]
+    updated_buffer: str
+
+
 class SplitComparison:
     """Compares gradients of a few samples, dropout off; leaves buffers and random numbers moved.
 
@@ -194,11 +214,12 @@ class SplitComparison:
         """The check made with so many samples."""
         self._calls = LossCalls()
         try:
-            return self._compared(few_samples(self._samples, count, choice))
+            return self._judged(self._measured(few_samples(self._samples, count, choice)))
         except NotCompared as error:
             return SplitCheck(False, samples=count, reason=str(error), undecided=error.undecided)
 
-    def _compared(self, few: FewSamples) -> SplitCheck:
+    def _measured(self, few: FewSamples) -> Measurements:
+        """Everything that the answer follows from; raises NotCompared where nothing does."""
         batch = few.batch(0, few.count)
         parts = [few.batch(0, few.middle), few.batch(few.middle, few.count)]
         reference = self._reference(batch, few)
@@ -219,7 +240,19 @@ class SplitComparison:
         ]
         if not ways:  # class weights of labels that are not in the batch
             raise NotCompared(BY_CLASS)
-        best = _best(ways)
+        return Measurements(
+            few=few,
+            reference=reference,
+            runs=runs,
+            rounding=rounding,
+            ways=ways,
+            changed_buffers=changed_buffers,
+            updated_buffer=updated_buffer,
+        )
+
+    def _judged(self, measured: Measurements) -> SplitCheck:
+        few, reference, rounding = measured.few, measured.reference, measured.rounding
+        best = _best(measured.ways)
         tolerance = rounding.tolerance(reference)
         unequal = SplitCheck(
             False,
@@ -233,23 +266,23 @@ class SplitComparison:
         is_counted = self._training.count_fn is not None or reference.count is not None
         if not best.error <= tolerance:
             return replace(unequal, reason=self._why_unequal(is_counted))
-        if updated_buffer:
-            return replace(
-                unequal,
-                reason=f"each part updates the buffer {updated_buffer}, which the whole batch"
-                " updates once",
+        if measured.updated_buffer:
+            reason = (
+                f"each part updates the buffer {measured.updated_buffer}, which the whole batch"
+                " updates once"
             )
+            return replace(unequal, reason=reason)
         check = replace(
             unequal,
             equal=True,
             paths=reference.top.paths if reference.top is not None else None,
-            scales=_scales(reference, runs, few.sizes),
-            buffers=changed_buffers,
+            scales=_scales(reference, measured.runs, few.sizes),
+            buffers=measured.changed_buffers,
             whole_compared=few.count == self._samples.count == 2,
         )
         if not self._training.compares_whole or self._samples.count <= 2:
             return check
-        equal_ways = [way.weights for way in ways if way.error <= tolerance]
+        equal_ways = [way.weights for way in measured.ways if way.error <= tolerance]
         other_ways = [weights for weights in equal_ways if weights is not best.weights]
         comparison = WholeComparison(self._training, self._samples, self._buffers, self._random)
         answer = comparison.fitting([best.weights, *other_ways], rounding.loss_tolerance(reference))

@@ -33,6 +33,7 @@ _UNEVEN = (
     "what the parts were divided by does not fit the number by which they count: return"
     " (sum, count), or give count_fn"
 )
+_EMPTY_PART = "the loss of a part is zero, so what it is divided by may not be what it counts"
 _MOST_FORMS = 64
 _MOST_DOUBTS = 2  # checks of one batch after its parts have run
 _CHECKED_AGAIN = frozenset(digit * 10**zeros for zeros in range(1, 6) for digit in (1, 2, 5))
@@ -262,8 +263,10 @@ class SplitProofs:
         if check.equal:
             self._around.note(
                 "check",
-                f"checked with {check.samples} samples: in parts they give the gradient of all at once, within"
-                f" {check.error:.1e} (rounding may do {check.tolerance:.1e}); {_counting(check.weights)}; dropout was"
+                f"checked with {check.samples} samples: in parts they give the gradient of all at"
+                " once, within"
+                f" {check.error:.1e} (rounding may do {check.tolerance:.1e});"
+                f" {_counting(check.weights)}; dropout was"
                 " switched off for this check only",
             )
             return
@@ -290,25 +293,21 @@ def _evenness(check: SplitCheck, seen: PartsSeen) -> tuple[int, str]:
     """Whether each item of a batch weighs alike, whichever part it lay in: share over divisor is
     the same for all.
     """
-    tops = [top_of(terms) for terms in seen.tops]
-    if check.paths is None or any(top is None or top.paths != check.paths for top in tops):
+    tops = [top for terms in seen.tops if (top := top_of(terms))]
+    is_read = check.paths is not None and len(tops) == len(seen.tops)
+    if not is_read or any(top.paths != check.paths for top in tops):
         return UNSURE, _UNREAD
+    if any(seen.empty):  # divisors are often kept from being zero: then they do not add up
+        return UNSURE, _EMPTY_PART
     shares = [float(share) for share in seen.shares]
     are_sums = check.weights.add_up or check.weights.name == "sum and count"
-    if any(seen.empty):  # divisors are often kept from being zero: then they do not add up
-        return (
-            UNSURE,
-            "the loss of a part is zero, so what it is divided by may not be what it counts",
-        )
-    for index in range(len(check.paths)):
-        weighed = [
-            top.coefficients[index] * share for top, share in zip(tops, shares, strict=True) if top
-        ]
-        if not all(math.isfinite(weight) for weight in weighed):
+    for index in range(len(check.paths or ())):
+        coefficients = [top.coefficients[index] for top in tops]
+        weights = [number * share for number, share in zip(coefficients, shares, strict=True)]
+        if not all(map(math.isfinite, weights)):
             return UNSURE, _UNREAD
-        is_even = max(weighed) - min(weighed) <= _ROUNDED * max(abs(weight) for weight in weighed)
         if not are_sums and not (check.scales and check.scales[index]):
             return UNSURE, _UNREAD
-        if not is_even:
+        if max(weights) - min(weights) > _ROUNDED * max(map(abs, weights)):
             return REFUSED, _UNEVEN
     return CONFIRMED, ""

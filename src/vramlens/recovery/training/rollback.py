@@ -147,7 +147,8 @@ class Buffers:
             assert slot.tensor is not None
             if not equal_values(slot.tensor, copy.to(slot.tensor.device)):
                 raise BuffersLost(
-                    f"guard: the buffer {slot.name} ({format_size(_bytes(slot.tensor))}) has changed since it was"
+                    f"guard: the buffer {slot.name} ({format_size(_bytes(slot.tensor))}) has"
+                    " changed since it was"
                     " copied, and nothing tells whether the failed attempt did it"
                 )
 
