@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.prediction.answer import Prediction
-from vramlens.prediction.cards import card_named
-from vramlens.prediction.run import Gathered, PredictedRun, Question, answer
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.predicted_peak import Prediction
+from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.prediction.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _PATIENCE_S = 3600
 
@@ -65,7 +65,14 @@ def predict(
             return predicted.gathered(began)
 
     return answer(
-        in_a_process(run), Question(gpu, torch_version, conf, sizes, ("vramlens.predict",))
+        in_a_process(run),
+        Question(
+            gpu=gpu,
+            torch_version=torch_version,
+            conf=conf,
+            cards=sizes,
+            command=("vramlens.predict",),
+        ),
     )
 
 
@@ -108,31 +115,31 @@ def in_a_process(run: Callable[[], Any]) -> Any:
     process.start()
     send.close()
     try:
-        kind, value = (
+        kind, answer_or_text = (
             receive.recv()
             if receive.poll(_PATIENCE_S)
             else ("error", f"no answer within {_PATIENCE_S} s")
         )
     except EOFError:
         process.join(10)
-        kind, value = "error", f"the process ended with code {process.exitcode}"
+        kind, answer_or_text = "error", f"the process ended with code {process.exitcode}"
     finally:
         process.join(10)
         if process.is_alive():
             process.kill()
     if kind == "error":
-        raise UsageError(f"predict: {value}")
-    return value
+        raise UsageError(f"predict: {answer_or_text}")
+    return answer_or_text
 
 
 def _work(send: Any, run: Callable[[], Any]) -> None:
     torch.set_num_threads(1)  # threads do not survive the fork
     try:
-        result: tuple[str, Any] = ("done", run())
+        outcome: tuple[str, Any] = ("done", run())
     except Exception as error:
-        result = (
+        outcome = (
             "error",
             f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}",
         )
-    send.send(result)
+    send.send(outcome)
     send.close()

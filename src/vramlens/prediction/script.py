@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from vramlens.capture.triggers.user_program import execute_script
 from vramlens.errors import InputError, NoProgram
-from vramlens.prediction.answer import Prediction
-from vramlens.prediction.cards import card_named
-from vramlens.prediction.run import PredictedRun, Question, answer
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.predicted_peak import Prediction
+from vramlens.prediction.predicted_run import PredictedRun, Question, answer
 
 
 class NotPredicted(InputError):
@@ -69,9 +69,9 @@ def _reason(path: str, error: Exception) -> str:
 @contextlib.contextmanager
 def _prints_aside() -> Iterator[None]:
     """What the script prints goes to standard error: standard output is for the answer."""
-    kept = sys.stdout
+    terminal = sys.stdout
     sys.stdout = sys.stderr
     try:
         yield
     finally:
-        sys.stdout = kept
+        sys.stdout = terminal

@@ -1,5 +1,17 @@
 """Recovery: training that survives out of memory with the same gradients, and sizes and
 strategies by measurement.
+
+batch_size: the largest batch that fits.
+comparing: what each way to save memory brings.
+guarding: training steps that survive out of memory.
+losses: what a loss function gives, and what it is made of.
+planning: blocks to recompute, and a model on several GPUs.
+splitting: the parts of a batch, and the proof that they may be taken.
+training: a step, run whole or in parts, and undone.
+
+drill: ``inject_oom``, an out-of-memory error to test recovery with.
+failures: which exceptions are out of memory.
+meters: bytes that are allocated, reserved and allowed.
 """
 
 from __future__ import annotations

@@ -18,15 +18,20 @@ from vramlens.units import counted
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 PHASES = ("forward", "backward", "step")
 _MESSAGE = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU {device} has a total capacity of 79.11 GiB of which 1.14 GiB"
-    " is free. Including non-PyTorch memory, this process has 77.96 GiB memory in use. Of the allocated memory 75.80"
-    " GiB is allocated by PyTorch, and 1.62 GiB is reserved by PyTorch but unallocated. If reserved but unallocated"
-    " memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See"
-    " documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU {device} has a total capacity of 79.11"
+    " GiB of which 1.14 GiB"
+    " is free. Including non-PyTorch memory, this process has 77.96 GiB memory in use. Of the"
+    " allocated memory 75.80"
+    " GiB is allocated by PyTorch, and 1.62 GiB is reserved by PyTorch but unallocated. If"
+    " reserved but unallocated"
+    " memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid"
+    " fragmentation.  See"
+    " documentation for Memory Management "
+    " (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
     " [injected by vramlens: {phase} {number}]"
 )
 """As ``c10/cuda/CUDACachingAllocator.cpp`` words it, with its source named at the end."""
@@ -106,7 +111,8 @@ def inject_oom(
             else ": modules compiled with .compile() cannot be watched"
         )
         say(
-            f"inject_oom: nothing failed: {counted(drill.seen, phase)} began, and none was to fail{compiled}"
+            f"inject_oom: nothing failed: {counted(drill.seen, phase)} began, and none was to"
+            f" fail{compiled}"
         )
 
 
@@ -200,11 +206,11 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, dict):
-        for value in output.values():
-            yield from _tensors(value)
+        for inner in output.values():
+            yield from _tensors(inner)
     elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)
+        for inner in output:
+            yield from _tensors(inner)
 
 
 class _Steps:
@@ -253,10 +259,10 @@ class _Steps:
         changes = name.endswith("_") and not name.endswith("__")
         if self._states == 2 or (changes and "fused" in name):
             self._raise()
-        result = function(*args, **kwargs)
+        output = function(*args, **kwargs)
         if changes:
             self._raise()
-        return result
+        return output
 
     def _raise(self) -> None:
         number, self._number = self._number, None

@@ -16,7 +16,7 @@ from vramlens.units import parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 OUT_OF_MEMORY = "out of memory"
 STICKY = "sticky"
@@ -107,19 +107,19 @@ def let_go(error: BaseException) -> None:
     well, and stays to be read as text in ``__vramlens_traceback__``.
     """
     waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        linked = waiting.pop()
+        if linked is None or id(linked) in visited:
             continue
-        seen.add(id(one))
-        if one.__traceback__ is not None:
+        visited.add(id(linked))
+        if linked.__traceback__ is not None:
             with contextlib.suppress(Exception):
-                one.__vramlens_traceback__ = "".join(traceback.format_tb(one.__traceback__))  # type: ignore[attr-defined]
-            traceback.clear_frames(one.__traceback__)
-            one.__traceback__ = None
-        waiting += [one.__cause__, one.__context__]
-        waiting += getattr(one, "exceptions", ())  # of a group
+                linked.__vramlens_traceback__ = "".join(traceback.format_tb(linked.__traceback__))  # type: ignore[attr-defined]
+            traceback.clear_frames(linked.__traceback__)
+            linked.__traceback__ = None
+        waiting += [linked.__cause__, linked.__context__]
+        waiting += getattr(linked, "exceptions", ())  # of a group
     with contextlib.suppress(Exception):
         _empty_the_backwards_queue()
 
@@ -135,21 +135,21 @@ def _empty_the_backwards_queue() -> None:
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
-    made: list[torch.Tensor] = []
+    old_nodes: list[torch.Tensor] = []
 
     def make() -> None:
-        made.append(torch.zeros((), requires_grad=True, device="cpu") * 1)
+        old_nodes.append(torch.zeros((), requires_grad=True, device="cpu") * 1)
 
     maker = threading.Thread(target=make)
     maker.start()
     maker.join()
     with _disable_current_modes():
-        made[0].backward()  # type: ignore[no-untyped-call]
+        old_nodes[0].backward()  # type: ignore[no-untyped-call]
 
 
 def let_go_of_the_last() -> None:
     """The same for the exception that an interactive Python keeps to be inspected."""
     for name in ("last_exc", "last_value"):
-        kept = getattr(sys, name, None)
-        if isinstance(kept, BaseException) and kind_of(kept) == OUT_OF_MEMORY:
-            let_go(kept)
+        last_error = getattr(sys, name, None)
+        if isinstance(last_error, BaseException) and kind_of(last_error) == OUT_OF_MEMORY:
+            let_go(last_error)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vramlens.recovery.batch_size.scaled_requests import StepRequests
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _MOST_EVENTS = 1_000_000
 """Of a probe: two steps."""
@@ -117,8 +117,8 @@ class CudaMeter:
         room = reserved + free
         if fraction < 1.0 and allowed < room:
             return allowed, f"the process's limit of {fraction:.0%} of the device"
-        others = total - room
-        if others > total // 10:
+        others_bytes = total - room
+        if others_bytes > total // 10:
             return room, "the device, less what other processes and contexts hold"
         return room, "the device's memory"
 
@@ -141,10 +141,10 @@ class CudaMeter:
             return None
         from vramlens.recovery.batch_size.scaled_requests import requests_of_snapshot
 
-        found = self._allocator.snapshot()
-        if any(len(events) >= _MOST_EVENTS for events in found.get("device_traces", ())):
+        snapshot = self._allocator.snapshot()
+        if any(len(events) >= _MOST_EVENTS for events in snapshot.get("device_traces", ())):
             return None  # the first ones are gone
-        return requests_of_snapshot(found, size, self._index, torch.__version__)
+        return requests_of_snapshot(snapshot, size, self._index, torch.__version__)
 
     def stop_noting(self) -> None:
         if self._allocator is not None and self._is_noting:
@@ -284,8 +284,10 @@ class CountingMeter(_NotesNothing):
         if self.capacity_bytes is not None and self._now + size > self.capacity_bytes:
             self.failures += 1
             raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. The simulated device has a capacity of"
-                f" {self.capacity_bytes / 2**20:.2f} MiB of which {(self.capacity_bytes - self._now) / 2**20:.2f} MiB"
+                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. The simulated"
+                " device has a capacity of"
+                f" {self.capacity_bytes / 2**20:.2f} MiB of which"
+                f" {(self.capacity_bytes - self._now) / 2**20:.2f} MiB"
                 " is free."
             )
         self._known.add(key)
@@ -319,11 +321,11 @@ def _counting_mode(count: Any) -> Any:
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            result = function(*args, **(kwargs or {}))
-            for leaf in tree_iter(result):
+            output = function(*args, **(kwargs or {}))
+            for leaf in tree_iter(output):
                 if isinstance(leaf, torch.Tensor):
                     count(leaf)
-            return result
+            return output
 
     return Counting()  # type: ignore[no-untyped-call]
 

@@ -16,9 +16,10 @@ from vramlens.errors import UsageError
 from vramlens.recovery import strategies
 from vramlens.recovery.comparing import strategy_run
 from vramlens.recovery.comparing.strategy_figure import figure_svg
+from vramlens.recovery.comparing.strategy_kinds import Program
 from vramlens.recovery.comparing.strategy_table import StrategyRow, StrategyTable
+from vramlens.recovery.losses.chunked_loss import chunked_cross_entropy
 from vramlens.recovery.meters import CountingMeter
-from vramlens.recovery.training.chunked_loss import chunked_cross_entropy
 
 
 def model_fn() -> nn.Module:
@@ -63,11 +64,7 @@ def test_a_compiled_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
             "compile",
             torch.device("cpu"),
             meter,
-            model_fn,
-            make_batch,
-            mean_loss,
-            optimizer_fn,
-            4,
+            Program(model_fn, make_batch, mean_loss, optimizer_fn, batch=4),
             2,
         )
     assert found.get("why") is None

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from recovery.training import furthest
 from vramlens.recovery import guard, inject_oom
-from vramlens.recovery.training.batch_parts import CannotSplit, Samples
+from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples
 
 
 class Detector(nn.Module):

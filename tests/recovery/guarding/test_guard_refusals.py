@@ -17,7 +17,7 @@ from vramlens.errors import UsageError
 from vramlens.recovery import guard, inject_oom
 from vramlens.recovery.failures import OTHER, OUT_OF_MEMORY, STICKY, kind_of
 from vramlens.recovery.meters import CountingMeter
-from vramlens.recovery.training.batch_parts import CannotSplit, Samples, ranges
+from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
 
 
 class Norm(nn.Module):

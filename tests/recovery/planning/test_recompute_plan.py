@@ -23,7 +23,7 @@ from vramlens.recovery.batch_size.peak_fit import LengthCost
 from vramlens.recovery.guarding.restarting import run_with_restarts, without_option
 from vramlens.recovery.meters import CountingMeter
 from vramlens.recovery.planning.recompute_plan import Plan
-from vramlens.recovery.training.batch_parts import CannotSplit
+from vramlens.recovery.splitting.batch_parts import CannotSplit
 
 SIZES = {"width": 48, "vocabulary": 64, "blocks": 5}
 

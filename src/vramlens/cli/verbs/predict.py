@@ -15,7 +15,7 @@ from vramlens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
-    from vramlens.prediction.answer import Prediction
+    from vramlens.prediction.predicted_peak import Prediction
 
 HELP = "Predict a script's peak without a GPU: by line, and which cards it fits."
 _STEPS_BETWEEN_LINES = 10
@@ -88,7 +88,7 @@ def written_prediction(script: str, path: str) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from vramlens.prediction.cards import card_named
+    from vramlens.prediction.card.cards import card_named
 
     card_named(arguments.gpu)
     if not os.path.isfile(arguments.script):
@@ -110,7 +110,7 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
         raise InputError(
             "predict runs the script, and needs PyTorch (a CPU build is enough)"
         ) from None
-    from vramlens.prediction.run import Question
+    from vramlens.prediction.predicted_run import Question
     from vramlens.prediction.script import predict_script
 
     conf = arguments.conf

@@ -59,7 +59,8 @@ class BalancedBatchSampler:
         self.num_replicas = place[1] if num_replicas is None else num_replicas
         if batch_size < 1 or self.num_replicas < 1 or not 0 <= self.rank < self.num_replicas:
             raise UsageError(
-                f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of {self.num_replicas}: each must be"
+                f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of"
+                f" {self.num_replicas}: each must be"
                 " at least 1, and the rank below their number"
             )
         self.lengths, self.batch_size, self.packed = (
@@ -70,12 +71,13 @@ class BalancedBatchSampler:
         if not self.lengths:
             raise UsageError("BalancedBatchSampler: there are no samples")
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
-        whole = self.num_replicas * batch_size
-        self._steps, rest = divmod(len(self.lengths), whole)
-        self._last = 0 if drop_last else -(-rest // self.num_replicas)
+        samples_per_step = self.num_replicas * batch_size
+        self._steps, left_over = divmod(len(self.lengths), samples_per_step)
+        self._last = 0 if drop_last else -(-left_over // self.num_replicas)
         if drop_last and not self._steps:
             raise UsageError(
-                f"BalancedBatchSampler: {len(self.lengths)} samples do not fill one step of {whole}"
+                f"BalancedBatchSampler: {len(self.lengths)} samples do not fill one step of"
+                f" {samples_per_step}"
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -95,15 +97,18 @@ class BalancedBatchSampler:
         order = list(range(len(self.lengths)))
         if self.shuffle:
             chance.shuffle(order)
-        whole = self.num_replicas * self.batch_size
-        full, rest = order[: self._steps * whole], order[self._steps * whole :]
-        while self._last and len(rest) < self._last * self.num_replicas:
-            rest.append(order[len(rest) % len(order)])
-        for start in range(0, len(full), _WINDOW_STEPS * whole):
-            window = full[start : start + _WINDOW_STEPS * whole]
+        samples_per_step = self.num_replicas * self.batch_size
+        full, incomplete = (
+            order[: self._steps * samples_per_step],
+            order[self._steps * samples_per_step :],
+        )
+        while self._last and len(incomplete) < self._last * self.num_replicas:
+            incomplete.append(order[len(incomplete) % len(order)])
+        for start in range(0, len(full), _WINDOW_STEPS * samples_per_step):
+            window = full[start : start + _WINDOW_STEPS * samples_per_step]
             yield from self._level(window, self.batch_size, chance)
         if self._last:
-            yield from self._level(rest, self._last, chance)
+            yield from self._level(incomplete, self._last, chance)
 
     def _level(self, samples: list[int], size: int, chance: random.Random) -> list[list[list[int]]]:
         """Whole steps of these samples, leveled: batches of ``size``, one a rank."""
@@ -113,17 +118,18 @@ class BalancedBatchSampler:
             batches = _evenly(ordered, len(ordered) // size, lengths)
             # Batches of like sums meet in one step.
             batches.sort(key=lambda batch: sum(lengths[index] for index in batch))
-            found = [batches[at : at + ranks] for at in range(0, len(batches), ranks)]
+            steps = [batches[at : at + ranks] for at in range(0, len(batches), ranks)]
         else:
-            whole = ranks * size
-            found = [
-                _dealt(ordered[at : at + whole], ranks) for at in range(0, len(ordered), whole)
+            samples_per_step = ranks * size
+            steps = [
+                _dealt(ordered[at : at + samples_per_step], ranks)
+                for at in range(0, len(ordered), samples_per_step)
             ]
         if self.shuffle:
-            for step in found:
+            for step in steps:
                 chance.shuffle(step)  # no rank gets the longer half of every step
-            chance.shuffle(found)
-        return found
+            chance.shuffle(steps)
+        return steps
 
 
 def _evenly(ordered: Sequence[int], count: int, lengths: Sequence[int]) -> list[list[int]]:

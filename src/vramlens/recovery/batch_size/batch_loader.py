@@ -9,16 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.batch_size.largest_batch import BatchSize, find_batch_size, likely_size
-from vramlens.recovery.batch_size.peak_fit import LengthCost, length_cost
+from vramlens.recovery.batch_size.batch_size_answer import BatchSize
+from vramlens.recovery.batch_size.largest_batch import find_batch_size, likely_size
+from vramlens.recovery.batch_size.peak_fit import LengthCost, PeakFit, length_cost
+from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.training.losses import LossFunction
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
+
+
+_USED_SHARE = 0.985
+"""Of the memory: the rest is for what rounding to blocks takes."""
+_LONG_ENOUGH_TO_HALVE = 4
+_MOST_SAMPLES = 10**9
 
 
 class TokenBudgetSampler:
@@ -142,7 +149,7 @@ class AdaptiveBatchLoader:
         meter: Meter | None = None,
         **options: Any,
     ) -> None:
-        limit = parse_size(max_memory) if isinstance(max_memory, str) else int(max_memory)
+        self._limit = parse_size(max_memory) if isinstance(max_memory, str) else int(max_memory)
         lengths = None
         if length_fn is not None:
             lengths = [int(length_fn(dataset[index])) for index in range(len(dataset))]
@@ -151,49 +158,59 @@ class AdaptiveBatchLoader:
         if found is None:
             if model is None or make_batch is None or loss_fn is None:
                 raise UsageError(
-                    "AdaptiveBatchLoader: give found=find_batch_size(...), or model, make_batch and loss_fn"
+                    "AdaptiveBatchLoader: give found=find_batch_size(...), or model, make_batch and"
+                    " loss_fn"
                 )
 
-            def search(at: int | None) -> BatchSize:
-                make = make_batch if at is None else (lambda n: make_batch(n, at))
-                return find_batch_size(model, make, loss_fn, optimizer, limit=limit, meter=meter)
+            def search(length: int | None) -> BatchSize:
+                make = make_batch if length is None else (lambda n: make_batch(n, length))
+                return find_batch_size(
+                    model, make, loss_fn, optimizer, limit=self._limit, meter=meter
+                )
 
             found = search(longest)
-            if longest is not None and longest >= 4:
+            if longest is not None and longest >= _LONG_ENOUGH_TO_HALVE:
                 shorter = search(longest // 2)
         if found.fit is None or not found.size:
             raise UsageError(f"AdaptiveBatchLoader: not even one sample fits into {max_memory}")
         self.found = found
         self.cost: LengthCost | None = None
-        room = limit * 0.985
-        each = found.fit.per_sample_bytes
-        base = max(found.fit.persistent_bytes, found.fit.low_bytes(found.size) - each * found.size)
         if lengths is None:
-            size = max(
-                1,
-                min(
-                    int(likely_size(found.fit, limit)),
-                    found.size if limit >= found.limit_bytes else 10**9,
-                ),
-            )
-            options |= {"batch_size": size, "shuffle": shuffle}
+            options |= {"batch_size": self._size(found, found.fit), "shuffle": shuffle}
             if shuffle:
                 options["generator"] = torch.Generator().manual_seed(seed)
         else:
             assert longest is not None
-            points = [(longest, each + found.fit.lost_per_sample_bytes)]
+            points = [(longest, _sample_bytes(found.fit))]
             if shorter is not None and shorter.fit is not None:
-                points.append(
-                    (longest // 2, shorter.fit.per_sample_bytes + shorter.fit.lost_per_sample_bytes)
-                )
+                points.append((longest // 2, _sample_bytes(shorter.fit)))
             self.cost = length_cost(points)
+            room = self._limit * _USED_SHARE - _base_bytes(found, found.fit)
             options["batch_sampler"] = TokenBudgetSampler(
-                lengths, self.cost, room - base, shuffle=shuffle, seed=seed
+                lengths, self.cost, room, shuffle=shuffle, seed=seed
             )
         self.loader = torch.utils.data.DataLoader(dataset, **options)
+
+    def _size(self, found: BatchSize, fit: PeakFit) -> int:
+        """The samples in a batch where all cost the same; no more than were found to fit."""
+        size = int(likely_size(fit, self._limit))
+        if self._limit >= found.limit_bytes:
+            size = min(size, found.size)
+        return max(1, min(size, _MOST_SAMPLES))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.loader)
 
     def __len__(self) -> int:
         return len(self.loader)
+
+
+def _sample_bytes(fit: PeakFit) -> float:
+    """What a sample takes, and what is lost between blocks for it."""
+    return fit.per_sample_bytes + fit.lost_per_sample_bytes
+
+
+def _base_bytes(found: BatchSize, fit: PeakFit) -> float:
+    """What a step takes beside its samples."""
+    beside_samples = fit.low_bytes(found.size) - fit.per_sample_bytes * found.size
+    return max(fit.persistent_bytes, beside_samples)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import combinations
+from typing import TYPE_CHECKING
 
-from vramlens.analyses.finding import Finding
 from vramlens.errors import UsageError
-from vramlens.ground.verdict import Verdict
+from vramlens.recovery.batch_size.batch_size_answer import BatchSize
 from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
 from vramlens.recovery.batch_size.probe import MakeBatch, Prober
+from vramlens.recovery.losses.part_losses import LossFunction
 from vramlens.recovery.meters import Meter, meter_of, not_counted
-from vramlens.recovery.training.losses import LossFunction
-from vramlens.units import counted, format_size, parse_size
+from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     import torch
@@ -36,121 +36,10 @@ given back.
 """
 _REPLAY_MARGIN = 0.005
 """Of the limit, where the allocator's replay counts all of that: what it cannot know."""
+_MOST_SAMPLES = 10**9
+_BISECTIONS = 50
 _VERIFIED = 0.85
 """Of the answer: a probe so large verifies it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSize:
-    """What ``find_batch_size`` found; printed, it says so in words.
-
-    Attributes:
-        size: samples in the largest batch that fits, with a margin of 0.5 % of the limit or more
-            (``replayed``), else of 1.5 %; 0: not even one.
-        low, high: the largest size lies between these if requests (``replayed``), else peaks by
-            phase, are affine, and fragmentation does not grow faster than the batch; high None: not
-            bounded.
-        limit_bytes: what this process can allocate; ``limited_by``: what sets that.
-        fullest_phase: forward, backward or step: where the peak is at the largest probe.
-        predicted_bytes: the peak at ``size``.
-        per_sample_bytes: what one more sample takes.
-        persistent_bytes: model and optimizer state.
-        verified_share: the largest probe's peak as a share of the limit.
-        probes: what was measured, without the requests; ``failures``: probes that ran out of
-            memory.
-        fit: predicts peaks of other sizes.
-        replayed: whether ``size``, ``low`` and ``high`` come from the probes' requests, served by
-            PyTorch's allocator replayed at other sizes; else from the fit.
-        full_speed: of the sizes up to ``size``, the largest at which every workspace fits: above it
-            cuDNN falls back to slower algorithms, and the allocator empties its cache in each step.
-    """
-
-    size: int
-    low: int
-    high: int | None
-    limit_bytes: int
-    limited_by: str
-    fullest_phase: str
-    predicted_bytes: int
-    per_sample_bytes: int
-    persistent_bytes: int
-    verified_share: float
-    probes: tuple[Probe, ...]
-    failures: int
-    fit: PeakFit | None
-    replayed: bool = False
-    full_speed: int = 0
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """The answer as a claim with its evidence."""
-        measured = tuple(
-            f"{counted(p.size, 'sample')}: {format_size(p.peak_bytes)}, fullest in the {p.phase}"
-            for p in self.probes
-        )
-        if not self.size:
-            title = f"Not even one sample fits into {format_size(self.limit_bytes)}"
-            return (
-                Finding(
-                    "batch_size",
-                    Verdict.PROVEN,
-                    title,
-                    evidence=measured,
-                    fix="vramlens.plan(..., budget=...)",
-                ),
-            )
-        title = f"A batch of {self.size:,} fits into {format_size(self.limit_bytes)}"
-        verdict = (
-            Verdict.PROVEN
-            if any(probe.size >= self.size for probe in self.probes)
-            else Verdict.LIKELY
-        )
-        return (
-            Finding(
-                "batch_size",
-                verdict,
-                title,
-                self.predicted_bytes,
-                None,
-                measured,
-                f"batch_size={self.size}",
-            ),
-        )
-
-    def __str__(self) -> str:
-        limit = f"{format_size(self.limit_bytes)} ({self.limited_by})"
-        if not self.size:
-            return (
-                f"Not even one sample fits: the limit is {limit}, the model and its optimizer have"
-                f" {format_size(self.persistent_bytes)}.\nnext: vramlens.plan(model, make_batch, loss_fn, budget=...)"
-            )
-        range_ = (
-            f"lies between {self.low:,} and {self.high:,}"
-            if self.high is not None
-            else f"is {self.low:,} or more"
-        )
-        if self.low == self.high:
-            range_ = f"is {self.low:,}, if peaks go on as measured"
-        failed = f", {counted(self.failures, 'failure')}" if self.failures else ", no failure"
-        lines = [
-            f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)} of {limit}.",
-            f"  the true maximum {range_}; measured up to {self.verified_share:.0%} of the limit"
-            f" in {counted(len(self.probes), 'probe')}{failed}{', their requests replayed' if self.replayed else ''}",
-            f"  model and optimizer {format_size(self.persistent_bytes)}, each sample"
-            f" {format_size(self.per_sample_bytes)}; the fullest moment is in the {self.fullest_phase}",
-        ]
-        if self.full_speed < self.size:
-            lines.append(
-                f"  above {self.full_speed:,} it is slower: workspaces no longer fit, cuDNN takes other algorithms"
-            )
-        lines += [
-            f"  {probe.size:>7,} samples  {format_size(probe.peak_bytes):>11}  {probe.phase:<8}  {probe.seconds:.2f} s"
-            for probe in self.probes
-        ]
-        return "\n".join([*lines, f"next: batch_size={self.size}"])
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def find_batch_size(
@@ -193,15 +82,15 @@ def find_batch_size(
     """
     if device == "predicted":
         return _predicted(model, make_batch, loss_fn, optimizer, limit, largest, start)
-    found = meter or meter_of(next(model.parameters()).device)
+    meter = meter or meter_of(next(model.parameters()).device)
     if start < 1 or (largest is not None and largest < start):
         raise UsageError(
             f"find_batch_size: start={start}, largest={largest}: start counts from 1, up to largest"
         )
-    if found.kind == "none":
+    if meter.kind == "none":
         raise not_counted("find_batch_size", next(model.parameters()).device.type)
-    limit_bytes, limited_by = _limit(limit, found)
-    prober = Prober(model, loss_fn, optimizer, found)
+    limit_bytes, limited_by = _limit(limit, meter)
+    prober = Prober(model, loss_fn, optimizer, meter)
     try:
         return search(prober, make_batch, limit_bytes, limited_by, largest, start)
     finally:
@@ -217,7 +106,7 @@ def _predicted(
     largest: int | None,
     start: int,
 ) -> BatchSize:
-    from vramlens.recovery.predicted_batch_size import PredictedSizes, largest_predicted
+    from vramlens.recovery.batch_size.predicted_batch_size import PredictedSizes, largest_predicted
 
     if limit is None:
         raise UsageError("find_batch_size: without a GPU no limit is known: say limit='22GiB'")
@@ -226,7 +115,7 @@ def _predicted(
     scaled = sizes.requests_by_size(limit_bytes, start)
     low, size, high = largest_predicted(scaled, limit_bytes)
     size = min(size, largest or size)
-    told = scaled.served(size, limit_bytes)
+    served = scaled.served(size, limit_bytes)
     return BatchSize(
         size=size,
         low=min(low, size),
@@ -234,7 +123,7 @@ def _predicted(
         limit_bytes=limit_bytes,
         limited_by="the given limit (predicted, no GPU was used)",
         fullest_phase="step",
-        predicted_bytes=told.allocated_bytes,
+        predicted_bytes=served.allocated_bytes,
         per_sample_bytes=0,
         persistent_bytes=0,
         verified_share=sizes.probes[-1].peak_bytes / limit_bytes,
@@ -268,47 +157,47 @@ def search(
         probe = prober.probe(size, make_batch)
         if probe is None:
             too_large = min(too_large, size)
-            before = probes[-1].size if probes else 0
-            if size - before <= 1:
+            fitting = probes[-1].size if probes else 0
+            if size - fitting <= 1:
                 break
-            size = (size + before) // 2
+            size = (size + fitting) // 2
             continue
         if probe.peak_bytes <= 0:  # a meter that counts nothing here: any size would seem to fit
             raise not_counted("find_batch_size")
         probes.append(probe)
         fit = _fit(prober, probes)
         replayed = _by_replay(fit, limit_bytes)
-        wanted = int(
-            min(_next_size(fit, replayed, limit_bytes), too_large - 1, largest or math.inf, 1e9)
-        )
-        if wanted <= size:
+        next_size = _next_size(fit, replayed, limit_bytes)
+        next_size = int(min(next_size, too_large - 1, largest or math.inf, _MOST_SAMPLES))
+        if next_size <= size:
             break
-        size = wanted
+        size = next_size
     if fit is None:
-        return BatchSize(
-            0,
-            0,
-            0,
-            limit_bytes,
-            limited_by,
-            "",
-            0,
-            0,
-            prober.persistent_bytes,
-            0.0,
-            (),
-            prober.failures,
-            None,
-        )
-    return _answer(prober, fit, replayed, limit_bytes, limited_by, largest, too_large)
+        return _none_fits(prober, limit_bytes, limited_by)
+    return _answer(prober, fit, replayed, (limit_bytes, limited_by), largest, too_large)
+
+
+def _none_fits(prober: Prober, limit_bytes: int, limited_by: str) -> BatchSize:
+    return BatchSize(
+        size=0,
+        low=0,
+        high=0,
+        limit_bytes=limit_bytes,
+        limited_by=limited_by,
+        fullest_phase="",
+        predicted_bytes=0,
+        per_sample_bytes=0,
+        persistent_bytes=prober.persistent_bytes,
+        verified_share=0.0,
+        probes=(),
+        failures=prober.failures,
+        fit=None,
+    )
 
 
 def _fit(prober: Prober, probes: list[Probe]) -> PeakFit:
-    return PeakFit(
-        prober.persistent_bytes,
-        prober.gradient_bytes,
-        tuple(sorted(probes, key=lambda one: one.size)),
-    )
+    by_size = tuple(sorted(probes, key=lambda probe: probe.size))
+    return PeakFit(prober.persistent_bytes, prober.gradient_bytes, by_size)
 
 
 def _next_size(fit: PeakFit, replayed: _Estimate | None, limit_bytes: int) -> float:
@@ -322,9 +211,8 @@ def _next_size(fit: PeakFit, replayed: _Estimate | None, limit_bytes: int) -> fl
         return 0  # any larger would be a gamble
     close = last.peak_bytes >= _CLOSE * limit_bytes
     goal = _NEARLY * likely_size(fit, limit_bytes) if close else fit.jump(limit_bytes)
-    return min(
-        goal, sure_size(fit, _JUMP * limit_bytes)
-    )  # one small probe does not show what is lost between blocks
+    # One small probe does not show what is lost between blocks.
+    return min(goal, sure_size(fit, _JUMP * limit_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,23 +240,21 @@ def _by_replay(fit: PeakFit, limit_bytes: int) -> _Estimate | None:
         scaled.largest(int(limit_bytes * (1 + share))) for share in (-2 * margin, -margin, margin)
     )
     room = int(limit_bytes * (1 - margin))
-    told = scaled.served(size, room)
-    full_speed = size if told.workspaces_fit else scaled.largest(room, with_workspaces=True)
-    return _Estimate(size, low, high, told.allocated_bytes, full_speed)
+    served = scaled.served(size, room)
+    full_speed = size if served.workspaces_fit else scaled.largest(room, with_workspaces=True)
+    return _Estimate(size, low, high, peak_bytes=served.allocated_bytes, full_speed=full_speed)
 
 
 def _scaled(probes: Sequence[Probe]) -> ScaledRequests | None:
     """The requests by size, from the largest two probes that made the same ones."""
-    from vramlens.recovery.batch_size.scaled_requests import (
-        scaled_requests,  # brings NumPy, which guard does without
-    )
+    # It brings NumPy, which guard does without.
+    from vramlens.recovery.batch_size.scaled_requests import scaled_requests
 
-    for last in range(len(probes) - 1, 0, -1):
-        for first in range(last - 1, -1, -1):
-            smaller, larger = probes[first].requests, probes[last].requests
-            found = None if smaller is None or larger is None else scaled_requests(smaller, larger)
-            if found is not None:
-                return found
+    noted = [probe.requests for probe in probes if probe.requests is not None]
+    for larger, smaller in combinations(reversed(noted), 2):
+        scaled = scaled_requests(smaller, larger)
+        if scaled is not None:
+            return scaled
     return None
 
 
@@ -379,17 +265,18 @@ def _error_of_replay(probes: Sequence[Probe], limit_bytes: int) -> float:
     scaled, last = _scaled(probes[:-1]), probes[-1]
     if scaled is None or last.retries:
         return 0.0
-    return (
-        abs(scaled.served(last.size, limit_bytes).reserved_bytes - last.reserved_bytes)
-        / limit_bytes
-    )
+    served = scaled.served(last.size, limit_bytes)
+    return abs(served.reserved_bytes - last.reserved_bytes) / limit_bytes
 
 
 def _by_fit(fit: PeakFit, limit_bytes: int) -> _Estimate:
     """From the peaks of the last two probes."""
     size = likely_size(fit, limit_bytes)
     return _Estimate(
-        size, sure_size(fit, limit_bytes), fit.largest(limit_bytes)[1], fit.low_bytes(size)
+        size=size,
+        low=sure_size(fit, limit_bytes),
+        high=fit.largest(limit_bytes)[1],
+        peak_bytes=fit.low_bytes(size),
     )
 
 
@@ -397,47 +284,47 @@ def _answer(
     prober: Prober,
     fit: PeakFit,
     replayed: _Estimate | None,
-    limit_bytes: int,
-    limited_by: str,
+    limit: tuple[int, str],
     largest: int | None,
     too_large: float,
 ) -> BatchSize:
+    limit_bytes, limited_by = limit
     top = fit.probes[-1]
-    cap = known = min(largest or math.inf, too_large - 1)
-    found = replayed or _by_fit(fit, limit_bytes)
+    cap = allowed = min(largest or math.inf, too_large - 1)
+    estimate = replayed or _by_fit(fit, limit_bytes)
     if replayed is None and top.retries:  # workspaces take what the fit does not see
         cap = min(cap, top.size)
         limited_by = f"{limited_by}: the allocator had to empty its cache"
-    if (
-        found.size >= too_large
-    ):  # a probe failed where it should have fitted: only what was measured is known to fit
+    if estimate.size >= too_large:
+        # A probe failed where it should have fitted: only what was measured is known to fit.
         cap = min(cap, top.size)
-        limited_by = (
-            f"{limited_by}: a batch of {int(too_large):,} failed, against what smaller ones told"
-        )
-    size = int(min(max(found.size, top.size), cap, 1e9))
-    most = min(max(found.high, size), known)
+        failed = f"a batch of {int(too_large):,} failed, against what smaller ones told"
+        limited_by = f"{limited_by}: {failed}"
+    size = int(min(max(estimate.size, top.size), cap, _MOST_SAMPLES))
+    high = min(max(estimate.high, size), allowed)
     if largest is not None and size == largest:
         limited_by = f"largest={largest}"
-    light = replace(
-        fit, probes=tuple(replace(probe, requests=None) for probe in fit.probes)
-    )  # they take megabytes
+    is_estimate = size == int(estimate.size)
+    peak_bytes = estimate.peak_bytes if is_estimate else fit.low_bytes(size)
+    full_speed = size if estimate.full_speed is None else int(min(estimate.full_speed, size))
+    # Requests take megabytes.
+    probes = tuple(replace(probe, requests=None) for probe in fit.probes)
     return BatchSize(
         size=size,
-        low=int(min(found.low, size)),
-        high=int(most) if math.isfinite(most) else None,
+        low=int(min(estimate.low, size)),
+        high=int(high) if math.isfinite(high) else None,
         limit_bytes=limit_bytes,
         limited_by=limited_by,
         fullest_phase=top.phase,
-        predicted_bytes=int(found.peak_bytes if size == int(found.size) else fit.low_bytes(size)),
+        predicted_bytes=int(peak_bytes),
         per_sample_bytes=int(fit.per_sample_bytes),
         persistent_bytes=prober.persistent_bytes,
         verified_share=top.peak_bytes / limit_bytes,
-        probes=light.probes,
+        probes=probes,
         failures=prober.failures,
-        fit=light,
+        fit=replace(fit, probes=probes),
         replayed=replayed is not None,
-        full_speed=size if found.full_speed is None else int(min(found.full_speed, size)),
+        full_speed=full_speed,
     )
 
 
@@ -461,24 +348,25 @@ def _beside_what_is_lost(
     low, high = 0.0, size_at(room)
     if not lost_bytes or math.isinf(high):
         return high
-    for _ in range(50):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if size_at(room - lost_bytes * middle) >= middle else (low, middle)
-        )
+        if size_at(room - lost_bytes * middle) >= middle:
+            low = middle
+        else:
+            high = middle
     return low
 
 
 def _limit(limit: int | str | None, meter: Meter) -> tuple[int, str]:
-    if limit is not None:
-        size = parse_size(limit) if isinstance(limit, str) else int(limit)
-        if size <= 0:
-            raise UsageError(f"find_batch_size: limit={limit}: give a size above zero")
-        known: Any = meter.limit_bytes()
-        if known is not None and known[0] < size:
-            return int(known[0]), str(known[1])
-        return size, "the given limit"
-    found = meter.limit_bytes()
-    if found is None:
-        raise UsageError("find_batch_size: no limit is known on this device: say limit='22GiB'")
-    return found
+    """The bytes that may be allocated, and what sets that."""
+    device_limit = meter.limit_bytes()
+    if limit is None:
+        if device_limit is None:
+            raise UsageError("find_batch_size: no limit is known on this device: say limit='22GiB'")
+        return device_limit
+    size = parse_size(limit) if isinstance(limit, str) else int(limit)
+    if size <= 0:
+        raise UsageError(f"find_batch_size: limit={limit}: give a size above zero")
+    if device_limit is not None and device_limit[0] < size:
+        return device_limit
+    return size, "the given limit"

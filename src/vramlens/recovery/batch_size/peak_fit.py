@@ -158,8 +158,8 @@ class PeakFit:
     def _grown_by_the_forward(self, limit_bytes: float) -> float:
         only = self.probes[0]
         fixed = self.persistent_bytes + self.gradient_bytes
-        each = _CAUTION * max(1.0, (only.forward_bytes - self.persistent_bytes) / only.size)
-        return min((limit_bytes - fixed) / each, self._until_step_is_full(limit_bytes))
+        sample_bytes = _CAUTION * max(1.0, (only.forward_bytes - self.persistent_bytes) / only.size)
+        return min((limit_bytes - fixed) / sample_bytes, self._until_step_is_full(limit_bytes))
 
     def guess(self, limit_bytes: float) -> float:
         """The likeliest size at a limit.
@@ -190,11 +190,11 @@ class PeakFit:
     def _lines(self) -> list[tuple[float, float]]:
         """Slope and beginning of each phase's line through the last two probes."""
         a, b = self.probes[-2:]
-        found = []
+        lines = []
         for before, after in zip(a.phases, b.phases, strict=True):
             slope = max(0.0, (after - before) / (b.size - a.size))
-            found.append((slope, after - slope * b.size))
-        return found
+            lines.append((slope, after - slope * b.size))
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +221,9 @@ def length_cost(points: Sequence[tuple[int, float]]) -> LengthCost:
     With one, the cost counts as linear in what is shorter: more than it is where it is quadratic,
         so never too little.
     """
-    (length, cost), *rest = sorted(points, reverse=True)
-    if not rest:
+    (length, cost), *shorter_points = sorted(points, reverse=True)
+    if not shorter_points:
         return LengthCost(cost / length, 0.0)
-    shorter, less = rest[-1]
+    shorter, less = shorter_points[-1]
     quadratic = max(0.0, (cost / length - less / shorter) / (length - shorter))
     return LengthCost(max(0.0, cost / length - quadratic * length), quadratic)

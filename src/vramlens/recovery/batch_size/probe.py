@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.batch_size.peak_fit import Probe
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.losses.part_losses import LossFunction, loss_of
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.training.losses import LossFunction, loss_of
 from vramlens.recovery.training.optimizer_state import make_state
 from vramlens.recovery.training.training_state import TrainingState
 
@@ -90,7 +90,16 @@ class Prober:
         forward, backward, step, batch, reserved, waste = measured
         seconds = time.perf_counter() - began
         return Probe(
-            size, forward, backward, step, batch, reserved, waste, retries, seconds, requests
+            size=size,
+            forward_bytes=forward,
+            backward_bytes=backward,
+            step_bytes=step,
+            batch_bytes=batch,
+            reserved_bytes=reserved,
+            waste_bytes=waste,
+            retries=retries,
+            seconds=seconds,
+            requests=requests,
         )
 
     def _step(self, size: int, make_batch: Callable[[int], Any]) -> tuple[int, ...]:

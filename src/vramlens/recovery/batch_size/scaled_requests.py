@@ -121,19 +121,19 @@ def requests_of_snapshot(
         trace = read_snapshot(io.BytesIO(pickle.dumps(snapshot)), "the probe")
     except VramlensError:
         return None
-    mine = trace.devices.get(device)
-    if mine is None or not (mine.events.action == Action.ALLOC).any():
+    memory = trace.devices.get(device)
+    if memory is None or not (memory.events.action == Action.ALLOC).any():
         return None
     version = version_named(torch_version)
-    found = requests_of(trace, mine)
-    asked = np.isin(
-        mine.events.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    requests = requests_of(trace, memory)
+    is_request = np.isin(
+        memory.events.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     )
-    numbers, origins = np.unique(mine.allocations.stack, return_inverse=True)
+    numbers, origins = np.unique(memory.allocations.stack, return_inverse=True)
     return StepRequests(
         size=size,
-        columns=_without_segments(found.columns, asked),
-        pools=len(found.pools),
+        columns=_without_segments(requests.columns, is_request),
+        pools=len(requests.pools),
         origins=origins.reshape(-1),
         stacks=tuple(_text(trace.stacks, int(number)) for number in numbers),
         settings=recorded_settings(trace.settings, version),
@@ -152,9 +152,11 @@ def _without_segments(
     by_event = ("action", "address", "size", "stream", "emptied", "allocation", "released_pool")
     number = np.cumsum(asked) - 1
     born = columns["row_born"]
-    kept = {name: column[asked] if name in by_event else column for name, column in columns.items()}
-    kept["row_born"] = np.where(born < 0, born, number[np.maximum(born, 0)]).astype(np.int64)
-    return {name: np.ascontiguousarray(column) for name, column in kept.items()}
+    requests = {
+        name: column[asked] if name in by_event else column for name, column in columns.items()
+    }
+    requests["row_born"] = np.where(born < 0, born, number[np.maximum(born, 0)]).astype(np.int64)
+    return {name: np.ascontiguousarray(column) for name, column in requests.items()}
 
 
 class ScaledRequests:
@@ -215,8 +217,8 @@ class ScaledRequests:
         """
 
         def fits(size: int) -> bool:
-            found = self.served(size, limit_bytes)
-            return found.workspaces_fit if with_workspaces else found.fits
+            served = self.served(size, limit_bytes)
+            return served.workspaces_fit if with_workspaces else served.fits
 
         low = self._with_room(limit_bytes)
         high = low + 1
@@ -233,8 +235,8 @@ class ScaledRequests:
         """
 
         def is_roomy(size: int) -> bool:
-            found = self.served(size, limit_bytes)
-            return found.workspaces_fit and found.reserved_bytes <= _ROOMY * limit_bytes
+            served = self.served(size, limit_bytes)
+            return served.workspaces_fit and served.reserved_bytes <= _ROOMY * limit_bytes
 
         low = self._last.size
         high = 2 * low
@@ -282,25 +284,25 @@ def _partners(first: StepRequests, last: StepRequests) -> NDArray[np.int64] | No
     Requests of one stack come in one order. Only workspaces, which are freed at once, may come or
     go with the size: cuDNN chooses another algorithm.
     """
-    mine, others = _groups(first), _groups(last)
-    found = np.full(len(last.origins), _BEFORE, np.int64)
-    if {key for key in mine if not key[1]} != {key for key in others if not key[1]}:
+    rows_of_first, rows_of_last = _groups(first), _groups(last)
+    partner = np.full(len(last.origins), _BEFORE, np.int64)
+    if {key for key in rows_of_first if not key[1]} != {key for key in rows_of_last if not key[1]}:
         return None
-    for (stack, is_scratch), rows in others.items():
-        partners = mine.get((stack, is_scratch), [])
+    for (stack, is_scratch), rows in rows_of_last.items():
+        partners = rows_of_first.get((stack, is_scratch), [])
         if len(partners) == len(rows):
-            found[rows] = partners
+            partner[rows] = partners
         elif is_scratch:
-            found[rows] = _ALONE
+            partner[rows] = _ALONE
         else:
             return None
-    return found
+    return partner
 
 
 def _groups(requests: StepRequests) -> dict[tuple[str, bool], list[int]]:
     """The rows of the probe itself, in order, by stack and whether they were freed at once."""
-    found: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    rows_by_stack: dict[tuple[str, bool], list[int]] = defaultdict(list)
     scratch = requests.columns["row_scratch"]
     for row in np.flatnonzero(requests.columns["row_born"] >= 0).tolist():
-        found[requests.stacks[requests.origins[row]], bool(scratch[row])].append(row)
-    return found
+        rows_by_stack[requests.stacks[requests.origins[row]], bool(scratch[row])].append(row)
+    return rows_by_stack

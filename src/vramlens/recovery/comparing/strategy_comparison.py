@@ -6,10 +6,11 @@ import math
 import pickle
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.comparing.strategy_kinds import COMBINATIONS, STRATEGIES, parts_of
+from vramlens.recovery.comparing.strategy_kinds import COMBINATIONS, STRATEGIES, Program, parts_of
 from vramlens.recovery.comparing.strategy_run import run_strategy
 from vramlens.recovery.comparing.strategy_table import PREDICTED, StrategyRow, StrategyTable
 from vramlens.units import parse_size
@@ -17,7 +18,7 @@ from vramlens.units import parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _PATIENCE_S = 600
 
@@ -67,54 +68,65 @@ def strategies(
         parts_of(name)
     if "default" not in chosen:
         chosen.insert(0, "default")
+    program = Program(model_fn, make_batch, loss_fn, optimizer_fn, batch=batch)
     budget_bytes = parse_size(budget) if isinstance(budget, str) else budget
     if device == PREDICTED:
-        return _predicted(
-            chosen, model_fn, make_batch, loss_fn, optimizer_fn, batch, budget_bytes, progress
-        )
-    where = device or (
-        "cuda" if torch.cuda.device_count() else "cpu"
-    )  # asks without touching the GPU
+        return _predicted(chosen, program, budget_bytes, progress)
+    # Counting asks without touching the GPU.
+    where = device or ("cuda" if torch.cuda.device_count() else "cpu")
     context = _context(where, model_fn, make_batch, loss_fn, optimizer_fn)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     for turn in range(repeats):
         for name in chosen:
-            if found[name] and found[name][-1]["outcome"] != "done":
+            if runs[name] and runs[name][-1]["outcome"] != "done":
                 continue  # it will not be another the second time
             if progress is not None:
                 progress(f"turn {turn + 1} of {repeats}: {name}")
-            arguments = (name, where, model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
-            found[name].append(_in_a_process(context, arguments))
-            if name == "default" and (
-                why := found[name][-1].get("optimizer_fn")
-            ):  # as it would in every other row
-                raise UsageError(
-                    f"strategies: optimizer_fn(parameters) failed: {why} (it gets a list of parameters)"
-                )
-    reference = found["default"][0]
-    rows = [_row(name, found[name], reference) for name in chosen]
-    return StrategyTable(tuple(_with_front(rows)), budget_bytes, batch, where, repeats, steps)
+            runs[name].append(_in_a_process(context, (name, where, program, steps)))
+            _refuse_failing_optimizer(runs["default"])
+    reference = runs["default"][0]
+    rows = [_row(name, runs[name], reference) for name in chosen]
+    return StrategyTable(
+        rows=tuple(_with_front(rows)),
+        budget_bytes=budget_bytes,
+        batch=batch,
+        device=where,
+        repeats=repeats,
+        steps=steps,
+    )
+
+
+def _refuse_failing_optimizer(runs: list[dict[str, Any]]) -> None:
+    """Raises UsageError where the default's optimizer failed: it would in every other row."""
+    reason = runs[-1].get("optimizer_fn") if runs else None
+    if reason:
+        raise UsageError(
+            f"strategies: optimizer_fn(parameters) failed: {reason} (it gets a list of parameters)"
+        )
 
 
 def _predicted(
     names: list[str],
-    model_fn: Any,
-    make_batch: Any,
-    loss_fn: Any,
-    optimizer_fn: Any,
-    batch: int,
+    program: Program,
     budget_bytes: int | None,
     progress: Callable[[str], Any] | None,
 ) -> StrategyTable:
-    from vramlens.recovery.predicted_strategy import predict_strategy
+    from vramlens.recovery.comparing.predicted_strategy import predict_strategy
 
     runs: dict[str, dict[str, Any]] = {}
     for name in names:
         if progress is not None:
             progress(f"predicting {name}")
-        runs[name] = predict_strategy(name, model_fn, make_batch, loss_fn, optimizer_fn, batch)
+        runs[name] = predict_strategy(name, program)
     rows = [_row(name, [runs[name]], runs["default"]) for name in names]
-    return StrategyTable(tuple(rows), budget_bytes, batch, PREDICTED, 1, 2)
+    return StrategyTable(
+        rows=tuple(rows),
+        budget_bytes=budget_bytes,
+        batch=program.batch,
+        device=PREDICTED,
+        repeats=1,
+        steps=2,
+    )
 
 
 def _context(where: str, *functions: Any) -> Any:
@@ -132,7 +144,8 @@ def _context(where: str, *functions: Any) -> Any:
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return multiprocessing.get_context("fork")  # which sends nothing
         raise UsageError(
-            f"strategies: this process uses the GPU already, and the functions cannot be sent to another ({error}):"
+            "strategies: this process uses the GPU already, and the functions cannot be sent to"
+            f" another ({error}):"
             " define them at the top of a file, or call strategies() before anything uses the GPU"
         ) from None
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -172,16 +185,26 @@ def _work(send: Any, arguments: tuple[Any, ...]) -> None:
 def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> StrategyRow:
     parts = parts_of(name)
     done = [run for run in runs if run["outcome"] == "done"]
-    edit = "; ".join(part.edit for part in parts)
-    best_for = parts[-1].best_for
-    hard = max(part.difficulty for part in parts)
-    same = all(part.same_numbers for part in parts)
-    if not done:
-        return StrategyRow(name, runs[0]["outcome"], runs[0].get("why", ""), None, None, None, None, None, None, hard,
-                           same, best_for, edit)  # fmt: skip
-    times = [run["step_ms"] for run in done if run["step_ms"] is not None]
-    return StrategyRow(
+    not_done = StrategyRow(
         name=name,
+        outcome=runs[0]["outcome"],
+        why=runs[0].get("why", ""),
+        peak_allocated_bytes=None,
+        peak_reserved_bytes=None,
+        step_ms=None,
+        step_spread_ms=None,
+        loss_drift=None,
+        gradient_drift=None,
+        difficulty=max(part.difficulty for part in parts),
+        same_numbers=all(part.same_numbers for part in parts),
+        best_for=parts[-1].best_for,
+        edit="; ".join(part.edit for part in parts),
+    )
+    if not done:
+        return not_done
+    times = [run["step_ms"] for run in done if run["step_ms"] is not None]
+    return replace(
+        not_done,
         outcome="done",
         why="",
         peak_allocated_bytes=max(run["peak_allocated_bytes"] for run in done),
@@ -190,10 +213,6 @@ def _row(name: str, runs: list[dict[str, Any]], reference: dict[str, Any]) -> St
         step_spread_ms=max(times) - min(times) if times else None,
         loss_drift=_loss_drift(done[0], reference),
         gradient_drift=_gradient_drift(done[0], reference),
-        difficulty=hard,
-        same_numbers=same,
-        best_for=best_for,
-        edit=edit,
     )
 
 

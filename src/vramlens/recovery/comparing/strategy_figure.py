@@ -97,4 +97,7 @@ def _drawing(points: list[tuple[str, float, int, bool]], budget_bytes: int | Non
 def _text(
     x: float, y: float, text: str, size: int, color: str = _INK, anchor: str = "start"
 ) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}" text-anchor="{anchor}">{escape(text)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}"'
+        f' text-anchor="{anchor}">{escape(text)}</text>'
+    )

@@ -11,14 +11,29 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.training.chunked_loss import in_chunks
-from vramlens.recovery.training.losses import BY_SAMPLES, Weights
+from vramlens.recovery.losses.chunked_loss import in_chunks
+from vramlens.recovery.losses.part_losses import BY_SAMPLES, Weights
 from vramlens.recovery.training.recompute import checkpoint_module, offloaded, units_of
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the user gave to be compared: how a model is made and trained.
+
+    Attributes:
+        batch: samples in a batch.
+    """
+
+    model_fn: Callable[[], Any]
+    make_batch: Callable[[int], Any]
+    loss_fn: Callable[[Any, Any], Any]
+    optimizer_fn: Callable[[Any], Any]
+    batch: int
 
 
 @dataclass(slots=True)
@@ -150,7 +165,7 @@ def _option(**options: Any) -> Callable[[Training], None]:
             settings.pop("params")
             accepted = type(optimizer).__init__.__code__.co_varnames
             return type(optimizer)(
-                parameters, **{key: value for key, value in settings.items() if key in accepted}
+                parameters, **{key: setting for key, setting in settings.items() if key in accepted}
             )
 
         training.optimizer_fn = made
@@ -174,10 +189,10 @@ def _eight_bit(training: Training) -> None:
 
 
 def _chunked(training: Training) -> None:
-    seen: list[str] = []
-    training.around_forward.append(lambda: in_chunks(seen))
+    chunked_calls: list[str] = []
+    training.around_forward.append(lambda: in_chunks(chunked_calls))
     training.idle = lambda: (
-        "" if seen else "no cross entropy of rows of logits that could be taken in chunks"
+        "" if chunked_calls else "no cross entropy of rows of logits that could be taken in chunks"
     )
 
 
@@ -201,40 +216,129 @@ def _half(model: Any) -> Any:
 
 
 STRATEGIES = {
-    one.name: one
-    for one in (
-        Strategy("default", "nothing", 1, "comparison", lambda training: None),
+    strategy.name: strategy
+    for strategy in (
         Strategy(
-            "empty_cache", "torch.cuda.empty_cache() after each step", 1, "other processes on the GPU", _empty_cache
-        ),
-        Strategy("expandable", "PYTORCH_ALLOC_CONF=expandable_segments:True", 1, "fragmentation", _expandable),
-        Strategy("split", "vramlens.guard(model, optimizer, micro_batch=n // 4)", 1, "batches too large", _split),
-        Strategy(
-            "checkpoint", "torch.utils.checkpoint on each block", 2, "deep models", _on_model(_all), applies=_all
+            name="default",
+            edit="nothing",
+            difficulty=1,
+            best_for="comparison",
+            prepare=lambda training: None,
         ),
         Strategy(
-            "checkpoint_half", "torch.utils.checkpoint on every second block", 2, "a little too little memory",
-            _on_model(_half), applies=_half,
+            name="empty_cache",
+            edit="torch.cuda.empty_cache() after each step",
+            difficulty=1,
+            best_for="other processes on the GPU",
+            prepare=_empty_cache,
         ),
-        Strategy("bf16", "torch.autocast('cuda', torch.bfloat16)", 1, "nearly everything on recent GPUs",
-                 _autocast("bfloat16"), same_numbers=False),
-        Strategy("fp16", "torch.autocast('cuda', torch.float16) and a GradScaler", 2, "GPUs without bfloat16",
-                 _autocast("float16"), same_numbers=False),
-        Strategy("offload", "torch.autograd.graph.save_on_cpu(pin_memory=True)", 2, "when nothing else fits", _offload),
-        Strategy("in_backward", "step in register_post_accumulate_grad_hook", 3, "models much larger than activations",
-                 _in_backward),
-        Strategy("foreach_off", "optimizer(..., foreach=False)", 1, "a peak in the optimizer's step",
-                 _option(foreach=False)),
-        Strategy("fused", "optimizer(..., fused=True)", 1, "a peak in the optimizer's step", _option(fused=True)),
-        Strategy("eight_bit", "bitsandbytes.optim.AdamW8bit", 2, "large optimizer state", _eight_bit,
-                 same_numbers=False),
-        Strategy("chunked_loss", "cross entropy in chunks", 2, "large vocabularies", _chunked),
-        Strategy("channels_last", "model.to(memory_format=torch.channels_last)", 1, "convolutions, in speed",
-                 _on_model(_channels_last), applies=_channels_last),
-        Strategy("compile", "torch.compile(model)", 1, "speed, and activations of pointwise operators", _compiled,
-                 applies=lambda model: torch.compile(model)),
+        Strategy(
+            name="expandable",
+            edit="PYTORCH_ALLOC_CONF=expandable_segments:True",
+            difficulty=1,
+            best_for="fragmentation",
+            prepare=_expandable,
+        ),
+        Strategy(
+            name="split",
+            edit="vramlens.guard(model, optimizer, micro_batch=n // 4)",
+            difficulty=1,
+            best_for="batches too large",
+            prepare=_split,
+        ),
+        Strategy(
+            name="checkpoint",
+            edit="torch.utils.checkpoint on each block",
+            difficulty=2,
+            best_for="deep models",
+            prepare=_on_model(_all),
+            applies=_all,
+        ),
+        Strategy(
+            name="checkpoint_half",
+            edit="torch.utils.checkpoint on every second block",
+            difficulty=2,
+            best_for="a little too little memory",
+            prepare=_on_model(_half),
+            applies=_half,
+        ),
+        Strategy(
+            name="bf16",
+            edit="torch.autocast('cuda', torch.bfloat16)",
+            difficulty=1,
+            best_for="nearly everything on recent GPUs",
+            prepare=_autocast("bfloat16"),
+            same_numbers=False,
+        ),
+        Strategy(
+            name="fp16",
+            edit="torch.autocast('cuda', torch.float16) and a GradScaler",
+            difficulty=2,
+            best_for="GPUs without bfloat16",
+            prepare=_autocast("float16"),
+            same_numbers=False,
+        ),
+        Strategy(
+            name="offload",
+            edit="torch.autograd.graph.save_on_cpu(pin_memory=True)",
+            difficulty=2,
+            best_for="when nothing else fits",
+            prepare=_offload,
+        ),
+        Strategy(
+            name="in_backward",
+            edit="step in register_post_accumulate_grad_hook",
+            difficulty=3,
+            best_for="models much larger than activations",
+            prepare=_in_backward,
+        ),
+        Strategy(
+            name="foreach_off",
+            edit="optimizer(..., foreach=False)",
+            difficulty=1,
+            best_for="a peak in the optimizer's step",
+            prepare=_option(foreach=False),
+        ),
+        Strategy(
+            name="fused",
+            edit="optimizer(..., fused=True)",
+            difficulty=1,
+            best_for="a peak in the optimizer's step",
+            prepare=_option(fused=True),
+        ),
+        Strategy(
+            name="eight_bit",
+            edit="bitsandbytes.optim.AdamW8bit",
+            difficulty=2,
+            best_for="large optimizer state",
+            prepare=_eight_bit,
+            same_numbers=False,
+        ),
+        Strategy(
+            name="chunked_loss",
+            edit="cross entropy in chunks",
+            difficulty=2,
+            best_for="large vocabularies",
+            prepare=_chunked,
+        ),
+        Strategy(
+            name="channels_last",
+            edit="model.to(memory_format=torch.channels_last)",
+            difficulty=1,
+            best_for="convolutions, in speed",
+            prepare=_on_model(_channels_last),
+            applies=_channels_last,
+        ),
+        Strategy(
+            name="compile",
+            edit="torch.compile(model)",
+            difficulty=1,
+            best_for="speed, and activations of pointwise operators",
+            prepare=_compiled,
+            applies=lambda model: torch.compile(model),
+        ),
     )
-}  # fmt: skip
+}
 COMBINATIONS = (
     "bf16+fused",
     "bf16+checkpoint",
@@ -254,7 +358,8 @@ def parts_of(name: str) -> list[Strategy]:
     unknown = [part for part in name.split("+") if part not in STRATEGIES]
     if unknown:
         raise UsageError(
-            f"strategies: {unknown[0]!r} is none; there are {', '.join(STRATEGIES)}; join them with +"
+            f"strategies: {unknown[0]!r} is none; there are {', '.join(STRATEGIES)}; join them"
+            " with +"
         )
     return [STRATEGIES[part] for part in name.split("+")]
 

@@ -6,34 +6,31 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from vramlens.recovery.comparing.strategy_kinds import NotHere, Training, contexts, parts_of
+from vramlens.recovery.comparing.strategy_kinds import (
+    NotHere,
+    Program,
+    Training,
+    contexts,
+    parts_of,
+)
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
-from vramlens.recovery.guarding.split_check import check_split
+from vramlens.recovery.losses.part_losses import Weights
 from vramlens.recovery.meters import CountingMeter, CudaMeter
+from vramlens.recovery.splitting.batch_parts import ranges
+from vramlens.recovery.splitting.gradient_runs import CheckedTraining
+from vramlens.recovery.splitting.split_check import check_split
 from vramlens.recovery.training.attempts import Call, Runner
-from vramlens.recovery.training.batch_parts import ranges
-from vramlens.recovery.training.gradient_runs import Checked
-from vramlens.recovery.training.losses import Weights
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _GRADIENT_NUMBERS = 2048
 _WARM_UP = 3
 
 
-def run_strategy(
-    name: str,
-    device_name: str,
-    model_fn: Any,
-    make_batch: Any,
-    loss_fn: Any,
-    optimizer_fn: Any,
-    batch: int,
-    steps: int,
-) -> dict[str, Any]:
+def run_strategy(name: str, device_name: str, program: Program, steps: int) -> dict[str, Any]:
     """Plain figures: ``outcome`` (done, not here, out of memory, failed), bytes, times, losses,
     a gradient.
     """
@@ -41,37 +38,17 @@ def run_strategy(
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
-        return _run(
-            name,
-            device,
-            CudaMeter(device),
-            model_fn,
-            make_batch,
-            loss_fn,
-            optimizer_fn,
-            batch,
-            steps,
-        )
+        return _run(name, device, CudaMeter(device), program, steps)
     with CountingMeter() as meter:
-        return _run(name, device, meter, model_fn, make_batch, loss_fn, optimizer_fn, batch, steps)
+        return _run(name, device, meter, program, steps)
 
 
-def _run(
-    name: str,
-    device: Any,
-    meter: Any,
-    model_fn: Any,
-    make_batch: Any,
-    loss_fn: Any,
-    optimizer_fn: Any,
-    batch: int,
-    steps: int,
-) -> dict[str, Any]:
+def _run(name: str, device: Any, meter: Any, program: Program, steps: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    training = Training(model_fn(), optimizer_fn, device)
+    training = Training(program.model_fn(), program.optimizer_fn, device)
     try:
-        for one in parts_of(name):
-            one.prepare(training)
+        for strategy in parts_of(name):
+            strategy.prepare(training)
         _refuse_conflicts(training)
         if not training.steps_in_backward:
             try:
@@ -80,7 +57,7 @@ def _run(
                 if kind_of(error) == OUT_OF_MEMORY:
                     raise
                 return {"outcome": "failed", "why": _words(error), "optimizer_fn": _words(error)}
-        return _measured(training, meter, make_batch, loss_fn, batch, steps)
+        return _measured(training, meter, program.make_batch, program.loss_fn, program.batch, steps)
     except NotHere as error:
         return {"outcome": "not here", "why": str(error)}
     except Exception as error:
@@ -139,10 +116,10 @@ def _measured(
             _wait(training.device)
             meter.restart()
         torch.manual_seed(number)
-        data = make_batch(batch)
+        inputs = make_batch(batch)
         _wait(training.device)
         start = time.perf_counter()
-        loss = step(training, data, loss_fn)
+        loss = step(training, inputs, loss_fn)
         if why := training.idle():
             raise NotHere(why)
         if training.after is not None:
@@ -180,20 +157,27 @@ def _weights(training: Training, meter: Any, data: Any, loss_fn: Any) -> Weights
         if parameter.requires_grad
     ]
     samples = Call(data, loss_fn).split(None)
-    checked = Checked(training.model, named, loss_fn, None, [training.device], meter.release)
-    found = check_split(checked, samples, max(2, samples.count // training.parts))
-    if not found.equal and not found.undecided:
-        raise NotHere(found.reason)
-    return found.weights
+    checked = CheckedTraining(
+        model=training.model,
+        parameters=named,
+        loss_fn=loss_fn,
+        count_fn=None,
+        devices=[training.device],
+        clean=meter.release,
+    )
+    check = check_split(checked, samples, max(2, samples.count // training.parts))
+    if not check.equal and not check.undecided:
+        raise NotHere(check.reason)
+    return check.weights
 
 
 def _gradient(training: Training, make_batch: Any, loss_fn: Any, batch: int) -> list[Any]:
     """A few numbers of each parameter's gradient at the beginning."""
     torch.manual_seed(1234)
     random_state = torch.get_rng_state()
-    data = make_batch(batch)
+    inputs = make_batch(batch)
     torch.set_rng_state(random_state)
-    _backward(training, data, loss_fn)
+    _backward(training, inputs, loss_fn)
     scale = 1.0 if training.scaler is None else float(training.scaler.get_scale())
     taken: list[Any] = []
     for parameter in training.model.parameters():

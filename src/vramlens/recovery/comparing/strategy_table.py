@@ -15,6 +15,10 @@ from vramlens.units import counted, format_size
 from vramlens.whole_file import whole_file
 
 _COLUMNS = 100
+_HEADING = ("strategy", "peak", "reserved", "step", "loss", "gradient", "effort")
+_TO_THE_LEFT = ("strategy", "effort")
+_NEARLY = 1.02
+"""Of the fastest time: one that keeps the numbers is taken up to there."""
 _ON_CPU = "times and bytes on the CPU mean little for a GPU: bytes are a simulated device's, times the processor's"
 _IS_PREDICTED = "no GPU was used: bytes are predicted (vramlens.predict), and there are no times"
 PREDICTED = "predicted"
@@ -116,17 +120,14 @@ class StrategyTable:
             return None
         default = next((row for row in fitting if row.name == "default"), None)
         if self.has_no_times:
-            return default or min(
-                fitting, key=lambda row: (not row.same_numbers, row.difficulty, _peak(row))
-            )
+            return default or min(fitting, key=_effort)
         if default is not None:
-            fitting = [
-                default,
-                *(row for row in fitting if row is not default and _clearly_faster(row, default)),
-            ]
+            faster = [row for row in fitting if _clearly_faster(row, default)]
+            fitting = [default, *faster]
         fastest = min(fitting, key=_time)
-        same = [row for row in fitting if row.same_numbers and _time(row) <= 1.02 * _time(fastest)]
-        return min(same or [fastest], key=_time)
+        nearly_fastest = [row for row in fitting if _time(row) <= _NEARLY * _time(fastest)]
+        exact = [row for row in nearly_fastest if row.same_numbers]
+        return min(exact or [fastest], key=_time)
 
     @property
     def on_cpu(self) -> bool:
@@ -153,30 +154,21 @@ class StrategyTable:
                     fix="a smaller batch, or plan()",
                 ),
             )
+        verdict, evidence, fix = Verdict.PROVEN, "", best.edit
         if self.has_no_times:
-            why = _ON_CPU if self.on_cpu else _IS_PREDICTED
-            return (
-                Finding(
-                    "strategies_best",
-                    Verdict.POSSIBLE,
-                    self._headline(),
-                    best.peak_reserved_bytes,
-                    None,
-                    (why,),
-                    _RERUN,
-                ),
-            )
-        changes = (
-            ""
-            if best.same_numbers
-            else "numbers change within rounding of the type: check your metric"
-        )
+            verdict, evidence, fix = Verdict.POSSIBLE, self._caution(), _RERUN
+        elif not best.same_numbers:
+            evidence = "numbers change within rounding of the type: check your metric"
         return (
             Finding(
-                "strategies_best", Verdict.PROVEN, self._headline(), best.peak_reserved_bytes, None,
-                tuple(filter(None, (changes,))), best.edit,
+                "strategies_best",
+                verdict,
+                self._headline(),
+                bytes=best.peak_reserved_bytes,
+                evidence=tuple(filter(None, [evidence])),
+                fix=fix,
             ),
-        )  # fmt: skip
+        )
 
     def figure(self, path: str) -> None:
         """Writes the figure, an SVG: peak by step time, the front marked."""
@@ -184,56 +176,62 @@ class StrategyTable:
             file.write(figure_svg(self.rows, self.budget_bytes).encode())
 
     def __str__(self) -> str:
-        cells = [["strategy", "peak", "reserved", "step", "loss", "gradient", "effort"]]
-        by = _peak if self.device == PREDICTED else _time
-        done = sorted((row for row in self.rows if row.outcome == "done"), key=by)
-        for row in done:
-            mark = ("*" if row.front else " ") + ("" if self.fits(row) else "!")
-            cells.append(
-                [
-                    f"{mark} {row.name}",
-                    format_size(row.peak_allocated_bytes or 0),
-                    format_size(row.peak_reserved_bytes or 0),
-                    "-" if row.step_ms is None else f"{row.step_ms:.1f} ms",
-                    _drift(row.loss_drift),
-                    _drift(row.gradient_drift),
-                    "+" * row.difficulty,
-                ]
-            )
-        widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
         lines = _wrapped(self._headline(), "")
         if self.has_no_times:
-            lines += _wrapped(_ON_CPU if self.on_cpu else _IS_PREDICTED, "  ")
-        for line in cells:
-            text = "  ".join(
-                cell.ljust(width) if index in (0, 6) else cell.rjust(width)
-                for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            lines.append(f"  {text.rstrip()}")
+            lines += _wrapped(self._caution(), "  ")
+        lines += self._grid()
         for row in self.rows:
             if row.outcome != "done":
                 lines += _wrapped(f"{row.name}: {row.outcome}: {row.why}", "    ")
-        budget = f"; ! is over {format_size(self.budget_bytes)}" if self.budget_bytes else ""
-        lines += _wrapped(
-            f"* nothing else is both smaller and faster{budget}. Batch of {self.batch:,} on {self.device}; medians of"
-            f" {counted(self.steps, 'step')} in {counted(self.repeats, 'process', 'processes')} each;"
-            " loss and gradient: difference from the default;"
-            " + one line to change, ++ a few, +++ another training loop; table[name].best_for says what each is for",
-            "  ",
-        )
-        best = self.best
-        if self.has_no_times:
-            lines.append(f"Next: {_RERUN}")
-        elif best is None:
-            lines.append("Next: a smaller batch, or vramlens.plan()")
-        elif best.name == "default":
-            lines.append("Next: change nothing: the default fits, and nothing is clearly faster")
-        else:
-            lines.append(f"Next: {best.edit}")
-        return "\n".join(lines)
+        lines += _wrapped(self._legend(), "  ")
+        return "\n".join([*lines, self._next()])
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _caution(self) -> str:
+        return _ON_CPU if self.on_cpu else _IS_PREDICTED
+
+    def _grid(self) -> list[str]:
+        """The lines of those that ran, with a heading, in columns."""
+        order = _peak if self.device == PREDICTED else _time
+        done = sorted((row for row in self.rows if row.outcome == "done"), key=order)
+        cells = [_HEADING, *map(self._cells, done)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return [_in_columns(line, widths) for line in cells]
+
+    def _cells(self, row: StrategyRow) -> tuple[str, ...]:
+        mark = ("*" if row.front else " ") + ("" if self.fits(row) else "!")
+        return (
+            f"{mark} {row.name}",
+            format_size(row.peak_allocated_bytes or 0),
+            format_size(row.peak_reserved_bytes or 0),
+            "-" if row.step_ms is None else f"{row.step_ms:.1f} ms",
+            _drift(row.loss_drift),
+            _drift(row.gradient_drift),
+            "+" * row.difficulty,
+        )
+
+    def _legend(self) -> str:
+        budget = f"; ! is over {format_size(self.budget_bytes)}" if self.budget_bytes else ""
+        return (
+            f"* nothing else is both smaller and faster{budget}. Batch of {self.batch:,} on"
+            f" {self.device}; medians of {counted(self.steps, 'step')} in"
+            f" {counted(self.repeats, 'process', 'processes')} each;"
+            " loss and gradient: difference from the default;"
+            " + one line to change, ++ a few, +++ another training loop;"
+            " table[name].best_for says what each is for"
+        )
+
+    def _next(self) -> str:
+        best = self.best
+        if self.has_no_times:
+            return f"Next: {_RERUN}"
+        if best is None:
+            return "Next: a smaller batch, or vramlens.plan()"
+        if best.name == "default":
+            return "Next: change nothing: the default fits, and nothing is clearly faster"
+        return f"Next: {best.edit}"
 
     def _headline(self) -> str:
         best, default = self.best, self["default"]
@@ -241,19 +239,35 @@ class StrategyTable:
         if best is None:
             return f"Nothing that was tried stays{within}."
         if self.has_no_times:
-            kept = (
+            choice = (
                 "the default fits"
                 if best is default
                 else f"{best.name} is the least effort that stays"
             )
             how = "Tried on the CPU" if self.on_cpu else "Predicted without a GPU"
-            return f"{how}: {kept}{within}, at a peak of {format_size(_peak(best))}; no fastest is named."
+            return (
+                f"{how}: {choice}{within}, at a peak of {format_size(_peak(best))}; no fastest is"
+                " named."
+            )
         text = f"Fastest{within}: {best.name}, {best.step_ms:.1f} ms a step at a peak of" + (
             f" {format_size(best.peak_allocated_bytes or 0)}"
         )
         if default.step_ms is not None and best is not default:
             text += f" (default: {default.step_ms:.1f} ms, {format_size(default.peak_allocated_bytes or 0)})"
         return f"{text}."
+
+
+def _effort(row: StrategyRow) -> tuple[bool, int, int]:
+    """By what strategies are ordered where times say nothing."""
+    return not row.same_numbers, row.difficulty, _peak(row)
+
+
+def _in_columns(cells: tuple[str, ...], widths: list[int]) -> str:
+    padded = [
+        cell.ljust(width) if heading in _TO_THE_LEFT else cell.rjust(width)
+        for cell, width, heading in zip(cells, widths, _HEADING, strict=True)
+    ]
+    return f"  {'  '.join(padded).rstrip()}"
 
 
 def _clearly_faster(row: StrategyRow, default: StrategyRow) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramlens.recovery.meters import Meter
+from vramlens.recovery.splitting.batch_parts import leaves_of
 from vramlens.recovery.training.attempts import Call
-from vramlens.recovery.training.batch_parts import leaves_of
 
 _LIMIT_HOLDS_FOR = 100
 """Steps after which the limit is asked for again: other processes come and go."""
@@ -76,17 +76,21 @@ class PeakGuess:
     def predict(self, elements: int) -> int:
         """The peak of a part with so many elements, in bytes."""
         assert self._base is not None
-        known, peak = self._points[-1]
-        guess = self._base + (peak - self._base) * elements // max(1, known)
-        if len(self._points) > 1 and elements > known:
+        peak_elements, peak = self._points[-1]
+        guess = self._base + (peak - self._base) * elements // max(1, peak_elements)
+        if len(self._points) > 1 and elements > peak_elements:
             before, lower = self._points[-2]
-            guess = max(guess, peak + (peak - lower) * (elements - known) // max(1, known - before))
+            guess = max(
+                guess,
+                peak
+                + (peak - lower) * (elements - peak_elements) // max(1, peak_elements - before),
+            )
         return guess
 
     def _limit_bytes(self) -> int | None:
         if self._asked % _LIMIT_HOLDS_FOR == 0:
-            found = self._meter.limit_bytes()
-            self._limit = None if found is None else found[0]
+            limit = self._meter.limit_bytes()
+            self._limit = None if limit is None else limit[0]
         self._asked += 1
         return self._limit
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
-from vramlens.recovery.training.batch_parts import CannotSplit, Samples, ranges
+from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,13 +47,13 @@ def retry(function: Any = None, *, chunk: int | None = None, pool: bool = False)
     """
     if function is None:
         return functools.partial(retry, chunk=chunk, pool=pool)
-    made = _Chunked(function, chunk, pool)
+    chunked = _Chunked(function, chunk, pool)
 
     @functools.wraps(function)
     def wrapped(batch: Any, *args: Any, **kwargs: Any) -> Any:
-        result = made.call(batch, args, kwargs)
-        wrapped.chunk = made.chunk  # type: ignore[attr-defined]
-        return result
+        output = chunked.call(batch, args, kwargs)
+        wrapped.chunk = chunked.chunk  # type: ignore[attr-defined]
+        return output
 
     wrapped.chunk = chunk  # type: ignore[attr-defined]
     return wrapped
@@ -68,18 +69,11 @@ class _Chunked:
     def call(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         samples: Samples | None = None
         while True:
-            size = None if samples is None else samples.count
-            text = ""
             try:
                 if self.chunk is None:
                     return self._in_pool(batch, args, kwargs)
                 samples = samples or Samples(batch)
-                parts = ranges(samples.count, self.chunk)
-                results = [self._in_pool(samples.part(a, b), args, kwargs) for a, b in parts]
-                self._grow()
-                return (
-                    results[0] if len(results) == 1 else joined(results, [b - a for a, b in parts])
-                )
+                return self._in_chunks(samples, self.chunk, args, kwargs)
             except Exception as error:
                 if kind_of(error) != OUT_OF_MEMORY:
                     raise
@@ -94,12 +88,27 @@ class _Chunked:
                 raise torch.OutOfMemoryError(
                     f"{text}\nvramlens retry: cannot be split: {error}"
                 ) from None
-            size = min(self.chunk or samples.count, samples.count)
-            if size <= 1:
-                raise torch.OutOfMemoryError(
-                    f"{text}\nvramlens retry: one sample alone does not fit: a smaller sample, or a larger GPU"
-                )
-            self._failed, self.chunk, self._worked = size, -(-size // 2), 0
+            self._halve(samples.count, text)
+
+    def _in_chunks(
+        self, samples: Samples, size: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        bounds = ranges(samples.count, size)
+        results = [self._in_pool(samples.part(a, b), args, kwargs) for a, b in bounds]
+        self._grow()
+        if len(results) == 1:
+            return results[0]
+        return joined(results, [stop - start for start, stop in bounds])
+
+    def _halve(self, count: int, text: str) -> None:
+        """Has chunks be half as large; raises where one sample alone has failed."""
+        size = min(self.chunk or count, count)
+        if size <= 1:
+            raise torch.OutOfMemoryError(
+                f"{text}\nvramlens retry: one sample alone does not fit: a smaller sample, or a"
+                " larger GPU"
+            )
+        self._failed, self.chunk, self._worked = size, -(-size // 2), 0
 
     def _in_pool(self, batch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._wants_pool or not torch.cuda.is_available():
@@ -127,25 +136,32 @@ def joined(results: list[Any], sizes: list[int]) -> Any:
     """
     first = results[0]
     if isinstance(first, torch.Tensor):
-        for result, size in zip(results, sizes, strict=True):
-            if result.dim() == 0 or result.shape[0] != size:
-                raise CannotSplit(
-                    f"the result of a chunk of {size} samples has shape {list(result.shape)}: it is no row a sample, so"
-                    " chunks cannot be joined"
-                )
-        return torch.cat(results)
+        return _concatenated(results, sizes)
     if isinstance(first, dict):
-        return type(first)(
-            {key: joined([result[key] for result in results], sizes) for key in first}
-        )
+        joined_entries = {key: joined([chunk[key] for chunk in results], sizes) for key in first}
+        return type(first)(joined_entries)
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(joined(list(parts), sizes) for parts in zip(*results, strict=True)))
-    if isinstance(first, list) and all(
-        len(result) == size for result, size in zip(results, sizes, strict=True)
-    ):
-        return [item for result in results for item in result]
+        return type(first)(*_joined_in_turn(results, sizes))
+    if isinstance(first, list) and [len(chunk) for chunk in results] == sizes:
+        return list(itertools.chain.from_iterable(results))
     if isinstance(first, (list, tuple)):
-        return type(first)(joined(list(parts), sizes) for parts in zip(*results, strict=True))
-    if all(result is None for result in results):
+        return type(first)(_joined_in_turn(results, sizes))
+    if all(chunk is None for chunk in results):
         return None
     raise CannotSplit(f"the result is a {type(first).__name__}, which cannot be joined from chunks")
+
+
+def _joined_in_turn(results: list[Any], sizes: list[int]) -> Iterator[Any]:
+    """Yields the first entries of all results joined, then the second ones, and so on."""
+    for entries in zip(*results, strict=True):
+        yield joined(list(entries), sizes)
+
+
+def _concatenated(results: list[Any], sizes: list[int]) -> torch.Tensor:
+    for chunk, size in zip(results, sizes, strict=True):
+        if chunk.dim() == 0 or chunk.shape[0] != size:
+            raise CannotSplit(
+                f"the result of a chunk of {size} samples has shape {list(chunk.shape)}: it is no"
+                " row a sample, so chunks cannot be joined"
+            )
+    return torch.cat(results)

@@ -21,7 +21,7 @@ from vramlens.units import format_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 Note = Callable[..., None]
 
@@ -75,12 +75,15 @@ class Committing:
     ) -> None:
         if optimizer is not None and isinstance(optimizer, torch.optim.LBFGS):
             raise UsageError(
-                "guard: LBFGS calls the loss itself, several times a step: guard(model, None) and step it"
+                "guard: LBFGS calls the loss itself, several times a step: guard(model, None) and"
+                " step it"
             )
-        if (own := _scaler_of(optimizer)) is not None and own is not scaler:
+        if (own_scaler := _scaler_of(optimizer)) is not None and own_scaler is not scaler:
             raise UsageError(
-                f"guard: this {type(optimizer).__name__} divides gradients by the scale of a scaler of its own, which"
-                " losses in the guard do not have: guard(model, optimizer.optimizer, scaler), with that scaler"
+                f"guard: this {type(optimizer).__name__} divides gradients by the scale of a"
+                " scaler of its own, which"
+                " losses in the guard do not have: guard(model, optimizer.optimizer, scaler), with"
+                " that scaler"
             )
         self._optimizer, self._scaler, self._parameters = optimizer, scaler, parameters
         self._meter, self._clip, self._backup, self._note = (
@@ -113,7 +116,8 @@ class Committing:
             self._meter.release()
             if last:
                 raise torch.OutOfMemoryError(
-                    "vramlens guard: there is no room for the optimizer's state beside the model: no split helps; use"
+                    "vramlens guard: there is no room for the optimizer's state beside the model:"
+                    " no split helps; use"
                     f" an optimizer with less state, or a smaller model\nPyTorch: {text}"
                 )
         if self._made:
@@ -214,7 +218,8 @@ class Committing:
                 self._note("step", f"out of memory in the optimizer's step; {done}: repeated")
                 self.ease()
         raise torch.OutOfMemoryError(
-            "vramlens guard: the optimizer's step ran out of memory three times; parameters are as before this"
+            "vramlens guard: the optimizer's step ran out of memory three times; parameters are as"
+            " before this"
             f" step. Use an optimizer with less state, or a smaller batch\nPyTorch: {text}"
         )
 
@@ -278,24 +283,28 @@ def _scaler_of(optimizer: Any) -> Any:
     """
     plugin = getattr(getattr(optimizer, "_strategy", None), "precision_plugin", None)
     for holder in (optimizer, plugin):
-        found = getattr(holder, "scaler", None)
-        if hasattr(found, "unscale_") and getattr(found, "is_enabled", lambda: True)():
-            return found
+        scaler = getattr(holder, "scaler", None)
+        if hasattr(scaler, "unscale_") and getattr(scaler, "is_enabled", lambda: True)():
+            return scaler
     return None
 
 
 def _half_updated(text: str) -> RuntimeError:
     return step_failed(
-        "vramlens guard: the optimizer's step ran out of memory after it had begun to change the model: parameters are"
-        " neither old nor new. Go back to your last checkpoint; guard(..., step_backup=True) can undo this,"
+        "vramlens guard: the optimizer's step ran out of memory after it had begun to change the"
+        " model: parameters are"
+        " neither old nor new. Go back to your last checkpoint; guard(..., step_backup=True) can"
+        " undo this,"
         f" foreach=False needs less room\nPyTorch: {text}"
     )
 
 
 def _perhaps_updated(text: str, optimizer: str) -> RuntimeError:
     return step_failed(
-        f"vramlens guard: the optimizer's step ran out of memory, and nothing tells whether this {optimizer} had begun"
-        " to change the model: take parameters as neither old nor new. Go back to your last checkpoint;"
+        "vramlens guard: the optimizer's step ran out of memory, and nothing tells whether this"
+        f" {optimizer} had begun"
+        " to change the model: take parameters as neither old nor new. Go back to your last"
+        " checkpoint;"
         f" guard(..., step_backup=True) can undo this\nPyTorch: {text}"
     )
 

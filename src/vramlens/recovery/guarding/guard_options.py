@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.errors import UsageError
+from vramlens.recovery.losses.part_losses import CountFunction
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.training.batch_parts import SplitFunction
-from vramlens.recovery.training.losses import CountFunction
+from vramlens.recovery.splitting.batch_parts import SplitFunction
 
 ORDER = ("free_cached", "split", "checkpoint", "offload")
 """Free what is cached where fragmentation is the cause, split, recompute the largest modules,
@@ -66,6 +66,7 @@ class GuardOptions:
         size = self.micro_batch
         if unknown or not 0 < self.threshold <= 1 or (size is not None and size < 1):
             raise UsageError(
-                f"guard: order={list(self.order)}, threshold={self.threshold:g}, micro_batch={size}: order takes"
+                f"guard: order={list(self.order)}, threshold={self.threshold:g},"
+                f" micro_batch={size}: order takes"
                 f" {', '.join(ORDER)}; threshold lies between 0 and 1; micro_batch counts from 1"
             )

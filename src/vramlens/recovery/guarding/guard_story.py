@@ -96,56 +96,68 @@ class GuardReport:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What deserves an answer, most useful first."""
-        found = []
-        changed = [event for event in self.events if event.changes_numbers]
-        if changed:
-            found.append(
-                Finding(
-                    "guard_changes_numbers",
-                    Verdict.PROVEN,
-                    f"From step {changed[0].step:,} on training is not what it would be without the guard",
-                    evidence=tuple(dict.fromkeys(event.text for event in changed))[:4],
-                    fix=f"{self._made_by}(..., strict=True) refuses this and looks for another remedy",
-                )
-            )
-        refused = list(
-            dict.fromkeys(event.text for event in self.events if event.kind == "refusal")
+        candidates = (
+            self._changed_numbers(),
+            self._refused(),
+            self._kept_bytes(),
+            self._fragmentation(),
         )
-        if refused:
-            found.append(
-                Finding("guard_refused", Verdict.PROVEN, refused[0], evidence=tuple(refused[1:4]))
-            )
-        held = [event for event in self.events if event.kind == "held"]
-        if held:
-            found.append(
-                Finding(
-                    "guard_bytes_held",
-                    Verdict.PROVEN,
-                    held[-1].text,
-                    bytes=held[-1].bytes,
-                    fix="find the holder: vramlens.who_holds(tensor), or vramlens leaks on a recording",
-                )
-            )
-        freed = [event for event in self.events if event.kind == "free_cached"]
-        if freed:
-            found.append(
-                Finding(
-                    "guard_fragmentation",
-                    Verdict.LIKELY,
-                    f"{counted(len(freed), 'failure')} came from fragmentation: enough was free, not in one piece",
-                    bytes=freed[-1].bytes,
-                    evidence=(freed[-1].text,),
-                    fix="PYTORCH_ALLOC_CONF=expandable_segments:True",
-                )
-            )
-        return tuple(found)
+        return tuple(finding for finding in candidates if finding is not None)
+
+    def _of_kind(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.kind == kind]
+
+    def _changed_numbers(self) -> Finding | None:
+        changes = [event for event in self.events if event.changes_numbers]
+        if not changes:
+            return None
+        return Finding(
+            "guard_changes_numbers",
+            Verdict.PROVEN,
+            f"From step {changes[0].step:,} on training is not what it would be without the guard",
+            evidence=_distinct_texts(changes)[:4],
+            fix=f"{self._made_by}(..., strict=True) refuses this and looks for another remedy",
+        )
+
+    def _refused(self) -> Finding | None:
+        refusals = _distinct_texts(self._of_kind("refusal"))
+        if not refusals:
+            return None
+        return Finding("guard_refused", Verdict.PROVEN, refusals[0], evidence=refusals[1:4])
+
+    def _kept_bytes(self) -> Finding | None:
+        events = self._of_kind("held")
+        if not events:
+            return None
+        return Finding(
+            "guard_bytes_held",
+            Verdict.PROVEN,
+            events[-1].text,
+            bytes=events[-1].bytes,
+            fix="find the holder: vramlens.who_holds(tensor), or vramlens leaks on a recording",
+        )
+
+    def _fragmentation(self) -> Finding | None:
+        events = self._of_kind("free_cached")
+        if not events:
+            return None
+        return Finding(
+            "guard_fragmentation",
+            Verdict.LIKELY,
+            f"{counted(len(events), 'failure')} came from fragmentation: enough was free, not in"
+            " one piece",
+            bytes=events[-1].bytes,
+            evidence=(events[-1].text,),
+            fix="PYTORCH_ALLOC_CONF=expandable_segments:True",
+        )
 
     def __str__(self) -> str:
         lines = [self.headline]
         if self.forwards > self.calls:
             called = "the Trainer's training_step" if self.trainer else "loss_fn"
             lines.append(
-                f"  {called} was called {self.forwards:,} times for {counted(self.calls, 'batch', 'batches')}: parts"
+                f"  {called} was called {self.forwards:,} times for"
+                f" {counted(self.calls, 'batch', 'batches')}: parts"
                 " and repeated attempts count, checks do not"
             )
         shown = (
@@ -156,12 +168,13 @@ class GuardReport:
         for index, event in enumerate(shown):
             if index == 2 and len(self.events) > _SHOWN:
                 lines.append(
-                    f"  ... {counted(len(self.events) - _SHOWN + self.left_out, 'more event')} in .events ..."
+                    f"  ... {counted(len(self.events) - _SHOWN + self.left_out, 'more event')} in"
+                    " .events ..."
                 )
             lines.append(f"  step {event.step:,}: {event.text}")
-        told = {event.text for event in shown}
+        shown_texts = {event.text for event in shown}
         for finding in self.findings:
-            if finding.id == "guard_refused" and told.issuperset(
+            if finding.id == "guard_refused" and shown_texts.issuperset(
                 (finding.title, *finding.evidence)
             ):
                 continue  # its lines stand above
@@ -189,16 +202,22 @@ class GuardReport:
             return f"No memory ran out in {steps}; the guard changed nothing."
         if self.failures and not self.recovered:
             failed = counted(self.failures, "out-of-memory error")
-            return f"{failed} in step {self.steps + 1:,}, which then ended with another error; {steps} done."
-        same = self._same
+            return (
+                f"{failed} in step {self.steps + 1:,}, which then ended with another error;"
+                f" {steps} done."
+            )
+        sameness = self._same
         size = (
             f". Batches now run in parts of at most {counted(self.micro_batch, 'sample')}."
             if self.micro_batch
             else "."
         )
         if not self.failures:
-            return f"No memory ran out in {steps}, with what was done beforehand; {same}{size}"
-        return f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps}; {same}{size}"
+            return f"No memory ran out in {steps}, with what was done beforehand; {sameness}{size}"
+        return (
+            f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps};"
+            f" {sameness}{size}"
+        )
 
     def _headline_of_others(self, steps: str) -> str:
         """The first sentence where memory ran out, but not in an attempt of this guard."""
@@ -210,20 +229,19 @@ class GuardReport:
         if self.caught:
             refused = counted(self.caught, "request")
             where.append(
-                f"for {refused} of this process, which something caught (cuDNN, or a check of the guard's)"
+                f"for {refused} of this process, which something caught (cuDNN, or a check of the"
+                " guard's)"
             )
         return f"Memory ran out {'; and '.join(where)}: {steps} done; {self._same}."
 
     @property
     def _same(self) -> str:
         """Whether training is what it would be without the guard."""
-        return (
-            "training is not what it would be without the guard"
-            if any(event.changes_numbers for event in self.events)
-            else "whether gradients are those of whole batches was not checked (verify=False)"
-            if any(event.text == UNCHECKED for event in self.events)
-            else "gradients are those of whole batches, but for rounding and dropout's masks"
-        )
+        if any(event.changes_numbers for event in self.events):
+            return "training is not what it would be without the guard"
+        if any(event.text == UNCHECKED for event in self.events):
+            return "whether gradients are those of whole batches was not checked (verify=False)"
+        return "gradients are those of whole batches, but for rounding and dropout's masks"
 
     def _next(self) -> str:
         if self.stop is not None:
@@ -232,10 +250,14 @@ class GuardReport:
         if fix is not None:
             return f"next: {fix}"
         if self.micro_batch and self.trainer:
-            return f"next: start with what was learned: guard_trainer(trainer, micro_batch={self.micro_batch})"
+            return (
+                "next: start with what was learned: guard_trainer(trainer,"
+                f" micro_batch={self.micro_batch})"
+            )
         if self.micro_batch:
             return (
-                f"next: start with what was learned: guard(..., micro_batch={self.micro_batch}), or keep"
+                f"next: start with what was learned: guard(..., micro_batch={self.micro_batch}),"
+                " or keep"
                 " guard.state_dict() in your checkpoint"
             )
         return "next: nothing to do"
@@ -270,3 +292,7 @@ class Story:
 def size_words(size_bytes: int | None) -> str:
     """A size in words, where it is known."""
     return "" if size_bytes is None else f" ({format_size(size_bytes)} asked for)"
+
+
+def _distinct_texts(events: list[Event]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(event.text for event in events))

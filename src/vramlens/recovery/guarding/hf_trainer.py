@@ -42,11 +42,11 @@ class TrainerGuard:
         """
         if self.guard is None:
             raise UsageError("guard_trainer: no training step has begun: trainer.train() first")
-        found = self.guard.report()
+        report = self.guard.report()
         events = tuple(
-            event for event in found.events if event.text != NO_OPTIMIZER
+            event for event in report.events if event.text != NO_OPTIMIZER
         )  # the Trainer's steps
-        return replace(found, events=events, trainer=True)
+        return replace(report, events=events, trainer=True)
 
     def __repr__(self) -> str:
         return (
@@ -72,8 +72,10 @@ class TrainerGuard:
                 )  # a copy: losses pop labels from it
             if len(losses) != 1:
                 raise UsageError(
-                    f"guard_trainer: the training_step of {type(self._trainer).__name__} called accelerator.backward"
-                    f" {counted(len(losses), 'time')}, not once: call vramlens.guard in a training_step of your own"
+                    f"guard_trainer: the training_step of {type(self._trainer).__name__} called"
+                    " accelerator.backward"
+                    f" {counted(len(losses), 'time')}, not once: call vramlens.guard in a"
+                    " training_step of your own"
                 )
             return losses[0]
 
@@ -148,12 +150,14 @@ def guard_trainer(trainer: Any, **options: Any) -> TrainerGuard:
     for name in ("accelerator", "training_step", "args"):
         if not hasattr(trainer, name):
             raise UsageError(
-                f"guard_trainer: a {type(trainer).__name__} has no {name}: give a transformers.Trainer"
+                f"guard_trainer: a {type(trainer).__name__} has no {name}: give a"
+                " transformers.Trainer"
             )
     ranks = max(getattr(trainer.args, "world_size", 1) or 1, getattr(trainer.args, "n_gpu", 1) or 1)
     if ranks > 1:
         raise UsageError(
-            f"guard_trainer: this Trainer runs on {ranks} devices: only one is supported; with several, write the loop"
+            f"guard_trainer: this Trainer runs on {ranks} devices: only one is supported; with"
+            " several, write the loop"
             " with vramlens.guard(model, optimizer)"
         )
     if "training_step" in vars(trainer):

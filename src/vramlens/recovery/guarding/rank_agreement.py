@@ -14,7 +14,7 @@ from vramlens.errors import VramlensError
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 FINE, FAILED, BROKEN = 0, 1, 2
 """How an attempt went on a rank: fine, out of memory, any other error."""
@@ -115,12 +115,12 @@ class DataParallel(Alone):
         """Averages gradients over the ranks; a parameter that only others used gets their
         average, as in PyTorch.
         """
-        there = torch.tensor(
+        has_gradient = torch.tensor(
             [parameter.grad is not None for parameter in parameters], dtype=torch.uint8
         )
-        self._collective("which gradients there are", there, torch.distributed.ReduceOp.MAX)
+        self._collective("which gradients there are", has_gradient, torch.distributed.ReduceOp.MAX)
         gradients = []
-        for parameter, used in zip(parameters, there.tolist(), strict=True):
+        for parameter, used in zip(parameters, has_gradient.tolist(), strict=True):
             if used:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
@@ -162,7 +162,8 @@ class DataParallel(Alone):
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0][:200]
             raise PeerFailed(
-                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s ({reason}): see the log of the"
+                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s ({reason}):"
+                " see the log of the"
                 " rank that ended first; this rank stops"
             ) from None
 
@@ -188,8 +189,8 @@ class Sharded(Alone):
         return -self._most([-number])[0]
 
     def parts(self, wanted: int, count: int) -> int:
-        parts, least = self._most([wanted, -count])
-        return max(1, min(parts, -least))
+        parts, negative_count = self._most([wanted, -count])
+        return max(1, min(parts, -negative_count))
 
     def _most(self, numbers: list[int]) -> list[int]:
         answer = torch.tensor(numbers, dtype=torch.int64)
@@ -200,7 +201,8 @@ class Sharded(Alone):
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0][:200]
             raise PeerFailed(
-                f"guard: a rank did not agree on the split within {self._timeout_s:g} s ({reason}); this rank stops"
+                f"guard: a rank did not agree on the split within {self._timeout_s:g} s"
+                f" ({reason}); this rank stops"
             ) from None
         return [int(number) for number in answer.tolist()]
 
@@ -233,9 +235,12 @@ def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     bucket: list[torch.Tensor] = []
     size = 0
     for gradient in gradients:
-        same = bucket and (bucket[0].dtype, bucket[0].device) == (gradient.dtype, gradient.device)
+        is_alike = bucket and (bucket[0].dtype, bucket[0].device) == (
+            gradient.dtype,
+            gradient.device,
+        )
         more = gradient.numel() * gradient.element_size()
-        if bucket and (not same or size + more > _BUCKET_BYTES):
+        if bucket and (not is_alike or size + more > _BUCKET_BYTES):
             yield bucket
             bucket, size = [], 0
         bucket.append(gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from vramlens.recovery.failures import OUT_OF_MEMORY, STICKY, Failure, kind_of, let_go
 from vramlens.recovery.guarding.admission import PeakGuess
 from vramlens.recovery.guarding.guard_options import GuardOptions
-from vramlens.recovery.guarding.split_check import SplitCheck
-from vramlens.recovery.guarding.split_proofs import SplitProofs, Surroundings
+from vramlens.recovery.losses.part_losses import loss_of
 from vramlens.recovery.meters import Meter
-from vramlens.recovery.refusal_words import IS_NORMALISED
+from vramlens.recovery.splitting.batch_parts import CannotSplit
+from vramlens.recovery.splitting.refusal_words import IS_NORMALISED
+from vramlens.recovery.splitting.split_check import SplitCheck
+from vramlens.recovery.splitting.split_proofs import SplitProofs, Surroundings
 from vramlens.recovery.training.attempts import Call
-from vramlens.recovery.training.batch_parts import CannotSplit
-from vramlens.recovery.training.losses import loss_of
 from vramlens.recovery.training.recompute import (
     Unit,
     checkpoint_module,
@@ -32,7 +33,12 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
+
+_SPLIT_YOURSELF = (
+    "a smaller batch; or guard(..., split=lambda batch, start, stop: ...) that splits it your way"
+)
+_TAKE_HOOK_AWAY = "a smaller batch; or take the hook away, so that guard.step steps the optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +144,8 @@ class Remedies:
         """The context for forwards, if one is needed."""
         if not self._offloading:
             return None
-        own = [parameter for _, parameter in self._parameters]
-        return lambda: offloaded(own)
+        parameters = [parameter for _, parameter in self._parameters]
+        return lambda: offloaded(parameters)
 
     def state(self) -> dict[str, Any]:
         """What is in force, as plain values."""
@@ -161,29 +167,30 @@ class Remedies:
             size = max(call.size or call.split(self._options.split).count for call in calls)
         except CannotSplit as error:
             self._refuse("split", str(error))
-            self._way_out = "a smaller batch; or guard(..., split=lambda batch, start, stop: ...) that splits it your way"
+            self._way_out = _SPLIT_YOURSELF
             return None
         if size <= 1:
             self._why_not["split"] = "one sample alone does not fit"
             recompute = "" if self._checkpointed else "torch.utils.checkpoint in the model, "
             self._way_out = (
-                f"a smaller sample (a shorter sequence, a lower resolution), {recompute}bfloat16 autocast,"
-                " or a larger GPU"
+                "a smaller sample (a shorter sequence, a lower resolution),"
+                f" {recompute}bfloat16 autocast, or a larger GPU"
             )
             return None
-        if hooked := self._stepping_hooks():
+        hooked = self._stepping_hooks()
+        if hooked:
             self._refuse(
                 "split",
-                f"a hook acts on the gradient of {hooked} as soon as it is there, once for each part",
+                f"a hook acts on the gradient of {hooked} as soon as it is there, once for each"
+                " part",
             )
-            self._way_out = (
-                "a smaller batch; or take the hook away, so that guard.step steps the optimizer"
-            )
+            self._way_out = _TAKE_HOOK_AWAY
             return None
         half = -(-size // 2)
         call = calls[-1]
         call.size = half  # the check takes no more samples at once
-        if check := self._proofs.refusal(call, model):
+        check = self._proofs.refusal(call, model)
+        if check is not None:
             self._why_not["split"] = check.reason
             self._way_out = _way_around(check)
             return None
@@ -205,21 +212,19 @@ class Remedies:
             return None
         try:
             if size is not None:
-                call.split(
-                    self._options.split
-                )  # the share of a part in its batch is not known without
+                # The share of a part in its batch is not known without.
+                call.split(self._options.split)
             share = self._guess.share_that_fits(call, size)
             if share is None:
                 return None
-            count = min(
-                size or call.split(self._options.split).count, call.split(self._options.split).count
-            )
+            samples = call.split(self._options.split)
         except CannotSplit:
             return None
-        wanted = max(1, int(count * share))
-        if wanted >= count or self._stepping_hooks():
+        count = min(size or samples.count, samples.count)
+        fitting = max(1, int(count * share))
+        if fitting >= count or self._stepping_hooks():
             return None
-        return None if self._proofs.refusal(call, model) else wanted
+        return None if self._proofs.refusal(call, model) else fitting
 
     # The others.
 
@@ -234,7 +239,8 @@ class Remedies:
         self._freed = True
         self._note(
             "free_cached",
-            f"{format_size(free)} were cached when a request of {format_size(tried)} failed: fragmentation; gave them"
+            f"{format_size(free)} were cached when a request of {format_size(tried)} failed:"
+            " fragmentation; gave them"
             " back and repeated",
             size=free,
         )
@@ -246,36 +252,35 @@ class Remedies:
                 "a compiled model would be compiled again: torch.compile after checkpointing"
             )
             return None
-        waiting = [
-            unit
-            for unit in units_of(self._inner())
-            if unit.name not in (*self._checkpointed, *self._unfit)
-        ]
-        if not waiting:
-            self._why_not["checkpoint"] = (
-                f"{counted(len(self._checkpointed), 'module')} recomputed already"
-                if self._checkpointed
-                else "there is no block of modules that could be recomputed"
-            )
+        left_alone = {*self._checkpointed, *self._unfit}
+        units = [unit for unit in units_of(self._inner()) if unit.name not in left_alone]
+        if not units:
+            self._why_not["checkpoint"] = self._why_no_units()
             return None
-        waiting = self._measured(waiting, call, model)
-        total = sum(unit.saved_bytes for unit in waiting)
-        chosen, freed = [], 0
-        for unit in waiting:
-            if total and freed * 2 >= total and not self._checkpointed:
-                break
-            chosen.append(unit)
-            freed += unit.saved_bytes
+        chosen = self._largest_half(self._measured(units, call, model))
         for unit in chosen:
             checkpoint_module(unit.module)
             self._checkpointed.append(unit.name)
         names = ", ".join(unit.name for unit in chosen[:3]) + (", ..." if len(chosen) > 3 else "")
         self._note(
             "checkpoint",
-            f"recomputes {counted(len(chosen), 'module')} in the backward from now on: {names}; same gradients, more"
-            " time",
+            f"recomputes {counted(len(chosen), 'module')} in the backward from now on: {names};"
+            " same gradients, more time",
         )
         return Action()
+
+    def _why_no_units(self) -> str:
+        if self._checkpointed:
+            return f"{counted(len(self._checkpointed), 'module')} recomputed already"
+        return "there is no block of modules that could be recomputed"
+
+    def _largest_half(self, units: list[Unit]) -> list[Unit]:
+        """The first of some units, up to half of what all keep; all of them the second time."""
+        total = sum(unit.saved_bytes for unit in units)
+        if not total or self._checkpointed:
+            return units
+        saved_before = itertools.accumulate((unit.saved_bytes for unit in units), initial=0)
+        return [unit for unit, saved in zip(units, saved_before, strict=False) if saved * 2 < total]
 
     def _inner(self) -> torch.nn.Module:
         return (
@@ -316,7 +321,8 @@ class Remedies:
         self._offloading = True
         self._note(
             "offload",
-            "activations of 1 MiB and more wait in host memory from now on; same gradients, more time",
+            "activations of 1 MiB and more wait in host memory from now on; same gradients, more"
+            " time",
         )
         return Action()
 
@@ -345,7 +351,8 @@ def _way_around(check: SplitCheck) -> str:
     """What to do about a refused split."""
     if IS_NORMALISED in check.reason:
         return (
-            "a smaller batch; GroupNorm, or the norms in eval() if they are not to learn; or guard(..., strict=False),"
+            "a smaller batch; GroupNorm, or the norms in eval() if they are not to learn; or"
+            " guard(..., strict=False),"
             " which splits although gradients change"
         )
     if check.error is not None:  # it was compared, and the gradient is another
@@ -354,7 +361,10 @@ def _way_around(check: SplitCheck) -> str:
             if "(sum, count)" in check.reason
             else ""
         )
-        return f"a smaller batch; {count}or guard(..., strict=False), which splits although gradients change"
+        return (
+            f"a smaller batch; {count}or guard(..., strict=False), which splits although gradients"
+            " change"
+        )
     if "nan" in check.reason or "inf" in check.reason or "not finite" in check.reason:
         return "find out why the loss is not finite; a smaller batch fits without a split"
     return "a smaller batch; or guard(..., verify=False) if you know that a split changes nothing"

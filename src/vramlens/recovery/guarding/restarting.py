@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 
 from vramlens.capture.warn import say
-from vramlens.recovery.guarding.learned_splits import (
+from vramlens.recovery.splitting.learned_splits import (
     MICRO_BATCH,
     SPLIT_FILE,
     read_split,
@@ -45,10 +45,11 @@ def run_with_restarts(command: Sequence[str], times: int) -> int:
             if code == 0 or not facts.get("out_of_memory"):
                 return code
             size = facts.get("micro_batch")
-            known = environment.get(MICRO_BATCH)
-            if not isinstance(size, int) or size < 1 or str(size) == known:
+            last_size = environment.get(MICRO_BATCH)
+            if not isinstance(size, int) or size < 1 or str(size) == last_size:
                 say(
-                    "not restarted: no guard has learned a smaller split (loss = guard.step(batch, loss_fn))"
+                    "not restarted: no guard has learned a smaller split (loss = guard.step(batch,"
+                    " loss_fn))"
                 )
                 return code
             if attempt == times:
@@ -64,21 +65,21 @@ def without_option(arguments: Sequence[str], option: str) -> list[str]:
     """Arguments of ``vramlens run`` without an option and its value, up to where the program's
     own begin.
     """
-    kept: list[str] = []
+    before_option: list[str] = []
     waiting = list(arguments)
     while waiting:
         word = waiting.pop(0)
         if word == option:
-            return [*kept, *waiting[1:]]
+            return [*before_option, *waiting[1:]]
         if word.startswith(f"{option}="):
-            return [*kept, *waiting]
-        kept.append(word)
-    return kept
+            return [*before_option, *waiting]
+        before_option.append(word)
+    return before_option
 
 
 def supervised(arguments: Sequence[str], times: int) -> int:
     """``vramlens run --restart-on-oom N ...`` as a parent: runs the same without the option, and
     restarts it.
     """
-    rest = without_option(arguments, "--restart-on-oom")
-    return run_with_restarts([sys.executable, "-m", "vramlens", *rest], times)
+    own_arguments = without_option(arguments, "--restart-on-oom")
+    return run_with_restarts([sys.executable, "-m", "vramlens", *own_arguments], times)

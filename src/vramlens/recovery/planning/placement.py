@@ -17,7 +17,7 @@ from vramlens.units import format_size, parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _WORKSPACE_BYTES = 33 << 20
 """Of cuBLAS and cuBLASLt on a GPU, as PyTorch asks for them on Hopper; older GPUs take 8 MiB."""
@@ -73,7 +73,8 @@ class Placement:
         ]
         for device, used in self.used_bytes.items():
             lines.append(
-                f"  {device}: {format_size(used)} of {format_size(self.limits_bytes[device])}  {self._names(device)}"
+                f"  {device}: {format_size(used)} of {format_size(self.limits_bytes[device])} "
+                f" {self._names(device)}"
             )
         return "\n".join([*lines, "next: output = placement.model(batch)"])
 
@@ -140,13 +141,19 @@ def place(
     where: dict[str, Any] = {}
     used: dict[Any, int] = {}
     for device, (start, stop) in zip(limits, shares, strict=True):
-        mine = [block for piece in list(pieces.values())[start:stop] for block in piece]
-        where.update({block.name: device for block in mine})
-        used[device] = needed_bytes(mine, output) + _workspace(device) if mine else 0
+        blocks_here = [block for piece in list(pieces.values())[start:stop] for block in piece]
+        where.update({block.name: device for block in blocks_here})
+        used[device] = needed_bytes(blocks_here, output) + _workspace(device) if blocks_here else 0
     device_map = {block.name: where[block.name] for block in blocks}
     if dispatch:
         _dispatch(model, device_map)
-    return Placement(model, device_map, tuple(blocks), used, limits)
+    return Placement(
+        model=model,
+        device_map=device_map,
+        blocks=tuple(blocks),
+        used_bytes=used,
+        limits_bytes=limits,
+    )
 
 
 def _workspace(device: Any) -> int:
@@ -160,13 +167,15 @@ def needed_bytes(blocks: Sequence[Block], output_bytes: int) -> int:
     What its blocks keep grows as they run; the output comes back to the device of the first, where
     the inputs are.
     """
-    kept = most = 0
+    kept_bytes = peak_bytes = 0
     for block in sorted(blocks, key=lambda block: block.number):
-        kept += block.kept_bytes
-        most = max(most, kept + block.activation_bytes)
+        kept_bytes += block.kept_bytes
+        peak_bytes = max(peak_bytes, kept_bytes + block.activation_bytes)
     if any(block.number == 0 for block in blocks):
-        most = max(most, kept + output_bytes - sum(block.output_bytes for block in blocks))
-    return most + sum(block.weight_bytes for block in blocks)
+        peak_bytes = max(
+            peak_bytes, kept_bytes + output_bytes - sum(block.output_bytes for block in blocks)
+        )
+    return peak_bytes + sum(block.weight_bytes for block in blocks)
 
 
 def _no_room(pieces: list[list[Block]], limits: dict[Any, int]) -> UsageError:
@@ -176,9 +185,12 @@ def _no_room(pieces: list[list[Block]], limits: dict[Any, int]) -> UsageError:
         f"{len(largest)} blocks that share tensors, {largest[0].name} to {largest[-1].name}, need"
     )
     return UsageError(
-        f"place: {format_size(total)} of weights and their activations do not fit {format_size(sum(limits.values()))}"
-        f" on {len(limits)} devices ({f'{largest[0].name} needs' if len(largest) == 1 else together}"
-        f" {format_size(needed_bytes(largest, 0))} on one, cuBLAS {format_size(_WORKSPACE_BYTES)} on each GPU):"
+        f"place: {format_size(total)} of weights and their activations do not fit"
+        f" {format_size(sum(limits.values()))}"
+        f" on {len(limits)} devices"
+        f" ({f'{largest[0].name} needs' if len(largest) == 1 else together}"
+        f" {format_size(needed_bytes(largest, 0))} on one, cuBLAS {format_size(_WORKSPACE_BYTES)}"
+        " on each GPU):"
         " a smaller batch, fewer bits, or more devices"
     )
 
@@ -220,11 +232,12 @@ def balanced(
     def fill(share: float) -> list[tuple[int, int]] | None:
         ranges, start = [], 0
         for limit in limits:
-            stop, mine = start, list[Block]()
+            stop, blocks_here = start, list[Block]()
             while (
-                stop < len(pieces) and needed_bytes([*mine, *pieces[stop]], output) <= limit * share
+                stop < len(pieces)
+                and needed_bytes([*blocks_here, *pieces[stop]], output) <= limit * share
             ):
-                mine += pieces[stop]
+                blocks_here += pieces[stop]
                 stop += 1
             ranges.append((start, stop))
             start = stop
@@ -249,10 +262,12 @@ def measured_blocks(model: torch.nn.Module, batch: Any, *, deep: bool = False) -
     try:
         run_with_shapes(model, named, batch, run)
     except Exception as error:
-        what = (str(error).strip().splitlines() or [""])[0]
+        problem = (str(error).strip().splitlines() or [""])[0]
         raise UsageError(
-            f"place: {type(model).__name__} cannot run with shapes only, {run.where()}: {type(error).__name__}: {what}"
-            " (if it runs on this batch, it needs values that it computed, or a kernel of its own: call accelerate's"
+            f"place: {type(model).__name__} cannot run with shapes only, {run.where()}:"
+            f" {type(error).__name__}: {problem}"
+            " (if it runs on this batch, it needs values that it computed, or a kernel of its own:"
+            " call accelerate's"
             " dispatch_model with a device_map of your own)"
         ) from error
     return _blocks(run, named)
@@ -268,14 +283,24 @@ def _blocks(run: ShapeRun, named: dict[str, Any]) -> list[Block]:
                 owner[id(tensor)] = name
                 weights[name] += tensor.numel() * tensor.element_size()
             run.ties.append((owner[id(tensor)], name))
-    kept, output, most = (dict.fromkeys(order, 0) for _ in range(3))
+    kept_bytes, output, peak_bytes = (dict.fromkeys(order, 0) for _ in range(3))
     for epoch, name in enumerate(run.names or order[:1]):
-        kept[name] += run.kept[epoch]
+        kept_bytes[name] += run.kept[epoch]
         output[name] += run.output[epoch]
-        most[name] = max(most[name], run.inputs[epoch] + run.most[epoch] - run.kept[epoch])
+        peak_bytes[name] = max(
+            peak_bytes[name], run.inputs[epoch] + run.most[epoch] - run.kept[epoch]
+        )
     beside = _firsts(order, run.ties)
     return [
-        Block(name, weights[name], kept[name], output[name], most[name], number, beside[name])
+        Block(
+            name=name,
+            weight_bytes=weights[name],
+            kept_bytes=kept_bytes[name],
+            output_bytes=output[name],
+            activation_bytes=peak_bytes[name],
+            number=number,
+            beside=beside[name],
+        )
         for number, name in enumerate(order)
     ]
 
@@ -283,10 +308,10 @@ def _blocks(run: ShapeRun, named: dict[str, Any]) -> list[Block]:
 def _firsts(names: list[str], ties: list[tuple[str, str]]) -> dict[str, str]:
     """For each name the first that it is tied to, directly or through others."""
     groups = {name: [name] for name in names}
-    for one, other in ties:
-        if groups[one] is not groups[other]:
-            groups[one] += groups[other]
-            groups.update(dict.fromkeys(groups[other], groups[one]))
+    for name, other in ties:
+        if groups[name] is not groups[other]:
+            groups[name] += groups[other]
+            groups.update(dict.fromkeys(groups[other], groups[name]))
     rank = {name: number for number, name in enumerate(names)}
     return {name: min(groups[name], key=rank.__getitem__) for name in names}
 

@@ -13,8 +13,8 @@ from vramlens.analyses.finding import Finding
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
+from vramlens.recovery.losses.part_losses import LossFunction, loss_of
 from vramlens.recovery.meters import Meter, NoMeter, meter_of, not_counted
-from vramlens.recovery.training.losses import LossFunction, loss_of
 from vramlens.recovery.training.recompute import (
     Unit,
     checkpoint_module,
@@ -29,7 +29,7 @@ from vramlens.units import counted, format_size, parse_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _TRIALS = 6
 
@@ -84,7 +84,8 @@ class Plan:
         for choice in self.choices:
             if choice.chosen and choice.name not in modules:
                 raise UsageError(
-                    f"plan: the model has no block {choice.name}: it is another than the one measured"
+                    f"plan: the model has no block {choice.name}: it is another than the one"
+                    " measured"
                 )
         for choice in self.choices:
             if choice.chosen:
@@ -97,13 +98,13 @@ class Plan:
         verdict = Verdict.PROVEN
         return (
             Finding(
-                "plan" if self.fits else "plan_fails",
-                verdict,
-                self._headline(),
-                self.after_bytes,
-                None,
-                (),
-                self._fix(),
+                id="plan" if self.fits else "plan_fails",
+                verdict=verdict,
+                title=self._headline(),
+                bytes=self.after_bytes,
+                place=None,
+                evidence=(),
+                fix=self._fix(),
             ),
         )
 
@@ -112,7 +113,8 @@ class Plan:
         for choice in self.choices[:12]:
             mark = "recompute" if choice.chosen else "keep"
             lines.append(
-                f"  {mark:9}  {format_size(choice.saved_bytes):>11}  {choice.forward_ms:7.2f} ms  {choice.name}"
+                f"  {mark:9}  {format_size(choice.saved_bytes):>11}  {choice.forward_ms:7.2f} ms "
+                f" {choice.name}"
             )
         if len(self.choices) > 12:
             lines.append(f"  ... {counted(len(self.choices) - 12, 'more block')} in .choices")
@@ -123,7 +125,7 @@ class Plan:
 
     def _headline(self) -> str:
         count = sum(choice.chosen for choice in self.choices)
-        what = f"{counted(count, 'block')} recomputed" + (
+        change = f"{counted(count, 'block')} recomputed" + (
             ", the rest offloaded" if self.offload else ""
         )
         before = (
@@ -136,8 +138,13 @@ class Plan:
                 if self.after_bytes
                 else "it ran out of memory"
             )
-            return f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with {what} {peak}."
-        return f"With {what} the peak is {format_size(self.after_bytes)}{before}{slower}: measured."
+            return (
+                f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with"
+                f" {change} {peak}."
+            )
+        return (
+            f"With {change} the peak is {format_size(self.after_bytes)}{before}{slower}: measured."
+        )
 
     def _fix(self) -> str:
         if not self.fits:
@@ -145,7 +152,10 @@ class Plan:
         if not any(choice.chosen for choice in self.choices):
             return "nothing to do: it fits as it is"
         if self.offload:
-            return "plan.apply(model), and with torch.autograd.graph.save_on_cpu(pin_memory=True): around the forward"
+            return (
+                "plan.apply(model), and with torch.autograd.graph.save_on_cpu(pin_memory=True):"
+                " around the forward"
+            )
         return "plan.apply(model)"
 
 
@@ -183,19 +193,28 @@ def plan(
         raise UsageError(
             "plan: the model has no blocks of modules that could be recomputed one by one"
         )
-    trial = _Trial(model, make_batch, loss_fn, optimizer, counter)
+    trial = _Trial(
+        model=model, make_batch=make_batch, loss_fn=loss_fn, optimizer=optimizer, meter=counter
+    )
     try:
         before = trial.measured(batch)
         measured = trial.blocks(units, min(batch, 2), batch)
         if before is not None and before[0] <= budget_bytes:
             choices = tuple(Choice(u.name, u.saved_bytes, ms, False) for u, ms in measured)
             return Plan(
-                choices, False, budget_bytes, before[0], before[0], before[1], before[1], True
+                choices=choices,
+                offload=False,
+                budget_bytes=budget_bytes,
+                before_bytes=before[0],
+                after_bytes=before[0],
+                before_ms=before[1],
+                after_ms=before[1],
+                fits=True,
             )
-        found = _search(trial, measured, batch, budget_bytes, before)
+        chosen_plan = _search(trial, measured, batch, budget_bytes, before)
     finally:
         trial.close()
-    return found
+    return chosen_plan
 
 
 def _search(
@@ -212,10 +231,10 @@ def _search(
     def run(count: int, offload: bool = False) -> tuple[int, float] | None:
         for unit, _ in order[:count]:
             checkpoint_module(unit.module)
-        found = trial.measured(batch, offload)
+        peak_and_time = trial.measured(batch, offload)
         for unit, _ in order[:count]:
             uncheckpoint_module(unit.module)
-        return found
+        return peak_and_time
 
     def fits(found: tuple[int, float] | None) -> bool:
         return found is not None and found[0] <= budget_bytes
@@ -244,14 +263,14 @@ def _search(
     final = results[high]
     chosen = {unit.name for unit, _ in order[:high]}
     return Plan(
-        tuple(Choice(u.name, u.saved_bytes, ms, u.name in chosen) for u, ms in order),
-        offload,
-        budget_bytes,
-        None if before is None else before[0],
-        final[0] if final is not None else 0,
-        None if before is None else before[1],
-        final[1] if final is not None else 0.0,
-        fits(final),
+        choices=tuple(Choice(u.name, u.saved_bytes, ms, u.name in chosen) for u, ms in order),
+        offload=offload,
+        budget_bytes=budget_bytes,
+        before_bytes=None if before is None else before[0],
+        after_bytes=final[0] if final is not None else 0,
+        before_ms=None if before is None else before[1],
+        after_ms=final[1] if final is not None else 0.0,
+        fits=fits(final),
     )
 
 
@@ -280,15 +299,15 @@ class _Trial:
             for _ in range(2):
                 gc.collect()  # what earlier trials left in cycles
                 self._meter.release()
-                data = self._make(size)
+                inputs = self._make(size)
                 self._meter.restart()
                 _wait(self._parameters[0])
                 began = time.perf_counter()
                 if offload:
                     with offloaded(self._parameters):
-                        loss = loss_of(self._loss_fn(self._model, data)).mean
+                        loss = loss_of(self._loss_fn(self._model, inputs)).mean
                 else:
-                    loss = loss_of(self._loss_fn(self._model, data)).mean
+                    loss = loss_of(self._loss_fn(self._model, inputs)).mean
                 loss.backward()  # type: ignore[no-untyped-call]
                 del loss
                 if self._optimizer is not None:
@@ -320,21 +339,21 @@ class _Trial:
             _wait(self._parameters[0])
             begun.append(time.perf_counter())
 
-        data = self._make(small)
-        loss_of(self._loss_fn(self._model, data))  # the first call loads libraries
+        inputs = self._make(small)
+        loss_of(self._loss_fn(self._model, inputs))  # the first call loads libraries
         for unit in units:
             handles.append(unit.module.register_forward_pre_hook(lambda *_: begins()))
             handles.append(unit.module.register_forward_hook(lambda *_, name=unit.name: ends(name)))
         try:
-            loss_of(self._loss_fn(self._model, data))
+            loss_of(self._loss_fn(self._model, inputs))
         finally:
             for handle in handles:
                 handle.remove()
-        with saved_bytes(self._model, units) as found:
-            loss_of(self._loss_fn(self._model, data))
+        with saved_bytes(self._model, units) as bytes_by_unit:
+            loss_of(self._loss_fn(self._model, inputs))
         share = batch / small
         return [
-            (Unit(u.name, u.module, int(found[u.name] * share)), times[u.name] * share)
+            (Unit(u.name, u.module, int(bytes_by_unit[u.name] * share)), times[u.name] * share)
             for u in units
         ]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _MOST_VALUES_BYTES = 32 << 20
 """Of a tensor that keeps its values: ids, masks, positions."""
@@ -32,7 +32,7 @@ def run_with_shapes(model: Any, parts: dict[str, Any], batch: Any, run: ShapeRun
     shapes = FakeTensorMode(allow_non_fake_inputs=True)
     twin = _twin(model, parts, shapes, run)
     plain = dict(batch) if isinstance(batch, Mapping) else batch
-    given = tree_map(
+    inputs = tree_map(
         lambda leaf: _stand_in(leaf, shapes) if isinstance(leaf, torch.Tensor) else leaf, plain
     )
     with (
@@ -41,8 +41,8 @@ def run_with_shapes(model: Any, parts: dict[str, Any], batch: Any, run: ShapeRun
         _attention_of_a_gpu(),
         _shapes_only(shapes, run),
     ):
-        run.note([], tensors_in(given))
-        run.finish(_call(twin, given))
+        run.note([], tensors_in(inputs))
+        run.finish(_call(twin, inputs))
 
 
 class ShapeRun:
@@ -76,8 +76,8 @@ class ShapeRun:
                 figures.append(0)
         self.names.append(name)
         self._inside.append(len(self.names) - 1)
-        made = self._made_of((args, kwargs)).values()
-        self.inputs[-1] = sum(size for epoch, size in made if epoch != len(self.names) - 1)
+        storages = self._made_of((args, kwargs)).values()
+        self.inputs[-1] = sum(size for epoch, size in storages if epoch != len(self.names) - 1)
 
     def ends(self, name: str, module: Any, args: Any, output: Any) -> None:
         self._inside.pop()
@@ -85,10 +85,13 @@ class ShapeRun:
 
     def finish(self, output: Any) -> None:
         """While the output is held."""
-        self.kept = [max(kept, live) for kept, live in zip(self.kept, self.live, strict=True)]
-        made = self._made_of(output).values()
+        self.kept = [
+            max(kept_bytes, live) for kept_bytes, live in zip(self.kept, self.live, strict=True)
+        ]
+        storages = self._made_of(output).values()
         self.output = [
-            sum(size for maker, size in made if maker == epoch) for epoch in range(len(self.live))
+            sum(size for maker, size in storages if maker == epoch)
+            for epoch in range(len(self.live))
         ]
 
     def note(self, given: list[Any], results: list[Any]) -> None:
@@ -136,8 +139,10 @@ def _twin(model: Any, parts: dict[str, Any], shapes: Any, run: ShapeRun) -> Any:
     """
     stand_ins: dict[int, Any] = {}
     for module in model.modules():
-        others = [value for value in vars(module).values() if isinstance(value, torch.Tensor)]
-        for tensor in [*weights_of(module, recurse=False), *others]:
+        plain_tensors = [
+            attribute for attribute in vars(module).values() if isinstance(attribute, torch.Tensor)
+        ]
+        for tensor in [*weights_of(module, recurse=False), *plain_tensors]:
             stand_ins.setdefault(id(tensor), _stand_in(tensor, shapes))
     for name, part in parts.items():
         for tensor in weights_of(part):
@@ -173,11 +178,11 @@ def _shapes_only(shapes: Any, run: ShapeRun) -> Any:
     def is_small(function: Any, args: Any, kwargs: Any) -> bool:
         try:
             with shapes:
-                made = tensors_in(function(*args, **kwargs))
+                outputs = tensors_in(function(*args, **kwargs))
         except RuntimeError:  # the shape follows from values
             return True
         return bool(
-            sum(tensor.numel() * tensor.element_size() for tensor in made) <= _MOST_VALUES_BYTES
+            sum(tensor.numel() * tensor.element_size() for tensor in outputs) <= _MOST_VALUES_BYTES
         )
 
     class ShapesOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -187,22 +192,22 @@ def _shapes_only(shapes: Any, run: ShapeRun) -> Any:
             kwargs = dict(kwargs or {})
             if kwargs.get("device") is not None:
                 kwargs["device"] = torch.device("cpu")
-            given = tensors_in((args, kwargs))
+            inputs = tensors_in((args, kwargs))
             is_known = not any(
-                isinstance(tensor, FakeTensor) or _key(tensor) in run.unknown for tensor in given
+                isinstance(tensor, FakeTensor) or _key(tensor) in run.unknown for tensor in inputs
             )
             if is_known and (
                 getattr(function, "is_view", False) or is_small(function, args, kwargs)
             ):
-                result = function(*args, **kwargs)
+                output = function(*args, **kwargs)
             else:
                 with shapes:
-                    result = function(*args, **kwargs)
+                    output = function(*args, **kwargs)
                 if _writes(function) and not isinstance(args[0], FakeTensor):
                     run.unknown.add(_key(args[0]))
-                    result = args[0]
-            run.note(given, tensors_in(result))
-            return result
+                    output = args[0]
+            run.note(inputs, tensors_in(output))
+            return output
 
     return ShapesOnly()  # type: ignore[no-untyped-call]
 
@@ -260,9 +265,9 @@ def _attention_of_a_gpu() -> Any:
         ) -> Any:
             if function is not scaled_dot_product_attention:
                 return function(*args, **(kwargs or {}))
-            result = fused(*args, **(kwargs or {}))
-            if result is not None:
-                return result
+            output = fused(*args, **(kwargs or {}))
+            if output is not None:
+                return output
             with sdpa_kernel(SDPBackend.MATH):
                 return function(*args, **(kwargs or {}))
 
@@ -289,7 +294,7 @@ def tensors_in(value: Any) -> list[Any]:
         if isinstance(value, (tuple, list))
         else ()
     )
-    return [tensor for one in inner for tensor in tensors_in(one)]
+    return [tensor for part in inner for tensor in tensors_in(part)]
 
 
 def _key(tensor: Any) -> int:

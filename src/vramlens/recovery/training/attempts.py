@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vramlens.errors import UsageError
-from vramlens.recovery.training.batch_parts import Samples, SplitFunction, ranges
-from vramlens.recovery.training.loss_graph import Term, operations_of, terms_of
-from vramlens.recovery.training.losses import Loss, LossFunction, Weights, empty, loss_of
+from vramlens.recovery.losses.loss_graph import Term, operations_of, terms_of
+from vramlens.recovery.losses.part_losses import Loss, LossFunction, Weights, empty, loss_of
+from vramlens.recovery.splitting.batch_parts import Samples, SplitFunction
 
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 
 @dataclass(slots=True)
@@ -142,14 +142,15 @@ class Runner:
                 loss = self._forward(call, part)
                 if loss.count is not None:
                     raise UsageError(
-                        "loss_fn gave a mean for one part and (sum, count) for another: give always the same"
+                        "loss_fn gave a mean for one part and (sum, count) for another: give"
+                        " always the same"
                     )
                 call.parts_seen.note(loss.value, share)
                 total = total + loss.value.detach() * share
                 self._backward(loss.value * (share * call.scale))
                 del loss
-        result: torch.Tensor = total.to(dtype)
-        return result
+        loss_of_whole: torch.Tensor = total.to(dtype)
+        return loss_of_whole
 
     def _summed(self, call: Call, parts: list[Any], first: Any, ratio: float) -> torch.Tensor:
         """Sums with counts: how many there are in all is known only at the end, so gradients are
@@ -168,9 +169,9 @@ class Runner:
         if earlier:
             for parameter in self.parameters:
                 parameter.grad = None
-        seen = call.parts_seen
-        assert seen is not None
-        seen.note(first.value, 1.0)
+        parts_seen = call.parts_seen
+        assert parts_seen is not None
+        parts_seen.note(first.value, 1.0)
         total, count = first.value.detach().clone(), first.count
         self._backward(first.value * (call.scale / guess))
         del first
@@ -178,9 +179,10 @@ class Runner:
             loss = self._forward(call, part)
             if loss.count is None:
                 raise UsageError(
-                    "loss_fn gave (sum, count) for one part and a mean for another: give always the same"
+                    "loss_fn gave (sum, count) for one part and a mean for another: give always"
+                    " the same"
                 )
-            seen.note(loss.value, 1.0)
+            parts_seen.note(loss.value, 1.0)
             total, count = total + loss.value.detach(), count + loss.count
             self._backward(loss.value * (call.scale / guess))
             del loss
@@ -205,12 +207,6 @@ class Runner:
     def _backward(self, loss: Any) -> None:
         self.phase = "backward"
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-
-
-def bounds_of(call: Call, size: int) -> list[tuple[int, int]]:
-    """The parts of a call's batch, of at most ``size`` samples."""
-    assert call.samples is not None
-    return ranges(call.samples.count, size)
 
 
 @contextlib.contextmanager

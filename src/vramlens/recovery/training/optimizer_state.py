@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
@@ -10,7 +11,7 @@ from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 
 def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -28,8 +29,8 @@ def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     begin = getattr(optimizer, "_init_group", None)
     if begin is None:
         return []
-    missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    missing = [p for p in missing if not optimizer.state.get(p)]
+    trained = _trained(optimizer.param_groups)
+    missing = [parameter for parameter in trained if not optimizer.state.get(parameter)]
     stand_ins = [p for p in missing if p.grad is None and p.layout is torch.strided]
     try:
         for parameter in stand_ins:
@@ -46,11 +47,16 @@ def make_state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     finally:
         for parameter in stand_ins:
             parameter.grad = None
-    made = [parameter for parameter in missing if optimizer.state.get(parameter)]
-    drop_state(
-        optimizer, [parameter for parameter in missing if not optimizer.state.get(parameter)]
-    )
-    return made
+    with_state = [parameter for parameter in missing if optimizer.state.get(parameter)]
+    without = [parameter for parameter in missing if not optimizer.state.get(parameter)]
+    drop_state(optimizer, without)
+    return with_state
+
+
+def _trained(groups: list[dict[str, Any]]) -> list[Any]:
+    """The parameters of some groups that require a gradient."""
+    parameters = itertools.chain.from_iterable(group["params"] for group in groups)
+    return [parameter for parameter in parameters if parameter.requires_grad]
 
 
 def drop_state(optimizer: torch.optim.Optimizer, parameters: list[Any]) -> None:
@@ -65,24 +71,22 @@ def size_of_state_to_come(optimizer: torch.optim.Optimizer) -> int:
     """Bytes that the first step is still to allocate for good, as far as that is known: SGD's
     momentum.
     """
-    size = 0
-    if isinstance(optimizer, torch.optim.SGD):
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if (
-                    group.get("momentum")
-                    and p.requires_grad
-                    and "momentum_buffer" not in optimizer.state.get(p, {})
-                ):
-                    size += p.numel() * p.element_size()
-    return size
+    if not isinstance(optimizer, torch.optim.SGD):
+        return 0
+    with_momentum = [group for group in optimizer.param_groups if group.get("momentum")]
+    waiting = [
+        parameter
+        for parameter in _trained(with_momentum)
+        if "momentum_buffer" not in optimizer.state.get(parameter, {})
+    ]
+    return sum(parameter.numel() * parameter.element_size() for parameter in waiting)
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """All tensors of the state."""
     return [
-        value for state in optimizer.state.values() if isinstance(state, dict)
-        for value in state.values() if isinstance(value, torch.Tensor)
+        entry for state in optimizer.state.values() if isinstance(state, dict)
+        for entry in state.values() if isinstance(entry, torch.Tensor)
     ]  # fmt: skip
 
 

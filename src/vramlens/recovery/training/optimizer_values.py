@@ -14,7 +14,7 @@ from vramlens.recovery.training.rollback import equal_values, host_copy, version
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _COMPARED_BYTES = 16 * 1024**2
 _DEPTH = 8
@@ -22,21 +22,21 @@ _DEPTH = 8
 
 def tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     """All tensors that an optimizer holds: parameters, state, and what its own attributes keep."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[tuple[Any, int]] = [(vars(optimizer), 0)]
     while waiting:
-        value, depth = waiting.pop()
-        if id(value) in seen or depth > _DEPTH:
+        holder, depth = waiting.pop()
+        if id(holder) in visited or depth > _DEPTH:
             continue
-        seen.add(id(value))
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            waiting += [(inner, depth + 1) for inner in value.values()]
-        elif isinstance(value, (list, tuple)):
-            waiting += [(inner, depth + 1) for inner in value]
-        elif isinstance(value, torch.optim.Optimizer):
-            waiting.append((vars(value), depth + 1))
+        visited.add(id(holder))
+        if isinstance(holder, torch.Tensor):
+            yield holder
+        elif isinstance(holder, dict):
+            waiting += [(inner, depth + 1) for inner in holder.values()]
+        elif isinstance(holder, (list, tuple)):
+            waiting += [(inner, depth + 1) for inner in holder]
+        elif isinstance(holder, torch.optim.Optimizer):
+            waiting.append((vars(holder), depth + 1))
 
 
 class StepValues:
@@ -94,11 +94,11 @@ class StepValues:
         """Copies all; into the copies of the step before where these are the same tensors: few
         calls, no requests.
         """
-        same = len(tensors) == len(self._copies) and all(
+        are_same = len(tensors) == len(self._copies) and all(
             now is then and now.shape == copy.shape and now.device == copy.device
             for now, (then, copy) in zip(tensors, self._copies, strict=True)
         )
-        if not same:
+        if not are_same:
             self._copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
             return
         groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
@@ -173,21 +173,21 @@ def _kept(value: Any, seen: set[int], depth: int) -> _Kept:
 
 
 def _put_back(kept: _Kept) -> Any:
-    value, contents = kept.value, kept.contents
+    original, contents = kept.value, kept.contents
     if contents is None:
-        return value
-    if isinstance(value, torch.Tensor):
-        value.detach().copy_(contents)
-    elif isinstance(value, dict):
+        return original
+    if isinstance(original, torch.Tensor):
+        original.detach().copy_(contents)
+    elif isinstance(original, dict):
         entries = {key: _put_back(inner) for key, inner in contents.items()}
-        for key in [key for key in value if key not in entries]:
-            del value[key]
-        value.update(entries)
-    elif isinstance(value, list):
-        value[:] = [_put_back(inner) for inner in contents]
-    elif isinstance(value, tuple):
+        for key in [key for key in original if key not in entries]:
+            del original[key]
+        original.update(entries)
+    elif isinstance(original, list):
+        original[:] = [_put_back(inner) for inner in contents]
+    elif isinstance(original, tuple):
         for inner in contents:
             _put_back(inner)
     else:
         _put_back(contents)
-    return value
+    return original

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _SMALLEST_OFFLOADED_BYTES = 1024**2
 _MARK = "_vramlens_plain_forward"
@@ -37,7 +37,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
     """The modules worth checkpointing: the blocks of a model's stacks, else its children that
     have several layers.
     """
-    found: list[Unit] = []
+    units: list[Unit] = []
 
     def search(module: torch.nn.Module, prefix: str) -> None:
         for name, child in module.named_children():
@@ -49,25 +49,25 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
                 inner = [
                     (key, block) for key, block in blocks if any(True for _ in block.children())
                 ]
-                found.extend(Unit(key, block) for key, block in inner)
+                units.extend(Unit(key, block) for key, block in inner)
             elif any(True for _ in child.children()):
                 search(child, path)
 
     if isinstance(model, torch.nn.Sequential):
-        found = [
+        units = [
             Unit(name, child)
             for name, child in model.named_children()
             if any(True for _ in child.children())
         ]
-    if not found:
+    if not units:
         search(model, "")
-    if not found:
-        found = [
+    if not units:
+        units = [
             Unit(name, child)
             for name, child in model.named_children()
             if any(True for _ in child.children())
         ]
-    return [unit for unit in found if not counts_in_forward(unit.module)]
+    return [unit for unit in units if not counts_in_forward(unit.module)]
 
 
 def counts_in_forward(module: torch.nn.Module) -> bool:
@@ -154,14 +154,14 @@ def offloaded(
     """Has what a forward keeps for the backward wait in pinned host memory; parameters and small
     tensors stay.
     """
-    own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    own_storages = {parameter.untyped_storage().data_ptr() for parameter in parameters}
 
     def pack(tensor: torch.Tensor) -> Any:
         size = tensor.numel() * tensor.element_size()
         if (
             not tensor.is_cuda
             or size < smallest_bytes
-            or tensor.untyped_storage().data_ptr() in own
+            or tensor.untyped_storage().data_ptr() in own_storages
         ):
             return tensor.detach()  # itself would be a cycle with the graph that no collector sees
         copy = torch.empty(
@@ -187,14 +187,14 @@ def saved_bytes(model: torch.nn.Module, units: Sequence[Unit]) -> Iterator[dict[
     """
     counted: dict[str, int] = {unit.name: 0 for unit in units}
     inside: list[str] = []
-    seen = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    counted_storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     handles = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         if inside:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in seen:
-                seen.add(storage.data_ptr())
+            if storage.data_ptr() not in counted_storages:
+                counted_storages.add(storage.data_ptr())
                 counted[inside[-1]] += storage.nbytes()
         return tensor.detach()  # itself would be a cycle with the graph that no collector sees
 

@@ -15,7 +15,7 @@ from vramlens.units import format_size
 if TYPE_CHECKING:
     import torch
 else:
-    from vramlens.recovery.late_torch import torch
+    from vramlens.ground.late_torch import torch
 
 _LARGE_BYTES = 16 * 1024**2
 _COPIED_EACH_TIME_BYTES = 64 * 1024**2
@@ -133,9 +133,9 @@ class Buffers:
             BuffersLost: a large one has changed since it was copied; nothing tells whether before
                 this attempt.
         """
-        kept = {(id(slot.holder), slot.key) for slot in self._slots}
+        saved_places = {(id(slot.holder), slot.key) for slot in self._slots}
         for slot in self._now():
-            if (id(slot.holder), slot.key) not in kept:
+            if (id(slot.holder), slot.key) not in saved_places:
                 del slot.holder[slot.key]
         with torch.no_grad():
             for slot, copy in self._copied:
@@ -147,7 +147,8 @@ class Buffers:
             assert slot.tensor is not None
             if not equal_values(slot.tensor, copy.to(slot.tensor.device)):
                 raise BuffersLost(
-                    f"guard: the buffer {slot.name} ({format_size(_bytes(slot.tensor))}) has changed since it was"
+                    f"guard: the buffer {slot.name} ({format_size(_bytes(slot.tensor))}) has"
+                    " changed since it was"
                     " copied, and nothing tells whether the failed attempt did it"
                 )
 
@@ -205,9 +206,13 @@ class Buffers:
             tensor = slots[index].tensor
             if total <= _COPIED_EACH_TIME_BYTES or tensor is None:
                 continue
-            known = self._resting.get(id(tensor))
-            if known is None or known[2] == version_of(tensor):
-                resting[id(tensor)] = known or (slots[index], host_copy(tensor), version_of(tensor))
+            resting_copy = self._resting.get(id(tensor))
+            if resting_copy is None or resting_copy[2] == version_of(tensor):
+                resting[id(tensor)] = resting_copy or (
+                    slots[index],
+                    host_copy(tensor),
+                    version_of(tensor),
+                )
         self._resting = resting
         return set(resting)
 

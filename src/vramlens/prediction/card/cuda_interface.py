@@ -1,0 +1,360 @@
+"""``torch.cuda`` as it is on the card that is predicted: what programs ask before, between and
+after their steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.card.cards import Card
+from vramlens.prediction.kernels.attention import chosen_attention
+from vramlens.prediction.kernels.recurrent import put_recurrent_layers
+
+if TYPE_CHECKING:
+    from vramlens.prediction.tensors.shapes import Runner
+
+_ASIDE = 1
+_RANDOM_STATE_BYTES = 16  # torch.cuda.get_rng_state: seed and offset
+
+
+def behave_as(card: Card, runner: Runner) -> None:
+    """Makes this process's PyTorch behave as on a card; for good."""
+    import torch
+    from torch._subclasses import fake_tensor
+
+    # ``torch.tensor(..., device="cuda")`` is made on the CPU, then moved
+    # (torch/csrc/utils/tensor_new.cpp).
+    torch._C._set_only_lift_cpu_tensors(True)
+    fake_tensor.init_gpu_context = _constant(
+        None
+    )  # it would make a tensor on a GPU that is not there
+    _put_device(torch, card, runner)
+    _put_streams(torch, runner)
+    _put_random_state(torch)
+    _put_memory_figures(torch, card, runner)
+    _put_tensor_methods(torch, runner)
+    _put_optimizers(torch)
+    chosen_attention(card, runner).put_in_place()
+    put_recurrent_layers(runner)
+
+
+def _put(module: Any, **functions: Any) -> None:
+    for name, function in functions.items():
+        setattr(module, name, function)
+
+
+def _constant(value: Any) -> Any:
+    return lambda *args, **kwargs: value
+
+
+def _put_device(torch: Any, card: Card, runner: Runner) -> None:
+    properties = types.SimpleNamespace(
+        name=card.name,
+        major=card.capability[0],
+        minor=card.capability[1],
+        total_memory=card.total_bytes,
+        multi_processor_count=card.processors,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+        warp_size=32,
+        regs_per_multiprocessor=65536,
+        max_threads_per_multi_processor=2048,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        L2_cache_size=50 << 20,
+        uuid="00000000-0000-0000-0000-000000000000",
+    )
+    device = torch.device("cuda", 0)
+    _put(
+        torch.cuda,
+        _lazy_init=_constant(None),
+        init=_constant(None),
+        is_available=_constant(True),
+        is_initialized=_constant(True),
+        _is_compiled=_constant(True),
+        device_count=_constant(1),
+        current_device=_constant(0),
+        set_device=_constant(None),
+        synchronize=_constant(None),
+        get_device_name=_constant(card.name),
+        get_device_capability=_constant(card.capability),
+        get_device_properties=_constant(properties),
+        get_arch_list=_constant([f"sm_{card.capability[0]}{card.capability[1]}"]),
+        is_bf16_supported=_constant(card.capability >= (8, 0)),
+        can_device_access_peer=_constant(True),
+        ipc_collect=_constant(None),
+        is_current_stream_capturing=_constant(False),
+        _exchange_device=_constant(0),
+        _maybe_exchange_device=_constant(0),
+        device=_DeviceContext,
+        device_of=_DeviceContext,
+    )
+    _put(
+        torch.accelerator,
+        current_accelerator=_constant(torch.device("cuda")),
+        is_available=_constant(True),
+        device_count=_constant(1),
+        current_device_index=_constant(0),
+        synchronize=_constant(None),
+        set_device_index=_constant(None),
+    )
+    if torch.version.cuda is None:
+        torch.version.cuda = "13.0"
+    torch.backends.cudnn.is_available = _constant(True)
+    torch.backends.cudnn.version = _constant(91900)
+    del device
+
+
+class _DeviceContext:
+    """``torch.cuda.device``: there is one."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = 0
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *raised: Any) -> None:
+        return None
+
+
+def _put_streams(torch: Any, runner: Runner) -> None:
+    streams: list[Any] = []
+
+    class Stream:
+        """A stream: what is asked for under it is its own pool."""
+
+        def __init__(self, device: Any = None, priority: int = 0, **ids: Any) -> None:
+            self.stream_id = len(streams)
+            self.cuda_stream = self.stream_id
+            self.device, self.device_index, self.device_type = torch.device("cuda", 0), 0, 1
+            self.priority = priority
+            streams.append(self)
+
+        def synchronize(self) -> None:
+            """Nothing runs."""
+
+        def query(self) -> bool:
+            return True
+
+        def is_capturing(self) -> bool:
+            return False
+
+        def wait_stream(self, stream: Any) -> None:
+            """Nothing runs."""
+
+        def wait_event(self, event: Any) -> None:
+            """Nothing runs."""
+
+        def record_event(self, event: Any = None) -> Any:
+            return event or Event()
+
+        def __enter__(self) -> Any:
+            self._before = current[0]
+            _use(self)
+            return self
+
+        def __exit__(self, *raised: Any) -> None:
+            _use(self._before)
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+        def __hash__(self) -> int:
+            return self.stream_id
+
+    class Event:
+        """An event: always over."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.event_id = 0
+
+        def record(self, stream: Any = None) -> None:
+            """Nothing runs."""
+
+        def wait(self, stream: Any = None) -> None:
+            """Nothing runs."""
+
+        def synchronize(self) -> None:
+            """Nothing runs."""
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, other: Any) -> float:
+            return 1.0
+
+    default = Stream()
+    current = [default]
+
+    def _use(stream: Any) -> None:
+        current[0] = stream
+        runner.log.stream = stream.stream_id
+
+    @contextlib.contextmanager
+    def use(stream: Any) -> Iterator[Any]:
+        before = current[0]
+        if stream is not None:
+            _use(stream)
+        try:
+            yield stream
+        finally:
+            _use(before)
+
+    _put(
+        torch.cuda,
+        Stream=Stream,
+        Event=Event,
+        stream=use,
+        StreamContext=use,
+        current_stream=lambda device=None: current[0],
+        default_stream=_constant(default),
+        set_stream=_use,
+    )
+    torch.Tensor.record_stream = _constant(None)
+    _put(torch.accelerator, current_stream=lambda device=None: current[0], set_stream=_use)
+
+
+def _put_random_state(torch: Any) -> None:
+    state = torch.zeros(_RANDOM_STATE_BYTES, dtype=torch.uint8)
+    _put(
+        torch.cuda,
+        manual_seed=_constant(None),
+        manual_seed_all=_constant(None),
+        seed=_constant(None),
+        seed_all=_constant(None),
+        initial_seed=_constant(0),
+        get_rng_state=_constant(state),
+        set_rng_state=_constant(None),
+        get_rng_state_all=_constant([state]),
+        set_rng_state_all=_constant(None),
+    )
+    _put(
+        torch.cuda.random,
+        get_rng_state=_constant(state),
+        set_rng_state=_constant(None),
+        get_rng_state_all=_constant([state]),
+        set_rng_state_all=_constant(None),
+    )
+
+
+def _put_memory_figures(torch: Any, card: Card, runner: Runner) -> None:
+    log = runner.log
+
+    def statistics(*args: Any, **kwargs: Any) -> dict[str, int]:
+        figures: dict[str, int] = {}
+        for kind in ("allocated", "active", "requested", "reserved"):
+            for pool in ("all", "small_pool", "large_pool"):
+                figures[f"{kind}_bytes.{pool}.current"] = log.allocated_bytes
+                figures[f"{kind}_bytes.{pool}.peak"] = log.peak_bytes
+        return {**figures, "num_alloc_retries": 0, "num_ooms": 0}
+
+    def reset_peak(*args: Any, **kwargs: Any) -> None:
+        log.peak_bytes = log.allocated_bytes
+
+    def empty_cache(*args: Any) -> None:
+        log.empty_cache()
+
+    def settle(conf: str) -> None:
+        log.conf = conf
+
+    torch._C._accelerator_setAllocatorSettings = settle
+    torch.cuda.memory._set_allocator_settings = settle
+    functions = {
+        "memory_allocated": lambda *args: log.allocated_bytes,
+        "max_memory_allocated": lambda *args: log.peak_bytes,
+        "memory_reserved": lambda *args: log.allocated_bytes,
+        "max_memory_reserved": lambda *args: log.peak_bytes,
+        "memory_stats": statistics,
+        "reset_peak_memory_stats": reset_peak,
+        "reset_accumulated_memory_stats": _constant(None),
+        "empty_cache": empty_cache,
+        "mem_get_info": lambda *args: (
+            max(0, card.total_bytes - log.allocated_bytes),
+            card.total_bytes,
+        ),
+        "memory_summary": _constant(""),
+        "set_per_process_memory_fraction": _constant(None),
+        "get_per_process_memory_fraction": _constant(1.0),
+    }
+    _put(torch.cuda, **functions)
+    _put(
+        torch.cuda.memory,
+        **functions,
+        _record_memory_history=_constant(None),
+        _dump_snapshot=_constant(None),
+    )
+
+
+def _put_tensor_methods(torch: Any, runner: Runner) -> None:
+    fake = runner.fake_tensor
+    tolist, to_numpy, resize = torch.Tensor.tolist, torch.Tensor.numpy, torch.UntypedStorage.resize_
+
+    def resized(storage: Any, size: int) -> Any:
+        log = runner.log
+        if storage.device.type == "meta" and log.owns(storage):
+            storage_result = resize(storage, size)
+            log.resized(storage, size)
+            return storage_result
+        return resize(storage, size)
+
+    def as_real(tensor: Any) -> Any:
+        return runner.read_back(tensor) if isinstance(tensor, fake) else tensor
+
+    torch.Tensor.pin_memory = lambda tensor, device=None: tensor
+    torch.Tensor.is_pinned = _constant(False)
+    torch.Tensor.tolist = lambda tensor: tolist(as_real(tensor))
+    torch.Tensor.numpy = lambda tensor, *, force=False: to_numpy(as_real(tensor), force=force)
+    as_text = torch.Tensor.__format__
+    torch.Tensor.__format__ = lambda tensor, form: (
+        format(tensor.item(), form)
+        if isinstance(tensor, fake) and tensor.dim() == 0
+        else as_text(tensor, form)
+    )
+    storage_address = torch.UntypedStorage.data_ptr
+    torch.UntypedStorage.data_ptr = lambda storage: (
+        int(storage._cdata) if storage.device.type == "meta" else storage_address(storage)
+    )
+    torch.Tensor.data_ptr = _data_ptr(torch.Tensor.data_ptr, fake)
+    torch.UntypedStorage.resize_ = resized
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    torch.utils.swap_tensors = lambda first, second: _swap(torch, first, second)
+
+
+def _swap(torch: Any, first: Any, second: Any) -> None:
+    """Exchanges two tensors behind their objects, as ``Module.to`` does; weak references to them
+    do not matter here.
+    """
+    first.__class__, second.__class__ = second.__class__, first.__class__
+    first.__dict__, second.__dict__ = second.__dict__, first.__dict__
+    torch._C._swap_tensor_impl(first, second)
+
+
+def _data_ptr(real: Any, fake: Any) -> Any:
+    """Addresses of tensors without memory: equal for views of one storage."""
+
+    def data_ptr(tensor: Any) -> int:
+        if not isinstance(tensor, fake):
+            return int(real(tensor))
+        return int(tensor.untyped_storage()._cdata) + int(tensor.storage_offset()) * int(
+            tensor.element_size()
+        )
+
+    return data_ptr
+
+
+def _put_optimizers(torch: Any) -> None:
+    """Optimizers and gradient clipping go by groups of tensors, as on a GPU
+    (torch/optim/optimizer.py).
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    for kinds in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        if FakeTensor not in kinds:
+            kinds.append(FakeTensor)

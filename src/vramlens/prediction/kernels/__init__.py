@@ -1,0 +1,8 @@
+"""Kernels: what CUDA's kernels ask of the allocator beside their results.
+
+attention: which attention kernel runs, and what it keeps.
+convolutions: cuDNN's workspaces.
+kernel_requests: all rules of one card, by operator.
+recurrent: cuDNN's recurrent layers and their reserve.
+reductions: buffers for partial sums.
+"""

@@ -1,0 +1,239 @@
+"""Attention as the kernel that the card would run: flash, memory-efficient or plain, with what each
+keeps for backward.
+
+Which one is chosen: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. What each returns and
+saves: aten/src/ATen/native/transformers/cuda/attention.cu, whose shapes PyTorch has
+    (torch/_meta_registrations.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.card.cards import Card
+
+if TYPE_CHECKING:
+    import torch
+
+    from vramlens.prediction.tensors.shapes import Runner
+else:
+    from vramlens.ground.late_torch import torch
+
+_MOST_FLASH_WIDTH = 256
+_MOST_CUDNN_WIDTH = 128
+
+
+def chosen_attention(card: Card, runner: Runner) -> Attention:
+    """Attention on a card."""
+    return Attention(card, runner.fake_tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """The arguments of one ``scaled_dot_product_attention``."""
+
+    query: Any
+    key: Any
+    value: Any
+    mask: Any = None
+    dropout: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    is_grouped: bool = False
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row of the query."""
+        return int(self.query.shape[-1])
+
+    @property
+    def has_one_width(self) -> bool:
+        """Whether rows of the values are as wide as those of the query."""
+        return bool(self.query.shape[-1] == self.value.shape[-1])
+
+    @property
+    def is_half(self) -> bool:
+        """Whether numbers have 16 bits."""
+        return self.query.dtype in (torch.float16, torch.bfloat16)
+
+    @property
+    def is_fusible(self) -> bool:
+        """Whether the tensors have the form that fused kernels take."""
+        return bool(self.query.dim() == 4 and self.query.numel() and self.key.numel())
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether a backward will follow."""
+        inputs = (self.query, self.key, self.value)
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+
+    @property
+    def learns_mask(self) -> bool:
+        """Whether the mask takes a gradient."""
+        return self.mask is not None and bool(self.mask.requires_grad)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """``scaled_dot_product_attention`` on one card."""
+
+    card: Card
+    fake_tensor: Any
+
+    def put_in_place(self) -> None:
+        """Takes the place of PyTorch's own, which asks a driver which kernel to run."""
+        plain = torch.nn.functional.scaled_dot_product_attention
+
+        def scaled_dot_product_attention(query: Any, *more: Any, **options: Any) -> Any:
+            if not isinstance(query, self.fake_tensor) or query.fake_device.type != "cuda":
+                return plain(query, *more, **options)
+            call = _call_of(query, *more, **options)
+            return self._run(self._cast(call))
+
+        import torch.nn.functional as functional
+
+        functional.scaled_dot_product_attention = scaled_dot_product_attention
+        torch._C._nn.scaled_dot_product_attention = scaled_dot_product_attention
+
+    def _cast(self, call: AttentionCall) -> AttentionCall:
+        """In the type that autocast runs it in (aten/src/ATen/autocast_mode.h: lower precision)."""
+        if not torch.is_autocast_enabled("cuda"):
+            return call
+        dtype = torch.get_autocast_dtype("cuda")
+        query, key, value = (
+            tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for tensor in (call.query, call.key, call.value)
+        )
+        return replace(call, query=query, key=key, value=value)
+
+    def _run(self, call: AttentionCall) -> Any:
+        if not call.is_fusible:
+            return self._math(call)
+        if self._takes_cudnn(call):
+            return self._cudnn(call)
+        if self._takes_flash(call):
+            return self._flash(call)
+        if self._takes_efficient(call):
+            return self._efficient(call)
+        return self._math(call)
+
+    def _takes_cudnn(self, call: AttentionCall) -> bool:
+        """First on Hopper and Blackwell (check_prefer_cudnn_attention; amp)."""
+        is_preferred = self.card.capability in ((9, 0), (10, 0))
+        fits = call.width <= _MOST_CUDNN_WIDTH and call.width % 8 == 0 and call.has_one_width
+        learns_mask = call.learns_mask and torch.is_grad_enabled()
+        cuda: Any = torch.backends.cuda
+        return bool(
+            call.is_half and is_preferred and fits and not learns_mask and cuda.cudnn_sdp_enabled()
+        )
+
+    def _takes_flash(self, call: AttentionCall) -> bool:
+        is_able = self.card.capability >= (8, 0) and call.is_half and call.mask is None
+        fits = call.width <= _MOST_FLASH_WIDTH and call.has_one_width
+        cuda: Any = torch.backends.cuda
+        return bool(is_able and fits and cuda.flash_sdp_enabled())
+
+    def _takes_efficient(self, call: AttentionCall) -> bool:
+        alignment = 8 if call.is_half else 4
+        is_aligned = call.width % alignment == 0 and call.value.shape[-1] % alignment == 0
+        is_plain = not call.is_grouped and not call.learns_mask
+        is_double = call.query.dtype is torch.float64
+        cuda: Any = torch.backends.cuda
+        is_enabled = cuda.mem_efficient_sdp_enabled()
+        return bool(is_aligned and is_plain and not is_double and is_enabled)
+
+    def _math(self, call: AttentionCall) -> Any:
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            call.query,
+            call.key,
+            call.value,
+            call.mask,
+            call.dropout,
+            call.is_causal,
+            None,
+            scale=call.scale,
+            enable_gqa=call.is_grouped,
+        )[0]
+
+    def _cudnn(self, call: AttentionCall) -> Any:
+        mask = call.mask
+        if mask is not None and mask.dtype is torch.bool:
+            mask = _as_numbers(mask, call.query.dtype)
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(
+            call.query,
+            call.key,
+            call.value,
+            mask,
+            call.needs_gradient,
+            call.dropout,
+            call.is_causal,
+            False,
+            scale=call.scale,
+        )[0]
+
+    def _flash(self, call: AttentionCall) -> Any:
+        width = call.width
+        scale = width**-0.5 if call.scale is None else call.scale
+        inputs = [call.query, call.key, call.value]
+        padding = -width % 8
+        if padding:  # pad_last_dim<8>
+            inputs = [torch.nn.functional.pad(tensor, (0, padding)) for tensor in inputs]
+        output = torch.ops.aten._scaled_dot_product_flash_attention(
+            *inputs, call.dropout, call.is_causal, False, scale=scale
+        )[0]
+        return output[..., :width] if padding else output
+
+    def _efficient(self, call: AttentionCall) -> Any:
+        mask = call.mask
+        if mask is not None:
+            mask = self._as_bias(mask, call.query, call.key)
+        return torch.ops.aten._scaled_dot_product_efficient_attention(
+            call.query,
+            call.key,
+            call.value,
+            mask,
+            call.needs_gradient,
+            call.dropout,
+            call.is_causal,
+            scale=call.scale,
+        )[0]
+
+    def _as_bias(self, mask: Any, query: Any, key: Any) -> Any:
+        """A mask as numbers to add, its rows at a multiple of 16 (preprocess_mask in
+        attention.cpp).
+        """
+        if mask.dtype is torch.bool:
+            mask = _as_numbers(mask, query.dtype)
+        alignment = 16
+        beyond = -mask.shape[-1] % alignment
+        if beyond:
+            mask = torch.nn.functional.pad(mask, (0, beyond))[..., : key.shape[2]]
+        return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _as_numbers(mask: Any, dtype: Any) -> Any:
+    """A mask of booleans as numbers to add."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _call_of(  # PyTorch's own parameters
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionCall:
+    return AttentionCall(
+        query=query,
+        key=key,
+        value=value,
+        mask=attn_mask,
+        dropout=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        is_grouped=enable_gqa,
+    )

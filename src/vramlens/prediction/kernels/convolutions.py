@@ -1,0 +1,68 @@
+"""What cuDNN's convolutions ask for: copies of their tensors with channels last, in one workspace.
+
+The recording of ``resnet50`` (float32, H200, PyTorch 2.11) shows it for each of its 53
+convolutions: a forward of more than 1 x 1 has its input, weight and output in the workspace, and a
+few bytes; one of 1 x 1 without stride 400 bytes. The gradient of the input has both gradients (and
+the weight, if that is more than 1 x 1), the gradient of the weight the input and the output's
+gradient. Which algorithm cuDNN takes is not known beforehand: the range is wider by a share
+(docs/predict.md: two programs were 11 % too low).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vramlens.prediction.requests.request_log import RequestLog
+
+_FEW_BYTES, _POINTWISE_BYTES = 16, 400
+SHARE = 0.12
+BASIS = "workspaces of convolutions, as cuDNN asked for them in recordings on an H200"
+
+
+def forward_workspace(args: Any, output: Any) -> int:
+    """Bytes that a convolution's forward asks for."""
+    tensor, weight, stride = args[0], args[1], args[3]
+    if _has_channels_last(tensor):
+        return _POINTWISE_BYTES
+    if _is_pointwise(weight) and all(step == 1 for step in stride):
+        return _POINTWISE_BYTES
+    return _bytes(tensor) + _bytes(weight) + _bytes(output) + _FEW_BYTES
+
+
+def backward_workspaces(args: Any) -> tuple[int, int]:
+    """Bytes that the gradients of the input and of the weight ask for."""
+    gradient, tensor, weight = args[0], args[1], args[2]
+    if _has_channels_last(tensor):
+        return _POINTWISE_BYTES, _POINTWISE_BYTES
+    size = _bytes(gradient) + _bytes(tensor) + _FEW_BYTES
+    if not _is_pointwise(weight):
+        size += _bytes(weight)
+    return size, size
+
+
+def note_backward(log: RequestLog, args: Any, outputs: list[Any], of_bias: Any) -> None:
+    """The gradients of a convolution with their workspaces, in cuDNN's order."""
+    by_input, by_weight = backward_workspaces(args)
+    mask = list(args[10]) if len(args) > 10 else [True, True, True]
+    remaining = list(outputs)
+    for is_wanted, workspace in zip(mask, (by_input, by_weight, None), strict=False):
+        if not is_wanted or not remaining:
+            continue
+        gradient = remaining.pop(0)
+        log.note(gradient)
+        if workspace is None:
+            of_bias(gradient)
+        else:
+            log.scratch(workspace)
+
+
+def _is_pointwise(weight: Any) -> bool:
+    return all(size == 1 for size in weight.shape[2:])
+
+
+def _has_channels_last(tensor: Any) -> bool:
+    return bool(tensor.dim() == 4 and tensor.shape[1] > 1 and tensor.stride(1) == 1)
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())

@@ -1,0 +1,127 @@
+"""Recurrent layers as cuDNN runs them: one operator for all steps, with a reserve that the backward
+reads.
+
+aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
+asked of cuDNN, which
+does not document it: taken is what the backward must have, the gates and both states of every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from vramlens.prediction.tensors.shapes import Runner
+else:
+    from vramlens.ground.late_torch import torch
+
+BASIS = "the reserve of recurrent layers, which cuDNN does not tell"
+SHARE = 0.08
+_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
+_KEPT = {0: 2, 1: 2, 2: 6, 3: 5}
+"""Numbers that are kept for each unit and step, by mode."""
+
+
+def put_recurrent_layers(runner: Runner) -> None:
+    """Makes ``torch.nn.LSTM`` and its like run as on a GPU."""
+    for name, mode in _MODES.items():
+        plain = getattr(torch._VF, name)
+        setattr(torch._VF, name, _layer(runner, plain, mode))
+    plain_flatten = torch.nn.RNNBase.flatten_parameters
+
+    def flatten(layer: Any) -> None:
+        weights = [
+            weight for weight in layer._flat_weights if isinstance(weight, runner.fake_tensor)
+        ]
+        if not weights or weights[0].fake_device.type != "cuda":
+            plain_flatten(layer)
+            return
+        # The weights move into one buffer, and what held them is freed (_cudnn_rnn_flatten_weight).
+        runner.log.scratch(sum(weight.numel() * weight.element_size() for weight in weights))
+
+    setattr(torch.nn.RNNBase, "flatten_parameters", flatten)  # noqa: B010
+
+
+def _layer(runner: Runner, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        tensor = args[0]
+        is_padded = len(args) > 3 and isinstance(args[3], bool)
+        if (
+            not isinstance(tensor, runner.fake_tensor)
+            or tensor.fake_device.type != "cuda"
+            or not is_padded
+        ):
+            return plain(*args)
+        states, weights, has_biases, layers, dropout, train, is_bidirectional, batch_first = args[
+            1:9
+        ]
+        hidden, cell = (states[0], states[1]) if mode == 2 else (states, None)
+        tensor, weights = _cast(tensor, weights)
+        outputs = torch.ops.aten._cudnn_rnn.default(
+            tensor, weights, 4 if has_biases else 2, None, hidden.to(tensor.dtype),
+            None if cell is None else cell.to(tensor.dtype), mode, hidden.shape[-1], 0, layers, batch_first, dropout,
+            train, is_bidirectional, [], None,
+        )  # fmt: skip
+        return outputs[:3] if mode == 2 else outputs[:2]
+
+    return run
+
+
+def _cast(tensor: Any, weights: Any) -> Any:
+    if not torch.is_autocast_enabled("cuda"):
+        return tensor, weights
+    dtype = torch.get_autocast_dtype("cuda")
+    return tensor.to(dtype), [weight.to(dtype) for weight in weights]
+
+
+def forward_result(args: Any, fake_mode: Any) -> Any:
+    """The output, the last states, the reserve and no weights of its own, of ``_cudnn_rnn``."""
+    tensor, hidden, cell, mode = args[0], args[4], args[5], args[6]
+    units, layers, batch_first, train, is_bidirectional = (
+        args[7],
+        args[9],
+        args[10],
+        args[12],
+        args[13],
+    )
+    directions = 2 if is_bidirectional else 1
+    with fake_mode:
+        length, batch = (
+            (tensor.shape[1], tensor.shape[0])
+            if batch_first
+            else (tensor.shape[0], tensor.shape[1])
+        )
+        output = tensor.new_empty((length, batch, units * directions))
+        last_hidden = tensor.new_empty(hidden.shape)
+        last_cell = tensor.new_empty(cell.shape if cell is not None else (0,))
+        reserve_bytes = (
+            _KEPT[mode] * length * batch * units * layers * directions * tensor.element_size()
+            if train
+            else 0
+        )
+        reserve = tensor.new_empty((reserve_bytes,), dtype=torch.uint8)
+        no_weights = tensor.new_empty((0,))
+    return (
+        (output.transpose(0, 1) if batch_first else output),
+        last_hidden,
+        last_cell,
+        reserve,
+        no_weights,
+    )
+
+
+def backward_result(args: Any, fake_mode: Any) -> Any:
+    """The gradients of the input, the states and the weights, of ``_cudnn_rnn_backward``."""
+    tensor, weights, hidden, cell = args[0], args[1], args[4], args[5]
+    with fake_mode:
+        empty = tensor.new_empty((0,))
+        of_cell = empty if cell is None else tensor.new_empty(cell.shape)
+        return (
+            tensor.new_empty(tensor.shape),
+            tensor.new_empty(hidden.shape),
+            of_cell,
+            [tensor.new_empty(weight.shape) for weight in weights],
+        )

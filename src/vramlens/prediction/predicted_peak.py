@@ -1,0 +1,168 @@
+"""A prediction: its peaks, the range in which it holds, what it rests on, and the cards that it
+fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vramlens.capture.recording.recording_file import SCHEMA, write_recording
+from vramlens.prediction.card.cards import Card
+from vramlens.units import GIB, MIB, format_size
+
+USUAL_CARDS = tuple(size * GIB for size in (8, 12, 16, 24, 40, 48, 80, 141))
+
+
+@dataclass(frozen=True, slots=True)
+class NotModelled:
+    """Something that a run may ask for beyond the prediction.
+
+    Attributes:
+        what: in words.
+        bytes: its likely most; None where nobody knows.
+    """
+
+    what: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CardFit:
+    """Whether a program fits a card.
+
+    Attributes:
+        total_bytes: the card's memory.
+        fits: None where the range decides nothing.
+    """
+
+    total_bytes: int
+    fits: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The peak of a program that did not run on a GPU; printed it is a few lines.
+
+    Attributes:
+        peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
+        low_bytes, high_bytes: between which the peak reserved lies.
+        basis: the rules that decide it, in words.
+        not_modelled: what may come on top.
+        cards: which of them it fits.
+        gpu, torch: for which card, and by the rules of which version.
+        steps: optimizer steps that were taken.
+        seconds: that the prediction took.
+    """
+
+    peaks: Mapping[str, int]
+    low_bytes: int
+    high_bytes: int
+    basis: tuple[str, ...]
+    not_modelled: tuple[NotModelled, ...]
+    cards: tuple[CardFit, ...]
+    gpu: str
+    torch: str
+    steps: int
+    seconds: float
+    snapshot: Mapping[str, Any] = field(repr=False, compare=False)
+    meta: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The most bytes of live tensors, as ``torch.cuda.max_memory_allocated`` would say."""
+        return self.peaks["allocated_bytes"]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most bytes that PyTorch would have from the driver (``max_memory_reserved``)."""
+        return self.peaks["reserved_bytes"]
+
+    def write(self, path: str) -> None:
+        """Writes the prediction as a recording, which every verb takes.
+
+        Raises:
+            OSError: it cannot be written; what was there before stays.
+        """
+        write_recording(path, self.snapshot, {"meta": self.meta}, None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``prediction`` of ``--json``."""
+        return {
+            "low_bytes": self.low_bytes,
+            "high_bytes": self.high_bytes,
+            "confidence": "estimated",
+            "basis": list(self.basis),
+            "not_modelled": [
+                {"what": unknown.what, "bytes": unknown.bytes} for unknown in self.not_modelled
+            ],
+            "cards": [{"total_bytes": card.total_bytes, "fits": card.fits} for card in self.cards],
+            "gpu": self.gpu,
+            "torch": self.torch,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def __str__(self) -> str:
+        low, high = format_size(self.low_bytes), format_size(self.high_bytes)
+        lines = [
+            f"Predicted peak: {format_size(self.reserved_bytes)} reserved ({low} to {high}),"
+            f" {format_size(self.allocated_bytes)} allocated, without a GPU",
+            f"  for {self.gpu}, PyTorch {self.torch}, {self.steps} optimizer steps, in"
+            f" {self.seconds:.1f} s",
+        ]
+        for fits, words in ((True, "fits"), (None, "may fit"), (False, "does not fit")):
+            sizes = [format_size(card.total_bytes) for card in self.cards if card.fits is fits]
+            if sizes:
+                lines.append(f"  {words}: {', '.join(sizes)}")
+        for unknown in self.not_modelled:
+            size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
+            lines.append(f"  not in it: {unknown.what}{size}")
+        return "\n".join(lines)
+
+
+def fits_of(
+    low_bytes: int, high_bytes: int, totals: tuple[int, ...], card: Card
+) -> tuple[CardFit, ...]:
+    """Whether a range of reserved bytes fits cards, beside what a process takes outside the
+    allocator.
+    """
+    least_outside, most_outside = card.outside_bytes
+    fits = []
+    for total in totals:
+        if high_bytes + most_outside <= total:
+            fits.append(CardFit(total, True))
+        elif low_bytes + least_outside > total:
+            fits.append(CardFit(total, False))
+        else:
+            fits.append(CardFit(total, None))
+    return tuple(fits)
+
+
+def meta_of(
+    command: list[str], card: Card, torch_version: str, python: str, steps: int
+) -> dict[str, Any]:
+    """``meta.json`` of a predicted recording."""
+    from vramlens import __version__
+
+    return {
+        "schema": SCHEMA,
+        "vramlens": __version__,
+        "torch": torch_version,
+        "python": python,
+        "command": command,
+        "trigger": "predicted",
+        "device_name": f"{card.name} (predicted)",
+        "total_bytes": {"0": card.total_bytes},
+        "devices": {
+            "0": {"name": card.name, "total_bytes": card.total_bytes, "memory_fraction": 1.0}
+        },
+        "step": steps,
+        "module_marks": True,
+    }
+
+
+def margins(reserved_bytes: int, share: float) -> int:
+    """Bytes by which a prediction may be off: a share of it, and one segment of the allocator's."""
+    return int(reserved_bytes * share) + 22 * MIB

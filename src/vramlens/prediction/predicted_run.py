@@ -1,0 +1,195 @@
+"""One predicted run: PyTorch made to behave as on a card, the requests gathered, and the answer
+made of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vramlens.capture.names.module_marks import ModuleMarks
+from vramlens.capture.names.module_paths import ModulePaths
+from vramlens.prediction.card.cards import Card, card_named
+from vramlens.prediction.card.cuda_interface import behave_as
+from vramlens.prediction.card.stand_in_device import provide_cuda
+from vramlens.prediction.kernels.kernel_requests import Kernels
+from vramlens.prediction.predicted_peak import (
+    USUAL_CARDS,
+    NotModelled,
+    Prediction,
+    fits_of,
+    margins,
+    meta_of,
+)
+from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.known_values import Values
+from vramlens.prediction.tensors.shapes import shapes_mode
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_MARGIN = 0.01
+"""Of reserved bytes, where every rule is one that recordings decided."""
+
+
+class EnoughSteps(BaseException):
+    """Ends a program after the steps that were asked for."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What a predicted run leaves, in plain values that another process can be given."""
+
+    log: RequestLog
+    basis: dict[str, float] = field(default_factory=dict)
+    not_modelled: dict[str, int | None] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    torch_version: str = ""
+    conf: str = ""
+    outcome: dict[str, Any] = field(default_factory=dict)
+
+
+class PredictedRun:
+    """A process's one prediction; it changes PyTorch in this process for good."""
+
+    def __init__(self, card: Card, most_steps: int | None = None) -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
+        provide_cuda()
+        self.log = RequestLog()
+        self.kernels, self.values = Kernels(self.log, card), Values()
+        self.mode = shapes_mode(self.log, self.kernels, self.values)
+        self._most_steps, self._steps = most_steps, 0
+        self._optimizer: int | None = None
+        self._progress: Callable[[int], None] | None = None
+        behave_as(card, self.mode.runner)
+        with self.mode:
+            self.kernels.learn_sole_uses()
+        self.log.clear()
+        self._mark_modules()
+
+    @contextlib.contextmanager
+    def going(self, progress: Callable[[int], None] | None = None) -> Iterator[None]:
+        """The program runs inside; steps that are too many end it.
+
+        Args:
+            progress: called with the number of each step that ends.
+        """
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._progress = progress
+        hook = register_optimizer_step_post_hook(self._stepped)
+        try:
+            with self.mode:
+                yield
+        except EnoughSteps:
+            pass
+        finally:
+            hook.remove()
+
+    def gathered(self, began: float) -> Gathered:
+        """What the run leaves."""
+        uncertain = dict(self.kernels.uncertain)
+        not_modelled: dict[str, int | None] = dict(self.kernels.not_modelled)
+        for name, count in self.values.guesses.items():
+            not_modelled[
+                f"{name} selects by values {count} times: taken as if all were selected"
+            ] = None
+        return Gathered(
+            log=self.log.plain(),
+            basis=uncertain,
+            not_modelled=not_modelled,
+            steps=self._steps,
+            seconds=time.perf_counter() - began,
+            torch_version=torch.__version__,
+            conf=self.log.conf,
+        )
+
+    def _mark_modules(self) -> None:
+        def set_mark(path: str) -> None:
+            self.log.mark = path
+
+        marks = ModuleMarks(set_mark, lambda: self.log.mark, ModulePaths())
+        marks.install()
+        marks.start()
+
+    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+        if id(optimizer) != self._optimizer:
+            return
+        self._steps += 1
+        if self._progress is not None:
+            self._progress(self._steps)
+        if self._most_steps is not None and self._steps >= self._most_steps:
+            raise EnoughSteps
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a prediction is asked for.
+
+    Attributes:
+        gpu: the card's name (``cards.CARDS``).
+        torch_version: whose allocator's rules; None is the installed one.
+        conf: the allocator's settings.
+        cards: card sizes to compare with, in bytes.
+        command: the program.
+    """
+
+    gpu: str = "h200"
+    torch_version: str | None = None
+    conf: str = ""
+    cards: tuple[int, ...] = ()
+    command: tuple[str, ...] = ()
+
+
+def answer(gathered: Gathered, question: Question) -> Prediction:
+    """The prediction that a run's requests lead to.
+
+    Raises:
+        InputError: the program asked for no GPU memory.
+        SettingsError: PyTorch would refuse the allocator's settings.
+    """
+    from vramlens.prediction.requests.served_requests import serve
+
+    card = card_named(question.gpu)
+    version = question.torch_version or gathered.torch_version
+    served = serve(gathered.log, question.conf, version)
+    reserved = served.peaks["reserved_bytes"]
+    share = _MARGIN + sum(gathered.basis.values())
+    margin = margins(reserved, share)
+    low, high = (
+        max(served.peaks["requested_bytes"], served.low_bytes - margin),
+        served.high_bytes + margin,
+    )
+    for size in gathered.not_modelled.values():
+        high += size or 0
+    return Prediction(
+        peaks=served.peaks,
+        low_bytes=min(low, reserved),
+        high_bytes=high,
+        basis=(
+            "every request rounded and served by PyTorch's allocator, replayed",
+            *gathered.basis,
+        ),
+        not_modelled=tuple(
+            NotModelled(reason, size) for reason, size in gathered.not_modelled.items()
+        ),
+        cards=fits_of(min(low, reserved), high, question.cards or USUAL_CARDS, card),
+        gpu=card.name,
+        torch=version,
+        steps=gathered.steps,
+        seconds=gathered.seconds,
+        snapshot=served.snapshot,
+        meta=meta_of(
+            list(question.command), card, version, platform.python_version(), gathered.steps
+        ),
+    )

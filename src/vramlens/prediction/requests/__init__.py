@@ -1,0 +1,5 @@
+"""Requests: what a predicted program asked of the allocator, and what that leads to.
+
+request_log: requests and frees in order, each with its stack and module.
+served_requests: the same served by the replayed allocator, as a snapshot.
+"""

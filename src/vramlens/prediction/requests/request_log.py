@@ -1,0 +1,181 @@
+"""What a program asked of the allocator and gave back, in order, with the Python stack and
+module of each request.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import CodeType, FrameType
+from typing import Any
+
+OWN_FOLDER = "vramlens/prediction/"
+"""Where the frames lie that only a prediction has; with slashes on every system."""
+_MOST_FRAMES = 255  # torch/csrc/profiler/python/combined_traceback.cpp
+NO_STACK = 0
+
+ALLOCATE, FREE, EMPTY_CACHE = range(3)
+
+
+class RequestLog:
+    """Requests by row, and what happened in order.
+
+    Attributes:
+        kinds, rows: of each event: ALLOCATE, FREE or EMPTY_CACHE, and the row that it is about.
+        sizes, streams, stacks, marks: of each row: bytes requested, its stream, the numbers of its
+            stack and module.
+        allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
+        mark: the path of the module that runs now.
+        conf: allocator settings that the program itself chose.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: list[int] = []
+        self.rows: list[int] = []
+        self.sizes: list[int] = []
+        self.streams: list[int] = []
+        self.stacks: list[int] = []
+        self.marks: list[str] = []
+        self.stream = 0
+        self.mark = ""
+        self.conf = ""
+        self.allocated_bytes = self.peak_bytes = 0
+        self._row_of_storage: dict[int, tuple[int, Any]] = {}
+        self.stack_table = _StackTable()
+
+    def note(self, tensor: Any) -> None:
+        """A tensor on the device: its storage is requested, unless it is there already."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._row_of_storage:
+            return
+        size = storage.nbytes()
+        if size == 0:
+            return
+        self._keep(storage, self.allocate(size))
+
+    def owns(self, storage: Any) -> bool:
+        """Whether a storage was noted."""
+        return storage._cdata in self._row_of_storage
+
+    def resized(self, storage: Any, size: int) -> None:
+        """A storage is given another size: the new one is requested before the old one is freed."""
+        entry = self._row_of_storage.pop(storage._cdata, None)
+        if size:
+            self._keep(storage, self.allocate(size))
+        if entry is not None:
+            self.free(entry[0])
+
+    def _keep(self, storage: Any, row: int) -> None:
+        """Has a row freed with its storage, whose Python object lives exactly as long
+        (torch/csrc/Storage.cpp).
+        """
+        key = storage._cdata
+
+        def gone(_: Any) -> None:
+            self._gone(key)
+
+        self._row_of_storage[key] = row, weakref.ref(storage, gone)
+
+    def scratch(self, size: int) -> None:
+        """A kernel's workspace: requested, and freed at once."""
+        if size > 0:
+            self.free(self.allocate(size))
+
+    def allocate(self, size: int) -> int:
+        """The row of a new request."""
+        row = len(self.sizes)
+        self.sizes.append(size)
+        self.streams.append(self.stream)
+        self.stacks.append(self.stack_table.number())
+        self.marks.append(self.mark)
+        self.kinds.append(ALLOCATE)
+        self.rows.append(row)
+        self.allocated_bytes += _rounded(size)
+        self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
+        return row
+
+    def free(self, row: int) -> None:
+        """Gives a row back."""
+        self.kinds.append(FREE)
+        self.rows.append(row)
+        self.allocated_bytes -= _rounded(self.sizes[row])
+
+    def empty_cache(self) -> None:
+        """Everything that is cached goes back to the driver."""
+        self.kinds.append(EMPTY_CACHE)
+        self.rows.append(-1)
+
+    def clear(self) -> None:
+        """Forgets everything so far; nothing of it may be alive."""
+        for column in (self.kinds, self.rows, self.sizes, self.streams, self.stacks, self.marks):
+            column.clear()
+        self._row_of_storage.clear()
+        self.allocated_bytes = self.peak_bytes = 0
+
+    def plain(self) -> RequestLog:
+        """A copy without the storages, which another process can be given."""
+        copy = RequestLog()
+        for name in ("kinds", "rows", "sizes", "streams", "stacks", "marks"):
+            setattr(copy, name, list(getattr(self, name)))
+        copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
+        copy.stack_table.stacks = self.stack_table.stacks
+        return copy
+
+    def _gone(self, key: int) -> None:
+        entry = self._row_of_storage.pop(key, None)
+        if entry is not None:
+            self.free(entry[0])
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 512) * 512  # kMinBlockSize, c10/core/AllocatorConfig.h
+
+
+class _StackTable:
+    """Python stacks, each kept once."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[CodeType, int], dict[str, Any] | None] = {}
+        self._numbers: dict[tuple[tuple[CodeType, int], ...], int] = {(): NO_STACK}
+        self.stacks: list[list[dict[str, Any]]] = [[]]
+
+    def number(self) -> int:
+        """The number of the stack that runs now; autograd's own thread has none, as on a GPU."""
+        frame: FrameType | None = sys._getframe(2)
+        places: list[tuple[CodeType, int]] = []
+        while frame is not None and len(places) < _MOST_FRAMES:
+            places.append((frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+        key = tuple(places)
+        number = self._numbers.get(key)
+        if number is None:
+            frames = [shown for place in places if (shown := self._shown(place)) is not None]
+            number = self._numbers[key] = len(self.stacks)
+            self.stacks.append(frames)
+        return number
+
+    def _shown(self, place: tuple[CodeType, int]) -> dict[str, Any] | None:
+        if place not in self._frames:
+            code, line = place
+            shown = {"filename": code.co_filename, "line": line, "name": code.co_name}
+            is_own = is_of_prediction(code.co_filename) or _is_torchs_dispatch(code.co_filename)
+            self._frames[place] = None if is_own else shown
+        return self._frames[place]
+
+
+def is_of_prediction(file: str) -> bool:
+    """True where a frame's file is one of this package."""
+    return OWN_FOLDER in file.replace("\\", "/")
+
+
+def _is_torchs_dispatch(file: str) -> bool:
+    """Whether a frame is of the machinery that only a prediction goes through."""
+    return file.endswith(
+        (
+            "torch/utils/_python_dispatch.py",
+            "torch/_ops.py",
+            "torch/_compile.py",
+            "torch/_dynamo/eval_frame.py",
+        )
+    )

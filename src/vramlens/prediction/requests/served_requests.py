@@ -1,0 +1,291 @@
+"""A prediction's requests, served by the replayed allocator: what is reserved, and a snapshot
+like PyTorch's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vramlens._native import Replay
+from vramlens.errors import InputError
+from vramlens.prediction.requests.request_log import ALLOCATE, EMPTY_CACHE, RequestLog
+from vramlens.replay.settings import Settings, parse_settings
+from vramlens.replay.versions import version_named
+from vramlens.trace import Action
+from vramlens.units import MIB
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ORDERS = (0, 1, 2)  # native/replay_addresses.h
+_RECORDED = 0  # native/replay.h: Completion
+_FIRST_ADDRESS = 1 << 46
+_SMALL_SEGMENT = 2 * MIB
+_NAMES = {
+    Action.ALLOC: "alloc",
+    Action.FREE_REQUESTED: "free_requested",
+    Action.FREE_COMPLETED: "free_completed",
+    Action.SEGMENT_ALLOC: "segment_alloc",
+    Action.SEGMENT_FREE: "segment_free",
+    Action.SEGMENT_MAP: "segment_map",
+    Action.SEGMENT_UNMAP: "segment_unmap",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRequests:
+    """What requests lead to.
+
+    Attributes:
+        peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
+        low_bytes, high_bytes: peak reserved, over the places where the driver may put segments.
+        snapshot: as ``torch.cuda.memory._snapshot`` gives it.
+    """
+
+    peaks: dict[str, int]
+    low_bytes: int
+    high_bytes: int
+    snapshot: dict[str, Any]
+
+
+def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
+    """Serves a program's requests under a setting, by the rules of a version.
+
+    Raises:
+        InputError: there are none: the program used no GPU.
+        SettingsError: PyTorch would refuse the setting.
+    """
+    if not log.sizes:
+        raise InputError("the program asked for no GPU memory: nothing moved to cuda")
+    version = version_named(torch_version)
+    settings = parse_settings(conf, version)
+    columns, row_of_event = columns_of(log)
+    native = settings.native(version)
+    replay = Replay(columns, pools=1, settings=native)
+    runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
+    outcome, events = replay.log(native, addresses=0, completion=_RECORDED, seed=0)
+    kinds = ("requested", "allocated", "active", "reserved")
+    return ServedRequests(
+        peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},
+        low_bytes=min(run["peak_reserved"] for run in runs),
+        high_bytes=max(run["peak_reserved"] for run in runs),
+        snapshot=_snapshot(log, row_of_event, events, settings),
+    )
+
+
+def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+    """The requests as a recording without segments has them: a free is two events."""
+    sizes = np.array(log.sizes, np.uint64)
+    rounded = (sizes + np.uint64(511)) // np.uint64(512) * np.uint64(512)
+    row_address = np.uint64(_FIRST_ADDRESS) + np.concatenate(
+        ([np.uint64(0)], np.cumsum(rounded)[:-1])
+    ).astype(np.uint64)
+    kinds, rows = np.array(log.kinds, np.int64), np.array(log.rows, np.int64)
+    row_freed = (kinds != ALLOCATE) & (kinds != EMPTY_CACHE)
+    count = np.where(row_freed, 2, 1)
+    source = np.repeat(np.arange(len(kinds)), count)
+    is_second = np.zeros(len(source), bool)
+    is_second[np.cumsum(count)[row_freed] - 1] = True
+    action = np.select(
+        [kinds[source] == ALLOCATE, kinds[source] == EMPTY_CACHE, is_second],
+        [Action.ALLOC, Action.SEGMENT_FREE, Action.FREE_COMPLETED],
+        Action.FREE_REQUESTED,
+    ).astype(np.uint8)
+    row = rows[source]
+    streams = np.array(log.streams, np.uint64)
+    born = np.flatnonzero(action == Action.ALLOC)
+    none = np.zeros(0)
+    scratch = np.zeros(len(sizes), np.uint8)
+    at_once = (kinds[:-1] == ALLOCATE) & (rows[:-1] == rows[1:]) & row_freed[1:]
+    scratch[rows[:-1][at_once]] = 1
+    valid = np.maximum(row, 0)
+    columns = {
+        "action": action,
+        "address": np.where(row < 0, np.uint64(0), row_address[valid]).astype(np.uint64),
+        "size": np.where(row < 0, np.uint64(0), sizes[valid]).astype(np.uint64),
+        "stream": np.where(row < 0, np.uint64(0), streams[valid]).astype(np.uint64),
+        "emptied": (kinds[source] == EMPTY_CACHE).astype(np.uint8),
+        "allocation": row.astype(np.int32),
+        "released_pool": np.zeros(len(action), np.uint32),
+        "row_born": born.astype(np.int64),
+        "row_address": row_address,
+        "row_requested": sizes,
+        "row_taken": rounded,
+        "row_stream": streams,
+        "row_pool": np.zeros(len(sizes), np.uint32),
+        "row_scratch": scratch,
+        "row_pending": np.zeros(len(sizes), np.uint8),
+        "base_address": none.astype(np.uint64),
+        "base_size": none.astype(np.uint64),
+        "base_stream": none.astype(np.uint64),
+        "base_reservation": none.astype(np.uint64),
+        "base_pool": none.astype(np.uint32),
+        "base_mapped": none.astype(np.uint8),
+        "base_small": none.astype(np.uint8),
+    }
+    return {name: np.ascontiguousarray(column) for name, column in columns.items()}, row
+
+
+def _snapshot(
+    log: RequestLog, rows: NDArray[np.int64], events: Any, settings: Settings
+) -> dict[str, Any]:
+    """The allocator's own trace of the run, and its state at the end."""
+    trace: list[dict[str, Any]] = []
+    segments: dict[int, dict[str, Any]] = {}
+    live: dict[int, tuple[int, list[Any]]] = {}
+    columns = (
+        events[f"log_{name}"].tolist() for name in ("event", "action", "address", "size", "stream")
+    )
+    for number, (event, action, address, size, stream) in enumerate(zip(*columns, strict=True)):
+        row = int(rows[event])
+        frames = (
+            log.stack_table.stacks[log.stacks[row]]
+            if row >= 0 and action != Action.FREE_COMPLETED
+            else []
+        )
+        trace.append(
+            {
+                "action": _NAMES[action],
+                "addr": address,
+                "size": size,
+                "stream": stream,
+                "time_us": number + 1,
+                "compile_context": "N/A",
+                "user_metadata": log.marks[row] if row >= 0 else "",
+                "frames": frames,
+            }
+        )
+        if action == Action.ALLOC:
+            live[address] = size, frames
+        elif action == Action.FREE_COMPLETED:
+            live.pop(address, None)
+        elif action == Action.SEGMENT_ALLOC:
+            segments[address] = {
+                "size": size,
+                "stream": stream,
+                "frames": frames,
+                "expandable": False,
+            }
+        elif action == Action.SEGMENT_FREE:
+            segments.pop(address, None)
+        elif action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP):
+            _map(segments, address, size, stream, is_mapped=action == Action.SEGMENT_MAP)
+    return {
+        "segments": _segments(segments, live),
+        "device_traces": [trace],
+        "allocator_settings": _recorded_settings(settings),
+        "external_annotations": [],
+    }
+
+
+def _map(
+    segments: dict[int, dict[str, Any]], address: int, size: int, stream: int, *, is_mapped: bool
+) -> None:
+    """A range of an expandable segment comes or goes; ranges that touch are one segment."""
+    if is_mapped:
+        before = next(
+            (a for a, s in segments.items() if s["expandable"] and a + s["size"] == address), None
+        )
+        if before is not None:
+            segments[before]["size"] += size
+        else:
+            segments[address] = {"size": size, "stream": stream, "frames": [], "expandable": True}
+        return
+    for begin, segment in list(segments.items()):
+        end = begin + segment["size"]
+        if segment["expandable"] and begin <= address < end:
+            del segments[begin]
+            if begin < address:
+                segments[begin] = {**segment, "size": address - begin}
+            if address + size < end:
+                segments[address + size] = {**segment, "size": end - address - size}
+
+
+def _segments(
+    segments: dict[int, dict[str, Any]], live: dict[int, tuple[int, list[Any]]]
+) -> list[dict[str, Any]]:
+    """The segments at the end with their blocks, in order of address."""
+    addresses = sorted(live)
+    shown = []
+    for begin, segment in sorted(segments.items()):
+        end = begin + segment["size"]
+        inside = (
+            addresses[np.searchsorted(addresses, begin) : np.searchsorted(addresses, end)]
+            if addresses
+            else []
+        )
+        blocks = _blocks(begin, end, inside, live)
+        taken = [block for block in blocks if block["state"] != "inactive"]
+        total = sum(block["size"] for block in taken)
+        is_small = segment["size"] == _SMALL_SEGMENT
+        shown.append(
+            {
+                "device": 0,
+                "address": begin,
+                "total_size": segment["size"],
+                "allocated_size": total,
+                "active_size": total,
+                "requested_size": sum(block["requested_size"] for block in taken),
+                "stream": segment["stream"],
+                "segment_type": "small" if is_small else "large",
+                "segment_pool_id": (0, 0),
+                "is_expandable": segment["expandable"],
+                "frames": segment["frames"],
+                "blocks": blocks,
+            }
+        )
+    return shown
+
+
+def _blocks(
+    begin: int, end: int, inside: list[int], live: dict[int, tuple[int, list[Any]]]
+) -> list[dict[str, Any]]:
+    """The blocks of one segment; what follows a live block by up to 1 MiB in a large segment is
+    its own.
+    """
+    blocks: list[dict[str, Any]] = []
+    is_small = end - begin == _SMALL_SEGMENT
+    position = begin
+    for place, address in enumerate(inside):
+        if address > position:
+            blocks.append(_free_block(position, address - position))
+        requested, frames = live[address]
+        size = -(-requested // 512) * 512
+        following = inside[place + 1] if place + 1 < len(inside) else end
+        if not is_small and 0 < following - address - size <= MIB:
+            size = following - address
+        blocks.append(
+            {"address": address, "size": size, "requested_size": requested, "state": "active_allocated",
+             "frames": frames}
+        )  # fmt: skip
+        position = address + size
+    if position < end:
+        blocks.append(_free_block(position, end - position))
+    return blocks
+
+
+def _free_block(address: int, size: int) -> dict[str, Any]:
+    return {
+        "address": address,
+        "size": size,
+        "requested_size": 0,
+        "state": "inactive",
+        "frames": [],
+    }
+
+
+def _recorded_settings(settings: Settings) -> dict[str, Any]:
+    unlimited = settings.max_split_size == 2**64 - 1
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": settings.conf,
+        "max_split_size": -1 if unlimited else settings.max_split_size,
+        "garbage_collection_threshold": float(settings.garbage_collection_threshold),
+        "expandable_segments": settings.expandable_segments,
+        "roundup_power2_divisions": {
+            str(1 << slot): divisions
+            for slot, divisions in enumerate(settings.roundup_power2_divisions)
+        },
+    }

@@ -1,0 +1,258 @@
+"""The values that are known: small tensors of integers, masks and positions, which decide
+shapes; and made-up ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.tensors.operator_schema import Operator
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_MOST_INTEGER_BYTES = 32 << 20
+_MOST_FLOAT_BYTES = 64 << 10
+_FEW_NUMBERS = 64
+_ATTRIBUTE = "vramlens_value"
+_GUESS = "vramlens_guess"
+
+_SHAPED_BY_VALUES = {
+    "aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten._unique", "aten.unique_consecutive",
+    "aten.bincount", "aten.repeat_interleave", "torchvision.nms", "aten.nonzero_static",
+}  # fmt: skip
+_SELECTIONS = {"aten.index", "aten.masked_select"}
+_LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
+"""Of a loss scaler: predicted are steps without an overflow."""
+
+
+class Values:
+    """Which tensors' values are known.
+
+    Attributes:
+        guesses: in words, where the program asked for values that nobody knows.
+    """
+
+    def __init__(self) -> None:
+        self._unknown: set[int] = set()
+        self.guesses: dict[str, int] = {}
+
+    def of(self, tensor: Any) -> Any | None:
+        """A tensor's values, on the CPU; None where they are not known."""
+        content = tensor.__dict__.get(_ATTRIBUTE) if hasattr(tensor, "fake_device") else tensor
+        if content is None or (self._unknown and content.untyped_storage()._cdata in self._unknown):
+            return None
+        return content
+
+    def set(self, tensor: Any, value: Any) -> None:
+        """Remembers a tensor's values."""
+        self._unknown.discard(value.untyped_storage()._cdata)
+        setattr(tensor, _ATTRIBUTE, value)
+
+    def is_worth(self, tensor: Any) -> bool:
+        """Whether a tensor is small enough, and of a kind that decides shapes."""
+        size = tensor.numel() * tensor.element_size()
+        return bool(
+            size <= (_MOST_FLOAT_BYTES if tensor.is_floating_point() else _MOST_INTEGER_BYTES)
+        )
+
+    def are_equal(self, first: Any, second: Any) -> bool:
+        """Whether two tensors are equal; where values are not known, whether they are the same
+        memory.
+        """
+        first_values, other = self.of(first), self.of(second)
+        if first_values is not None and other is not None:
+            return bool(torch.equal(first_values, other))
+        if first.shape != second.shape:
+            return False
+        return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
+
+    def number(self, tensor: Any) -> Any:
+        """The number in a tensor of one; a made-up one where it is not known: 1.0, 0 or False."""
+        content = self.of(tensor)
+        if content is not None:
+            return content.item()
+        if tensor.dtype is torch.bool:
+            return bool(tensor.__dict__.get(_GUESS, False))
+        return 1.0 if tensor.is_floating_point() else 0
+
+    def computed_first(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]
+    ) -> Any | None:
+        """The values of a result whose shape hangs on them; None where the shape follows from
+        shapes.
+        """
+        if operator.name not in _SHAPED_BY_VALUES and not _selects_by_mask(operator, args):
+            return None
+        if operator.name in _SELECTIONS and all(
+            self.of(tensor) is not None for tensor in tensors[1:]
+        ):
+            source = torch.zeros((), dtype=args[0].dtype).expand(
+                args[0].shape
+            )  # its own values decide no shape
+            return operator.function(source, *_replaced(args[1:], self))
+        if any(self.of(tensor) is None for tensor in tensors):
+            self.guesses[operator.name] = self.guesses.get(operator.name, 0) + 1
+            return self._most(operator, args)
+        return operator.function(*_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self)))
+
+    def follow(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any], result: Any
+    ) -> None:
+        """Computes a result's values where all that it is made of is known and small."""
+        outputs = _listed(result)
+        if operator.written:
+            self._follow_written(operator, args, kwargs, tensors)
+            return
+        if not self._are_worth_following(outputs, tensors):
+            return
+        finite = _finite(operator, args)
+        if finite is not None:
+            self.set(outputs[0], torch.full(outputs[0].shape, finite, dtype=torch.bool))
+            return
+        if operator.is_random and outputs[0].is_floating_point():
+            return
+        if not self._are_known(tensors):
+            if operator.name == "aten.all":  # what programs ask so of is that all is well
+                setattr(outputs[0], _GUESS, True)
+            return
+        if not all(self.is_worth(tensor) for tensor in tensors):
+            return
+        contents = _listed(self._computed(operator, args, kwargs))
+        for output, content in zip(outputs, contents, strict=False):
+            if hasattr(output, "fake_device") and output.shape == content.shape:
+                self.set(output, content)
+
+    def _are_worth_following(self, outputs: list[Any], tensors: list[Any]) -> bool:
+        """Whether results are small; numbers that come from nowhere are followed only if few."""
+        if not outputs:
+            return False
+        if not all(isinstance(out, torch.Tensor) and self.is_worth(out) for out in outputs):
+            return False
+        is_made_of_tensors = bool(tensors)
+        is_large = outputs[0].is_floating_point() and outputs[0].numel() > _FEW_NUMBERS
+        return is_made_of_tensors or not is_large
+
+    def _are_known(self, tensors: list[Any]) -> bool:
+        return all(self.of(tensor) is not None for tensor in tensors)
+
+    def overwritten(self, target: Any, source: Any) -> None:
+        """A whole tensor was copied over another."""
+        old, new = self.of(target), self.of(source)
+        if old is not None and new is not None:
+            old.copy_(new)
+        elif old is not None:
+            self._unknown.add(old.untyped_storage()._cdata)
+        elif new is not None and self.is_worth(target) and not target._is_view():
+            self.set(target, new.to(target.dtype, copy=True).expand(target.shape).clone())
+
+    def _follow_written(
+        self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]
+    ) -> None:
+        if operator.name in _LEAVES_VALUES:
+            return
+        places = [place for place in operator.written if place < len(args)]
+        written = [args[place] for place in places]
+        stand_ins = [tensor for tensor in written if hasattr(tensor, "fake_device")]
+        contents = [self.of(tensor) for tensor in stand_ins]
+        known_contents = [content for content in contents if content is not None]
+        if not known_contents:
+            is_fill = operator.name in ("aten.zero_", "aten.fill_")
+            if is_fill and written and hasattr(written[0], "fake_device"):
+                self._filled(operator, written[0], args)
+            return
+        is_known = not operator.is_random and self._are_known(tensors)
+        if is_known and self._computed(operator, args, kwargs) is not None:
+            return
+        self._unknown.update(content.untyped_storage()._cdata for content in known_contents)
+
+    def _filled(self, operator: Operator, target: Any, args: Any) -> None:
+        if self.is_worth(target) and not target._is_view():
+            number = 0 if operator.name == "aten.zero_" else args[1]
+            if not isinstance(number, torch.Tensor):
+                self.set(target, torch.full(target.shape, number, dtype=target.dtype))
+
+    def _computed(self, operator: Operator, args: Any, kwargs: Any) -> Any | None:
+        try:
+            with torch.no_grad():
+                return operator.function(
+                    *_replaced(args, self), **_on_cpu(_replaced_in(kwargs, self))
+                )
+        except (RuntimeError, NotImplementedError, TypeError, IndexError):
+            return None
+
+    def _most(self, operator: Operator, args: Any) -> Any:
+        """The largest result that an operator can have, as values: everything is selected."""
+        tensor = args[0]
+        if operator.name == "aten.nonzero":
+            return torch.ones(tensor.shape).nonzero()
+        if operator.name == "aten.index":
+            selected = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+            return selected[tuple(map(_largest_index, args[1]))]
+        if operator.name == "aten.masked_select":
+            shape: Any = torch.broadcast_shapes(tensor.shape, args[1].shape)  # type: ignore[no-untyped-call]
+            return torch.zeros(shape, dtype=tensor.dtype).flatten()
+        if operator.name == "torchvision.nms":
+            return torch.arange(tensor.shape[0])
+        count = tensor.numel()
+        flat = torch.zeros(count, dtype=tensor.dtype)
+        return (flat, torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.long))
+
+
+def _largest_index(index: Any) -> Any:
+    """An index of the same form that selects as much as it can."""
+    if index is None:
+        return slice(None)
+    everything = torch.ones if index.dtype is torch.bool else torch.zeros
+    return everything(index.shape, dtype=index.dtype)
+
+
+def _selects_by_mask(operator: Operator, args: Any) -> bool:
+    return operator.name == "aten.index" and any(
+        isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+        for index in args[1]
+    )
+
+
+def _finite(operator: Operator, args: Any) -> bool | None:
+    """What a comparison says that asks whether numbers are finite (isnan, isfinite, isinf in
+    TensorCompare.cpp).
+    """
+    if operator.name in ("aten.ne", "aten.eq") and len(args) > 1:
+        is_equal = operator.name == "aten.eq"
+        if args[0] is args[1]:
+            return is_equal
+        if isinstance(args[1], float) and math.isinf(args[1]):
+            return not is_equal
+    if operator.name in ("aten.isnan", "aten.isinf"):
+        return False
+    return None
+
+
+def _listed(value: Any) -> list[Any]:
+    """An operator's results as a list."""
+    if isinstance(value, (tuple, list)):
+        return list(value)
+    return [value] if isinstance(value, torch.Tensor) else []
+
+
+def _replaced(value: Any, values: Values) -> Any:
+    if isinstance(value, torch.Tensor):
+        return values.of(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_replaced(part, values) for part in value)
+    return value
+
+
+def _replaced_in(kwargs: Any, values: Values) -> dict[str, Any]:
+    return {name: _replaced(argument, values) for name, argument in kwargs.items()}
+
+
+def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+    if kwargs.get("device") is not None:
+        kwargs["device"] = torch.device("cpu")
+    kwargs.pop("pin_memory", None)
+    return kwargs

@@ -1,0 +1,64 @@
+"""What an operator's schema says of it, looked up once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_RANDOM_NAMES = (
+    "rand",
+    "normal",
+    "uniform_",
+    "bernoulli",
+    "dropout",
+    "exponential_",
+    "multinomial",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One overload of PyTorch's.
+
+    Attributes:
+        function: to call.
+        name: as ``aten.mm``, without its overload.
+        written: the places of the arguments that it changes.
+        is_view: whether its results share their argument's storage.
+        is_random: whether its values are drawn.
+    """
+
+    function: Any
+    name: str
+    written: tuple[int, ...]
+    is_view: bool
+    is_random: bool
+
+
+@cache
+def operator_of(function: Any) -> Operator:
+    """What is known of an overload."""
+    schema = function._schema
+    name = f"{function.namespace}.{function.overloadpacket.__name__}"
+    written = tuple(
+        place
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    is_random = (
+        any(part in name for part in _RANDOM_NAMES)
+        and torch.Tag.nondeterministic_seeded in function.tags
+    )
+    return Operator(
+        function=function,
+        name=name,
+        written=written,
+        is_view=bool(getattr(function, "is_view", False)),
+        is_random=is_random,
+    )

@@ -1,0 +1,237 @@
+"""Running with shapes: tensors on the device have no values, and everything that makes one is a
+request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.kernels.kernel_requests import Kernels
+from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.known_values import Values
+from vramlens.prediction.tensors.operator_schema import Operator, operator_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_LARGEST_ON_HOST = 1 << 20
+"""Bytes of a new floating-point tensor on the CPU that still is real: weights are larger."""
+_LARGEST_READ_BACK = 16 << 20
+"""Bytes of a tensor that comes back to the CPU as made-up numbers; a larger one has a shape
+only.
+"""
+
+
+def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
+    """The mode under which a program runs with shapes; one for the whole program."""
+    from torch._subclasses import FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    runner = Runner(
+        log=log,
+        kernels=kernels,
+        values=values,
+        fake_mode=FakeTensorMode(allow_non_fake_inputs=True),
+        fake_tensor=FakeTensor,
+    )
+    device_of = torch.ops.prim.device.default
+
+    class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if function is device_of:
+                return args[0].fake_device
+            return runner.run(function, args, kwargs or {})
+
+    mode: Any = Shapes()  # type: ignore[no-untyped-call]
+    mode.runner = runner
+    return mode
+
+
+class Runner:
+    """Runs operators: on the CPU as they are, on the device with shapes."""
+
+    def __init__(
+        self, log: RequestLog, kernels: Kernels, values: Values, fake_mode: Any, fake_tensor: Any
+    ) -> None:
+        self.log, self._kernels, self._values = log, kernels, values
+        self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
+        self._special: dict[Any, Callable[..., Any]] = {
+            torch.ops.aten._local_scalar_dense.default: self._item,
+            torch.ops.aten.equal.default: lambda operator, args, kwargs: self._values.are_equal(
+                *args
+            ),
+            torch.ops.aten._to_copy.default: self._to_copy,
+            torch.ops.aten.copy_.default: self._copy,
+            torch.ops.aten.lift_fresh.default: lambda operator, args, kwargs: args[0],
+        }
+
+    def run(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator returns."""
+        operator = operator_of(function)
+        tensors = tensors_in(args, kwargs)
+        is_fake = any(isinstance(tensor, self.fake_tensor) for tensor in tensors)
+        device = kwargs.get("device")
+        on_device = device is not None and torch.device(device).type == "cuda"
+        if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
+            return function(*args, **kwargs)
+        special = self._special.get(function)
+        if special is not None:
+            return special(operator, args, kwargs)
+        return self._run_shapes(operator, args, kwargs, tensors)
+
+    def stand_in(
+        self, tensor: Any, device: Any, dtype: Any = None, memory_format: Any = None
+    ) -> Any:
+        """A tensor of the same shape on another device, without values."""
+        with self.fake_mode:
+            if memory_format in (None, torch.preserve_format) and _is_dense(tensor):
+                return torch.empty_strided(
+                    tensor.size(), tensor.stride(), dtype=dtype or tensor.dtype, device=device
+                )
+            chosen = (
+                torch.contiguous_format
+                if memory_format in (None, torch.preserve_format)
+                else memory_format
+            )
+            return torch.empty(
+                tensor.size(), dtype=dtype or tensor.dtype, device=device, memory_format=chosen
+            )
+
+    def _run_shapes(self, operator: Operator, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
+        accumulated = self._kernels.accumulated(operator, args, tensors)
+        if accumulated is not None:
+            return accumulated
+        computed = self._values.computed_first(operator, args, kwargs, tensors)
+        if computed is not None:
+            return self._with_values(operator, computed, tensors)
+        self._kernels.before(operator, args, kwargs)
+        make_result = self._kernels.own_result(operator, args, self.fake_mode)
+        if make_result is not None:
+            output = make_result()
+        else:
+            with self.fake_mode:
+                output = operator.function(*args, **kwargs)
+        outputs = tensors_in((output,), {})
+        if not self._kernels.noted(operator, args, outputs):
+            self._note(self._kernels.on_device(operator, outputs))
+        self._values.follow(operator, args, kwargs, tensors, output)
+        self._kernels.after(operator, args, kwargs, outputs)
+        return output
+
+    def _note(self, outputs: list[Any]) -> None:
+        for tensor in outputs:
+            if isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda":
+                for part in strided_parts(tensor):
+                    self.log.note(part)
+
+    def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
+        """Stand-ins for results that were computed, on the device of the inputs."""
+        device = next(
+            (t.fake_device for t in tensors if isinstance(t, self.fake_tensor)),
+            torch.device("cuda", 0),
+        )
+
+        is_known = all(self._values.of(tensor) is not None for tensor in tensors)
+
+        def stand_in(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            copy = self.stand_in(value, device)
+            self._note([copy])
+            if is_known and self._values.is_worth(copy):
+                self._values.set(copy, value)
+            return copy
+
+        if isinstance(known, (tuple, list)):
+            return type(known)(stand_in(value) for value in known)
+        return stand_in(known)
+
+    def read_back(self, tensor: Any) -> Any:
+        """A tensor's values on the CPU, made up where they are not known."""
+        return self._read_back(tensor, self._values.of(tensor), None, None)
+
+    def _is_weight(self, args: Any, kwargs: Any) -> bool:
+        """Whether a new tensor on the CPU would be large and of floating-point numbers."""
+        if not args or not isinstance(args[0], (list, tuple)):
+            return False
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return False
+        count = 1
+        for size in args[0]:
+            if not isinstance(size, int):
+                return False
+            count *= size
+        return bool(count * dtype.itemsize > _LARGEST_ON_HOST)
+
+    def _item(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        return self._values.number(args[0])
+
+    def _to_copy(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        source = args[0]
+        device = kwargs.get("device")
+        source_device = (
+            source.fake_device if isinstance(source, self.fake_tensor) else source.device
+        )
+        target = source_device if device is None else torch.device(device)
+        if target.type == source_device.type:
+            tensors = [source]
+            return self._run_shapes(operator, args, kwargs, tensors)
+        dtype, layout = kwargs.get("dtype"), kwargs.get("memory_format")
+        content = self._values.of(source)
+        if target.type == "cpu":
+            return self._read_back(source, content, dtype, layout)
+        stand_in = self.stand_in(source, torch.device("cuda", 0), dtype, layout)
+        self._note([stand_in])
+        if content is not None and self._values.is_worth(stand_in):
+            self._values.set(stand_in, content.to(stand_in.dtype, copy=True))
+        return stand_in
+
+    def _read_back(self, source: Any, value: Any, dtype: Any, layout: Any) -> Any:
+        if value is not None:
+            return value.to(dtype or value.dtype, copy=True)
+        if source.numel() * source.element_size() > _LARGEST_READ_BACK:
+            return self.stand_in(source, torch.device("cpu"), dtype, layout)
+        made_up = torch.ones if source.is_floating_point() else torch.zeros
+        return made_up(source.size(), dtype=dtype or source.dtype)
+
+    def _copy(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        target, source = args[0], args[1]
+        if isinstance(target, self.fake_tensor):
+            self._values.overwritten(target, source)
+            self._kernels.after(operator, args, kwargs, [])
+        elif isinstance(source, self.fake_tensor):
+            content = self._values.of(source)
+            if content is not None:
+                target.copy_(content)
+        return target
+
+
+def _is_dense(tensor: Any) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+
+
+def strided_parts(tensor: Any) -> list[Any]:
+    """The tensors with a storage of their own that a tensor is made of."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    return []
+
+
+def tensors_in(args: Any, kwargs: Any) -> list[Any]:
+    """The tensors among an operator's arguments or results, in order, also those in lists."""
+    collected: list[Any] = []
+    for argument in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(argument, torch.Tensor):
+            collected.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            collected.extend(tensors_in(argument, {}))
+    return collected

@@ -1,0 +1,126 @@
+"""The answer of ``find_batch_size``: the largest batch, in words and as a finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
+from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
+from vramlens.units import counted, format_size
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """The answer of ``find_batch_size``; printed, it says so in words.
+
+    Attributes:
+        size: samples in the largest batch that fits, with a margin of 0.5 % of the limit or more
+            (``replayed``), else of 1.5 %; 0: not even one.
+        low, high: the largest size lies between these if requests (``replayed``), else peaks by
+            phase, are affine, and fragmentation does not grow faster than the batch; high None: not
+            bounded.
+        limit_bytes: what this process can allocate; ``limited_by``: what sets that.
+        fullest_phase: forward, backward or step: where the peak is at the largest probe.
+        predicted_bytes: the peak at ``size``.
+        per_sample_bytes: what one more sample takes.
+        persistent_bytes: model and optimizer state.
+        verified_share: the largest probe's peak as a share of the limit.
+        probes: what was measured, without the requests; ``failures``: probes that ran out of
+            memory.
+        fit: predicts peaks of other sizes.
+        replayed: whether ``size``, ``low`` and ``high`` come from the probes' requests, served by
+            PyTorch's allocator replayed at other sizes; else from the fit.
+        full_speed: of the sizes up to ``size``, the largest at which every workspace fits: above it
+            cuDNN falls back to slower algorithms, and the allocator empties its cache in each step.
+    """
+
+    size: int
+    low: int
+    high: int | None
+    limit_bytes: int
+    limited_by: str
+    fullest_phase: str
+    predicted_bytes: int
+    per_sample_bytes: int
+    persistent_bytes: int
+    verified_share: float
+    probes: tuple[Probe, ...]
+    failures: int
+    fit: PeakFit | None
+    replayed: bool = False
+    full_speed: int = 0
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The answer as a claim with its evidence."""
+        limit = format_size(self.limit_bytes)
+        measured = tuple(
+            f"{counted(probe.size, 'sample')}: {format_size(probe.peak_bytes)},"
+            f" fullest in the {probe.phase}"
+            for probe in self.probes
+        )
+        if not self.size:
+            none_fits = Finding(
+                "batch_size",
+                Verdict.PROVEN,
+                f"Not even one sample fits into {limit}",
+                evidence=measured,
+                fix="vramlens.plan(..., budget=...)",
+            )
+            return (none_fits,)
+        is_measured = any(probe.size >= self.size for probe in self.probes)
+        answer = Finding(
+            "batch_size",
+            Verdict.PROVEN if is_measured else Verdict.LIKELY,
+            f"A batch of {self.size:,} fits into {limit}",
+            bytes=self.predicted_bytes,
+            evidence=measured,
+            fix=f"batch_size={self.size}",
+        )
+        return (answer,)
+
+    def __str__(self) -> str:
+        limit = f"{format_size(self.limit_bytes)} ({self.limited_by})"
+        persistent = format_size(self.persistent_bytes)
+        if not self.size:
+            return (
+                f"Not even one sample fits: the limit is {limit}, the model and its optimizer have"
+                f" {persistent}.\nnext: vramlens.plan(model, make_batch, loss_fn, budget=...)"
+            )
+        lines = [
+            f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)}"
+            f" of {limit}.",
+            f"  the true maximum {self._range()}; measured up to {self.verified_share:.0%} of the"
+            f" limit in {counted(len(self.probes), 'probe')}{self._how()}",
+            f"  model and optimizer {persistent}, each sample"
+            f" {format_size(self.per_sample_bytes)}; the fullest moment is in the"
+            f" {self.fullest_phase}",
+        ]
+        if self.full_speed < self.size:
+            lines.append(
+                f"  above {self.full_speed:,} it is slower: workspaces no longer fit, cuDNN takes"
+                " other algorithms"
+            )
+        for probe in self.probes:
+            peak = format_size(probe.peak_bytes)
+            lines.append(
+                f"  {probe.size:>7,} samples  {peak:>11}  {probe.phase:<8}  {probe.seconds:.2f} s"
+            )
+        return "\n".join([*lines, f"next: batch_size={self.size}"])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _range(self) -> str:
+        """Between which sizes the true maximum lies, in words."""
+        if self.low == self.high:
+            return f"is {self.low:,}, if peaks go on as measured"
+        if self.high is None:
+            return f"is {self.low:,} or more"
+        return f"lies between {self.low:,} and {self.high:,}"
+
+    def _how(self) -> str:
+        """What became of the probes, in words."""
+        failed = counted(self.failures, "failure") if self.failures else "no failure"
+        return f", {failed}{', their requests replayed' if self.replayed else ''}"

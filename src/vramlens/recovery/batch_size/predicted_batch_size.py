@@ -1,0 +1,140 @@
+"""The largest batch that would fit a card, without one: the requests of predicted steps,
+continued to other sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vramlens.errors import UsageError
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.functions import in_a_process
+from vramlens.prediction.predicted_run import Gathered, PredictedRun
+from vramlens.prediction.requests.served_requests import columns_of
+from vramlens.recovery.batch_size.peak_fit import Probe
+from vramlens.recovery.batch_size.scaled_requests import (
+    ScaledRequests,
+    StepRequests,
+    scaled_requests,
+)
+from vramlens.recovery.losses.part_losses import LossFunction, loss_of
+from vramlens.replay.settings import parse_settings
+from vramlens.replay.versions import version_named
+
+if TYPE_CHECKING:
+    import torch
+
+_GPU = "h200"
+_STEPS = 2
+_CLOSE = 0.25
+"""A probe of this share of the limit is enough: larger ones tell the same requests."""
+_MOST_PROBES = 12
+_MARGIN = 0.02
+"""Of the limit: what predictions are off by (docs/predict.md)."""
+
+
+class PredictedSizes:
+    """Steps of growing batches, predicted, until two of them tell the requests of the others.
+
+    Attributes:
+        probes: what was predicted.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        make_batch: Any,
+        loss_fn: LossFunction,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        self._program = model, make_batch, loss_fn, optimizer
+        self.probes: list[Probe] = []
+
+    def requests_by_size(self, limit_bytes: int, start: int) -> ScaledRequests:
+        """The requests as a function of the batch's size.
+
+        Raises:
+            UsageError: the step cannot be predicted, or asks for other things at each size.
+        """
+        smaller: StepRequests | None = None
+        size = start
+        for _ in range(_MOST_PROBES):
+            larger = self._probe(size)
+            scaled = None if smaller is None else scaled_requests(smaller, larger)
+            if scaled is not None and self.probes[-1].peak_bytes >= _CLOSE * limit_bytes:
+                return scaled
+            smaller, size = larger, 2 * size
+        raise UsageError(
+            "find_batch_size: its steps ask for other things at each size; predict the sizes one"
+            " by one"
+        )
+
+    def _probe(self, size: int) -> StepRequests:
+        model, make_batch, loss_fn, optimizer = self._program
+
+        def run() -> Gathered:
+            began = time.perf_counter()
+            predicted = PredictedRun(card_named(_GPU))
+            with predicted.going():
+                model.to("cuda")
+                for _ in range(_STEPS):
+                    loss: Any = loss_of(loss_fn(model, make_batch(size))).mean
+                    loss.backward()
+                    del loss
+                    if optimizer is not None:
+                        optimizer.step()
+                    model.zero_grad(set_to_none=True)
+                return predicted.gathered(began)
+
+        gathered = in_a_process(run)
+        requests = _step_requests(gathered, size)
+        peak = gathered.log.peak_bytes
+        self.probes.append(
+            Probe(
+                size=size,
+                forward_bytes=peak,
+                backward_bytes=peak,
+                step_bytes=peak,
+                batch_bytes=0,
+                reserved_bytes=peak,
+                waste_bytes=0,
+                retries=0,
+                seconds=gathered.seconds,
+                requests=None,
+            )
+        )
+        return requests
+
+
+def _step_requests(gathered: Gathered, size: int) -> StepRequests:
+    log = gathered.log
+    columns, _ = columns_of(log)
+    version = version_named(gathered.torch_version)
+    numbers, origins = np.unique(np.array(log.stacks, np.int64), return_inverse=True)
+    stacks = log.stack_table.stacks
+    texts = tuple(
+        "\n".join(
+            f"{frame['filename']}:{frame['line']}:{frame['name']}" for frame in stacks[number]
+        )
+        for number in numbers.tolist()
+    )
+    settings = parse_settings(gathered.conf, version)
+    return StepRequests(
+        size=size,
+        columns=columns,
+        pools=1,
+        origins=origins.reshape(-1).astype(np.int64),
+        stacks=texts,
+        settings=settings,
+        version=version,
+    )
+
+
+def largest_predicted(scaled: ScaledRequests, limit_bytes: int) -> tuple[int, int, int]:
+    """The largest batch, and the least and most that it may be."""
+    shares = (1 - 2 * _MARGIN, 1 - _MARGIN, 1 + _MARGIN)
+    low, size, high = (scaled.largest(int(limit_bytes * share)) for share in shares)
+    return low, size, high

@@ -1,0 +1,58 @@
+"""One strategy without a GPU: two training steps with shapes, in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vramlens.errors import VramlensError
+from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.functions import in_a_process
+from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
+from vramlens.recovery.comparing.strategy_kinds import NotHere, Program
+from vramlens.recovery.comparing.strategy_run import prepared, step
+
+_STEPS = 2
+_GPU = "h200"
+_ONLY_AS_EAGER = "what torch.compile makes of a model is not predicted"
+
+
+def predict_strategy(name: str, program: Program) -> dict[str, Any]:
+    """Plain figures as ``run_strategy`` gives them, without times, losses and a gradient."""
+    if "compile" in name.split("+"):
+        return {"outcome": "not here", "why": _ONLY_AS_EAGER}
+
+    def run() -> Gathered:
+        began = time.perf_counter()
+        predicted = PredictedRun(card_named(_GPU))
+        outcome: dict[str, Any] = {}
+        with predicted.going():
+            try:
+                training = prepared(name, "cuda", program.model_fn, program.optimizer_fn)
+                for _ in range(_STEPS):
+                    step(training, program.make_batch(program.batch), program.loss_fn)
+                    if training.after is not None:
+                        training.after()
+                if why := training.idle():
+                    outcome = {"outcome": "not here", "why": why}
+            except NotHere as error:
+                outcome = {"outcome": "not here", "why": str(error)}
+            gathered = predicted.gathered(began)
+        gathered.outcome = outcome
+        return gathered
+
+    try:
+        gathered = in_a_process(run)
+        if gathered.outcome:
+            return dict(gathered.outcome)
+        prediction = answer(gathered, Question(gpu=_GPU, conf=gathered.conf))
+    except VramlensError as error:
+        return {"outcome": "failed", "why": str(error)[:200]}
+    return {
+        "outcome": "done",
+        "peak_allocated_bytes": prediction.allocated_bytes,
+        "peak_reserved_bytes": prediction.reserved_bytes,
+        "step_ms": None,
+        "losses": [],
+        "gradient": [],
+    }

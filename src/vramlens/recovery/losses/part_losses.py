@@ -1,0 +1,235 @@
+"""Losses of parts: what the user's function gives, and the weight of each part in the loss of
+the whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vramlens.errors import UsageError
+from vramlens.recovery.losses.loss_calls import IGNORED, LossCalls
+from vramlens.recovery.splitting.batch_parts import leaves_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+LossFunction = Callable[[Any, Any], Any]
+"""The user's: (model, batch) -> a mean loss, or (sum of the losses, how many there are)."""
+CountFunction = Callable[[Any], Any]
+"""The user's: batch -> over how many items its loss is a mean: tokens that are not ignored, for
+example.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What the user's function gave: the sum and the count, or a mean and None."""
+
+    value: torch.Tensor
+    count: Any
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The loss as one mean."""
+        return self.value if self.count is None else (self.value / self.count).to(self.value.dtype)
+
+
+def loss_of(result: Any) -> Loss:
+    """The user's result, checked.
+
+    Raises:
+        UsageError: it is neither a scalar tensor nor (sum, count).
+    """
+    count = None
+    loss = result
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        loss, count = result
+        fits = isinstance(count, (int, float)) or (
+            isinstance(count, torch.Tensor) and count.numel() == 1
+        )
+        if not fits or isinstance(count, bool):
+            raise UsageError(
+                "loss_fn gave a pair whose second is no count: give (sum of the losses, how many)"
+            )
+        if isinstance(count, torch.Tensor):
+            count = exact(count.detach().reshape(()))
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shape = (
+            f"a tensor of shape {list(loss.shape)}"
+            if isinstance(loss, torch.Tensor)
+            else type(loss).__name__
+        )
+        hint = ""
+        if isinstance(loss, dict):
+            hint = ": give its ['loss']" if "loss" in loss else ": give their sum"
+        raise UsageError(
+            f"loss_fn gave {shape}{hint or ': give a mean loss (a scalar tensor), or (sum, count)'}"
+        )
+    return Loss(loss.reshape(()), count)
+
+
+def misfit(loss_fn: Any) -> str:
+    """Why a function cannot be called as ``loss_fn(model, batch)``; "" where it can, or does not
+    tell.
+    """
+    try:
+        inspect.signature(loss_fn).bind(None, None)
+    except ValueError:  # a builtin may have no signature
+        return ""
+    except TypeError as error:
+        return f"loss_fn is called as loss_fn(model, batch), and this one cannot be: {error}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """By what the parts of a batch count.
+
+    Attributes:
+        name: how a person would say it.
+        count: gives the count of a batch or part; None: its samples.
+        path: of the labels whose ignored items do not count; empty where it is not about labels.
+        add_up: whether the losses of parts are the loss of the whole as they are: a sum, or divided
+            by a number that does not change with the part.
+    """
+
+    name: str
+    count: CountFunction | None = None
+    path: str = ""
+    add_up: bool = False
+
+    def of(self, parts: list[Any], sizes: list[int]) -> list[Any]:
+        """What the loss of each part is multiplied by: its share, together 1; or 1 each, where
+        losses add up.
+        """
+        if self.add_up:
+            return [1.0] * len(parts)
+        if self.count is None:
+            counts: list[Any] = list(sizes)
+        else:
+            counts = [self.count(part) for part in parts]
+        if any(isinstance(count, torch.Tensor) for count in counts):
+            counts = [exact(count) for count in counts]
+            total: Any = sum(counts[1:], counts[0])
+            return [count / total for count in counts]
+        total = math.fsum(counts)
+        if not total > 0:
+            return [0.0 for _ in counts] if total == 0 else [math.nan for _ in counts]
+        return [count / total for count in counts]
+
+
+def empty(shares: list[Any]) -> list[bool]:
+    """Which parts have no share: a mean over nothing is not a number, and must not be asked for.
+
+    All False where the whole has none either: then that is its loss. Waits for the GPU if the
+        counts are there.
+    """
+    if any(isinstance(share, torch.Tensor) for share in shares):
+        none = (torch.stack([torch.as_tensor(share) for share in shares]) == 0).tolist()
+    else:
+        none = [share == 0 for share in shares]
+    return [False] * len(none) if all(none) else none
+
+
+BY_SAMPLES = Weights("samples")
+ADDED_UP = Weights("sum", add_up=True)
+
+
+def exact(count: Any) -> Any:
+    """A count in double precision, so that shares of it are as exact as the loss."""
+    if isinstance(count, torch.Tensor) and count.device.type != "mps":  # which has no doubles
+        return count.to(torch.float64)
+    return count
+
+
+def candidates(batch: Any, calls: LossCalls) -> list[Weights]:
+    """What a loss may be: a mean over samples or over integer labels that are not ignored, or a
+    sum.
+
+    Where a cross entropy was given class weights, its mean is over the weights of the labels, and
+    nothing else is
+    tried: samples that happen to have one label would not tell the difference.
+    """
+    if calls.class_weights is not None:
+        return list(_by_class(batch, calls.class_weights, calls.ignored))
+    weights = [BY_SAMPLES]
+    for ignored in sorted(calls.ignored):
+        for path, leaf in _labels_of(batch, ignored):
+            weights.append(
+                Weights(f"items of {path} that are not {ignored}", _counter(path, 0, ignored), path)
+            )
+            if leaf.dim() > 1 and leaf.shape[-1] > 1:  # language models shift their labels by one
+                name = f"items of {path}[..., 1:] that are not {ignored}"
+                weights.append(Weights(name, _counter(path, 1, ignored), path))
+    return [*weights, ADDED_UP]
+
+
+def has_ignored(
+    batch: Any, known: Container[str] = (), ignored: Iterable[int] = (IGNORED,)
+) -> bool:
+    """Whether a batch has ignored labels in leaves other than those known; waits for the GPU if
+    there are such.
+    """
+    return any(True for label in ignored for _ in _labels_of(batch, label, known))
+
+
+def _labels_of(
+    batch: Any, ignored: int, known: Container[str] = ()
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The leaves that are labels of which some are ignored."""
+    for path, leaf in leaves_of(batch):
+        if (
+            leaf.dtype is torch.int64
+            and leaf.dim()
+            and path not in known
+            and bool((leaf == ignored).any())
+        ):
+            yield path, leaf
+
+
+def _by_class(batch: Any, class_weights: torch.Tensor, ignored: set[int]) -> Iterator[Weights]:
+    """Means over the weights of labels: of each leaf that may be labels of so many classes."""
+    for path, leaf in leaves_of(batch):
+        if leaf.dtype is not torch.int64 or not leaf.dim() or not leaf.numel():
+            continue
+        labels = leaf[_kept(leaf, ignored)]
+        if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= len(class_weights)):
+            continue
+        for shift in (0, 1) if leaf.dim() > 1 and leaf.shape[-1] > 1 else (0,):
+            name = f"class weights of {path}{'[..., 1:]' if shift else ''}"
+            yield Weights(name, _class_counter(path, shift, class_weights, ignored), path)
+
+
+def _kept(labels: torch.Tensor, ignored: set[int]) -> torch.Tensor:
+    is_counted = torch.ones_like(labels, dtype=torch.bool)
+    for label in ignored:
+        is_counted &= labels != label
+    return is_counted
+
+
+def _leaf(batch: Any, path: str) -> torch.Tensor:
+    return next(leaf for name, leaf in leaves_of(batch) if name == path)
+
+
+def _counter(path: str, shift: int, ignored: int) -> CountFunction:
+    def count(batch: Any) -> Any:
+        return (_leaf(batch, path)[..., shift:] != ignored).sum()
+
+    return count
+
+
+def _class_counter(
+    path: str, shift: int, class_weights: torch.Tensor, ignored: set[int]
+) -> CountFunction:
+    def count(batch: Any) -> Any:
+        labels = _leaf(batch, path)[..., shift:]
+        counted_labels = labels[_kept(labels, ignored)]
+        return exact(class_weights.to(labels.device)[counted_labels]).sum()
+
+    return count
