@@ -95,7 +95,9 @@ def _surely_rises(sizes: list[int]) -> float:
     """
     count = len(sizes)
     score = sum(
-        (later > one) - (later < one) for at, one in enumerate(sizes) for later in sizes[at + 1 :]
+        (later > size) - (later < size)
+        for at, size in enumerate(sizes)
+        for later in sizes[at + 1 :]
     )
     return score / float((count * (count - 1) * (2 * count + 5) / 18) ** 0.5)
 

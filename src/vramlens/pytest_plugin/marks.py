@@ -34,22 +34,22 @@ def marks_of(item: pytest.Item) -> Marks:
     Raises:
         pytest.UsageError: a marker says nothing that can be held.
     """
-    found = Marks()
+    marks = Marks()
     limit = item.get_closest_marker(LIMIT)
     if limit is not None:
         if len(limit.args) != 1 or set(limit.kwargs) - {"warmup"}:
             raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.{LIMIT}("2 GB")')
-        found.limit, found.limit_text = _size(item, LIMIT, limit.args[0]), limit.args[0]
-        found.warmup = _runs(item, LIMIT, limit.kwargs.get("warmup", 0))
+        marks.limit, marks.limit_text = _size(item, LIMIT, limit.args[0]), limit.args[0]
+        marks.warmup = _runs(item, LIMIT, limit.kwargs.get("warmup", 0))
     leaks = item.get_closest_marker(LEAKS)
     if leaks is not None:
         if leaks.args or set(leaks.kwargs) - {"allow", "warmup"}:
             raise pytest.UsageError(
                 f'{item.nodeid}: write @pytest.mark.{LEAKS}, or {LEAKS}(allow="1 MiB")'
             )
-        found.allowed = _size(item, LEAKS, leaks.kwargs.get("allow", 0))
-        found.warmup = max(found.warmup, _runs(item, LEAKS, leaks.kwargs.get("warmup", 0)))
-    return found
+        marks.allowed = _size(item, LEAKS, leaks.kwargs.get("allow", 0))
+        marks.warmup = max(marks.warmup, _runs(item, LEAKS, leaks.kwargs.get("warmup", 0)))
+    return marks
 
 
 def _size(item: pytest.Item, marker: str, value: Any) -> int:

@@ -82,11 +82,11 @@ class Watch:
         """
         now = time.monotonic() if now_s is None else now_s
         alerts = []
-        for one in values:
+        for subject in values:
             for rule in self.rules:
-                value = _value(rule, one)
-                if value is not None and self._fires(rule, one.subject, value, now):
-                    alerts.append(_alert(rule, one, value))
+                figure = _value(rule, subject)
+                if figure is not None and self._fires(rule, subject.subject, figure, now):
+                    alerts.append(_alert(rule, subject, figure))
         for key in [key for key, state in self._states.items() if now - state.seen_at > 600]:
             del self._states[key]  # its process has ended
         return alerts
@@ -106,27 +106,34 @@ class Watch:
         return True
 
 
-def _value(rule: Rule, one: Values) -> float | None:
-    value = one.figures.get(rule.metric)
-    if value is None or not rule.is_share:
-        return value
-    if not one.whole_bytes:
+def _value(rule: Rule, subject: Values) -> float | None:
+    figure = subject.figures.get(rule.metric)
+    if figure is None or not rule.is_share:
+        return figure
+    if not subject.whole_bytes:
         return None
-    return 100 * value / one.whole_bytes
+    return 100 * figure / subject.whole_bytes
 
 
-def _alert(rule: Rule, one: Values, value: float) -> Alert:
+def _alert(rule: Rule, subject: Values, value: float) -> Alert:
     over = "over" if rule.is_above else "under"
     label = LABELS.get(rule.metric, rule.metric)
-    text = f"{one.subject}: {label} {rule.words(value)} is {over} {rule.words(rule.limit)}"
-    size, left = one.figures.get(rule.metric), one.figures.get("steps_left")
-    if rule.is_share and size is not None and one.whole_bytes is not None:
-        text += f" ({format_size(size)} of {format_size(one.whole_bytes)})"
+    text = f"{subject.subject}: {label} {rule.words(value)} is {over} {rule.words(rule.limit)}"
+    size, steps_left = subject.figures.get(rule.metric), subject.figures.get("steps_left")
+    if rule.is_share and size is not None and subject.whole_bytes is not None:
+        text += f" ({format_size(size)} of {format_size(subject.whole_bytes)})"
     if rule.for_s:
         text += f", for {rule.for_s:g} s"
-    if left is not None:
-        text += f"; it will run out in about {counted(round(left), 'step')}"
-    steps = None if left is None else round(left)
+    if steps_left is not None:
+        text += f"; it will run out in about {counted(round(steps_left), 'step')}"
+    steps = None if steps_left is None else round(steps_left)
     return Alert(
-        rule.text, one.subject, rule.metric, value, rule.limit, text, steps, time.time_ns() // 1000
+        rule=rule.text,
+        subject=subject.subject,
+        metric=rule.metric,
+        value=value,
+        limit=rule.limit,
+        text=text,
+        steps_left=steps,
+        time_us=time.time_ns() // 1000,
     )

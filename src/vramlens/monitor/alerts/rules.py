@@ -9,7 +9,8 @@ from vramlens.errors import UsageError
 from vramlens.units import format_size, parse_size
 
 _RULE = re.compile(
-    r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([0-9][0-9.]*)\s*([^\s0-9].*?)?(?:\s+for\s+([0-9]+(?:\.[0-9]+)?)\s*(s|min|h))?\s*",
+    r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([0-9][0-9.]*)\s*([^\s0-9].*?)?"
+    r"(?:\s+for\s+([0-9]+(?:\.[0-9]+)?)\s*(s|min|h))?\s*",
     re.ASCII | re.IGNORECASE,
 )
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -113,7 +114,8 @@ def parse_rule(text: str) -> Rule:
     match = _RULE.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"{text!r} is no alert: write 'used > 92%', 'free < 2GiB for 30s' or 'growth > 5MiB/step'"
+            f"{text!r} is no alert:"
+            " write 'used > 92%', 'free < 2GiB for 30s' or 'growth > 5MiB/step'"
         )
     metric, sign, number, unit = match[1].lower(), match[2], match[3], (match[4] or "").strip()
     metric = {
@@ -128,7 +130,15 @@ def parse_rule(text: str) -> Rule:
         )
     limit, is_share = _limit(text, metric, number, unit)
     seconds = float(match[5]) * _SECONDS[match[6].lower()] if match[5] else 0.0
-    return Rule(text.strip(), metric, sign[0] == ">", limit, is_share, sign.endswith("="), seconds)
+    return Rule(
+        text=text.strip(),
+        metric=metric,
+        is_above=sign[0] == ">",
+        limit=limit,
+        is_share=is_share,
+        or_equal=sign.endswith("="),
+        for_s=seconds,
+    )
 
 
 def _limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]:
@@ -143,11 +153,11 @@ def _limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]
         if metric not in PARTS_OF:
             raise UsageError(f"{text!r}: {metric} is a size, not a share: write {metric} > 8GiB")
         return _number(text, number), True
-    wanted = NUMBERS[metric][0]
-    if unit and unit.lower() not in (wanted.lower(), f"°{wanted.lower()}", f"{metric}s"):
+    unit_kind = NUMBERS[metric][0]
+    if unit and unit.lower() not in (unit_kind.lower(), f"°{unit_kind.lower()}", f"{metric}s"):
         raise UsageError(
             f"{text!r}: {metric} is not measured in {unit!r}"
-            + (f" but in {wanted}" if wanted else "")
+            + (f" but in {unit_kind}" if unit_kind else "")
         )
     return _number(text, number), False
 
