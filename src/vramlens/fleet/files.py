@@ -27,7 +27,7 @@ _NEVER, _APART_US = 1 << 62, 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """What there is of one rank.
+    """The files of one rank.
 
     Attributes:
         rank: its number.

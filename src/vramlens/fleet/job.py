@@ -60,8 +60,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written to a lake: how many ranks and events, which ranks are missing, and what
-    was odd.
+    """The outcome of an export to a lake: how many ranks and events, which ranks are missing, and
+    what was odd.
     """
 
     ranks: int

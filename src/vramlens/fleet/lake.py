@@ -94,7 +94,7 @@ def connect(threads: int | None = None) -> DuckDBPyConnection:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written of a rank: how many events, and what of it could not be read."""
+    """The outcome of writing a rank: how many events, and what of it could not be read."""
 
     events: int
     notes: tuple[str, ...] = ()
@@ -279,7 +279,7 @@ class Lake:
             raise InputError(f"{self._base / table}: {error}") from None
 
     def facts(self) -> dict[str, Any]:
-        """What ``run.json`` says."""
+        """The facts of ``run.json``."""
         try:
             with open(self._base / "run.json", "rb") as file:
                 text = file.read(_LONGEST_CELLS)
@@ -342,7 +342,7 @@ def _escaped(path: str) -> str:
 
 
 def is_lake(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a lake."""
+    """True if a folder is a lake."""
     return os.path.isdir(path) and any(Path(path).glob("run=*"))
 
 

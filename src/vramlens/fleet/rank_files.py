@@ -61,7 +61,7 @@ class CandidateFile:
 
 
 def may_be_of_rank(name: str) -> bool:
-    """Whether a file in a folder is worth a look, by its name."""
+    """True if a file in a folder is worth a look, by its name."""
     return bool(_ENDINGS.search(name) or _FLIGHT_PLAIN.search(name)) and not name.startswith(".")
 
 

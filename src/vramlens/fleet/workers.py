@@ -85,8 +85,8 @@ def _keep_memory() -> None:
     """
     with suppress(Exception):  # another C library
         change = ctypes.CDLL(None).mallopt
-        for setting, value in _MALLOC.items():
-            change(setting, value)
+        for setting, bytes_or_count in _MALLOC.items():
+            change(setting, bytes_or_count)
 
 
 def for_each(
@@ -170,5 +170,5 @@ class _Outcomes(Generic[_Key, _Result]):
 
 
 def worth_workers(tasks: int) -> bool:
-    """Whether so many tasks are worth starting processes for."""
+    """True if so many tasks are worth starting processes for."""
     return tasks >= _FEWEST_IN_PARALLEL and (os.cpu_count() or 1) > 1

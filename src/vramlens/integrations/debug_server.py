@@ -4,7 +4,7 @@ right now.
     from torch.distributed.debug import start_debug_server
     from vramlens.integrations.debug_server import handlers
 
-    start_debug_server(handlers=handlers())         # on every rank; then http://localhost:25999/memory
+    start_debug_server(handlers=handlers())     # on every rank; then http://localhost:25999/memory
 
 The server answers while the ranks hang: its threads need none of the program's. PyTorch asks for
 Jinja2, tabulate and aiohttp.
@@ -114,11 +114,11 @@ def _answer(request: Any, response: Any) -> None:
         from vramlens.capture.memory.memory_now import memory
 
         now = memory()
-        found = {"text": str(now), "figures": now.to_dict()}
+        answer = {"text": str(now), "figures": now.to_dict()}
         status = 200
     except Exception as error:  # the program must not notice
-        found, status = {"text": f"{type(error).__name__}: {error}"}, 500
-    response.set_content(json.dumps(found, default=str).encode(), "application/json")
+        answer, status = {"text": f"{type(error).__name__}: {error}"}, 500
+    response.set_content(json.dumps(answer, default=str).encode(), "application/json")
     response.set_status(status)
 
 

@@ -67,7 +67,7 @@ class MachineMeter:
         _observe(self._provider, self._figures)
 
     def take(self, now: MachineNow) -> None:
-        """What is exported next."""
+        """Keeps the look that is exported next."""
         self._now = now
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[^:\s]*):)?([0-9]{1,5})", re.ASCII
 
 
 class Collector:
-    """What prometheus_client asks for metrics; give it to a registry."""
+    """The collector that prometheus_client asks for metrics; give it to a registry."""
 
     def __init__(self, look: Callable[[], AllFigures | None], *, is_program: bool) -> None:
         """Prepares.
@@ -127,7 +127,7 @@ class MachineExporter:
         self._end = _serve(Collector(self._figures, is_program=False), address, None)
 
     def take(self, now: MachineNow) -> None:
-        """What the next scrape gets."""
+        """Keeps the look that the next scrape gets."""
         self._now = now
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""What PyTorch of this process counts on each GPU and on the host, read as cheaply as it can be:
-no GPU is asked.
+"""The counters of PyTorch of this process on each GPU and on the host, read as cheaply as it can
+be: no GPU is asked.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def used_devices(cuda: Any) -> list[int]:
 def room_bytes(
     cuda: Any, index: int, now: Counters, free_bytes: int | None, peak_bytes: int
 ) -> int | None:
-    """What this process can still allocate at its worst moment: free on the device, and cached
-    beyond its peak.
+    """The bytes that this process can still allocate at its worst moment: free on the device, and
+    cached beyond its peak.
 
     Args:
         free_bytes: free on the device, as the driver says.

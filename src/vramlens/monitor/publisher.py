@@ -93,7 +93,8 @@ class Publisher:
     def stop(self) -> None:
         """Ends and takes the file away. In a forked child the parent's file stays."""
         if self.pid != os.getpid():
-            return  # nothing of the thread's is touched: it may have held a lock when the program forked
+            # Nothing of the thread's is touched: it may have held a lock when the program forked.
+            return
         self._over.set()
         if self._thread is not None and not self._thread.is_current:
             self._thread.join(1.0)

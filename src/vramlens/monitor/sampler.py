@@ -219,7 +219,7 @@ class Monitor:
         return sample
 
     def summary(self) -> Summary:
-        """What has been seen so far; also while it runs."""
+        """The summary so far; also while it runs."""
         now = self._ended if self._thread is None and self._ended else time.monotonic()
         notes = []
         if not self._extremes:
@@ -305,7 +305,7 @@ def _host(sample: Sample) -> tuple[int | None, int | None]:
 
 
 def values_of(sample: Sample) -> list[Values]:
-    """What rules can be held against: each GPU, and the host."""
+    """The figures that rules watch: of each GPU, and the host."""
     values = []
     for device in sample.devices:
         cached = None

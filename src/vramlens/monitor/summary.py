@@ -1,4 +1,4 @@
-"""What a monitor has seen, in figures and in a few lines."""
+"""A summary: what a monitor has seen, in figures and in a few lines."""
 
 from __future__ import annotations
 
@@ -145,7 +145,20 @@ def _lines(found: Summary) -> Iterator[str]:
 
 
 def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
-    name = f"GPU {gpu.device}{f' ({gpu.name})' if gpu.name else ''}"
+    name = f"GPU {gpu.device} ({gpu.name})" if gpu.name else f"GPU {gpu.device}"
+    parts = _figures_in_words(gpu)
+    yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
+    if gpu.growth_bytes:
+        growth = f"  grows by {format_size(gpu.growth_bytes)} a step"
+        if gpu.steps_left is not None:
+            growth += f"; it will run out in about {counted(gpu.steps_left, 'step')}"
+        yield f"{growth}. Who keeps it: vramlens leaks"
+    if gpu.retries or gpu.failures:
+        times, requests = counted(gpu.retries, "time"), counted(gpu.failures, "request")
+        yield f"  PyTorch emptied its cache {times} to go on; {requests} failed"
+
+
+def _figures_in_words(gpu: DeviceSummary) -> list[str]:
     parts = []
     if gpu.peak_allocated_bytes is not None:
         parts.append(f"peak {format_size(gpu.peak_allocated_bytes)} allocated")
@@ -158,14 +171,4 @@ def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
         )
     if gpu.least_free_bytes is not None:
         parts.append(f"at least {format_size(gpu.least_free_bytes)} free")
-    yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
-    if gpu.growth_bytes:
-        warning = (
-            ""
-            if gpu.steps_left is None
-            else f"; it will run out in about {counted(gpu.steps_left, 'step')}"
-        )
-        yield f"  grows by {format_size(gpu.growth_bytes)} a step{warning}. Who keeps it: vramlens leaks"
-    if gpu.retries or gpu.failures:
-        times = counted(gpu.retries, "time")
-        yield f"  PyTorch emptied its cache {times} to go on; {counted(gpu.failures, 'request')} failed"
+    return parts

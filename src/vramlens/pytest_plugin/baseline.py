@@ -16,7 +16,7 @@ NAME = "vramlens-tests.json"
 
 
 def tolerance(text: str) -> Callable[[int], int]:
-    """What a size may rise by, as a function of it: ``2%`` or ``1MiB``.
+    """The bytes by which a size may rise, as a function of it: ``2%`` or ``1MiB``.
 
     Raises:
         pytest.UsageError: it is neither.

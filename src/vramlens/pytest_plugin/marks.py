@@ -16,7 +16,7 @@ _MOST_RUNS = 100
 
 @dataclass(slots=True)
 class Marks:
-    """What a test's markers ask for, in bytes; None where it has no such marker."""
+    """The limits that a test's markers ask for, in bytes; None where it has no such marker."""
 
     limit: int | None = None
     limit_text: str = ""
@@ -24,12 +24,12 @@ class Marks:
     warmup: int = 0
 
     def __bool__(self) -> bool:
-        """Whether there is anything to hold."""
+        """True if there is anything to hold."""
         return self.limit is not None or self.allowed is not None
 
 
 def marks_of(item: pytest.Item) -> Marks:
-    """What the test's markers ask for.
+    """The limits that the test's markers ask for.
 
     Raises:
         pytest.UsageError: a marker says nothing that can be held.

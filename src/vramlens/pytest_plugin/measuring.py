@@ -83,7 +83,7 @@ class Measuring:
         use = self._end(item, measuring)
         if use is not None:
             self._judge(item, marks, use)
-        if marks and (use is None or not use.whole):  # what cannot be told does not pass
+        if marks and (use is None or not use.is_whole):  # what cannot be told does not pass
             _fail(
                 "the test could not be measured, so that its limit may be broken (see the report)"
             )
@@ -114,7 +114,7 @@ class Measuring:
                 "call", "vramlens", f"not measured: {type(error).__name__}: {error}"
             )
             return None
-        if not use.whole:
+        if not use.is_whole:
             item.add_report_section(
                 "call", "vramlens", "more events than are kept: the figures are at least these"
             )
@@ -220,7 +220,7 @@ class Measuring:
             )
 
     def _without_gpu(self) -> str:
-        """What became of the marked tests."""
+        """Tells what became of the marked tests."""
         if self._needs_gpu:
             return "the run fails, as --vramlens-require-gpu says"
         if not self._unmeasured:
@@ -230,7 +230,7 @@ class Measuring:
 
 
 def _is_distributed(config: pytest.Config) -> bool:
-    """Whether the tests run in xdist's workers, and this process runs none."""
+    """True if the tests run in xdist's workers, and this process runs none."""
     return bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
 
 

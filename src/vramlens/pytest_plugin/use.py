@@ -1,4 +1,4 @@
-"""What one test uses of the GPU's memory: its peak above what was there before, what it leaves
+"""The GPU memory that one test uses: its peak above what was there before, what it leaves
 behind, by line.
 
 It is read from PyTorch's own history, not from its peak counters: a test may reset those, and may
@@ -39,13 +39,13 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class TestUse:
-    """What a test used.
+    """The GPU memory that a test used.
 
     Attributes:
         peak_bytes: the most that it held at once of its own.
         kept_bytes: what is still there of it when it is over.
         peak_lines, kept_lines: who asked for those, the most first.
-        whole: whether PyTorch kept every event; else the figures are what is left to see, at least.
+        is_whole: whether PyTorch kept every event; else the figures are what is left to see, at least.
     """
 
     __test__ = False  # for pytest, which looks at names
@@ -54,7 +54,7 @@ class TestUse:
     kept_bytes: int
     peak_lines: tuple[LineUse, ...] = ()
     kept_lines: tuple[LineUse, ...] = ()
-    whole: bool = True
+    is_whole: bool = True
 
 
 NOTHING = TestUse(0, 0)
@@ -101,7 +101,7 @@ class Measurement:
                 self._ours = True
 
     def end(self, *, collect: bool = False) -> TestUse:
-        """What the test used. Nothing is left of the measurement.
+        """The memory that the test used. Nothing is left of the measurement.
 
         Args:
             collect: whether garbage in cycles is freed first: it is no leak, but looking for it
@@ -167,11 +167,11 @@ def _use_of(snapshot: dict[str, Any], since_us: int) -> TestUse:
         kept_bytes=leakiest.kept_bytes,
         peak_lines=fullest.peak_lines,
         kept_lines=leakiest.kept_lines,
-        whole=all(use.whole for use in uses),
+        is_whole=all(use.is_whole for use in uses),
     )
 
 
-def _device_use(view: Attribution, whole: bool) -> TestUse:
+def _device_use(view: Attribution, is_whole: bool) -> TestUse:
     device = view.device
     rows = device.allocations
     curve = device.requested_curve
@@ -186,7 +186,7 @@ def _device_use(view: Attribution, whole: bool) -> TestUse:
         kept_bytes=int(rows.requested_bytes[is_kept].sum()),
         peak_lines=_lines(view, is_at_peak),
         kept_lines=_lines(view, is_kept),
-        whole=whole,
+        is_whole=is_whole,
     )
 
 

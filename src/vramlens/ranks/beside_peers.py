@@ -62,7 +62,7 @@ class _Excess:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this is a recorded line that most peers do not have."""
+        """True if this is a recorded line that most peers do not have."""
         return self.usual is None and self.line.place is not None
 
     @property
@@ -93,7 +93,7 @@ class BesidePeers:
         self.outlived = peers_died and not rank.died
 
     def differences(self) -> list[Difference]:
-        """Why this rank holds more than is usual; [] where it does not."""
+        """The reasons why this rank holds more than is usual; [] where it does not."""
         leak = self._leak()
         differences = [] if leak is None else [leak]
         differences += self._by_lines(leak)
@@ -119,7 +119,7 @@ class BesidePeers:
         return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
 
     def _is_common(self, leak: Growth) -> bool:
-        """Whether half of the other ranks grow there, too."""
+        """True if half of the other ranks grow there, too."""
         peers, leaking_peers = len(self.usual.ranks), self.usual.leaking[leak.place]
         if self.is_among:
             peers, leaking_peers = peers - 1, leaking_peers - 1
@@ -140,13 +140,13 @@ class BesidePeers:
         )
 
     def _is_gathered(self, leak: Growth) -> bool:
-        """Whether what grows is what was gathered."""
+        """True if what grows is what was gathered."""
         lines = [line for line in self.rank.lines if line.place == leak.place]
         causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)
         return "rank0_gather" in causes
 
     def _by_lines(self, leak: Difference | None) -> list[Difference]:
-        """What single lines hold more: each sure cause, then the main one of those that show on
+        """The differences of single lines: each sure cause, then the main one of those that show on
         many lines.
         """
         by_cause = self._excesses_by_cause(leak)
@@ -157,22 +157,27 @@ class BesidePeers:
         if self.more < self.least_sure and alone_bytes < self.least:
             return []
         total = max(self.more, alone_bytes)
-        sums = {cause: _bytes_of(group) for cause, group in by_cause.items()}
-        sure = [
-            self._from_lines(cause, min(sums[cause], total), by_cause[cause])
-            for cause in _SURE
-            if sums.get(cause, 0) >= self.least_sure
-        ]
-        unexplained = total - sum(difference.bytes for difference in sure)
-        unexplained -= leak.bytes if leak else 0
-        differs = self.differs or _bytes_of(filter(self._is_certain, excesses)) >= self.least
-        least = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
+        sure = self._sure_differences(by_cause, total)
+        explained = [*sure, leak] if leak else sure
+        unexplained = total - sum(difference.bytes for difference in explained)
+        threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
         cause = self._main_cause(by_cause)
-        if not differs or unexplained < least or cause is None:
+        if cause is None or unexplained < threshold or not self._differs_surely(excesses):
             return sure
         if not self._is_worth_it(cause, by_cause[cause]):
             return sure
         return [*sure, *self._bounded(cause, unexplained, by_cause)]
+
+    def _sure_differences(self, by_cause: _Excesses, total: int) -> list[Difference]:
+        sums = {cause: _bytes_of(by_cause.get(cause, ())) for cause in _SURE}
+        return [
+            self._from_lines(cause, min(size, total), by_cause[cause])
+            for cause, size in sums.items()
+            if size >= self.least_sure
+        ]
+
+    def _differs_surely(self, excesses: Sequence[_Excess]) -> bool:
+        return self.differs or _bytes_of(filter(self._is_certain, excesses)) >= self.least
 
     def _excesses_by_cause(self, leak: Difference | None) -> _Excesses:
         by_cause: dict[str, list[_Excess]] = defaultdict(list)
@@ -194,7 +199,8 @@ class BesidePeers:
         )
 
     def _cause(self, excess: _Excess) -> str | None:
-        """Why a line holds more; None where it does because one rank died and the other went on.
+        """The reason why a line holds more; None where it does because one rank died and the other
+        went on.
 
         Of a rank that ran out of memory what came after is not there: it has fewer allocations, and
         lines that it never came to. How large an allocation is can be compared all the same.
@@ -210,7 +216,7 @@ class BesidePeers:
         return cause_of(line, usual, self.position)
 
     def _is_certain(self, excess: _Excess) -> bool:
-        """Whether a line holds more than chance makes it: chance does nothing to what is built
+        """True if a line holds more than chance makes it: chance does nothing to what is built
         once, or by one rank.
         """
         line, usual = excess.line, excess.usual
@@ -239,7 +245,7 @@ class BesidePeers:
         return max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
 
     def _is_echo(self, excesses: Sequence[_Excess]) -> bool:
-        """Whether this is what a peer put on this rank's device, seen from the one whose device
+        """True if this is what a peer put on this rank's device, seen from the one whose device
         it is.
         """
         more = _bytes_of(excesses)
@@ -251,7 +257,7 @@ class BesidePeers:
         )
 
     def _is_worth_it(self, cause: str, excesses: Sequence[_Excess]) -> bool:
-        """Whether to act on a difference: not where sizes vary and this rank had the largest by
+        """True if to act on a difference: not where sizes vary and this rank had the largest by
         chance, nor where stages of a pipeline differ as they do by nature.
         """
         shows_by_step = cause in _BY_STEP
@@ -358,8 +364,8 @@ class BesidePeers:
         more = gap - usual_gap
         # A rank that holds less than its peers has a wider gap under the same reserved memory.
         wider = self.rank.peak_reserved_bytes - usual_reserved
-        least = max(0.1 * usual_reserved, 64 * MIB, _SPREADS * spread)
-        if min(more, 2 * wider) < least or more < self.more:
+        threshold = max(0.1 * usual_reserved, 64 * MIB, _SPREADS * spread)
+        if min(more, 2 * wider) < threshold or more < self.more:
             return []
         evidence = [
             f"reserved beyond allocated: {format_size(gap)}, usual {format_size(usual_gap)}"

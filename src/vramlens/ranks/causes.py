@@ -93,7 +93,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rank stands, as far as that says why it differs.
+    """The position of a rank, as far as that says why it differs.
 
     Attributes:
         first, last: whether it is the first or the last of all ranks.
@@ -129,8 +129,7 @@ def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
     larger = own.mean_bytes / max(1.0, peer.mean_bytes) - 1
     more_often = own.allocations / max(1, peer.allocations) - 1
     if own.category in STAY or own.static:
-        has_more = own.category == "parameters" and own.allocations != peer.allocations
-        if has_more or abs(more_often) > _SAME or (position.sends and position.unlike):
+        if _has_other_layers(own, peer, position) or abs(more_often) > _SAME:
             return "pipeline_stage"
         is_embedding = larger > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
         return "embedding_shard" if is_embedding else "uneven_shard"
@@ -139,6 +138,11 @@ def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
     if position.sends:
         return "pipeline_stage"
     return "rank_only" if more_often > _SAME else "unknown"
+
+
+def _has_other_layers(own: LineUse, peer: LineUse, position: Position) -> bool:
+    has_more = own.category == "parameters" and own.allocations != peer.allocations
+    return has_more or (position.sends and position.unlike)
 
 
 def _cause_of_calls(own: LineUse, peer: LineUse | None, position: Position) -> str | None:
@@ -178,7 +182,7 @@ def _cause_of_lone_line(own: LineUse, position: Position) -> str:
 
 
 def _only_grows(own: LineUse) -> bool:
-    """Whether every step adds to a line, and nothing of it ever went."""
+    """True if every step adds to a line, and nothing of it ever went."""
     return (
         own.per_step > 0
         and own.peak_bytes == own.total_bytes
@@ -187,7 +191,7 @@ def _only_grows(own: LineUse) -> bool:
 
 
 def _looks_gathered(own: LineUse, world: int) -> bool:
-    """Whether each step makes one equal tensor for every rank: the list that a gather fills."""
+    """True if each step makes one equal tensor for every rank: the list that a gather fills."""
     return (
         world > 1
         and own.sizes == 1

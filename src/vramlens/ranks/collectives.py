@@ -113,12 +113,8 @@ def _without_record(rows: list[CollectiveProblem], silent: list[int]) -> list[Co
 
 
 def _first_problem(group: str, calls_by_rank: Mapping[int, Calls]) -> list[CollectiveProblem]:
-    # The rings of the ranks may begin at different numbers: what one of them no longer holds cannot
-    # be compared.
-    first = max((min(calls) for calls in calls_by_rank.values() if calls), default=0)
-    numbers = {seq for calls in calls_by_rank.values() for seq in calls}
-    compared = sorted(seq for seq in numbers if seq >= first)
-    for seq in compared:
+    numbers = _comparable_numbers(calls_by_rank)
+    for seq in numbers:
         callers = {rank: calls[seq] for rank, calls in calls_by_rank.items() if seq in calls}
         absent = [rank for rank in calls_by_rank if rank not in callers]
         incomplete = [call for call in callers.values() if call.state != "completed"]
@@ -128,9 +124,20 @@ def _first_problem(group: str, calls_by_rank: Mapping[int, Calls]) -> list[Colle
         if absent and incomplete:
             absent_rows = [_absent_row(group, seq, rank, calls_by_rank[rank]) for rank in absent]
             return absent_rows + _waiting_rows(group, seq, callers)
-        if seq == compared[-1] and len(incomplete) == len(calls_by_rank):
+        if seq == numbers[-1] and len(incomplete) == len(calls_by_rank):
             return _rows(group, seq, callers, "not_completed")
     return []
+
+
+def _comparable_numbers(calls_by_rank: Mapping[int, Calls]) -> list[int]:
+    """The numbers of a group's collectives, ascending, from the first that every rank still has.
+
+    The rings of the ranks may begin at different numbers: what one of them no longer holds cannot
+    be compared.
+    """
+    rings = [calls for calls in calls_by_rank.values() if calls]
+    first = max(map(min, rings), default=0)
+    return sorted(seq for seq in set().union(*rings) if seq >= first)
 
 
 def _mismatch(calls: Sequence[Collective]) -> str:
@@ -170,8 +177,8 @@ def _rows(
     """A row a caller; those that differ from a clear majority are suspected."""
     kind_of = _COMPARED[problem]
     kinds = {rank: kind_of(call) for rank, call in callers.items()}
-    (usual_kind, usual_count), *others = Counter(kinds.values()).most_common()
-    is_clear = bool(others) and usual_count > others[0][1]
+    (usual_kind, usual_count), *minorities = Counter(kinds.values()).most_common()
+    is_clear = bool(minorities) and usual_count > minorities[0][1]
     return [
         CollectiveProblem(
             rank=rank,

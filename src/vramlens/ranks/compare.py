@@ -176,7 +176,7 @@ class _Job:
         )
 
     def _positions(self) -> dict[int, Position]:
-        """Where each rank stands."""
+        """The position of each rank."""
         world_sizes = [summary.world_size or 0 for summary in self.ranks.values()]
         world = max([len(self.ranks) + len(self.missing), *world_sizes])
         sends = self._talks_point_to_point()

@@ -59,7 +59,7 @@ def _caveat(suspected: Sequence[CollectiveProblem]) -> list[str]:
 
 
 def _calls(rows: Sequence[CollectiveProblem]) -> str:
-    """Who called what, the first few."""
+    """The calls and who made them, the first few."""
     ranks_by_call = defaultdict(list)
     for row in rows:
         ranks_by_call[_call(row)].append(row.rank)

@@ -39,7 +39,9 @@ class FailedRank:
 
     @property
     def time_us(self) -> int | None:
-        """When it failed, by its own machine's clock, in microseconds since the epoch."""
+        """The moment at which it failed, by its own machine's clock, in microseconds since the
+        epoch.
+        """
         if self.failure is not None:
             return self.failure.time_us
         if self.error is None or self.error.time_s is None:
@@ -73,7 +75,9 @@ class FailureOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """What an order of failures rests on, in words; and whether times may be compared at all."""
+    """The clock that an order of failures rests on, in words; and whether times may be compared at
+    all.
+    """
 
     words: str
     is_comparable: bool = True
@@ -211,7 +215,7 @@ def _clock_offsets(flights: Mapping[int, FlightRecord]) -> dict[int, int]:
 
 
 def _ends_ns(flight: FlightRecord) -> dict[tuple[str, int], int]:
-    """When each collective ended, by its group and number."""
+    """The moment at which each collective ended, by its group and number."""
     return {
         (call.group, call.seq): call.completed_ns
         for call in flight.collectives

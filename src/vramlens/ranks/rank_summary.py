@@ -16,7 +16,7 @@ Span = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """What one line of the program (in one kind of call) did with memory on one rank.
+    """The use of memory by one line of the program (in one kind of call) on one rank.
 
     Attributes:
         place: the user line; None for what has none.
@@ -150,11 +150,11 @@ class RankSummary:
 
     @property
     def died(self) -> bool:
-        """Whether a request for memory that failed ended it."""
+        """True if a request for memory that failed ended it."""
         return self.failure is not None and self.failure.died
 
     def was_ended_by(self, trigger: str) -> bool:
-        """Whether its recording was written for that reason."""
+        """True if its recording was written for that reason."""
         return self.ended is not None and self.ended[0] == trigger
 
 

@@ -1,4 +1,4 @@
-"""What an alert does: a callback, a line on standard error, a command, a webhook. None can stop
+"""Actions of an alert: a callback, a line on standard error, a command, a webhook. None can stop
 or hold up anything.
 """
 

@@ -18,7 +18,7 @@ _QUIET_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What there is to be watched of one thing: a GPU, a program on a GPU, or the host.
+    """The figures to be watched of one thing: a GPU, a program on a GPU, or the host.
 
     Attributes:
         subject: what it is, as a sentence begins: ``GPU 0``, ``process 4711 on GPU 0``, ``the
@@ -82,11 +82,11 @@ class Watch:
         """
         now = time.monotonic() if now_s is None else now_s
         alerts = []
-        for subject in values:
+        for measured in values:
             for rule in self.rules:
-                figure = _value(rule, subject)
-                if figure is not None and self._fires(rule, subject.subject, figure, now):
-                    alerts.append(_alert(rule, subject, figure))
+                figure = _value(rule, measured)
+                if figure is not None and self._fires(rule, measured.subject, figure, now):
+                    alerts.append(_alert(rule, measured, figure))
         for key in [key for key, state in self._states.items() if now - state.seen_at > 600]:
             del self._states[key]  # its process has ended
         return alerts
@@ -106,22 +106,22 @@ class Watch:
         return True
 
 
-def _value(rule: Rule, subject: Values) -> float | None:
-    figure = subject.figures.get(rule.metric)
+def _value(rule: Rule, measured: Values) -> float | None:
+    figure = measured.figures.get(rule.metric)
     if figure is None or not rule.is_share:
         return figure
-    if not subject.whole_bytes:
+    if not measured.whole_bytes:
         return None
-    return 100 * figure / subject.whole_bytes
+    return 100 * figure / measured.whole_bytes
 
 
-def _alert(rule: Rule, subject: Values, value: float) -> Alert:
+def _alert(rule: Rule, measured: Values, value: float) -> Alert:
     over = "over" if rule.is_above else "under"
     label = LABELS.get(rule.metric, rule.metric)
-    text = f"{subject.subject}: {label} {rule.words(value)} is {over} {rule.words(rule.limit)}"
-    size, steps_left = subject.figures.get(rule.metric), subject.figures.get("steps_left")
-    if rule.is_share and size is not None and subject.whole_bytes is not None:
-        text += f" ({format_size(size)} of {format_size(subject.whole_bytes)})"
+    text = f"{measured.subject}: {label} {rule.words(value)} is {over} {rule.words(rule.limit)}"
+    size, steps_left = measured.figures.get(rule.metric), measured.figures.get("steps_left")
+    if rule.is_share and size is not None and measured.whole_bytes is not None:
+        text += f" ({format_size(size)} of {format_size(measured.whole_bytes)})"
     if rule.for_s:
         text += f", for {rule.for_s:g} s"
     if steps_left is not None:
@@ -129,7 +129,7 @@ def _alert(rule: Rule, subject: Values, value: float) -> Alert:
     steps = None if steps_left is None else round(steps_left)
     return Alert(
         rule=rule.text,
-        subject=subject.subject,
+        subject=measured.subject,
         metric=rule.metric,
         value=value,
         limit=rule.limit,

@@ -79,13 +79,13 @@ class Rule:
     for_s: float = 0.0
 
     def is_over(self, value: float) -> bool:
-        """Whether a value is an alarm."""
+        """True if a value is an alarm."""
         if value == self.limit:
             return self.or_equal
         return value > self.limit if self.is_above else value < self.limit
 
     def is_back(self, value: float) -> bool:
-        """Whether a value is so far back that the alarm is over: by 2 points of a percentage,
+        """True if a value is so far back that the alarm is over: by 2 points of a percentage,
         else by a twentieth.
         """
         margin = 2.0 if self.is_share or self.metric == "gpu" else abs(self.limit) / 20
@@ -105,6 +105,14 @@ class Rule:
         return f"{value:,.0f}{unit}"
 
 
+_SHORT_NAMES = {
+    "live": "allocated",
+    "left": "steps_left",
+    "temp": "temperature",
+    "ooms": "failures",
+}
+
+
 def parse_rule(text: str) -> Rule:
     """The rule that a text means.
 
@@ -118,12 +126,7 @@ def parse_rule(text: str) -> Rule:
             " write 'used > 92%', 'free < 2GiB for 30s' or 'growth > 5MiB/step'"
         )
     metric, sign, number, unit = match[1].lower(), match[2], match[3], (match[4] or "").strip()
-    metric = {
-        "live": "allocated",
-        "left": "steps_left",
-        "temp": "temperature",
-        "ooms": "failures",
-    }.get(metric, metric)
+    metric = _SHORT_NAMES.get(metric, metric)
     if metric not in SIZES and metric not in NUMBERS:
         raise UsageError(
             f"{text!r}: {match[1]!r} is not watched; there are {', '.join([*SIZES, *NUMBERS])}"

@@ -1,4 +1,4 @@
-"""What a program under vramlens tells of its allocator to ``vramlens top``: one small file a
+"""The inside of a program, its allocator as it tells it to ``vramlens top``: one small file a
 process, and no port.
 
 The file is in a folder that only its owner can open; its name is the process's number and the
@@ -34,7 +34,8 @@ container.
 
 @dataclass(frozen=True, slots=True)
 class InsideDevice:
-    """What PyTorch of a program holds on one GPU, in bytes; None is what it does not count.
+    """The memory that PyTorch of a program has on one GPU, in bytes; None is what it does not
+    count.
 
     Attributes:
         uuid: the driver's name of the GPU; None where the program could not tell.
@@ -60,7 +61,7 @@ class InsideDevice:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What one program tells.
+    """The inside of one program.
 
     Attributes:
         pid: its number where it runs; in a container that may not be the number that others see.
@@ -86,8 +87,8 @@ class Inside:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None where it is gone or
-    this is not Linux.
+    """The moment at which a process started, in clock ticks since the machine did; None where it is
+    gone or this is not Linux.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -100,7 +101,7 @@ def start_of(pid: int) -> int | None:
 
 
 def inside_path(pid: int, started: int, folder: str | None = None) -> str:
-    """Where a process writes its file."""
+    """The path of a process's file."""
     return os.path.join(folder or own_folder(), f"{pid}-{started}{SUFFIX}")
 
 
@@ -131,12 +132,12 @@ def write_inside(path: str, inside: Inside) -> None:
 
 
 def partial_path(path: str) -> str:
-    """Where a file is written before it takes its place."""
+    """The path under which a file is written before it takes its place."""
     return f"{path}.partial"
 
 
 def read_insides(folders: list[str] | None = None) -> list[Inside]:
-    """What all programs of this user tell (of all users, for root); files of processes that
+    """The insides of all programs of this user (of all users, for root); files of processes that
     ended are left out.
     """
     programs: dict[tuple[int, int], Inside] = {}

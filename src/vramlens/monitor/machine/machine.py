@@ -106,7 +106,7 @@ class DeviceNow:
         return self.total_bytes - self.free_bytes
 
     def kinds(self) -> dict[str, int]:
-        """Where its memory is, by the ledger's kinds; they sum to the total. Empty where that is
+        """Its memory by the ledger's kinds; they sum to the total. Empty where that is
         not known.
         """
         if self.total_bytes is None or self.free_bytes is None:
@@ -371,7 +371,10 @@ def _instances(api: Any, parent: Any) -> list[Any]:
 
 def _why_none(api: Any, gpu: Gpu) -> str:
     if gpu.handle is None:
-        return "The driver does not open this GPU: it has fallen off the bus, or that is not permitted."
+        return (
+            "The driver does not open this GPU:"
+            " it has fallen off the bus, or that is not permitted."
+        )
     try:
         api.nvmlDeviceGetMemoryInfo(gpu.handle)
     except Exception as error:

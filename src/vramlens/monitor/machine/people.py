@@ -1,5 +1,5 @@
-"""Whose process this is: user, command and memory on the host; what may not be read or has ended
-is None.
+"""The people behind processes: user, command and memory on the host; what may not be read or has
+ended is None.
 """
 
 from __future__ import annotations

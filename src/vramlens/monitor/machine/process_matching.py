@@ -1,4 +1,4 @@
-"""Which of the driver's processes is which program under vramlens: by number and start, else by
+"""Processes of the driver and programs under vramlens, matched by number and start, else by
 elimination.
 """
 

@@ -1,4 +1,4 @@
-"""What was seen of each GPU and process over the last hour, for charts and trends."""
+"""The last hour of each GPU and process, for charts and trends."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def host_line(now: MachineNow) -> str:
 
 
 def kind_lines(device: DeviceNow) -> list[str]:
-    """Where a GPU's memory is: a line a kind that has any."""
+    """A GPU's memory: a line a kind that has any."""
     kinds = {kind: size for kind, size in device.kinds().items() if size}
     width = max((len(format_size(size)) for size in kinds.values()), default=0)
     return [f"  {format_size(size):>{width}}  {KINDS[kind]}" for kind, size in kinds.items()]

@@ -1,5 +1,5 @@
-"""The picture of ``vramlens top``: lines of styled parts, made from the machine's state; no terminal
-is involved.
+"""The picture of ``vramlens top``: lines of styled parts, made from the machine's state; no
+terminal is involved.
 """
 
 from __future__ import annotations

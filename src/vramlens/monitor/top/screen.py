@@ -122,7 +122,7 @@ class Screen(App[None]):
         self.animation_level = "none"
 
     def get_default_screen(self) -> Canvas:
-        """What is drawn on."""
+        """The canvas."""
         return self._canvas
 
     def on_mount(self) -> None:

@@ -102,7 +102,7 @@ class Watching:
 
 
 def values_of(now: MachineNow) -> list[Values]:
-    """What rules can be held against: each GPU, each program under vramlens on it, and the host."""
+    """The figures that rules watch: of each GPU, each program on it, and the host."""
     values = []
     for device in now.devices:
         gpu: dict[str, float | None] = {
@@ -189,7 +189,8 @@ class JsonLines:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open for as long as it watches
+            # Open for as long as it watches.
+            self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}") from None
 
@@ -241,9 +242,8 @@ def _is_alive(pid: int) -> bool:
 
 def _why_not(now: MachineNow, pid: int) -> str:
     if not now.devices:
-        return f"process {pid} cannot be watched: {' '.join(now.notes) or 'there is no GPU here.'}".rstrip(
-            "."
-        )
+        reason = " ".join(now.notes) or "there is no GPU here."
+        return f"process {pid} cannot be watched: {reason}".rstrip(".")
     if not _is_alive(pid):
         return f"there is no process {pid}: 'vramlens top --once' lists those on the GPUs"
     return f"process {pid} is not on any GPU: 'vramlens top --once' lists those that are"

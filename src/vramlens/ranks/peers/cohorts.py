@@ -114,8 +114,8 @@ def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[i
         return rank
 
     for group in groups:
-        first, *others = sorted(group)
-        for rank in others:
+        first, *followers = sorted(group)
+        for rank in followers:
             parent[root(rank)] = root(first)
     cohorts = defaultdict(list)
     for rank in numbers:

@@ -34,7 +34,7 @@ def _with_factor(difference: Difference, name: str | None) -> Difference:
 
 
 def _names_of_sets(ranks: Sequence[RankSummary]) -> dict[frozenset[int], str]:
-    """What sets of two ranks and more, but not all, are called; a host's name before a group's."""
+    """The names of sets of two ranks and more, but not all; a host's name before a group's."""
     present = {rank.rank for rank in ranks}
     names: dict[frozenset[int], str] = {}
     groups = {group for rank in ranks for group in rank.groups}

@@ -48,7 +48,7 @@ class StepPeaks:
         self._ascending = np.sort(peaks, axis=0)
 
     def is_chance(self, summary: RankSummary, least_bytes: float) -> bool:
-        """Whether a rank's higher peak comes of batches that vary from step to step, on every rank
+        """True if a rank's higher peak comes of batches that vary from step to step, on every rank
         alike.
 
         Steps are compared by their number.
