@@ -45,7 +45,7 @@ class TestUse:
         peak_bytes: the most that it held at once of its own.
         kept_bytes: what is still there of it when it is over.
         peak_lines, kept_lines: who asked for those, the most first.
-        is_whole: whether PyTorch kept every event; else the figures are what is left to see, at least.
+        is_whole: whether PyTorch kept every event; else the figures are lower bounds.
     """
 
     __test__ = False  # for pytest, which looks at names
