@@ -9,8 +9,11 @@ import pytest
 
 from support.recordings import DATA, data_of
 from support.vram_files import vram
+from vramlens.api import load
 from vramlens.errors import InputError
 from vramlens.fleet import compare_files, find_ranks, read_job
+from vramlens.fleet import job as job_module
+from vramlens.trace import Trace
 
 LEAK = DATA / "ranks/leak_rank1"
 
@@ -162,3 +165,16 @@ def test_devices_of_one_process_are_compared() -> None:
     assert [(one.cause, one.ranks) for one in found.differences] == [
         ("stray_context", (0,))
     ] or found.ranks
+
+
+def test_a_lone_recording_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counting(path: str) -> Trace:
+        read.append(path)
+        return load(path)
+
+    monkeypatch.setattr(job_module, "load", counting)
+    (lone,) = map(str, put(tmp_path, "rank0.pickle.xz"))
+    assert len(read_job(find_ranks([lone])).summaries) == 1
+    assert read == [lone]

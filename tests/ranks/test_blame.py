@@ -10,7 +10,7 @@ from support.planted_ranks import base_of, usual
 from vramlens.analyses.finding import Place
 from vramlens.ranks import RankSummary, compare
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.summary import Growth, LineUse
+from vramlens.ranks.rank_summary import Growth, LineUse
 from vramlens.units import MIB
 
 BASE = base_of("ranks/leak_rank1/leak_rank1.rank0.pickle.xz")

@@ -17,7 +17,7 @@ from vramlens.analyses.finding import Place
 from vramlens.fleet import compare_files
 from vramlens.ranks import RankSummary, compare, summarise
 from vramlens.ranks.failures import failure_order
-from vramlens.ranks.summary import Failure
+from vramlens.ranks.rank_summary import Failure
 from vramlens.read.flight_record import read_flight_record
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError

@@ -1,4 +1,11 @@
-"""Fleet: the recordings of many ranks, found, read and summarised, here or on other machines."""
+"""Fleet: the recordings of many ranks, found, read and summarised, here or on other machines.
+
+``files``: which file belongs to which rank; ``rank_files``: one file of them.
+``job``: a job read, compared or exported.
+``workers``: a function run for each rank.
+``lake``: Parquet of many ranks; ``tables``: its rows.
+``summary_json``: a rank's summary as JSON; ``typed_json``: dataclasses back from JSON.
+"""
 
 from vramlens.fleet.files import JobFiles, RankFile, find_ranks
 from vramlens.fleet.job import Exported, Job, compare_files, export_lake, read_job, read_lake

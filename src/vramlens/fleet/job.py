@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from vramlens.api import load
-from vramlens.errors import InputError, UsageError, VramlensError
-from vramlens.fleet.files import JobFiles, RankFile, find_ranks
+from vramlens.errors import InputError, UsageError
+from vramlens.fleet.files import JobFiles, find_ranks
 from vramlens.fleet.lake import Lake, is_lake, write_rank, write_run
 from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record
 from vramlens.read.values import MOST_RANKS, as_list, as_number, as_text
+from vramlens.trace import Trace
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
 from vramlens.units import counted, listed
@@ -26,7 +28,7 @@ _MOST_NOTES = 1000
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What was read of a job.
+    """A job as it was read.
 
     Attributes:
         summaries: of each rank with a recording that could be read.
@@ -45,7 +47,7 @@ class Job:
     errors: Mapping[int, RankError] = field(default_factory=dict)
 
     def compare(self) -> Comparison:
-        """How the ranks differ."""
+        """The differences of the ranks."""
         return compare(
             self.summaries,
             self.flights,
@@ -58,8 +60,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written to a lake: how many ranks and events, which ranks are missing, and what
-    was odd.
+    """The outcome of an export to a lake: how many ranks and events, which ranks are missing, and
+    what was odd.
     """
 
     ranks: int
@@ -75,8 +77,8 @@ def compare_files(
     where: str | None = None,
     run: str | None = None,
 ) -> Comparison:
-    """How the ranks differ whose recordings and flight records are in these files and folders, or
-    in a lake.
+    """The differences of the ranks whose recordings and flight records are in these files and
+    folders, or in a lake.
 
     Args:
         paths: files and folders; or one lake.
@@ -91,9 +93,8 @@ def compare_files(
     if len(paths) == 1 and is_lake(paths[0]):
         return read_lake(Lake(paths[0], run)).compare()
     files = find_ranks(paths)
-    if where is None and not worth_workers(len(files.ranks)):
-        return read_job(files, progress=progress).compare()
-    with workers(where) as executor:
+    is_here = where is None and not worth_workers(len(files.ranks))
+    with nullcontext() if is_here else workers(where) as executor:
         return read_job(files, executor=executor, progress=progress).compare()
 
 
@@ -112,40 +113,43 @@ def read_job(
     Raises:
         InputError: not one of them can be read.
     """
-    recorded = {one.rank: one for one in files.ranks if one.recording is not None}
-    if len(files.ranks) == 1 and recorded:
-        found = _by_device(next(iter(recorded.values())))
-        if found:
-            return Job(found, {}, (), True, files.notes)
-    tasks = {rank: (one.recording, rank) for rank, one in recorded.items()}
-    summaries, failed = for_each(tasks, summary_of, executor, progress)
-    flights: dict[int, FlightRecord] = {}
-    errors: dict[int, RankError] = {}
-    odd = list(failed.items())
-    for one in files.ranks:
-        try:
-            if one.error is not None:
-                errors[one.rank] = read_error_file(one.error)
-        except VramlensError as error:
-            odd.append((one.rank, str(error)))
-        try:
-            if one.flight is not None:
-                flights[one.rank] = read_flight_record(one.flight)
-        except VramlensError as error:
-            odd.append((one.rank, str(error)))
-    notes = (*files.notes, *(f"rank {rank}: {why}" for rank, why in sorted(odd)))
+    recordings = {file.rank: file.recording for file in files.ranks if file.recording is not None}
+    if len(files.ranks) == 1 and recordings:
+        ((rank, path),) = recordings.items()
+        trace = load(path)
+        devices = _busy_devices(trace)
+        if len(devices) > 1:
+            return Job(
+                summaries=tuple(summarise(trace, device, device) for device in devices),
+                flights={},
+                missing=(),
+                by_device=True,
+                notes=files.notes,
+            )
+        summaries, unread = for_each({rank: (trace, rank)}, summarise, None, progress)
+    else:
+        tasks = {rank: (path, rank) for rank, path in recordings.items()}
+        summaries, unread = for_each(tasks, summary_of, executor, progress)
+    errors, unread_errors = for_each(
+        {file.rank: (file.error,) for file in files.ranks if file.error is not None},
+        read_error_file,
+    )
+    flights, unread_flights = for_each(
+        {file.rank: (file.flight,) for file in files.ranks if file.flight is not None},
+        read_flight_record,
+    )
+    reasons = [*unread.items(), *unread_errors.items(), *unread_flights.items()]
+    notes = (*files.notes, *_notes_of_ranks(reasons))
     if not summaries and not flights and not errors:
-        raise InputError(
-            f"no rank's file can be read: {notes[-1].partition(': ')[2] if notes else 'there is none'}"
-        )
-    ordered = tuple(summaries[rank] for rank in sorted(summaries))
+        reason = notes[-1].partition(": ")[2] if notes else "there is none"
+        raise InputError(f"no rank's file can be read: {reason}")
     return Job(
-        ordered,
-        flights,
-        _missing(files.world_size, {*summaries, *flights}, flights),
-        False,
-        notes,
-        errors,
+        summaries=tuple(summaries[rank] for rank in sorted(summaries)),
+        flights=flights,
+        missing=_missing(files.world_size, {*summaries, *flights}, flights),
+        by_device=False,
+        notes=notes,
+        errors=errors,
     )
 
 
@@ -155,16 +159,18 @@ def read_lake(lake: Lake) -> Job:
     Raises:
         InputError: they cannot be read.
     """
-    summaries, flights, errors, facts = (
-        lake.summaries(),
-        lake.flights(),
-        lake.errors(),
-        lake.facts(),
+    summaries, flights, facts = lake.summaries(), lake.flights(), lake.facts()
+    present = {*(summary.rank for summary in summaries), *flights}
+    world_size = as_number(facts.get("world_size"), MOST_RANKS)
+    notes = map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES])
+    return Job(
+        summaries=summaries,
+        flights=flights,
+        missing=_missing(world_size, present, flights),
+        by_device=False,
+        notes=tuple(note for note in notes if note),
+        errors=lake.errors(),
     )
-    known = {*(one.rank for one in summaries), *flights}
-    missing = _missing(as_number(facts.get("world_size"), MOST_RANKS), known, flights)
-    notes = [note for note in map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES]) if note]
-    return Job(summaries, flights, missing, False, tuple(notes), errors)
 
 
 def export_lake(
@@ -192,23 +198,24 @@ def export_lake(
     """
     files = find_ranks(paths)
     if files.jobs:
-        named = listed(files.jobs, _MOST_NAMED)
+        folders = listed(files.jobs, _MOST_NAMED)
         raise UsageError(
-            f"{counted(len(files.jobs), 'job')} ({named}) would become one run: name one job's folder"
+            f"{counted(len(files.jobs), 'job')} ({folders}) would become one run:"
+            " name one job's folder"
         )
     tasks = {
-        one.rank: (root, run, one.rank, one.recording, one.flight, one.error) for one in files.ranks
+        file.rank: (root, run, file.rank, file.recording, file.flight, file.error)
+        for file in files.ranks
     }
-    if where is None and not worth_workers(len(tasks)):
-        done, failed = for_each(tasks, write_rank, None, progress)
-    else:
-        with workers(where) as executor:
-            done, failed = for_each(tasks, write_rank, executor, progress)
-    missing = _missing(files.world_size, set(done), {})
-    odd = [*failed.items(), *((rank, why) for rank, one in done.items() for why in one.notes)]
-    notes = (*files.notes, *(f"rank {rank}: {why}" for rank, why in sorted(odd)))
+    is_here = where is None and not worth_workers(len(tasks))
+    with nullcontext() if is_here else workers(where) as executor:
+        written, failed = for_each(tasks, write_rank, executor, progress)
+    missing = _missing(files.world_size, set(written), {})
+    reasons = [(rank, note) for rank, rows in written.items() for note in rows.notes]
+    notes = (*files.notes, *_notes_of_ranks([*failed.items(), *reasons]))
     write_run(root, run, {"world_size": files.world_size, "missing": missing, "notes": notes})
-    return Exported(len(done), sum(one.events for one in done.values()), missing, notes)
+    events = sum(rows.events for rows in written.values())
+    return Exported(ranks=len(written), events=events, missing=missing, notes=notes)
 
 
 def summary_of(path: str, rank: int) -> RankSummary:
@@ -216,27 +223,22 @@ def summary_of(path: str, rank: int) -> RankSummary:
     return summarise(load(path), rank)
 
 
-def _by_device(one: RankFile) -> tuple[RankSummary, ...]:
-    """The devices of a single recording, where there are several that do work."""
-    recording = load(one.recording or "")
-    busy = [
-        index
-        for index, device in recording.devices.items()
-        if index >= 0 and len(device.events) > 1
-    ]
-    if len(busy) < 2:
-        return ()
-    return tuple(summarise(recording, index, index) for index in sorted(busy))
+def _busy_devices(trace: Trace) -> list[int]:
+    """The devices of a recording that do work."""
+    return sorted(
+        index for index, device in trace.devices.items() if index >= 0 and len(device.events) > 1
+    )
+
+
+def _notes_of_ranks(reasons: Iterable[tuple[int, str]]) -> list[str]:
+    return [f"rank {rank}: {reason}" for rank, reason in sorted(reasons)]
 
 
 def _missing(
-    world_size: int | None, known: set[int], flights: Mapping[int, FlightRecord]
+    world_size: int | None, present: set[int], flights: Mapping[int, FlightRecord]
 ) -> tuple[int, ...]:
-    told = [
-        rank
-        for flight in flights.values()
-        for group in flight.groups.values()
-        for rank in group.ranks
-    ]
-    last = max([*known, *told, (world_size or 0) - 1], default=-1)
-    return tuple(rank for rank in range(last + 1) if rank not in known)
+    """The ranks that a job had, as far as its files say, and that are not present."""
+    last = max([*present, (world_size or 0) - 1], default=-1)
+    for flight in flights.values():
+        last = max([last, *(max(group.ranks, default=-1) for group in flight.groups.values())])
+    return tuple(rank for rank in range(last + 1) if rank not in present)

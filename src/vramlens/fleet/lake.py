@@ -6,7 +6,8 @@ them in SQL.
     ROOT/run=ID/lines/…                             what each line held: the summary in columns
     ROOT/run=ID/steps/…                             the peak of each step
     ROOT/run=ID/events/…                            every event; stack is an id of stacks
-    ROOT/run=ID/stacks/…                            frames by the hash of their text: the same id on every rank
+    ROOT/run=ID/stacks/…                            frames by the hash of their text: the same id
+                                                    on every rank
     ROOT/run=ID/collectives/…                       the flight record
     ROOT/run=ID/errors/…                            torchrun's error file
 
@@ -93,7 +94,7 @@ def connect(threads: int | None = None) -> DuckDBPyConnection:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written of a rank: how many events, and what of it could not be read."""
+    """The outcome of writing a rank: how many events, and what of it could not be read."""
 
     events: int
     notes: tuple[str, ...] = ()
@@ -178,7 +179,8 @@ class Lake:
             raise InputError(f"{os.fspath(root)}: no lake: it holds no run=… folder")
         if run is None and len(runs) > 1:
             raise InputError(
-                f"{os.fspath(root)}: holds several runs ({', '.join(runs[:5])}); name one with --run"
+                f"{os.fspath(root)}: holds several runs ({', '.join(runs[:5])}); name one with"
+                " --run"
             )
         if run is not None and run not in runs:
             raise InputError(
@@ -198,8 +200,8 @@ class Lake:
 
         self._make_views(connection)
         try:
-            found = connection.execute(question)
-            return [column[0] for column in found.description or ()], found.fetchall()
+            answer = connection.execute(question)
+            return [column[0] for column in answer.description or ()], answer.fetchall()
         except duckdb.Error as error:
             raise UsageError(
                 f"--sql: {str(error).splitlines()[0]} (tables: {', '.join(TABLES)})"
@@ -239,7 +241,8 @@ class Lake:
         """
         rows = self._rows(
             "errors",
-            "SELECT rank, source, message, time_s, file, line, function, follows FROM errors ORDER BY rank",
+            "SELECT rank, source, message, time_s, file, line, function, follows FROM errors"
+            " ORDER BY rank",
         )
         return {
             self._read("errors", _rank, rank): self._read("errors", _error, *row)
@@ -255,18 +258,16 @@ class Lake:
         for name, size in sizes.items():
             count_file(name, size)
         try:
-            characters = (
-                self.sql(f"SELECT sum(strlen({_LONGEST_TEXT_OF[table]})) FROM {table}")[1][0][0]
-                or 0
-            )
-            if characters > _LONGEST_CELLS + EXPANDS_TIMES * sum(sizes.values()):
+            longest = _LONGEST_TEXT_OF[table]
+            ((characters,),) = self.sql(f"SELECT sum(strlen({longest})) FROM {table}")[1]
+            if (characters or 0) > _LONGEST_CELLS + EXPANDS_TIMES * sum(sizes.values()):
                 raise InputError(
-                    f"{self._base / table}: holds {characters:,} characters: no export wrote so many"
+                    f"{self._base / table}: holds {characters:,} characters: no export wrote so"
+                    " many"
                 )
             return self.sql(question)[1]
-        except (
-            UsageError
-        ) as error:  # a column is missing, or a file damaged: not a question of the user's
+        # A column is missing, or a file damaged: not a question of the user's.
+        except UsageError as error:
             raise InputError(
                 f"{self._base / table}: {str(error).removeprefix('--sql: ')}"
             ) from None
@@ -278,15 +279,15 @@ class Lake:
             raise InputError(f"{self._base / table}: {error}") from None
 
     def facts(self) -> dict[str, Any]:
-        """What ``run.json`` says."""
+        """The facts of ``run.json``."""
         try:
             with open(self._base / "run.json", "rb") as file:
                 text = file.read(_LONGEST_CELLS)
             refuse_costly(text)
-            found = json.loads(text)
+            facts = json.loads(text)
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return facts if isinstance(facts, dict) else {}
 
     def _make_views(self, connection: DuckDBPyConnection) -> None:
         for name in TABLES:
@@ -296,9 +297,8 @@ class Lake:
                     connection.execute(
                         f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{pattern}')"
                     )
-                except (
-                    Exception
-                ) as error:  # DuckDB's, of many kinds: a file that is no Parquet, or cannot be read
+                # DuckDB's, of many kinds: a file that is no Parquet, or cannot be read.
+                except Exception as error:
                     raise InputError(f"{self._base / name}: {str(error).splitlines()[0]}") from None
 
 
@@ -322,12 +322,18 @@ def _error(*cells: object) -> RankError:
     """
     source, message, time_s, file, line, function, follows = cells
     texts = [as_text(text) for text in (source, message, file, function)]
-    numbers = [as_number(number) for number in (line, time_s if time_s != -1 else 0)]
-    if None in texts or None in numbers:
+    is_timed = time_s != -1
+    line_number, seconds = as_number(line), as_number(time_s if is_timed else 0)
+    if None in texts or line_number is None or seconds is None:
         raise ValueError("a row is not what an export writes: export the run anew")
     source, message, file, function = (text or "" for text in texts)
-    frames = (Frame(file, numbers[0] or 0, function),) if file else ()
-    return RankError(source, message, None if time_s == -1 else numbers[1], frames, follows is True)
+    return RankError(
+        source=source,
+        message=message,
+        time_s=seconds if is_timed else None,
+        frames=(Frame(file, line_number, function),) if file else (),
+        follows=follows is True,
+    )
 
 
 def _escaped(path: str) -> str:
@@ -336,14 +342,13 @@ def _escaped(path: str) -> str:
 
 
 def is_lake(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a lake."""
+    """True if a folder is a lake."""
     return os.path.isdir(path) and any(Path(path).glob("run=*"))
 
 
 def _is_there(base: Path, rank: int, sources: Sequence[str | None]) -> bool:
-    done = _path(base, "ranks", rank)
     try:
-        written = done.stat().st_mtime
+        written = _path(base, "ranks", rank).stat().st_mtime
         return all(source is None or os.stat(source).st_mtime <= written for source in sources)
     except OSError:
         return False
@@ -365,7 +370,8 @@ def _write(
         connection.register("columns", dict(columns))
         name = scratch.replace("'", "''")
         connection.execute(
-            f"COPY ({_select(table, columns)}) TO '{name}' (FORMAT parquet, {_ENCODING}, ROW_GROUP_SIZE {_ROW_GROUP})"
+            f"COPY ({_select(table, columns)}) TO '{name}' (FORMAT parquet, {_ENCODING},"
+            f" ROW_GROUP_SIZE {_ROW_GROUP})"
         )
         os.chmod(scratch, 0o644)
         os.replace(scratch, target)
@@ -379,9 +385,8 @@ def _select(table: str, columns: Mapping[str, Any]) -> str:
     """The question that gives a table's rows: every column of the same type on every rank, also
     where it is empty.
     """
-    if (
-        table == "events"
-    ):  # texts made from numbers: a million Python strings would take longer than everything else
+    # Texts made from numbers: a million Python strings would take longer than everything else.
+    if table == "events":
         return f"SELECT * REPLACE ([{_ACTIONS}][action + 1] AS action) FROM columns"
     texts = [
         f"CAST({name} AS VARCHAR) AS {name}"

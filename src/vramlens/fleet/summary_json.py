@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 from vramlens.fleet.typed_json import from_json
-from vramlens.ranks.summary import RankSummary
+from vramlens.ranks.rank_summary import RankSummary
 from vramlens.read.values import MOST_DEVICES, MOST_RANKS
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.finding import Place
 from vramlens.fleet.summary_json import summary_to_json
 from vramlens.fleet.typed_json import from_json
 from vramlens.ranks import RankSummary
@@ -22,8 +23,6 @@ from vramlens.trace.rank_error import RankError
 
 Columns = dict[str, Any]
 """A column each, of equal length."""
-
-
 _NO_NUMBERS, _NO_IDS = np.zeros(0, np.uint64), np.zeros(0, np.uint32)
 _NO_EVENTS = Events(
     action=np.zeros(0, np.uint8),
@@ -37,40 +36,57 @@ _NO_EVENTS = Events(
     other_action=_NO_IDS,
     pool=_NO_IDS,
 )
+_NO_FRAME, _NO_PLACE = Frame("", 0, ""), Place("", 0, "")
+_NO_CALL = Collective(
+    group="",
+    description="",
+    seq=-1,
+    name="",
+    is_p2p=False,
+    state="",
+    input_sizes=(),
+    output_sizes=(),
+    dtypes=(),
+    created_ns=None,
+    started_ns=None,
+    completed_ns=None,
+    frames=(),
+)
+"""Stands in the one row of a record without calls."""
 
 
 def _texts(values: Sequence[str | None]) -> NDArray[Any]:
     return np.array(values, dtype=object)
 
 
-def rank_row(one: RankSummary) -> Columns:
+def rank_row(summary: RankSummary) -> Columns:
     """One row: the figures that are asked for most, and the summary whole."""
-    ledger = dict(one.ledger)
+    ledger = dict(summary.ledger)
+    failed_us = summary.failure.time_us if summary.failure and summary.died else 0
     return {
-        "rank": np.array([one.rank], np.int32),
-        "host": _texts([one.host or ""]),
-        "device": np.array([one.device], np.int32),
-        "peak_requested_bytes": np.array([one.peak_requested_bytes], np.int64),
-        "peak_allocated_bytes": np.array([one.peak_allocated_bytes], np.int64),
-        "peak_reserved_bytes": np.array([one.peak_reserved_bytes], np.int64),
+        "rank": np.array([summary.rank], np.int32),
+        "host": _texts([summary.host or ""]),
+        "device": np.array([summary.device], np.int32),
+        "peak_requested_bytes": np.array([summary.peak_requested_bytes], np.int64),
+        "peak_allocated_bytes": np.array([summary.peak_allocated_bytes], np.int64),
+        "peak_reserved_bytes": np.array([summary.peak_reserved_bytes], np.int64),
         "nccl_bytes": np.array([ledger.get("nccl", -1)], np.int64),
         "other_processes_bytes": np.array([ledger.get("other_processes", -1)], np.int64),
-        "steps": np.array([len(one.step_peaks)], np.int32),
-        "failed_us": np.array(
-            [one.failure.time_us if one.failure and one.failure.died else 0], np.int64
-        ),
-        "summary": _texts([summary_to_json(one)]),
+        "steps": np.array([len(summary.step_peaks)], np.int32),
+        "failed_us": np.array([failed_us], np.int64),
+        "summary": _texts([summary_to_json(summary)]),
     }
 
 
-def line_rows(one: RankSummary) -> Columns:
+def line_rows(summary: RankSummary) -> Columns:
     """One row a line of the summary."""
-    lines = one.lines
+    lines = summary.lines
+    places = [line.place or _NO_PLACE for line in lines]
     return {
-        "rank": np.full(len(lines), one.rank, np.int32),
-        "file": _texts([line.place.file if line.place else "" for line in lines]),
-        "line": np.array([line.place.line if line.place else 0 for line in lines], np.int32),
-        "function": _texts([line.place.function if line.place else "" for line in lines]),
+        "rank": np.full(len(lines), summary.rank, np.int32),
+        "file": _texts([place.file for place in places]),
+        "line": np.array([place.line for place in places], np.int32),
+        "function": _texts([place.function for place in places]),
         "category": _texts([line.category for line in lines]),
         "phase": _texts([line.phase for line in lines]),
         "peak_bytes": np.array([line.peak_bytes for line in lines], np.int64),
@@ -80,13 +96,13 @@ def line_rows(one: RankSummary) -> Columns:
     }
 
 
-def step_rows(one: RankSummary) -> Columns:
+def step_rows(summary: RankSummary) -> Columns:
     """One row a step."""
-    count = len(one.step_peaks)
+    count = len(summary.step_peaks)
     return {
-        "rank": np.full(count, one.rank, np.int32),
+        "rank": np.full(count, summary.rank, np.int32),
         "step": np.arange(count, dtype=np.int32),
-        "peak_bytes": np.array(one.step_peaks, np.int64),
+        "peak_bytes": np.array(summary.step_peaks, np.int64),
     }
 
 
@@ -97,8 +113,8 @@ def event_rows(trace: Trace, summary: RankSummary) -> dict[str, Columns]:
     used = np.unique(events.stack[events.stack != NO_STACK])
     hashes, rows = _stack_hashes(trace.stacks, used)
     identity = np.zeros(len(events), np.uint64)
-    known = events.stack != NO_STACK
-    identity[known] = hashes[np.searchsorted(used, events.stack[known])]
+    has_stack = events.stack != NO_STACK
+    identity[has_stack] = hashes[np.searchsorted(used, events.stack[has_stack])]
     count = len(events)
     return {
         "events": {
@@ -131,31 +147,31 @@ def _stack_hashes(
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         hashes[place] = int.from_bytes(digest, "little")
         user = int(stacks.user_frame[stack])
-        frame = stacks.frame(user) if user >= 0 else Frame("", 0, "")
+        frame = stacks.frame(user) if user >= 0 else _NO_FRAME
         rows.append((frame.file, frame.line, frame.function, text))
     return hashes, rows
 
 
 def collective_rows(rank: int, flight: FlightRecord) -> Columns:
     """One row a call; the first row has the whole record beside it, so that it can be read back."""
-    calls: list[Collective | None] = list(flight.collectives) or [None]
-    frames = [None if one is None else one.user_frame for one in calls]
+    calls = flight.collectives or (_NO_CALL,)
+    frames = [call.user_frame or _NO_FRAME for call in calls]
     return {
         "rank": np.full(len(calls), rank, np.int32),
-        "group_name": _texts([one.group if one else "" for one in calls]),
-        "seq": np.array([one.seq if one else -1 for one in calls], np.int64),
-        "name": _texts([one.name if one else "" for one in calls]),
-        "state": _texts([one.state if one else "" for one in calls]),
-        "created_ns": np.array([one.created_ns or 0 if one else 0 for one in calls], np.int64),
-        "file": _texts([frame.file if frame else "" for frame in frames]),
-        "line": np.array([frame.line if frame else 0 for frame in frames], np.int32),
+        "group_name": _texts([call.group for call in calls]),
+        "seq": np.array([call.seq for call in calls], np.int64),
+        "name": _texts([call.name for call in calls]),
+        "state": _texts([call.state for call in calls]),
+        "created_ns": np.array([call.created_ns or 0 for call in calls], np.int64),
+        "file": _texts([frame.file for frame in frames]),
+        "line": np.array([frame.line for frame in frames], np.int32),
         "record": _texts([_flight_to_json(flight), *[None] * (len(calls) - 1)]),
     }
 
 
 def error_row(rank: int, error: RankError) -> Columns:
     """One row: the error, and the user's innermost frame."""
-    frame = error.user_frame or Frame("", 0, "")
+    frame = error.user_frame or _NO_FRAME
     return {
         "rank": np.array([rank], np.int32),
         "message": _texts([error.message]),
@@ -176,7 +192,7 @@ def _flight_to_json(flight: FlightRecord) -> str:
             "library_version": flight.library_version,
             "groups": {name: asdict(group) for name, group in flight.groups.items()},
             "last_completed": dict(flight.last_completed),
-            "collectives": [asdict(one) for one in flight.collectives],
+            "collectives": [asdict(call) for call in flight.collectives],
         },
         separators=(",", ":"),
     )

@@ -10,8 +10,9 @@ from dataclasses import fields, is_dataclass
 from enum import IntFlag
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from vramlens.ground.closed_words import ClosedWords
 from vramlens.read.json_bounds import refuse_costly
 
 _LARGEST = (1 << 62) - 1
@@ -30,11 +31,10 @@ def from_json(kind: type[_Made], text: object) -> _Made:
         raise ValueError("no text")
     refuse_costly(text.encode("utf-8", "surrogatepass"))
     try:
-        value = json.loads(text)
+        content = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    made: _Made = _typed(kind, value, kind.__name__)
-    return made
+    return cast(_Made, _typed(kind, content, kind.__name__))
 
 
 def _typed(kind: Any, value: object, where: str) -> Any:
@@ -46,7 +46,8 @@ def _typed(kind: Any, value: object, where: str) -> Any:
     if get_origin(kind) in (Union, UnionType):
         if value is None and NoneType in get_args(kind):
             return None
-        return _typed(next(each for each in get_args(kind) if each is not NoneType), value, where)
+        inner = next(part for part in get_args(kind) if part is not NoneType)
+        return _typed(inner, value, where)
     if isinstance(value, list):
         return _tuple(kind, value, where)
     if isinstance(value, dict):
@@ -61,6 +62,8 @@ def _scalar(kind: Any, value: object, where: str) -> Any:
         return value[:_LONGEST_TEXT]
     if kind is bool and isinstance(value, bool):
         return value
+    if isinstance(kind, type) and issubclass(kind, ClosedWords) and value in list(kind):
+        return kind(value)
     is_number_kind = kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag))
     if is_number_kind and type(value) is int and abs(value) <= _LARGEST:
         return kind(value)
@@ -72,8 +75,8 @@ def _mapping(kind: Any, value: dict[str, Any], where: str) -> dict[str, Any]:
         raise _wrong(where)
     inner = get_args(kind)[1]
     return {
-        key[:_LONGEST_TEXT]: _typed(inner, each, f"{where}.{key[:40]}")
-        for key, each in value.items()
+        key[:_LONGEST_TEXT]: _typed(inner, entry, f"{where}.{key[:40]}")
+        for key, entry in value.items()
     }
 
 
@@ -82,10 +85,10 @@ def _tuple(kind: Any, value: list[Any], where: str) -> tuple[Any, ...]:
         raise _wrong(where)
     kinds = get_args(kind)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_typed(kinds[0], each, where) for each in value)
+        return tuple(_typed(kinds[0], entry, where) for entry in value)
     if len(kinds) != len(value):
         raise ValueError(f"{where} has {len(value)} parts instead of {len(kinds)}")
-    return tuple(_typed(inner, each, where) for inner, each in zip(kinds, value, strict=True))
+    return tuple(_typed(inner, entry, where) for inner, entry in zip(kinds, value, strict=True))
 
 
 def _wrong(where: str) -> ValueError:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from functools import partial
 from multiprocessing import get_context
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from vramlens.errors import UsageError, VramlensError
 
@@ -23,6 +24,7 @@ _FEWEST_IN_PARALLEL = 8
 _TRIES = 3
 _PATIENCE_S = 5
 _DASK = "dask://"
+_DASK_DEATH = "KilledWorker"
 # M_ARENA_MAX, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h.
 _MALLOC = {-8: 1, -3: 32 << 20, -1: 1 << 30}
 _Key = TypeVar("_Key", bound=int)
@@ -31,7 +33,7 @@ _Result = TypeVar("_Result")
 
 @contextmanager
 def workers(where: str | None) -> Iterator[Executor | None]:
-    """What runs the map: None is here.
+    """Yields what runs the map: None is here.
 
     Args:
         where: a number of processes, ``dask://HOST:PORT`` of a Dask scheduler, or None for as many
@@ -44,30 +46,32 @@ def workers(where: str | None) -> Iterator[Executor | None]:
         count = (os.cpu_count() or 1) if where is None else int(where)
         if count < 1:
             raise UsageError("--workers: at least one")
-        if count == 1:
-            yield None
-            return
-        with _processes(count) as pool:
+        with nullcontext() if count == 1 else _processes(count) as pool:
             yield pool
         return
     if not where.startswith(_DASK):
         raise UsageError(f"--workers {where}: say a number of processes or dask://HOST:PORT")
+    with closing(_dask_client(where)) as client:
+        yield client.get_executor(pure=False)
+
+
+def _dask_client(where: str) -> Any:
+    """A client of the Dask scheduler there.
+
+    Raises:
+        UsageError: dask.distributed is not installed, or nobody answers.
+    """
     try:
         import distributed
     except ImportError:
         raise UsageError(
             "--workers dask://… needs dask.distributed: pip install 'vramlens[cluster]'"
         ) from None
+    address = f"tcp://{where.removeprefix(_DASK)}"
     try:
-        client: Any = cast(Any, distributed).Client(
-            f"tcp://{where[len(_DASK) :]}", timeout=_PATIENCE_S, set_as_default=False
-        )
+        return cast(Any, distributed).Client(address, timeout=_PATIENCE_S, set_as_default=False)
     except OSError as error:
         raise UsageError(f"--workers {where}: no Dask scheduler answers there ({error})") from None
-    try:
-        yield client.get_executor(pure=False)
-    finally:
-        client.close()
 
 
 def _processes(count: int) -> ProcessPoolExecutor:
@@ -81,8 +85,8 @@ def _keep_memory() -> None:
     """
     with suppress(Exception):  # another C library
         change = ctypes.CDLL(None).mallopt
-        for setting, value in _MALLOC.items():
-            change(setting, value)
+        for setting, bytes_or_count in _MALLOC.items():
+            change(setting, bytes_or_count)
 
 
 def for_each(
@@ -99,41 +103,27 @@ def for_each(
         executor: where; None is here.
         progress: called with the share that is done.
     """
-    done: dict[_Key, _Result] = {}
-    failed: dict[_Key, str] = {}
-
-    def told() -> None:
-        if progress is not None and tasks:
-            progress((len(done) + len(failed)) / len(tasks))
-
+    outcomes: _Outcomes[_Key, _Result] = _Outcomes(len(tasks), progress)
     if executor is None or len(tasks) < 2:
         for rank, arguments in tasks.items():
-            _settle(rank, lambda: function(*arguments), done, failed)  # noqa: B023 - called at once
-            told()
-        return done, failed
-    left = dict(tasks)
+            outcomes.settle(rank, partial(function, *arguments))
+        return outcomes.done, outcomes.failed
     for attempt in range(_TRIES):
+        unsettled = outcomes.unsettled(tasks)
+        if not unsettled:
+            break
         with _fresh(executor, attempt) as pool:
             waiting: dict[Future[_Result], _Key] = {}
-            with suppress(
-                BrokenExecutor
-            ):  # a worker may die while the last of many ranks are still handed out
-                for rank, arguments in left.items():
-                    waiting[pool.submit(function, *arguments)] = rank
+            # A worker may die while the last of many ranks are still handed out.
+            with suppress(BrokenExecutor):
+                for rank in unsettled:
+                    waiting[pool.submit(function, *tasks[rank])] = rank
             for future in as_completed(waiting):
-                _settle(waiting[future], future.result, done, failed)
-                told()
-        left = {
-            rank: arguments
-            for rank, arguments in left.items()
-            if rank not in done and rank not in failed
-        }
-        if not left:
-            break
-    if left:
-        failed.update(dict.fromkeys(left, "its worker died, three times"))
-        told()
-    return done, failed
+                outcomes.settle(waiting[future], future.result)
+    for rank in outcomes.unsettled(tasks):
+        outcomes.failed[rank] = "its worker died, three times"
+        outcomes.tell_progress()
+    return outcomes.done, outcomes.failed
 
 
 @contextmanager
@@ -148,27 +138,37 @@ def _fresh(executor: Executor, attempt: int) -> Iterator[Executor]:
         yield executor
 
 
-def _settle(
-    rank: _Key,
-    result: Callable[[], _Result],
-    done: dict[_Key, _Result],
-    failed: dict[_Key, str],
-) -> None:
-    """Notes a rank's result, or why there is none; nothing where its worker died."""
-    try:
-        done[rank] = result()
-    except VramlensError as error:
-        failed[rank] = str(error)
-    except BrokenExecutor:
-        return
-    except Exception as error:  # whatever a worker raises is its rank's: the others go on
-        if type(error).__name__ == "KilledWorker":  # Dask's
-            return
-        failed[rank] = (
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
-        )
+class _Outcomes(Generic[_Key, _Result]):
+    """The results by rank, and by rank why there is none."""
+
+    def __init__(self, count: int, progress: Progress | None) -> None:
+        self._count, self._progress = count, progress
+        self.done: dict[_Key, _Result] = {}
+        self.failed: dict[_Key, str] = {}
+
+    def unsettled(self, ranks: Iterable[_Key]) -> list[_Key]:
+        """The ranks that have neither result nor reason."""
+        return [rank for rank in ranks if rank not in self.done and rank not in self.failed]
+
+    def settle(self, rank: _Key, call: Callable[[], _Result]) -> None:
+        """Notes a rank's result, or why there is none; nothing where its worker died."""
+        try:
+            self.done[rank] = call()
+        except VramlensError as error:
+            self.failed[rank] = str(error)
+        except Exception as error:  # whatever a worker raises is its rank's: the others go on
+            is_of_worker = isinstance(error, BrokenExecutor) or type(error).__name__ == _DASK_DEATH
+            if not is_of_worker:
+                reason = next(iter(str(error).splitlines()), "no reason given")
+                self.failed[rank] = f"{type(error).__name__}: {reason}"
+        self.tell_progress()
+
+    def tell_progress(self) -> None:
+        """Calls with the share that is done."""
+        if self._progress is not None:
+            self._progress((len(self.done) + len(self.failed)) / self._count)
 
 
 def worth_workers(tasks: int) -> bool:
-    """Whether so many tasks are worth starting processes for."""
+    """True if so many tasks are worth starting processes for."""
     return tasks >= _FEWEST_IN_PARALLEL and (os.cpu_count() or 1) > 1

@@ -1,6 +1,7 @@
-"""Where memory's figures can go: one small module a tool, each imported only by who uses it.
+"""Integrations: one small module a tool that memory's figures go to, imported only by who uses it.
 
 ``prometheus``, ``opentelemetry`` (the machine or this program), ``tensorboard``, ``wandb``,
 ``mlflow`` (scalars of a ``Monitor``), ``lightning``, ``transformers``, ``accelerate`` (callbacks of
-training loops), ``slurm`` (file names).
+training loops; ``training`` is what they share), ``ray``, ``debug_server`` (every rank's page),
+``slurm`` (file names), ``figures``, ``scalars`` and ``extras`` (what the tools share).
 """

@@ -4,7 +4,7 @@ right now.
     from torch.distributed.debug import start_debug_server
     from vramlens.integrations.debug_server import handlers
 
-    start_debug_server(handlers=handlers())         # on every rank; then http://localhost:25999/memory
+    start_debug_server(handlers=handlers())     # on every rank; then http://localhost:25999/memory
 
 The server answers while the ranks hang: its threads need none of the program's. PyTorch asks for
 Jinja2, tabulate and aiohttp.
@@ -52,10 +52,9 @@ def __getattr__(name: str) -> Any:
     """
     if name != "MemoryHandler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = (
-        _memory_handler()
-    )  # one class: it may be pickled for the server's process
-    return found
+    # One class: it may be pickled for the server's process.
+    handler = globals()[name] = _memory_handler()
+    return handler
 
 
 def _no_server(error: ImportError) -> UsageError:
@@ -90,7 +89,9 @@ def _memory_handler() -> type[Any]:
 
         def dump(self) -> str | None:
             _, answers = fetch_all(_WORKER, timeout=self.fetch_timeout)
-            return page_text([one.text if one.status_code == 200 else None for one in answers])
+            return page_text(
+                [answer.text if answer.status_code == 200 else None for answer in answers]
+            )
 
         def dump_filename(self) -> str:
             return "memory"
@@ -113,11 +114,11 @@ def _answer(request: Any, response: Any) -> None:
         from vramlens.capture.memory.memory_now import memory
 
         now = memory()
-        found = {"text": str(now), "figures": now.to_dict()}
+        answer = {"text": str(now), "figures": now.to_dict()}
         status = 200
     except Exception as error:  # the program must not notice
-        found, status = {"text": f"{type(error).__name__}: {error}"}, 500
-    response.set_content(json.dumps(found, default=str).encode(), "application/json")
+        answer, status = {"text": f"{type(error).__name__}: {error}"}, 500
+    response.set_content(json.dumps(answer, default=str).encode(), "application/json")
     response.set_status(status)
 
 
@@ -127,57 +128,56 @@ def page_text(answers: list[str | None]) -> str:
     Figures are what each rank says of itself; whoever holds 2 % more than the usual rank is named
     first.
     """
-    ranks = {
-        rank: value
-        for rank, text in enumerate(answers)
-        if text and (value := _read(text)) is not None
-    }
-    used = {rank: size for rank, value in ranks.items() if (size := _allocated(value)) is not None}
-    lines = []
-    if used:
-        usual = sorted(used.values())[(len(used) - 1) // 2]
-        odd = sorted(
-            (rank for rank, size in used.items() if size > _MARGIN * usual),
-            key=lambda rank: -used[rank],
-        )
-        if odd and len(used) > 1:
-            most = (
-                f"rank {odd[0]} holds {format_size(used[odd[0]] - usual)} more than the usual rank"
-            )
-            lines.append(
-                f"{most} ({format_size(usual)} live in PyTorch); {len(odd)} of {len(used)} ranks hold more."
-            )
-        else:
-            lines.append(f"{len(used)} ranks, about {format_size(usual)} each live in PyTorch.")
-    silent = [rank for rank in range(len(answers)) if rank not in ranks]
+    read = {rank: _read(text) for rank, text in enumerate(answers)}
+    answered = {rank: answer for rank, answer in read.items() if answer is not None}
+    silent = [str(rank) for rank, answer in read.items() if answer is None]
+    lines = _verdict(answered)
     if silent:
-        lines.append(
-            f"No answer from rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent[:20]))}."
-        )
-    for rank, value in ranks.items():
-        lines += ["", f"=== rank {rank} ===", str(value.get("text", ""))]
+        noun = "rank" if len(silent) == 1 else "ranks"
+        lines.append(f"No answer from {noun} {', '.join(silent[:20])}.")
+    for rank, answer in answered.items():
+        lines += ["", f"=== rank {rank} ===", str(answer.get("text", ""))]
     return "\n".join(lines)
 
 
-def _read(text: str) -> dict[str, Any] | None:
+def _verdict(answers: dict[int, dict[str, Any]]) -> list[str]:
+    """One sentence on who holds more than the usual rank; none where nobody uses a GPU."""
+    sizes = {rank: _allocated(answer) for rank, answer in answers.items()}
+    used = {rank: size for rank, size in sizes.items() if size is not None}
+    if not used:
+        return []
+    usual = sorted(used.values())[(len(used) - 1) // 2]
+    above = [rank for rank, size in used.items() if size > _MARGIN * usual]
+    if not above or len(used) == 1:
+        return [f"{len(used)} ranks, about {format_size(usual)} each live in PyTorch."]
+    fullest = max(above, key=lambda rank: used[rank])
+    return [
+        f"rank {fullest} holds {format_size(used[fullest] - usual)} more than the usual rank"
+        f" ({format_size(usual)} live in PyTorch); {len(above)} of {len(used)} ranks hold more."
+    ]
+
+
+def _read(text: str | None) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
+        answer = json.loads(text or "")
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
-def _allocated(value: dict[str, Any]) -> int | None:
+def _allocated(answer: dict[str, Any]) -> int | None:
     """Live bytes of PyTorch on the GPUs of a rank; None where it uses none."""
-    figures = value.get("figures")
-    gpus = figures.get("gpus") if isinstance(figures, dict) else None
-    sizes = [
-        row["bytes"]
-        for gpu in (gpus if isinstance(gpus, list) else [])
-        if isinstance(gpu, dict)
-        for row in gpu.get("rows", [])
-        if isinstance(row, dict)
-        and row.get("kind") == "pytorch_allocated"
-        and isinstance(row.get("bytes"), int)
+    rows = [
+        row for gpu in _dicts_in(answer.get("figures"), "gpus") for row in _dicts_in(gpu, "rows")
     ]
-    return sum(sizes) if sizes else None
+    sizes = [row.get("bytes") for row in rows if row.get("kind") == "pytorch_allocated"]
+    counted = [size for size in sizes if isinstance(size, int)]
+    return sum(counted) if counted else None
+
+
+def _dicts_in(answer: Any, key: str) -> list[dict[str, Any]]:
+    """The dictionaries in a list of an answer that anybody may have sent."""
+    entries = answer.get(key) if isinstance(answer, dict) else None
+    return (
+        [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )

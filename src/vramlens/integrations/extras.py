@@ -1,4 +1,4 @@
-"""What an integration needs to have installed, and what to say where it is not."""
+"""Extras: packages that an integration needs, and the message where one is not installed."""
 
 from __future__ import annotations
 

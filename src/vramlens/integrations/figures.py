@@ -4,15 +4,16 @@ program.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramlens.capture.memory.device_ledger import Ledger, ledger
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.monitor.allocator_counters import counters, loaded_cuda
 from vramlens.monitor.machine.device_memory import visible_gpus
-from vramlens.monitor.machine.machine import DeviceNow, MachineNow, held_on
+from vramlens.monitor.machine.machine import DeviceNow, MachineNow
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ class AllFigures:
 
 def figures_of_machine(now: MachineNow) -> AllFigures:
     """All GPUs of the machine and all processes on them."""
-    return AllFigures(tuple(_of_device(one) for one in now.devices), now.host, now.driver_version)
+    return AllFigures(
+        tuple(_of_device(device) for device in now.devices), now.host, now.driver_version
+    )
 
 
 def figures_of_program() -> AllFigures:
@@ -68,39 +71,47 @@ def figures_of_program() -> AllFigures:
 
 
 def _of_device(device: DeviceNow) -> Figures:
-    held = [held_on(process.inside, device.uuid) for process in device.processes or ()]
-    inside = [one for one in held if one is not None]
-    peaks = [one.peak_bytes for one in inside if one.peak_bytes is not None]
-    return Figures(
-        device.name,
-        device.uuid,
-        device.product,
-        device.total_bytes,
-        device.free_bytes,
-        device.kinds(),
-        None if device.gpu_percent is None else device.gpu_percent / 100,
-        device.temperature_c,
-        device.power_w,
-        max(peaks, default=None),
-        sum(one.retries or 0 for one in inside) if inside else None,
-        sum(one.failures or 0 for one in inside) if inside else None,
+    memories = [process.memory_on(device) for process in device.processes or ()]
+    programs = [memory for memory in memories if memory is not None]
+    peaks = [memory.peak_bytes for memory in programs if memory.peak_bytes is not None]
+    percent = device.gpu_percent
+    figures = Figures(
+        device=device.name,
+        uuid=device.uuid,
+        product=device.product,
+        total_bytes=device.total_bytes,
+        free_bytes=device.free_bytes,
+        kinds=device.kinds(),
+        busy=None if percent is None else percent / 100,
+        temperature_c=device.temperature_c,
+        power_w=device.power_w,
+        peak_bytes=max(peaks, default=None),
+    )
+    if not programs:
+        return figures
+    return replace(
+        figures,
+        retries=sum(memory.retries or 0 for memory in programs),
+        failures=sum(memory.failures or 0 for memory in programs),
     )
 
 
-def _of_ledger(found: Ledger) -> Figures:
+def _of_ledger(gpu_ledger: Ledger) -> Figures:
+    kinds: Counter[str] = Counter()
+    for row in gpu_ledger.rows:
+        kinds[row.kind] += row.bytes
+    figures = Figures(
+        device=str(gpu_ledger.device),
+        uuid=gpu_ledger.uuid,
+        product=gpu_ledger.name,
+        total_bytes=gpu_ledger.total_bytes,
+        free_bytes=gpu_ledger.bytes_of("free"),
+        kinds=kinds,
+    )
     cuda = loaded_cuda()
-    now = counters(cuda, found.device) if cuda is not None and found.has_context else None
-    kinds: dict[str, int] = {}
-    for row in found.rows:
-        kinds[row.kind] = kinds.get(row.kind, 0) + row.bytes
-    return Figures(
-        str(found.device),
-        found.uuid,
-        found.name,
-        found.total_bytes,
-        found.bytes_of("free"),
-        kinds,
-        peak_bytes=None if now is None else now.peak_bytes,
-        retries=None if now is None else now.retries,
-        failures=None if now is None else now.failures,
-    )
+    if cuda is None or not gpu_ledger.has_context:
+        return figures
+    now = counters(cuda, gpu_ledger.device)
+    if now is None:
+        return figures
+    return replace(figures, peak_bytes=now.peak_bytes, retries=now.retries, failures=now.failures)

@@ -21,8 +21,8 @@ __all__ = ["MemoryCallback"]  # noqa: F822 - made by __getattr__
 def __getattr__(name: str) -> Any:
     if name != "MemoryCallback":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = globals()[name] = _made()
-    return made
+    callback = globals()[name] = _made()
+    return callback
 
 
 @harmless("logging memory")

@@ -9,6 +9,7 @@ attribute ``kind``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from vramlens import __version__
@@ -66,7 +67,7 @@ class MachineMeter:
         _observe(self._provider, self._figures)
 
     def take(self, now: MachineNow) -> None:
-        """What is exported next."""
+        """Keeps the look that is exported next."""
         self._now = now
 
     def close(self) -> None:
@@ -81,58 +82,56 @@ def _observe(provider: Any, look: Callable[[], AllFigures | None]) -> None:
     metrics = need("opentelemetry.metrics", _EXTRA, _TOOL)
     meter = provider.get_meter("vramlens", __version__)
 
-    def each(value: Callable[[Figures], float | None]) -> Any:
+    def observing(figure: Callable[[Figures], float | None]) -> Any:
         def observations(_options: Any) -> Iterator[Any]:
             figures = look()
-            for one in figures.devices if figures is not None else ():
-                number = value(one)
+            for device in figures.devices if figures is not None else ():
+                number = figure(device)
                 if number is not None:
-                    yield metrics.Observation(number, _attributes(one, figures))
+                    yield metrics.Observation(number, _attributes(device, figures))
 
         return [observations]
 
     def by_kind(_options: Any) -> Iterator[Any]:
         figures = look()
-        for one in figures.devices if figures is not None else ():
-            for kind, size in one.kinds.items():
-                yield metrics.Observation(size, {**_attributes(one, figures), "kind": kind})
+        for device in figures.devices if figures is not None else ():
+            for kind, size in device.kinds.items():
+                yield metrics.Observation(size, {**_attributes(device, figures), "kind": kind})
 
     meter.create_observable_up_down_counter(
-        "hw.gpu.memory.usage", each(_used), "By", "Memory of the GPU in use."
+        "hw.gpu.memory.usage", observing(_used), "By", "Memory of the GPU in use."
     )
     meter.create_observable_up_down_counter(
-        "hw.gpu.memory.limit", each(lambda one: one.total_bytes), "By", "Memory of the GPU."
+        "hw.gpu.memory.limit", observing(attrgetter("total_bytes")), "By", "Memory of the GPU."
     )
     meter.create_observable_gauge(
-        "hw.gpu.memory.utilization", each(_share), "1", "Share of the memory in use."
+        "hw.gpu.memory.utilization", observing(_share), "1", "Share of the memory in use."
     )
     meter.create_observable_gauge(
-        "hw.gpu.utilization", each(lambda one: one.busy), "1", "Share of time it was busy."
+        "hw.gpu.utilization", observing(attrgetter("busy")), "1", "Share of time it was busy."
     )
     meter.create_observable_up_down_counter(
         "vramlens.gpu.memory.usage", [by_kind], "By", "Memory by kind; the kinds sum to all of it."
     )
 
 
-def _used(one: Figures) -> int | None:
-    return (
-        None
-        if one.total_bytes is None or one.free_bytes is None
-        else one.total_bytes - one.free_bytes
-    )
+def _used(device: Figures) -> int | None:
+    if device.total_bytes is None or device.free_bytes is None:
+        return None
+    return device.total_bytes - device.free_bytes
 
 
-def _share(one: Figures) -> float | None:
-    used = _used(one)
-    return None if used is None or not one.total_bytes else used / one.total_bytes
+def _share(device: Figures) -> float | None:
+    used = _used(device)
+    return None if used is None or not device.total_bytes else used / device.total_bytes
 
 
-def _attributes(one: Figures, figures: AllFigures | None) -> dict[str, str]:
-    known = {
-        "hw.id": one.uuid or one.device,
-        "hw.name": f"GPU {one.device}",
-        "hw.model": one.product,
-        "hw.vendor": "NVIDIA" if one.product and "NVIDIA" in one.product else None,
+def _attributes(device: Figures, figures: AllFigures | None) -> dict[str, str]:
+    attributes = {
+        "hw.id": device.uuid or device.device,
+        "hw.name": f"GPU {device.device}",
+        "hw.model": device.product,
+        "hw.vendor": "NVIDIA" if device.product and "NVIDIA" in device.product else None,
         "hw.driver_version": figures.driver_version if figures is not None else None,
     }
-    return {key: text for key, text in known.items() if text}
+    return {key: text for key, text in attributes.items() if text}

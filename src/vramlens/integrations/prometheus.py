@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from vramlens import __version__
@@ -25,11 +26,24 @@ from vramlens.integrations.slurm import job_id
 from vramlens.monitor.machine.machine import MachineNow
 
 _LABELS = ["device", "uuid"]
+_Row = tuple[str, str, Callable[[Figures], float | None]]
+"""A metric's name, what it is about, and its figure."""
+_GAUGES: tuple[_Row, ...] = (
+    ("device_memory_limit_bytes", "All memory of a GPU.", attrgetter("total_bytes")),
+    ("device_busy_ratio", "Share of the time in which a kernel ran.", attrgetter("busy")),
+    ("device_temperature_celsius", "Temperature of a GPU.", attrgetter("temperature_c")),
+    ("device_power_watts", "Power that a GPU draws.", attrgetter("power_w")),
+    ("peak_bytes", "Highest peak of PyTorch's allocated bytes.", attrgetter("peak_bytes")),
+)
+_COUNTERS: tuple[_Row, ...] = (
+    ("alloc_retries", "Times that PyTorch emptied its cache.", attrgetter("retries")),
+    ("ooms", "Requests for memory that failed.", attrgetter("failures")),
+)
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[^:\s]*):)?([0-9]{1,5})", re.ASCII)
 
 
 class Collector:
-    """What prometheus_client asks for metrics; give it to a registry."""
+    """The collector that prometheus_client asks for metrics; give it to a registry."""
 
     def __init__(self, look: Callable[[], AllFigures | None], *, is_program: bool) -> None:
         """Prepares.
@@ -59,33 +73,14 @@ class Collector:
             "Memory of a GPU by kind; the kinds of a GPU sum to all of its memory.",
             labels=[*_LABELS, "kind"],
         )
-        for one in figures.devices:
-            for kind, size in one.kinds.items():
-                memory.add_metric([*_names(one), kind], size)
+        for device in figures.devices:
+            for kind, size in device.kinds.items():
+                memory.add_metric([*_names(device), kind], size)
         yield memory
-        named: list[tuple[str, str, Callable[[Figures], float | None]]] = [
-            ("device_memory_limit_bytes", "All memory of a GPU.", lambda one: one.total_bytes),
-            ("device_busy_ratio", "Share of the time in which a kernel ran.", lambda one: one.busy),
-            ("device_temperature_celsius", "Temperature of a GPU.", lambda one: one.temperature_c),
-            ("device_power_watts", "Power that a GPU draws.", lambda one: one.power_w),
-            (
-                "peak_bytes",
-                "Highest peak of PyTorch's allocated bytes.",
-                lambda one: one.peak_bytes,
-            ),
-        ]
-        for name, about, value in named:
-            yield _family(gauge, name, about, figures, value)
-        yield _family(
-            counter,
-            "alloc_retries",
-            "Times that PyTorch emptied its cache.",
-            figures,
-            lambda one: one.retries,
-        )
-        yield _family(
-            counter, "ooms", "Requests for memory that failed.", figures, lambda one: one.failures
-        )
+        for name, about, figure in _GAUGES:
+            yield _family(gauge, name, about, figures, figure)
+        for name, about, figure in _COUNTERS:
+            yield _family(counter, name, about, figures, figure)
         yield from self._host(gauge, figures)
         if self._is_program:
             yield _rank(gauge, figures)
@@ -132,7 +127,7 @@ class MachineExporter:
         self._end = _serve(Collector(self._figures, is_program=False), address, None)
 
     def take(self, now: MachineNow) -> None:
-        """What the next scrape gets."""
+        """Keeps the look that the next scrape gets."""
         self._now = now
 
     def close(self) -> None:
@@ -178,30 +173,35 @@ def _serve(collector: Collector, address: str, registry: Any) -> Callable[[], No
     return end
 
 
-def _names(one: Figures) -> list[str]:
-    return [one.device, one.uuid or ""]
+def _names(device: Figures) -> list[str]:
+    return [device.device, device.uuid or ""]
 
 
 def _family(
-    kind: Any, name: str, about: str, figures: AllFigures, value: Callable[[Figures], float | None]
+    kind: Any, name: str, about: str, figures: AllFigures, figure: Callable[[Figures], float | None]
 ) -> Any:
     family = kind(f"vramlens_{name}", about, labels=_LABELS)
-    for one in figures.devices:
-        number = value(one)
+    for device in figures.devices:
+        number = figure(device)
         if number is not None:
-            family.add_metric(_names(one), number)
+            family.add_metric(_names(device), number)
     return family
 
 
 def _rank(gauge: Any, figures: AllFigures) -> Any:
     state = distributed_state()
+    in_use = [device for device in figures.devices if device.peak_bytes is not None]
     labels = {
-        "rank": "" if state.rank is None else str(state.rank),
-        "local_rank": "" if state.local_rank is None else str(state.local_rank),
-        "world_size": "" if state.world_size is None else str(state.world_size),
-        "job_id": job_id() or "",
-        "uuid": next((one.uuid or "" for one in figures.devices if one.peak_bytes is not None), ""),
+        "rank": _label(state.rank),
+        "local_rank": _label(state.local_rank),
+        "world_size": _label(state.world_size),
+        "job_id": _label(job_id()),
+        "uuid": _label(in_use[0].uuid if in_use else None),
     }
     family = gauge("vramlens_rank_info", "This program's place in its job.", labels=list(labels))
     family.add_metric(list(labels.values()), 1)
     return family
+
+
+def _label(text: object) -> str:
+    return "" if text is None else str(text)

@@ -22,21 +22,21 @@ def scalars(monitor: Monitor) -> dict[str, float]:
 
 def scalars_of(sample: Sample) -> dict[str, float]:
     """One sample as named scalars."""
-    found: dict[str, tuple[int | None, int]] = {}
+    figures: dict[str, tuple[int | None, int]] = {}
     device = fullest(sample)
     if device is not None:
-        found["allocated_gib"] = device.allocated_bytes, GIB
-        found["reserved_gib"] = device.reserved_bytes, GIB
-        found["peak_allocated_gib"] = device.peak_bytes, GIB
-        found["device_used_gib"] = device.used_bytes, GIB
-        found["device_free_gib"] = device.free_bytes, GIB
-        found["growth_mib_per_step"] = device.growth_bytes, MIB
-        found["steps_left"] = device.steps_left, 1
-        found["alloc_retries"] = device.retries, 1
-    found["host_rss_gib"] = sample.rss_bytes, GIB
-    found["host_pinned_gib"] = sample.pinned_bytes, GIB
+        figures["allocated_gib"] = device.allocated_bytes, GIB
+        figures["reserved_gib"] = device.reserved_bytes, GIB
+        figures["peak_allocated_gib"] = device.peak_bytes, GIB
+        figures["device_used_gib"] = device.used_bytes, GIB
+        figures["device_free_gib"] = device.free_bytes, GIB
+        figures["growth_mib_per_step"] = device.growth_bytes, MIB
+        figures["steps_left"] = device.steps_left, 1
+        figures["alloc_retries"] = device.retries, 1
+    figures["host_rss_gib"] = sample.rss_bytes, GIB
+    figures["host_pinned_gib"] = sample.pinned_bytes, GIB
     return {
-        f"memory/{name}": size / unit for name, (size, unit) in found.items() if size is not None
+        f"memory/{name}": size / unit for name, (size, unit) in figures.items() if size is not None
     }
 
 

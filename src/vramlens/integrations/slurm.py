@@ -11,10 +11,10 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 def job_id(environment: Mapping[str, str] | None = None) -> str | None:
     """The job's number, ``1234``, or ``1234_7`` in an array; None outside of Slurm."""
-    known = os.environ if environment is None else environment
-    array, task = known.get("SLURM_ARRAY_JOB_ID"), known.get("SLURM_ARRAY_TASK_ID")
-    found = f"{array}_{task}" if array and task else known.get("SLURM_JOB_ID")
-    return _NOT_IN_NAMES.sub("-", found) if found else None
+    variables = os.environ if environment is None else environment
+    array, task = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
+    number = f"{array}_{task}" if array and task else variables.get("SLURM_JOB_ID")
+    return _NOT_IN_NAMES.sub("-", number) if number else None
 
 
 def file_name(suffix: str, environment: Mapping[str, str] | None = None) -> str:
@@ -27,15 +27,15 @@ def file_name(suffix: str, environment: Mapping[str, str] | None = None) -> str:
         suffix: the ending, with its dot.
         environment: read instead of ``os.environ``.
     """
-    known = os.environ if environment is None else environment
-    job = job_id(known)
+    variables = os.environ if environment is None else environment
+    job = job_id(variables)
     if job is None:
         return f"pid{os.getpid()}{suffix}"
     parts = [f"job{job}"]
-    restarts = known.get("SLURM_RESTART_COUNT", "0")
+    restarts = variables.get("SLURM_RESTART_COUNT", "0")
     if restarts.isdecimal() and int(restarts):
         parts.append(f"restart{int(restarts)}")
-    rank = known.get("SLURM_PROCID", "")
+    rank = variables.get("SLURM_PROCID", "")
     if rank.isdecimal():
         parts.append(f"rank{int(rank):05d}")
     return "-".join(parts) + suffix

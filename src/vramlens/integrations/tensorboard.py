@@ -33,8 +33,8 @@ class TensorBoardMemory:
 
     def log(self, step: int) -> None:
         """Writes the newest scalars under this step."""
-        for name, value in scalars(self._monitor).items():
-            self.writer.add_scalar(name, value, step)
+        for name, figure in scalars(self._monitor).items():
+            self.writer.add_scalar(name, figure, step)
 
     def finish(self) -> None:
         """Writes the summary; closes the writer where it is its own."""

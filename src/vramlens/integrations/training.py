@@ -1,4 +1,4 @@
-"""What the callbacks of all training loops share: a monitor that steps with the loop, and
+"""Shared by the callbacks of all training loops: a monitor that steps with the loop, and
 scalars every so often.
 """
 

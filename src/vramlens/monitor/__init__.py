@@ -1,5 +1,11 @@
 """The monitor: memory of GPUs and programs while they run, of this program (``Monitor``) or of
 the machine.
+
+``sampler``: ``Monitor``, a thread that reads counters; ``monitor_samples``: its samples;
+``summary``: them in a few lines; ``step_growth``: what steps leave behind.
+``allocator_counters``: PyTorch's counters on each GPU.
+``publisher``: the thread that tells ``vramlens top``.
+``alerts``, ``machine``, ``top``: rooms of their own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What PyTorch of this process counts on each GPU and on the host, read as cheaply as it can be:
-no GPU is asked.
+"""The counters of PyTorch of this process on each GPU and on the host, read as cheaply as it can
+be: no GPU is asked.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ def counters(cuda: Any, index: int) -> Counters | None:
         # allocator gives.
         stats: Mapping[str, Any] = cuda.memory_stats_as_nested_dict(device=index)
         if not stats:
-            return Counters(0, 0, 0, 0, 0)
+            return Counters(
+                allocated_bytes=0, reserved_bytes=0, peak_bytes=0, retries=0, failures=0
+            )
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         return Counters(
-            int(allocated["current"]),
-            int(reserved["current"]),
-            int(allocated["peak"]),
-            int(stats.get("num_alloc_retries", 0)),
-            int(stats.get("num_ooms", 0)),
+            allocated_bytes=int(allocated["current"]),
+            reserved_bytes=int(reserved["current"]),
+            peak_bytes=int(allocated["peak"]),
+            retries=int(stats.get("num_alloc_retries", 0)),
+            failures=int(stats.get("num_ooms", 0)),
         )
     except Exception:
         return None
@@ -60,19 +62,19 @@ def used_devices(cuda: Any) -> list[int]:
         count = int(cuda.device_count())
     except Exception:
         return []
-    found = []
+    devices = []
     for index in range(count):
         now = counters(cuda, index)
         if now is not None and now.reserved_bytes:
-            found.append(index)
-    return found
+            devices.append(index)
+    return devices
 
 
 def room_bytes(
     cuda: Any, index: int, now: Counters, free_bytes: int | None, peak_bytes: int
 ) -> int | None:
-    """What this process can still allocate at its worst moment: free on the device, and cached
-    beyond its peak.
+    """The bytes that this process can still allocate at its worst moment: free on the device, and
+    cached beyond its peak.
 
     Args:
         free_bytes: free on the device, as the driver says.

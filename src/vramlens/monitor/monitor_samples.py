@@ -1,4 +1,4 @@
-"""What the monitor thread sees at one moment, and all moments in bounded memory."""
+"""A sample: what the monitor thread sees at one moment; and all moments in bounded memory."""
 
 from __future__ import annotations
 

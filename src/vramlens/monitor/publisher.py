@@ -93,7 +93,8 @@ class Publisher:
     def stop(self) -> None:
         """Ends and takes the file away. In a forked child the parent's file stays."""
         if self.pid != os.getpid():
-            return  # nothing of the thread's is touched: it may have held a lock when the program forked
+            # Nothing of the thread's is touched: it may have held a lock when the program forked.
+            return
         self._over.set()
         if self._thread is not None and not self._thread.is_current:
             self._thread.join(1.0)
@@ -146,15 +147,15 @@ class Publisher:
         devices = [] if cuda is None else [self._device(cuda, index) for index in self._devices]
         host = host_memory()
         inside = Inside(
-            self.pid,
-            self._started,
-            time.time_ns() // 1000,
-            step,
-            rank_of_process(),
-            host.rss_bytes,
-            host.pinned_reserved_bytes,
-            self._program,
-            tuple(devices),
+            pid=self.pid,
+            started=self._started,
+            time_us=time.time_ns() // 1000,
+            step=step,
+            rank=rank_of_process(),
+            rss_bytes=host.rss_bytes,
+            pinned_bytes=host.pinned_reserved_bytes,
+            program=self._program,
+            devices=tuple(devices),
         )
         if not self._over.is_set:
             write_inside(self._path, inside)
@@ -166,23 +167,23 @@ class Publisher:
         if now is None:
             return InsideDevice(index, self._uuids[index])
         rate = self._growth[index].rate() if index in self._growth else None
-        left = None
+        remaining_steps = None
         if rate is not None:
-            left = steps_left(
+            remaining_steps = steps_left(
                 rate, room_bytes(cuda, index, now, _free(cuda, index), self._lately(index, now))
             )
         return InsideDevice(
-            index,
-            self._uuids[index],
-            now.allocated_bytes,
-            now.reserved_bytes,
-            now.peak_bytes,
-            self._nccl.get(index),
-            self._at_step.get(index),
-            None if rate is None else rate.bytes_per_step,
-            left,
-            now.retries,
-            now.failures,
+            index=index,
+            uuid=self._uuids[index],
+            allocated_bytes=now.allocated_bytes,
+            reserved_bytes=now.reserved_bytes,
+            peak_bytes=now.peak_bytes,
+            nccl_bytes=self._nccl.get(index),
+            step_bytes=self._at_step.get(index),
+            growth_bytes=None if rate is None else rate.bytes_per_step,
+            steps_left=remaining_steps,
+            retries=now.retries,
+            failures=now.failures,
         )
 
     def _lately(self, index: int, now: Counters) -> int:

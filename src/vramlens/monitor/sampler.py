@@ -91,10 +91,10 @@ class Monitor:
         self._watch = Watch(parse_rule(rule) for rule in alerts)
         options: dict[str, Any] = {"say_line": None} if quiet else {}
         self._actions = Actions(callback=on_alert, command=command, webhook=webhook, **options)
-        told = {"on_alert": on_alert, "command": command, "webhook": webhook, "quiet": quiet}
+        ways = {"on_alert": on_alert, "command": command, "webhook": webhook, "quiet": quiet}
         self._made_with: dict[str, Any] = {
             "alerts": [rule.text for rule in self._watch.rules],
-            **told,
+            **ways,
         }
         self._listeners: list[Callable[[Sample], object]] = []
         self.samples = Samples()
@@ -199,16 +199,16 @@ class Monitor:
             self.latest = sample
             self.samples.add(sample)
             for device in sample.devices:
-                known = self._extremes.get(device.device)
-                if known is None:
+                extremes = self._extremes.get(device.device)
+                if extremes is None:
                     self._extremes[device.device] = Extremes(device)
                 else:
-                    known.add(device)
-            most = (
+                    extremes.add(device)
+            peaks = (
                 max(filter(None, pair), default=None)
                 for pair in zip(self._host_peaks, _host(sample), strict=True)
             )
-            self._host_peaks = (next(most), next(most))
+            self._host_peaks = (next(peaks), next(peaks))
             alerts = self._watch.look(values_of(sample)) if self._watch.rules else []
         for alert in alerts:
             self.alerts.append(alert)
@@ -219,7 +219,7 @@ class Monitor:
         return sample
 
     def summary(self) -> Summary:
-        """What has been seen so far; also while it runs."""
+        """The summary so far; also while it runs."""
         now = self._ended if self._thread is None and self._ended else time.monotonic()
         notes = []
         if not self._extremes:
@@ -260,13 +260,13 @@ class Monitor:
             devices.append(self._device(cuda, index, name, free, total))
         host: HostMemory = host_memory()
         return Sample(
-            time.time_ns() // 1000,
-            self._steps,
-            tuple(devices),
-            host.rss_bytes,
-            host.total_bytes,
-            host.available_bytes,
-            host.pinned_reserved_bytes,
+            time_us=time.time_ns() // 1000,
+            step=self._steps,
+            devices=tuple(devices),
+            rss_bytes=host.rss_bytes,
+            host_total_bytes=host.total_bytes,
+            host_available_bytes=host.available_bytes,
+            pinned_bytes=host.pinned_reserved_bytes,
         )
 
     def _device(
@@ -277,19 +277,21 @@ class Monitor:
             return DeviceSample(index, name, total, free)
         peak = self._recent.setdefault(index, RecentPeak()).add(now)
         rate = self._growth[index].rate() if index in self._growth else None
-        left = None if rate is None else steps_left(rate, room_bytes(cuda, index, now, free, peak))
+        remaining_steps = (
+            None if rate is None else steps_left(rate, room_bytes(cuda, index, now, free, peak))
+        )
         return DeviceSample(
-            index,
-            name,
-            total,
-            free,
-            now.allocated_bytes,
-            now.reserved_bytes,
-            now.peak_bytes,
-            now.retries,
-            now.failures,
-            None if rate is None else rate.bytes_per_step,
-            left,
+            device=index,
+            name=name,
+            total_bytes=total,
+            free_bytes=free,
+            allocated_bytes=now.allocated_bytes,
+            reserved_bytes=now.reserved_bytes,
+            peak_bytes=now.peak_bytes,
+            retries=now.retries,
+            failures=now.failures,
+            growth_bytes=None if rate is None else rate.bytes_per_step,
+            steps_left=remaining_steps,
         )
 
 
@@ -303,26 +305,26 @@ def _host(sample: Sample) -> tuple[int | None, int | None]:
 
 
 def values_of(sample: Sample) -> list[Values]:
-    """What rules can be held against: each GPU, and the host."""
-    found = []
-    for one in sample.devices:
+    """The figures that rules watch: of each GPU, and the host."""
+    values = []
+    for device in sample.devices:
         cached = None
-        if one.reserved_bytes is not None and one.allocated_bytes is not None:
-            cached = one.reserved_bytes - one.allocated_bytes
+        if device.reserved_bytes is not None and device.allocated_bytes is not None:
+            cached = device.reserved_bytes - device.allocated_bytes
         figures: dict[str, float | None] = {
-            "used": one.used_bytes,
-            "free": one.free_bytes,
-            "allocated": one.allocated_bytes,
-            "reserved": one.reserved_bytes,
+            "used": device.used_bytes,
+            "free": device.free_bytes,
+            "allocated": device.allocated_bytes,
+            "reserved": device.reserved_bytes,
             "cached": cached,
-            "growth": one.growth_bytes,
-            "steps_left": one.steps_left,
-            "retries": one.retries,
-            "failures": one.failures,
+            "growth": device.growth_bytes,
+            "steps_left": device.steps_left,
+            "retries": device.retries,
+            "failures": device.failures,
         }
-        found.append(Values(f"GPU {one.device}", figures, one.total_bytes))
+        values.append(Values(f"GPU {device.device}", figures, device.total_bytes))
     used = None
     if sample.host_total_bytes is not None and sample.host_available_bytes is not None:
         used = sample.host_total_bytes - sample.host_available_bytes
     host = {"host": used, "rss": sample.rss_bytes, "pinned": sample.pinned_bytes}
-    return [*found, Values("the host", host, sample.host_total_bytes)]
+    return [*values, Values("the host", host, sample.host_total_bytes)]

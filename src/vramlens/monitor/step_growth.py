@@ -17,7 +17,7 @@ thousand judgements.
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How memory grows.
+    """The growth of memory.
 
     Attributes:
         bytes_per_step: the Theil-Sen slope: the median of the slopes between all pairs, which a
@@ -63,8 +63,8 @@ class Growth:
             self._points = [point for point in self._points if point[0] % self._pace == 0]
 
     def rate(self) -> Rate | None:
-        """What a step leaves behind; None while there are too few steps, or where nothing grows
-        steadily.
+        """The bytes that a step leaves behind; None while there are too few steps, or where nothing
+        grows steadily.
         """
         points = self._points[:]
         if points and points[-1][0] != self._judged_at:
@@ -95,7 +95,9 @@ def _surely_rises(sizes: list[int]) -> float:
     """
     count = len(sizes)
     score = sum(
-        (later > one) - (later < one) for at, one in enumerate(sizes) for later in sizes[at + 1 :]
+        (later > size) - (later < size)
+        for at, size in enumerate(sizes)
+        for later in sizes[at + 1 :]
     )
     return score / float((count * (count - 1) * (2 * count + 5) / 18) ** 0.5)
 

@@ -1,4 +1,4 @@
-"""What a monitor has seen, in figures and in a few lines."""
+"""A summary: what a monitor has seen, in figures and in a few lines."""
 
 from __future__ import annotations
 
@@ -109,17 +109,17 @@ class Extremes:
         """All of it."""
         now = self._last
         return DeviceSummary(
-            now.device,
-            now.name,
-            now.total_bytes,
-            self._allocated,
-            self._reserved,
-            self._used,
-            self._free,
-            max(0, (now.retries or 0) - self._retries[0]),
-            max(0, (now.failures or 0) - self._retries[1]),
-            now.growth_bytes,
-            now.steps_left,
+            device=now.device,
+            name=now.name,
+            total_bytes=now.total_bytes,
+            peak_allocated_bytes=self._allocated,
+            peak_reserved_bytes=self._reserved,
+            most_used_bytes=self._used,
+            least_free_bytes=self._free,
+            retries=max(0, (now.retries or 0) - self._retries[0]),
+            failures=max(0, (now.failures or 0) - self._retries[1]),
+            growth_bytes=now.growth_bytes,
+            steps_left=now.steps_left,
         )
 
 
@@ -128,8 +128,8 @@ def _most(one: int | None, other: int | None) -> int | None:
 
 
 def _lines(found: Summary) -> Iterator[str]:
-    what = f"{counted(found.samples, 'sample')} in {found.seconds:,.1f} s"
-    yield f"Monitored: {what}" + (f", {counted(found.steps, 'step')}" if found.steps else "")
+    scope = f"{counted(found.samples, 'sample')} in {found.seconds:,.1f} s"
+    yield f"Monitored: {scope}" + (f", {counted(found.steps, 'step')}" if found.steps else "")
     for gpu in found.devices:
         yield from _device_lines(gpu)
     if found.peak_rss_bytes is not None:
@@ -145,7 +145,20 @@ def _lines(found: Summary) -> Iterator[str]:
 
 
 def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
-    name = f"GPU {gpu.device}{f' ({gpu.name})' if gpu.name else ''}"
+    name = f"GPU {gpu.device} ({gpu.name})" if gpu.name else f"GPU {gpu.device}"
+    parts = _figures_in_words(gpu)
+    yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
+    if gpu.growth_bytes:
+        growth = f"  grows by {format_size(gpu.growth_bytes)} a step"
+        if gpu.steps_left is not None:
+            growth += f"; it will run out in about {counted(gpu.steps_left, 'step')}"
+        yield f"{growth}. Who keeps it: vramlens leaks"
+    if gpu.retries or gpu.failures:
+        times, requests = counted(gpu.retries, "time"), counted(gpu.failures, "request")
+        yield f"  PyTorch emptied its cache {times} to go on; {requests} failed"
+
+
+def _figures_in_words(gpu: DeviceSummary) -> list[str]:
     parts = []
     if gpu.peak_allocated_bytes is not None:
         parts.append(f"peak {format_size(gpu.peak_allocated_bytes)} allocated")
@@ -153,18 +166,9 @@ def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
         parts.append(f"{format_size(gpu.peak_reserved_bytes)} reserved")
     if gpu.most_used_bytes is not None and gpu.total_bytes is not None:
         parts.append(
-            f"all processes at most {format_size(gpu.most_used_bytes)} of {format_size(gpu.total_bytes)}"
+            f"all processes at most {format_size(gpu.most_used_bytes)} of"
+            f" {format_size(gpu.total_bytes)}"
         )
     if gpu.least_free_bytes is not None:
         parts.append(f"at least {format_size(gpu.least_free_bytes)} free")
-    yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
-    if gpu.growth_bytes:
-        left = (
-            ""
-            if gpu.steps_left is None
-            else f"; it will run out in about {counted(gpu.steps_left, 'step')}"
-        )
-        yield f"  grows by {format_size(gpu.growth_bytes)} a step{left}. Who keeps it: vramlens leaks"
-    if gpu.retries or gpu.failures:
-        times = counted(gpu.retries, "time")
-        yield f"  PyTorch emptied its cache {times} to go on; {counted(gpu.failures, 'request')} failed"
+    return parts

@@ -34,12 +34,14 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--vramlens-require-gpu",
         action="store_true",
-        help="fail marked tests, and the run, where there is no GPU to measure on (implies --vramlens)",
+        help="fail marked tests, and the run, where there is no GPU to measure on (implies"
+        " --vramlens)",
     )
     group.addoption(
         "--vramlens-fail-on-increase",
         action="store_true",
-        help="fail tests whose peak is above that in the baseline (implies --vramlens); writes a first baseline",
+        help="fail tests whose peak is above that in the baseline (implies --vramlens); writes a"
+        " first baseline",
     )
     group.addoption(
         "--vramlens-baseline",
@@ -67,9 +69,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
     """Adds ``--vramlens`` after the project's own options."""
-    result = yield
+    outcome = yield
     _add_short_name(parser)
-    return result
+    return outcome
 
 
 def _add_short_name(parser: pytest.Parser) -> None:
@@ -86,7 +88,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers; with ``--vramlens``, begins to measure."""
     config.addinivalue_line(
         "markers",
-        'limit_gpu_memory(size, warmup=0): the most GPU memory that the test may hold, as "2 GB" (vramlens)',
+        'limit_gpu_memory(size, warmup=0): the most GPU memory that the test may hold, as "2 GB"'
+        " (vramlens)",
     )
     config.addinivalue_line(
         "markers",

@@ -16,7 +16,7 @@ NAME = "vramlens-tests.json"
 
 
 def tolerance(text: str) -> Callable[[int], int]:
-    """What a size may rise by, as a function of it: ``2%`` or ``1MiB``.
+    """The bytes by which a size may rise, as a function of it: ``2%`` or ``1MiB``.
 
     Raises:
         pytest.UsageError: it is neither.
@@ -35,9 +35,9 @@ def read_baseline(path: str) -> dict[str, int] | None:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
-        tests = data["tests"]
-        if data["schema"] != SCHEMA or not all(
+            content = json.load(file)
+        tests = content["tests"]
+        if content["schema"] != SCHEMA or not all(
             type(peak) is int and peak >= 0 for peak in tests.values()
         ):
             raise ValueError("not as vramlens writes it")
@@ -56,10 +56,10 @@ def write_baseline(path: str, peaks: dict[str, int]) -> None:
     Raises:
         pytest.UsageError: it cannot be written.
     """
-    data = {"schema": SCHEMA, "tests": dict(sorted(peaks.items()))}
+    content = {"schema": SCHEMA, "tests": dict(sorted(peaks.items()))}
     try:
         with whole_file(path) as file:
-            file.write(json.dumps(data, indent=1).encode() + b"\n")
+            file.write(json.dumps(content, indent=1).encode() + b"\n")
     except OSError as error:
         raise pytest.UsageError(
             f"{path}: {error.strerror or error}; the peaks were not stored"

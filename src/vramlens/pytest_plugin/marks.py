@@ -16,7 +16,7 @@ _MOST_RUNS = 100
 
 @dataclass(slots=True)
 class Marks:
-    """What a test's markers ask for, in bytes; None where it has no such marker."""
+    """The limits that a test's markers ask for, in bytes; None where it has no such marker."""
 
     limit: int | None = None
     limit_text: str = ""
@@ -24,32 +24,32 @@ class Marks:
     warmup: int = 0
 
     def __bool__(self) -> bool:
-        """Whether there is anything to hold."""
+        """True if there is anything to hold."""
         return self.limit is not None or self.allowed is not None
 
 
 def marks_of(item: pytest.Item) -> Marks:
-    """What the test's markers ask for.
+    """The limits that the test's markers ask for.
 
     Raises:
         pytest.UsageError: a marker says nothing that can be held.
     """
-    found = Marks()
+    marks = Marks()
     limit = item.get_closest_marker(LIMIT)
     if limit is not None:
         if len(limit.args) != 1 or set(limit.kwargs) - {"warmup"}:
             raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.{LIMIT}("2 GB")')
-        found.limit, found.limit_text = _size(item, LIMIT, limit.args[0]), limit.args[0]
-        found.warmup = _runs(item, LIMIT, limit.kwargs.get("warmup", 0))
+        marks.limit, marks.limit_text = _size(item, LIMIT, limit.args[0]), limit.args[0]
+        marks.warmup = _runs(item, LIMIT, limit.kwargs.get("warmup", 0))
     leaks = item.get_closest_marker(LEAKS)
     if leaks is not None:
         if leaks.args or set(leaks.kwargs) - {"allow", "warmup"}:
             raise pytest.UsageError(
                 f'{item.nodeid}: write @pytest.mark.{LEAKS}, or {LEAKS}(allow="1 MiB")'
             )
-        found.allowed = _size(item, LEAKS, leaks.kwargs.get("allow", 0))
-        found.warmup = max(found.warmup, _runs(item, LEAKS, leaks.kwargs.get("warmup", 0)))
-    return found
+        marks.allowed = _size(item, LEAKS, leaks.kwargs.get("allow", 0))
+        marks.warmup = max(marks.warmup, _runs(item, LEAKS, leaks.kwargs.get("warmup", 0)))
+    return marks
 
 
 def _size(item: pytest.Item, marker: str, value: Any) -> int:

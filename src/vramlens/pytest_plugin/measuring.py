@@ -76,18 +76,18 @@ class Measuring:
             item.runtest()
         measuring = self._begin(item)
         try:
-            result = yield
+            outcome = yield
         except BaseException:
             self._end(item, measuring)
             raise
         use = self._end(item, measuring)
         if use is not None:
             self._judge(item, marks, use)
-        if marks and (use is None or not use.whole):  # what cannot be told does not pass
+        if marks and (use is None or not use.is_whole):  # what cannot be told does not pass
             _fail(
                 "the test could not be measured, so that its limit may be broken (see the report)"
             )
-        return result
+        return outcome
 
     def _begin(self, item: pytest.Item) -> Any:
         """A measurement; None where it fails, which is no reason for a test not to run."""
@@ -114,12 +114,14 @@ class Measuring:
                 "call", "vramlens", f"not measured: {type(error).__name__}: {error}"
             )
             return None
-        if not use.whole:
+        if not use.is_whole:
             item.add_report_section(
                 "call", "vramlens", "more events than are kept: the figures are at least these"
             )
         item.user_properties[:] = [
-            one for one in item.user_properties if one[0] not in (_PEAK, _KEPT)
+            name_and_figure
+            for name_and_figure in item.user_properties
+            if name_and_figure[0] not in (_PEAK, _KEPT)
         ]
         item.user_properties += [(_PEAK, use.peak_bytes), (_KEPT, use.kept_bytes)]
         return use
@@ -128,18 +130,22 @@ class Measuring:
         if marks.limit is not None and use.peak_bytes > marks.limit:
             over = format_size(use.peak_bytes - marks.limit)
             _fail(
-                f"{format_size(use.peak_bytes)} of GPU memory at the peak, {over} over {LIMIT}({marks.limit_text!r})",
+                f"{format_size(use.peak_bytes)} of GPU memory at the peak, {over} over"
+                f" {LIMIT}({marks.limit_text!r})",
                 described(use.peak_lines),
             )
         if marks.allowed is not None and use.kept_bytes > marks.allowed:
             self._judge_leak(item, marks.allowed, use)
-        known = (self._baseline or {}).get(item.nodeid)
-        if self._compares and known is None:
+        baseline_bytes = (self._baseline or {}).get(item.nodeid)
+        if self._compares and baseline_bytes is None:
             item.user_properties.append((_UNKNOWN, True))
-        if self._compares and known is not None and use.peak_bytes > known + self._allowed(known):
+        if not self._compares or baseline_bytes is None:
+            return
+        if use.peak_bytes > baseline_bytes + self._allowed(baseline_bytes):
             _fail(
-                f"{format_size(use.peak_bytes)} of GPU memory at the peak, {format_size(use.peak_bytes - known)} more"
-                f" than the {format_size(known)} in {os.path.basename(self._path)}",
+                f"{format_size(use.peak_bytes)} of GPU memory at the peak,"
+                f" {format_size(use.peak_bytes - baseline_bytes)} more"
+                f" than the {format_size(baseline_bytes)} in {os.path.basename(self._path)}",
                 described(use.peak_lines),
                 "if that is wanted: pytest --vramlens-update-baseline",
             )
@@ -170,11 +176,11 @@ class Measuring:
         """
         if report.when != "call":
             return
-        found = dict(report.user_properties)
-        if isinstance(peak := found.get(_PEAK), int):
+        properties = dict(report.user_properties)
+        if isinstance(peak := properties.get(_PEAK), int):
             self._peaks[report.nodeid] = peak
-        self._unknown += _UNKNOWN in found
-        self._unmeasured += _UNMEASURED in found
+        self._unknown += _UNKNOWN in properties
+        self._unmeasured += _UNMEASURED in properties
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -209,11 +215,12 @@ class Measuring:
             write(f"{self._path}: {self._written}")
         elif self._unknown:
             write(
-                f"{counted(self._unknown, 'test')} not in {self._path}: --vramlens-update-baseline adds them"
+                f"{counted(self._unknown, 'test')} not in {self._path}:"
+                " --vramlens-update-baseline adds them"
             )
 
     def _without_gpu(self) -> str:
-        """What became of the marked tests."""
+        """Tells what became of the marked tests."""
         if self._needs_gpu:
             return "the run fails, as --vramlens-require-gpu says"
         if not self._unmeasured:
@@ -223,7 +230,7 @@ class Measuring:
 
 
 def _is_distributed(config: pytest.Config) -> bool:
-    """Whether the tests run in xdist's workers, and this process runs none."""
+    """True if the tests run in xdist's workers, and this process runs none."""
     return bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
 
 

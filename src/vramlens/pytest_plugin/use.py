@@ -1,4 +1,4 @@
-"""What one test uses of the GPU's memory: its peak above what was there before, what it leaves
+"""The GPU memory that one test uses: its peak above what was there before, what it leaves
 behind, by line.
 
 It is read from PyTorch's own history, not from its peak counters: a test may reset those, and may
@@ -39,13 +39,13 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class TestUse:
-    """What a test used.
+    """The GPU memory that a test used.
 
     Attributes:
         peak_bytes: the most that it held at once of its own.
         kept_bytes: what is still there of it when it is over.
         peak_lines, kept_lines: who asked for those, the most first.
-        whole: whether PyTorch kept every event; else the figures are what is left to see, at least.
+        is_whole: whether PyTorch kept every event; else the figures are lower bounds.
     """
 
     __test__ = False  # for pytest, which looks at names
@@ -54,7 +54,7 @@ class TestUse:
     kept_bytes: int
     peak_lines: tuple[LineUse, ...] = ()
     kept_lines: tuple[LineUse, ...] = ()
-    whole: bool = True
+    is_whole: bool = True
 
 
 NOTHING = TestUse(0, 0)
@@ -101,7 +101,7 @@ class Measurement:
                 self._ours = True
 
     def end(self, *, collect: bool = False) -> TestUse:
-        """What the test used. Nothing is left of the measurement.
+        """The memory that the test used. Nothing is left of the measurement.
 
         Args:
             collect: whether garbage in cycles is freed first: it is no leak, but looking for it
@@ -140,11 +140,12 @@ def _use_of(snapshot: dict[str, Any], since_us: int) -> TestUse:
     from vramlens.read.snapshot import read_snapshot
 
     earlier = [
-        sum(event.get("time_us", since_us) < since_us for event in one)
-        for one in snapshot["device_traces"]
+        sum(event.get("time_us", since_us) < since_us for event in device_trace)
+        for device_trace in snapshot["device_traces"]
     ]
     snapshot["device_traces"] = [
-        one[count:] for one, count in zip(snapshot["device_traces"], earlier, strict=True)
+        device_trace[count:]
+        for device_trace, count in zip(snapshot["device_traces"], earlier, strict=True)
     ]
     room = snapshot.get("allocator_settings", {}).get(
         "trace_alloc_max_entries"
@@ -155,34 +156,37 @@ def _use_of(snapshot: dict[str, Any], since_us: int) -> TestUse:
         if not len(device.events):
             continue
         view = attribute(trace, device)
-        whole = len(device.events) < room
-        uses.append(_device_use(view, whole))
+        is_whole = len(device.events) < room
+        uses.append(_device_use(view, is_whole))
     if not uses:
         return NOTHING
-    peak, kept = (
-        max(uses, key=lambda one: one.peak_bytes),
-        max(uses, key=lambda one: one.kept_bytes),
+    fullest = max(uses, key=lambda use: use.peak_bytes)
+    leakiest = max(uses, key=lambda use: use.kept_bytes)
+    return TestUse(
+        peak_bytes=fullest.peak_bytes,
+        kept_bytes=leakiest.kept_bytes,
+        peak_lines=fullest.peak_lines,
+        kept_lines=leakiest.kept_lines,
+        is_whole=all(use.is_whole for use in uses),
     )
-    whole = all(one.whole for one in uses)
-    return TestUse(peak.peak_bytes, kept.kept_bytes, peak.peak_lines, kept.kept_lines, whole)
 
 
-def _device_use(view: Attribution, whole: bool) -> TestUse:
+def _device_use(view: Attribution, is_whole: bool) -> TestUse:
     device = view.device
     rows = device.allocations
     curve = device.requested_curve
     # What was there before may be freed during the test, which must not hide what the test takes.
-    own = curve - _older(view)
-    peak = int(own.argmax())
-    mine = rows.born >= 0
-    held = mine & (rows.born <= peak) & (rows.died > peak)
-    kept = mine & (rows.free_requested >= len(device.events))
+    test_bytes = curve - _older(view)
+    peak = int(test_bytes.argmax())
+    is_of_test = rows.born >= 0
+    is_at_peak = is_of_test & (rows.born <= peak) & (rows.died > peak)
+    is_kept = is_of_test & (rows.free_requested >= len(device.events))
     return TestUse(
-        peak_bytes=max(0, int(own[peak])),
-        kept_bytes=int(rows.requested_bytes[kept].sum()),
-        peak_lines=_lines(view, held),
-        kept_lines=_lines(view, kept),
-        whole=whole,
+        peak_bytes=max(0, int(test_bytes[peak])),
+        kept_bytes=int(rows.requested_bytes[is_kept].sum()),
+        peak_lines=_lines(view, is_at_peak),
+        kept_lines=_lines(view, is_kept),
+        is_whole=is_whole,
     )
 
 
@@ -201,14 +205,14 @@ def _lines(view: Attribution, rows: Any) -> tuple[LineUse, ...]:
     """The lines that asked for some allocations, the most first."""
     import numpy as np
 
-    held: dict[str, int] = {}
+    bytes_by_line: dict[str, int] = {}
     frames = view.phases.frame[rows]
     sizes = view.device.allocations.requested_bytes[rows]
     for frame in np.unique(frames).tolist():
         place = view.place(frame)
         name = str(place) if place is not None else "no line of yours (the backward pass, or C++)"
-        held[name] = held.get(name, 0) + int(sizes[frames == frame].sum())
-    largest = sorted(held.items(), key=lambda item: (-item[1], item[0]))
+        bytes_by_line[name] = bytes_by_line.get(name, 0) + int(sizes[frames == frame].sum())
+    largest = sorted(bytes_by_line.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LineUse(place, size) for place, size in largest)
 
 
@@ -217,6 +221,8 @@ def described(lines: tuple[LineUse, ...]) -> str:
     width = max((len(format_size(line.bytes)) for line in lines[:_LINES]), default=0)
     text = [f"  {format_size(line.bytes):>{width}}  {line.place}" for line in lines[:_LINES]]
     if len(lines) > _LINES:
-        rest = sum(line.bytes for line in lines[_LINES:])
-        text.append(f"  {format_size(rest):>{width}}  {counted(len(lines) - _LINES, 'more line')}")
+        unlisted_bytes = sum(line.bytes for line in lines[_LINES:])
+        text.append(
+            f"  {format_size(unlisted_bytes):>{width}}  {counted(len(lines) - _LINES, 'more line')}"
+        )
     return text_of(text)

@@ -5,39 +5,65 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.summary import LineUse
+from vramlens.ranks.rank_summary import LineUse
 from vramlens.units import format_size
 
 STAY = ("parameters", "optimizer_state", "gradients")
 _LEAKING_STEPS = 3
 _SAME = 0.02
 """Sizes and counts that differ by less are the same."""
+_LARGER_TABLE = 0.25
+"""Parameters that are larger by more than this are no shard that was rounded up."""
+_CAUSES_OF_HINTS = {
+    Hint.LOAD: "map_location",
+    Hint.OBJECTS: "object_collective",
+    Hint.DATA_PARALLEL: "data_parallel",
+    Hint.STATE_DICT: "full_state_dict",
+    Hint.GATHER: "rank0_gather",  # not where FSDP gathers parameters for every layer
+}
+"""What a call alone gives away, the first that is there."""
+_HINTS_OF_WHAT_STAYS = (Hint.LOAD, Hint.STATE_DICT)
+_FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator")
+"""Causes that no edit of the line mends."""
 
 FIXES = {
-    "stray_context": "call torch.cuda.set_device(local_rank) before the first CUDA call, and name the device where "
+    "stray_context": "call torch.cuda.set_device(local_rank) before the first CUDA call, and"
+    " name the device where "
     "tensors are made",
     "map_location": 'load with torch.load(file, map_location="cpu"), or to this rank\'s own device',
-    "object_collective": "gather numbers as tensors, or objects over a gloo group: the objects are pickled into GPU "
+    "object_collective": "gather numbers as tensors, or objects over a gloo group: the objects"
+    " are pickled into GPU "
     "memory",
-    "full_state_dict": "save sharded (torch.distributed.checkpoint), or gather the full state to the CPU: "
+    "full_state_dict": "save sharded (torch.distributed.checkpoint), or gather the full state to"
+    " the CPU: "
     "StateDictOptions(full_state_dict=True, cpu_offload=True)",
-    "rank0_gather": "keep a number or .cpu() of what is gathered, drop the list after use, or reduce instead of "
+    "rank0_gather": "keep a number or .cpu() of what is gathered, drop the list after use, or"
+    " reduce instead of "
     "gathering",
     "leak": "drop, detach or move off the GPU what this line leaves behind after each step",
     "uneven_batch": "give the ranks batches that cost the same: DataLoader(batch_sampler="
     "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
-    "data_parallel": "use DistributedDataParallel (one process a GPU): DataParallel gathers outputs on its first GPU",
-    "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the busy experts apart",
-    "pipeline_stage": "move layers from this stage to the ones with room, or use fewer microbatches in flight",
-    "first_last_stage": "give this stage fewer layers: it also holds the embedding or the head and its logits",
-    "embedding_shard": "shard the embedding tables by rows or columns, so that each rank holds an equal part",
-    "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first ranks hold the rest",
+    "data_parallel": "use DistributedDataParallel (one process a GPU): DataParallel gathers"
+    " outputs on its first GPU",
+    "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the"
+    " busy experts apart",
+    "pipeline_stage": "move layers from this stage to the ones with room, or use fewer"
+    " microbatches in flight",
+    "first_last_stage": "give this stage fewer layers: it also holds the embedding or the head"
+    " and its logits",
+    "embedding_shard": "shard the embedding tables by rows or columns, so that each rank holds"
+    " an equal part",
+    "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first"
+    " ranks hold the rest",
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
-    "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this rank's recording",
+    "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this"
+    " rank's recording",
     "other_process": "end the other process on this GPU, or keep it off with CUDA_VISIBLE_DEVICES",
-    "overlap": "free these tensors before the next ones are made, as on the other ranks: compare the two with vramlens "
+    "overlap": "free these tensors before the next ones are made, as on the other ranks: compare"
+    " the two with vramlens "
     "diff",
-    "rank_only": "do it on the CPU, or free it before the next step; or give the work to a rank with room",
+    "rank_only": "do it on the CPU, or free it before the next step; or give the work to a rank"
+    " with room",
     "unknown": "record this rank from its start (vramlens run) to see the line",
 }
 """What to do, by cause; the keys are the slugs of the contract, listed in docs/ranks.md."""
@@ -67,7 +93,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rank stands, as far as that says why it differs.
+    """The position of a rank, as far as that says why it differs.
 
     Attributes:
         first, last: whether it is the first or the last of all ranks.
@@ -86,88 +112,86 @@ class Position:
 
 
 def cause_of(own: LineUse, peer: LineUse | None, position: Position) -> str:
-    """Why a line holds more on this rank than on its peers.
+    """The slug of why a line holds more on this rank than on its peers.
 
     Args:
         own: the line on this rank.
         peer: the same line on a typical peer; None where its peers do not have it.
         position: where the rank stands.
     """
-    named = _named(own, peer, position)
+    named = _cause_of_calls(own, peer, position)
     if named is not None:
         return named
     if own.place is None and own.phase == "unknown":
         return "unknown"
     if peer is None or not peer.peak_bytes:
-        return _alone(own, position)
-    size = own.mean_bytes / max(1.0, peer.mean_bytes) - 1
-    count = own.allocations / max(1, peer.allocations) - 1
+        return _cause_of_lone_line(own, position)
+    larger = own.mean_bytes / max(1.0, peer.mean_bytes) - 1
+    more_often = own.allocations / max(1, peer.allocations) - 1
     if own.category in STAY or own.static:
-        one_more = own.category == "parameters" and own.allocations != peer.allocations
-        if one_more or abs(count) > _SAME or (position.sends and position.unlike):
+        if _has_other_layers(own, peer, position) or abs(more_often) > _SAME:
             return "pipeline_stage"
-        if size > 0.25 or own.hints & Hint.EMBEDDING:
-            return "embedding_shard"
-        return "uneven_shard"
-    if size > _SAME and size >= count:
+        is_embedding = larger > _LARGER_TABLE or bool(own.hints & Hint.EMBEDDING)
+        return "embedding_shard" if is_embedding else "uneven_shard"
+    if larger > _SAME and larger >= more_often:
         return "uneven_batch"
-    if position.sends or count > _SAME:
-        return "pipeline_stage" if position.sends else "rank_only"
-    return "unknown"
+    if position.sends:
+        return "pipeline_stage"
+    return "rank_only" if more_often > _SAME else "unknown"
 
 
-def _named(own: LineUse, peer: LineUse | None, position: Position) -> str | None:
+def _has_other_layers(own: LineUse, peer: LineUse, position: Position) -> bool:
+    has_more = own.category == "parameters" and own.allocations != peer.allocations
+    return has_more or (position.sends and position.unlike)
+
+
+def _cause_of_calls(own: LineUse, peer: LineUse | None, position: Position) -> str | None:
     """The cause that the functions called give away."""
-    hints = own.hints
-    for hint, cause in (
-        (Hint.LOAD, "map_location"),
-        (Hint.OBJECTS, "object_collective"),
-        (Hint.DATA_PARALLEL, "data_parallel"),
-        (Hint.STATE_DICT, "full_state_dict"),
-        (Hint.GATHER, "rank0_gather"),
-    ):
-        if hint is Hint.GATHER and hints & Hint.SHARDED:
-            continue  # FSDP gathers parameters for every layer
-        if hints & hint and (own.category not in STAY or hint in (Hint.LOAD, Hint.STATE_DICT)):
+    stays = own.category in STAY
+    for hint, cause in _CAUSES_OF_HINTS.items():
+        is_unsharded = hint is not Hint.GATHER or not own.hints & Hint.SHARDED
+        if own.hints & hint and is_unsharded and (not stays or hint in _HINTS_OF_WHAT_STAYS):
             return cause
-    if (
-        own.place is not None
-        and (own.place.file, own.place.function) in position.gathers
-        and peer is None
-    ):
+    if peer is None and _calls_gather(own, position):
         return "rank0_gather"
-    if hints & Hint.EXPERTS and own.category not in STAY and peer is not None:
+    if stays:
+        return None
+    if own.hints & Hint.EXPERTS and peer is not None:
         return "moe_hot_rank"
-    if hints & Hint.EVALUATION and position.first and own.category not in STAY:
+    if own.hints & Hint.EVALUATION and position.first:
         return "rank0_gather"
     return None
 
 
-def _alone(own: LineUse, position: Position) -> str:
+def _calls_gather(own: LineUse, position: Position) -> bool:
+    return own.place is not None and (own.place.file, own.place.function) in position.gathers
+
+
+def _cause_of_lone_line(own: LineUse, position: Position) -> str:
     """The cause of a line that no peer has."""
+    is_at_end = position.sends and (position.first or position.last)
     if position.last and own.hints & Hint.LOSS and not position.first:
         return "first_last_stage"
     if own.hints & Hint.EMBEDDING:
-        return (
-            "first_last_stage"
-            if (position.first or position.last) and position.sends
-            else "embedding_shard"
-        )
+        return "first_last_stage" if is_at_end else "embedding_shard"
     if position.first and _looks_gathered(own, position.world):
         return "rank0_gather"
-    if position.sends and own.static and (position.first or position.last):
+    if is_at_end and own.static:
         return "first_last_stage"
-    if (
-        own.per_step
+    return "leak" if _only_grows(own) else "rank_only"
+
+
+def _only_grows(own: LineUse) -> bool:
+    """True if every step adds to a line, and nothing of it ever went."""
+    return (
+        own.per_step > 0
         and own.peak_bytes == own.total_bytes
         and own.allocations >= _LEAKING_STEPS * own.per_step
-    ):
-        return "leak"  # every step adds to it, and nothing of it ever went
-    return "rank_only"
+    )
 
 
 def _looks_gathered(own: LineUse, world: int) -> bool:
-    """Whether each step makes one equal tensor for every rank: the list that a gather fills."""
+    """True if each step makes one equal tensor for every rank: the list that a gather fills."""
     return (
         world > 1
         and own.sizes == 1
@@ -178,10 +202,7 @@ def _looks_gathered(own: LineUse, world: int) -> bool:
 
 
 def fix_of(cause: str, place: object | None, bytes_: int) -> str:
-    """What to do about a cause, at a line, with the bytes to expect."""
-    where = (
-        f" ({place})"
-        if place is not None and cause not in ("uneven_batch", "nccl", "allocator")
-        else ""
-    )
+    """The fix of a cause, at a line, with the bytes to expect."""
+    is_of_line = place is not None and cause not in _FIXED_ELSEWHERE
+    where = f" ({place})" if is_of_line else ""
     return f"{FIXES[cause]}{where}; about {format_size(bytes_)}"

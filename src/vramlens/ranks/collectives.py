@@ -7,7 +7,7 @@ differ is where it went wrong; what comes after it is a consequence.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,6 +18,9 @@ _ANY_SIZES = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "co
 """Of calls whose sizes may differ from rank to rank, a part of the name (``reduce_scatter`` is
 told apart below).
 """
+_PLAIN_GROUPS = ("", "default_pg")
+Calls = Mapping[int, Collective]
+"""The collectives of one rank in one group, by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,173 +54,193 @@ class CollectiveProblem:
 
 def all_groups(flights: Mapping[int, FlightRecord]) -> dict[str, FlightGroup]:
     """Every process group that a rank tells of, by name."""
-    found: dict[str, FlightGroup] = {}
+    groups: dict[str, FlightGroup] = {}
     for flight in flights.values():
         for key, group in flight.groups.items():
-            found.setdefault(group.name or key, group)
-    return found
+            groups.setdefault(group.name or key, group)
+    return groups
 
 
 def collective_problems(flights: Mapping[int, FlightRecord]) -> tuple[CollectiveProblem, ...]:
     """The first collective of each group in which its ranks differ; () if they all agree."""
     groups = all_groups(flights)
-    called: dict[str, dict[int, dict[int, Collective]]] = defaultdict(lambda: defaultdict(dict))
+    problems: list[CollectiveProblem] = []
+    for name, calls_by_rank in sorted(_calls_by_group(flights).items()):
+        group = groups.get(name, FlightGroup(name, "", ()))
+        present = sorted(set(group.ranks) & set(flights)) if group.ranks else sorted(calls_by_rank)
+        silent = sorted(set(group.ranks) - set(flights))
+        if len(present) + len(silent) < 2 or not present:
+            continue
+        label = name if group.description in _PLAIN_GROUPS else f"{name} ({group.description})"
+        rows = _first_problem(label, {rank: calls_by_rank.get(rank, {}) for rank in present})
+        if silent and rows and rows[0].problem == "not_completed":
+            rows = _without_record(rows, silent)
+        problems += rows
+    return tuple(problems)
+
+
+def _calls_by_group(
+    flights: Mapping[int, FlightRecord],
+) -> dict[str, dict[int, dict[int, Collective]]]:
+    """The collectives of each group by rank and number."""
+    by_group: dict[str, dict[int, dict[int, Collective]]] = defaultdict(lambda: defaultdict(dict))
     for rank, flight in flights.items():
-        for one in flight.collectives:
-            if not one.is_p2p:
-                called[one.group][rank][one.seq] = one
-    found: list[CollectiveProblem] = []
-    for name, by_rank in sorted(called.items()):
-        group = groups.get(name)
-        members = (
-            sorted(set(group.ranks) & set(flights))
-            if group is not None and group.ranks
-            else sorted(by_rank)
-        )
-        label = (
-            name
-            if group is None or group.description in ("", "default_pg")
-            else f"{name} ({group.description})"
-        )
-        silent = sorted(set(group.ranks) - set(flights)) if group is not None else []
-        if len(members) > 1 or (members and silent):
-            rows = _first_problem(label, {rank: by_rank.get(rank, {}) for rank in members})
-            if silent and rows and rows[0].problem == "not_completed":
-                rows = _without_record(rows, silent)
-            found += rows
-    return tuple(found)
+        for call in flight.collectives:
+            if not call.is_p2p:
+                by_group[call.group][rank][call.seq] = call
+    return by_group
 
 
 def _without_record(rows: list[CollectiveProblem], silent: list[int]) -> list[CollectiveProblem]:
     """All whose records are there wait in the same call: whom they wait for are those without
     one.
     """
-    first = rows[0]
-    lost = [
+    silent_rows = [
         CollectiveProblem(
-            rank,
-            first.group,
-            first.seq,
-            None,
-            "unknown",
-            None,
-            "no_record",
-            True,
-            "no flight record",
+            rank=rank,
+            group=rows[0].group,
+            seq=rows[0].seq,
+            name=None,
+            state="unknown",
+            place=None,
+            problem="no_record",
+            suspected=True,
+            detail="no flight record",
         )
         for rank in silent
     ]
-    return [*lost, *(replace(row, problem="waiting") for row in rows)]
+    return [*silent_rows, *(replace(row, problem="waiting") for row in rows)]
 
 
-def _first_problem(
-    group: str, by_rank: Mapping[int, Mapping[int, Collective]]
-) -> list[CollectiveProblem]:
-    # The rings of the ranks may begin at different numbers: what one of them no longer holds cannot
-    #     be compared.
-    first = max((min(calls) for calls in by_rank.values() if calls), default=0)
-    numbers = sorted({seq for calls in by_rank.values() for seq in calls if seq >= first})
+def _first_problem(group: str, calls_by_rank: Mapping[int, Calls]) -> list[CollectiveProblem]:
+    numbers = _comparable_numbers(calls_by_rank)
     for seq in numbers:
-        here = {rank: calls[seq] for rank, calls in by_rank.items() if seq in calls}
-        absent = [rank for rank in by_rank if rank not in here]
-        problem = _differs(here)
+        callers = {rank: calls[seq] for rank, calls in calls_by_rank.items() if seq in calls}
+        absent = [rank for rank in calls_by_rank if rank not in callers]
+        incomplete = [call for call in callers.values() if call.state != "completed"]
+        problem = _mismatch(list(callers.values()))
         if problem:
-            return _rows(group, seq, here, problem)
-        if absent and any(one.state != "completed" for one in here.values()):
-            return _missing(group, seq, here, absent, by_rank)
-        if (
-            not absent
-            and seq == numbers[-1]
-            and all(one.state != "completed" for one in here.values())
-        ):
-            return _rows(group, seq, here, "not_completed")
+            return _rows(group, seq, callers, problem)
+        if absent and incomplete:
+            absent_rows = [_absent_row(group, seq, rank, calls_by_rank[rank]) for rank in absent]
+            return absent_rows + _waiting_rows(group, seq, callers)
+        if seq == numbers[-1] and len(incomplete) == len(calls_by_rank):
+            return _rows(group, seq, callers, "not_completed")
     return []
 
 
-def _differs(here: Mapping[int, Collective]) -> str:
-    calls = list(here.values())
-    if len({one.name for one in calls}) > 1:
+def _comparable_numbers(calls_by_rank: Mapping[int, Calls]) -> list[int]:
+    """The numbers of a group's collectives, ascending, from the first that every rank still has.
+
+    The rings of the ranks may begin at different numbers: what one of them no longer holds cannot
+    be compared.
+    """
+    rings = [calls for calls in calls_by_rank.values() if calls]
+    first = max(map(min, rings), default=0)
+    return sorted(seq for seq in set().union(*rings) if seq >= first)
+
+
+def _mismatch(calls: Sequence[Collective]) -> str:
+    """The way in which calls of one number differ; empty if they do not."""
+    if len({call.name for call in calls}) > 1:
         return "name_mismatch"
-    if calls and not _may_differ(calls[0].name):
-        if len({_numbers(one) for one in calls}) > 1:
-            return "size_mismatch"
-        if len({one.dtypes for one in calls if one.dtypes}) > 1:
-            return "dtype_mismatch"
+    if _may_differ(calls[0].name):
+        return ""
+    if len({_element_counts(call) for call in calls}) > 1:
+        return "size_mismatch"
+    if len({call.dtypes for call in calls if call.dtypes}) > 1:
+        return "dtype_mismatch"
     return ""
 
 
 def _may_differ(name: str) -> bool:
     plain = name.replace("reduce_scatter", "").replace("all_gather", "").replace("allgather", "")
-    return any(each in plain for each in _ANY_SIZES)
+    return any(part in plain for part in _ANY_SIZES)
 
 
-def _numbers(one: Collective) -> tuple[int, ...]:
-    return tuple(prod(shape) for shape in one.input_sizes)
+def _element_counts(call: Collective) -> tuple[int, ...]:
+    return tuple(prod(shape) for shape in call.input_sizes)
+
+
+_COMPARED: Mapping[str, Callable[[Collective], object]] = {
+    "name_mismatch": lambda call: call.name,
+    "size_mismatch": _element_counts,
+    "dtype_mismatch": lambda call: call.dtypes,
+    "not_completed": lambda _call: None,
+}
+"""By problem, what the calls differ in."""
 
 
 def _rows(
-    group: str, seq: int, here: Mapping[int, Collective], problem: str
+    group: str, seq: int, callers: Mapping[int, Collective], problem: str
 ) -> list[CollectiveProblem]:
-    def kind(one: Collective) -> object:
-        return {
-            "name_mismatch": one.name,
-            "size_mismatch": _numbers(one),
-            "dtype_mismatch": one.dtypes,
-        }.get(problem)
-
-    counts = Counter(kind(one) for one in here.values())
-    (usual, most), *others = counts.most_common()
-    clear = bool(others) and most > others[0][1]
+    """A row a caller; those that differ from a clear majority are suspected."""
+    kind_of = _COMPARED[problem]
+    kinds = {rank: kind_of(call) for rank, call in callers.items()}
+    (usual_kind, usual_count), *minorities = Counter(kinds.values()).most_common()
+    is_clear = bool(minorities) and usual_count > minorities[0][1]
     return [
         CollectiveProblem(
             rank=rank,
             group=group,
             seq=seq,
-            name=one.name,
-            state=one.state,
-            place=_place(one),
+            name=call.name,
+            state=call.state,
+            place=_place(call),
             problem=problem,
-            suspected=clear and kind(one) != usual,
-            detail=f"{_shapes(one)} {', '.join(one.dtypes[:2])}".strip(),
+            suspected=is_clear and kinds[rank] != usual_kind,
+            detail=f"{_shapes(call)} {', '.join(call.dtypes[:2])}".strip(),
         )
-        for rank, one in sorted(here.items())
+        for rank, call in sorted(callers.items())
     ]
 
 
-def _missing(
-    group: str,
-    seq: int,
-    here: Mapping[int, Collective],
-    absent: list[int],
-    by_rank: Mapping[int, Mapping[int, Collective]],
+def _absent_row(group: str, seq: int, rank: int, calls: Calls) -> CollectiveProblem:
+    place, detail = None, "called nothing in this group"
+    if calls:
+        last_call = calls[max(calls)]
+        place = _place(last_call)
+        where = f" at {place}" if place else ""
+        detail = (
+            f"its last call here is number {last_call.seq}, {last_call.name}{where},"
+            f" {last_call.state}"
+        )
+    return CollectiveProblem(
+        rank=rank,
+        group=group,
+        seq=seq,
+        name=None,
+        state="missing",
+        place=place,
+        problem="missing",
+        suspected=True,
+        detail=detail,
+    )
+
+
+def _waiting_rows(
+    group: str, seq: int, callers: Mapping[int, Collective]
 ) -> list[CollectiveProblem]:
-    found = []
-    for rank in absent:
-        calls = by_rank[rank]
-        latest = calls[max(calls)] if calls else None
-        detail = "called nothing in this group"
-        if latest is not None:
-            where = f" at {_place(latest)}" if latest.user_frame else ""
-            detail = (
-                f"its last call here is number {latest.seq}, {latest.name}{where}, {latest.state}"
-            )
-        place = None if latest is None else _place(latest)
-        found.append(
-            CollectiveProblem(rank, group, seq, None, "missing", place, "missing", True, detail)
-        )
-    found += [
+    return [
         CollectiveProblem(
-            rank, group, seq, one.name, one.state, _place(one), "waiting", False, _shapes(one)
+            rank=rank,
+            group=group,
+            seq=seq,
+            name=call.name,
+            state=call.state,
+            place=_place(call),
+            problem="waiting",
+            suspected=False,
+            detail=_shapes(call),
         )
-        for rank, one in sorted(here.items())
+        for rank, call in sorted(callers.items())
     ]
-    return found
 
 
-def _place(one: Collective) -> Place | None:
-    frame = one.user_frame
+def _place(call: Collective) -> Place | None:
+    frame = call.user_frame
     return None if frame is None else Place(frame.file, frame.line, frame.function)
 
 
-def _shapes(one: Collective) -> str:
-    return ", ".join(str(list(shape)) for shape in one.input_sizes[:3])
+def _shapes(call: Collective) -> str:
+    return ", ".join(str(list(shape)) for shape in call.input_sizes[:3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramlens.analyses.finding import Place
+from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB
 
@@ -40,3 +40,16 @@ class Difference:
     title: str
     evidence: tuple[str, ...]
     fix: str
+
+    @property
+    def finding(self) -> Finding:
+        """The difference as a finding."""
+        return Finding(
+            id=self.cause,
+            verdict=self.verdict,
+            title=self.title,
+            bytes=self.bytes,
+            place=self.place,
+            evidence=self.evidence,
+            fix=self.fix,
+        )

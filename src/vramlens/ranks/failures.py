@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vramlens.analyses.finding import Place
-from vramlens.ranks.summary import Failure, RankSummary
-from vramlens.trace.flight import FlightRecord
+from vramlens.ranks.rank_summary import Failure, RankSummary
+from vramlens.trace.flight import Collective, FlightRecord
 from vramlens.trace.rank_error import RankError, tells_of_another
 
 _NO_MESSAGE = "an exception that nobody caught, which its own output shows"
@@ -33,28 +33,28 @@ class FailedRank:
     failure: Failure | None
     error: RankError | None
     follows: bool
-    after_s: float | None
-    waiting_in: str | None
+    after_s: float | None = None
+    waiting_in: str | None = None
     ended_us: int | None = None
 
     @property
     def time_us(self) -> int | None:
-        """When it failed, by its own machine's clock, in microseconds since the epoch."""
+        """The moment at which it failed, by its own machine's clock, in microseconds since the
+        epoch.
+        """
         if self.failure is not None:
             return self.failure.time_us
-        return (
-            self.ended_us
-            if self.error is None or self.error.time_s is None
-            else self.error.time_s * 1_000_000
-        )
+        if self.error is None or self.error.time_s is None:
+            return self.ended_us
+        return self.error.time_s * 1_000_000
 
     @property
     def place(self) -> Place | None:
         """The user line that it failed at."""
         if self.failure is not None:
             return self.failure.place
-        found = None if self.error is None else self.error.user_frame
-        return None if found is None else Place(found.file, found.line, found.function)
+        frame = None if self.error is None else self.error.user_frame
+        return None if frame is None else Place(frame.file, frame.line, frame.function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,16 @@ class FailureOrder:
     victims: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """The clock that an order of failures rests on, in words; and whether times may be compared at
+    all.
+    """
+
+    words: str
+    is_comparable: bool = True
+
+
 def failure_order(
     ranks: Sequence[RankSummary],
     flights: Mapping[int, FlightRecord],
@@ -85,124 +95,145 @@ def failure_order(
         flights: flight records: what each was in, and how far the clocks are apart.
         errors: error files, by rank.
     """
-    errors = errors or {}
-    died = {one.rank: one.failure for one in ranks if one.failure is not None and one.failure.died}
-    ended = {
-        one.rank: one.ended[1] for one in ranks if one.ended is not None and one.ended[0] == "error"
-    }
-    raised = {one.rank: _raised(one) for one in ranks if one.rank in ended}
-    errors = {**raised, **errors}
-    failed = [
-        FailedRank(
-            rank=rank,
-            failure=died.get(rank),
-            error=errors.get(rank),
-            follows=rank not in died and errors[rank].follows,
-            after_s=None,
-            waiting_in=None,
-            ended_us=ended.get(rank),
-        )
-        for rank in sorted({*died, *errors})
-    ]
-    known = {one.rank for one in failed}
+    failed = _failed_ranks(ranks, errors or {})
+    failed_numbers = {failed_rank.rank for failed_rank in failed}
     victims = tuple(
-        one.rank
-        for one in ranks
-        if one.ended and one.ended[0] == "sigterm" and one.rank not in known
+        summary.rank
+        for summary in ranks
+        if summary.was_ended_by("sigterm") and summary.rank not in failed_numbers
     )
-    if not failed:
-        return FailureOrder((), "", victims)
-    hosts = {one.rank: one.host for one in ranks}
-    here = {hosts.get(one.rank) for one in failed}
-    offsets = _clock_offsets({one.rank: flights[one.rank] for one in failed if one.rank in flights})
-    if len(failed) < 2:
-        clock, comparable = "", True
-    elif len(offsets) == len(failed):
-        clock, comparable = "clocks aligned by collectives that all of them completed", True
-    elif len(here) == 1 and None not in here:
-        clock, comparable = "one machine's clock", True
-    elif here == {None} or len({host for host in hosts.values() if host is not None}) == 1:
-        clock, comparable = (
-            "the files' clocks, as if of one machine: not all of them say which",
-            True,
-        )
-    else:
-        clock, comparable = (
-            f"clocks of {len(here)} machines that nothing aligns: the order may be another",
-            False,
-        )
-    if len(failed) > 1 and any(
-        one.failure is None and one.time_us != one.ended_us for one in failed
-    ):
-        clock += "; error files tell whole seconds"
-    times = {
-        one.rank: one.time_us - offsets.get(one.rank, 0)
-        for one in failed
-        if one.time_us is not None
+    offsets = _clock_offsets({rank: flights[rank] for rank in failed_numbers & flights.keys()})
+    clock = _clock_of(failed, ranks, are_aligned=len(offsets) == len(failed))
+    times_us = {
+        failed_rank.rank: failed_rank.time_us - offsets.get(failed_rank.rank, 0)
+        for failed_rank in failed
+        if failed_rank.time_us is not None
     }
-    start = min(times.values(), default=0)
+    first_us = min(times_us.values(), default=0)
 
-    def order(one: FailedRank) -> tuple[bool, int, int]:
+    def order(failed_rank: FailedRank) -> tuple[bool, float, int]:
         # Whoever says that another is gone was not the first, whatever its clock says.
-        return one.follows, times.get(one.rank, 1 << 62), one.rank
+        time_us = times_us.get(failed_rank.rank, float("inf"))
+        return failed_rank.follows, time_us, failed_rank.rank
+
+    def placed_in_time(failed_rank: FailedRank) -> FailedRank:
+        waiting_in = _last_call(flights.get(failed_rank.rank), failed_rank.time_us)
+        after_s = None
+        if clock.is_comparable and failed_rank.rank in times_us:
+            after_s = max(0.0, (times_us[failed_rank.rank] - first_us) / 1e6)
+        return replace(failed_rank, after_s=after_s, waiting_in=waiting_in)
 
     return FailureOrder(
-        tuple(
-            replace(
-                one,
-                after_s=max(0.0, (times[one.rank] - start) / 1e6)
-                if comparable and one.rank in times
-                else None,
-                waiting_in=_last_call(flights.get(one.rank), one.time_us),
-            )
-            for one in sorted(failed, key=order)
-        ),
-        clock,
-        victims,
+        failed=tuple(map(placed_in_time, sorted(failed, key=order))),
+        clock=clock.words,
+        victims=victims,
     )
 
 
-def _raised(one: RankSummary) -> RankError:
-    """What a recording says of the exception that ended its program."""
-    message = one.ending or _NO_MESSAGE
-    return RankError(one.source, message, None, (), tells_of_another(message))
+def _failed_ranks(
+    ranks: Sequence[RankSummary], errors: Mapping[int, RankError]
+) -> list[FailedRank]:
+    """The ranks that ran out of memory, raised, or left an error file; by number."""
+    deaths = {summary.rank: summary.failure for summary in ranks if summary.died}
+    raised = {summary.rank: summary for summary in ranks if summary.was_ended_by("error")}
+    errors = {**{rank: _error_of(summary) for rank, summary in raised.items()}, **errors}
+    ended_us = {
+        rank: summary.ended[1] for rank, summary in raised.items() if summary.ended is not None
+    }
+    return [
+        FailedRank(
+            rank=rank,
+            failure=deaths.get(rank),
+            error=errors.get(rank),
+            follows=rank not in deaths and errors[rank].follows,
+            ended_us=ended_us.get(rank),
+        )
+        for rank in sorted({*deaths, *errors})
+    ]
+
+
+def _error_of(summary: RankSummary) -> RankError:
+    """The exception that ended a program, as far as its recording tells of it."""
+    message = summary.ending or _NO_MESSAGE
+    return RankError(
+        source=summary.source,
+        message=message,
+        time_s=None,
+        frames=(),
+        follows=tells_of_another(message),
+    )
+
+
+def _clock_of(
+    failed: Sequence[FailedRank], ranks: Sequence[RankSummary], *, are_aligned: bool
+) -> _Clock:
+    if len(failed) < 2:
+        return _Clock("")
+    clock = _Clock("clocks aligned by collectives that all of them completed")
+    if not are_aligned:
+        clock = _clock_of_hosts(failed, ranks)
+    if any(_is_in_whole_seconds(failed_rank) for failed_rank in failed):
+        return replace(clock, words=f"{clock.words}; error files tell whole seconds")
+    return clock
+
+
+def _clock_of_hosts(failed: Sequence[FailedRank], ranks: Sequence[RankSummary]) -> _Clock:
+    """The clock of ranks that no collective aligns: it depends on how many machines they ran on."""
+    hosts = {summary.rank: summary.host for summary in ranks}
+    failed_hosts = {hosts.get(failed_rank.rank) for failed_rank in failed}
+    if len(failed_hosts) == 1 and None not in failed_hosts:
+        return _Clock("one machine's clock")
+    if failed_hosts == {None} or len(set(hosts.values()) - {None}) == 1:
+        return _Clock("the files' clocks, as if of one machine: not all of them say which")
+    return _Clock(
+        f"clocks of {len(failed_hosts)} machines that nothing aligns: the order may be another",
+        is_comparable=False,
+    )
+
+
+def _is_in_whole_seconds(failed_rank: FailedRank) -> bool:
+    return failed_rank.failure is None and failed_rank.time_us != failed_rank.ended_us
 
 
 def _clock_offsets(flights: Mapping[int, FlightRecord]) -> dict[int, int]:
     """By rank, how far its clock is ahead of the first one's, in microseconds: a collective ends
-    on all at once.
+    on all at once. Empty where the ranks have not all completed one together.
     """
-    ends = {
-        rank: {
-            (one.group, one.seq): one.completed_ns
-            for one in flight.collectives
-            if not one.is_p2p and one.completed_ns is not None
-        }
-        for rank, flight in flights.items()
-    }
-    if len(ends) < 2:
+    if len(flights) < 2:
         return {}
-    first = min(ends)
-    found = {first: 0}
-    for rank, own in ends.items():
-        common = own.keys() & ends[first].keys()
-        if rank != first and common:
-            found[rank] = int(
-                statistics.median(own[key] - ends[first][key] for key in common) // 1000
-            )
-    return found if len(found) == len(ends) else {}
+    ends = {rank: _ends_ns(flight) for rank, flight in flights.items()}
+    first_rank = min(ends)
+    first_ends = ends.pop(first_rank)
+    offsets = {first_rank: 0}
+    for rank, rank_ends in ends.items():
+        common = rank_ends.keys() & first_ends.keys()
+        if not common:
+            return {}
+        ahead_ns = statistics.median(rank_ends[call] - first_ends[call] for call in common)
+        offsets[rank] = int(ahead_ns // 1000)
+    return offsets
+
+
+def _ends_ns(flight: FlightRecord) -> dict[tuple[str, int], int]:
+    """The moment at which each collective ended, by its group and number."""
+    return {
+        (call.group, call.seq): call.completed_ns
+        for call in flight.collectives
+        if not call.is_p2p and call.completed_ns is not None
+    }
 
 
 def _last_call(flight: FlightRecord | None, time_us: int | None) -> str | None:
+    """The last collective that a rank had called by some time, where, and how far it came."""
     if flight is None or time_us is None:
         return None
-    before = [
-        one
-        for one in flight.collectives
-        if one.created_ns is not None and one.created_ns // 1000 <= time_us
-    ]
-    if not before:
+    calls = [call for call in flight.collectives if _is_created_by(call, time_us)]
+    if not calls:
         return None
-    last = before[-1]
-    where = f" at {last.user_frame.file}:{last.user_frame.line}" if last.user_frame else ""
-    return f"{last.name} number {last.seq}{where}, {last.state}"
+    call = calls[-1]
+    where = f" at {call.user_frame.file}:{call.user_frame.line}" if call.user_frame else ""
+    return f"{call.name} number {call.seq}{where}, {call.state}"
+
+
+def _is_created_by(call: Collective, time_us: int) -> bool:
+    return call.created_ns is not None and call.created_ns // 1000 <= time_us

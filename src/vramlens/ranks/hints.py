@@ -14,7 +14,7 @@ from vramlens.trace import Stacks
 
 
 class Hint(IntFlag):
-    """What a stack went through."""
+    """The calls that a stack went through."""
 
     NONE = 0
     LOAD = 1
@@ -38,28 +38,40 @@ class Hint(IntFlag):
 _PATTERNS = {
     hint: re.compile(pattern)
     for hint, pattern in {
-        Hint.LOAD: r"torch[/\\]serialization\.py:|safetensors[/\\]torch\.py:|:load_checkpoint$|:_load_from_checkpoint$",
-        Hint.OBJECTS: r"distributed_c10d\.py:(?:_object_to_tensor|_tensor_to_object|\w*_object(?:_list)?)$"
+        Hint.LOAD: r"torch[/\\]serialization\.py:|safetensors[/\\]torch\.py:|:load_checkpoint$"
+        r"|:_load_from_checkpoint$",
+        Hint.OBJECTS: r"distributed_c10d\.py:(?:_object_to_tensor|_tensor_to_object"
+        r"|\w*_object(?:_list)?)$"
         r"|:(?:all_gather_object|gather_object|broadcast_object_list|scatter_object_list)$",
-        Hint.STATE_DICT: r"torch[/\\]distributed[/\\](?:fsdp[/\\](?:_state_dict_utils|_unshard_param_utils)"
-        r"|checkpoint[/\\]|_state_dict_utils)|:(?:\w*full_state_dict\w*|get_(?:model_|optimizer_)?state_dict"
-        r"|\w*gather_state_dict\w*|summon_full_params|save_(?:checkpoint|model|pretrained|state)\w*|_save_checkpoint)$",
+        Hint.STATE_DICT: r"torch[/\\]distributed[/\\](?:fsdp[/\\](?:_state_dict_utils"
+        r"|_unshard_param_utils)"
+        r"|checkpoint[/\\]|_state_dict_utils)|:(?:\w*full_state_dict\w*|get_(?:model_"
+        r"|optimizer_)?state_dict"
+        r"|\w*gather_state_dict\w*|summon_full_params|save_(?:checkpoint|model|pretrained"
+        r"|state)\w*|_save_checkpoint)$",
         Hint.GATHER: r"distributed_c10d\.py:(?:gather|all_gather\w*|_all_gather_base|reduce)$"
-        r"|:(?:\w*nested_gather|gather_for_metrics|nested_concat|\w*pad_across_processes|gather\w*|\w+_gather)$",
-        Hint.DATA_PARALLEL: r"torch[/\\]nn[/\\]parallel[/\\](?:data_parallel|scatter_gather|parallel_apply"
+        r"|:(?:\w*nested_gather|gather_for_metrics|nested_concat|\w*pad_across_processes"
+        r"|gather\w*|\w+_gather)$",
+        Hint.DATA_PARALLEL: r"torch[/\\]nn[/\\]parallel[/\\](?:data_parallel|scatter_gather"
+        r"|parallel_apply"
         r"|replicate|comm|_functions)\.py",
-        Hint.EXPERTS: r"(?i)(?:^|[/\\_.:])(?:moe|experts?|router?|token_dispatcher|dispatch(?:er)?)(?:[/\\_.:\d]|$)"
+        Hint.EXPERTS: r"(?i)(?:^|[/\\_.:])(?:moe|experts?|router?|token_dispatcher"
+        r"|dispatch(?:er)?)(?:[/\\_.:\d]|$)"
         r"|:(?:\w*_)?(?:moe|experts?|dispatch|combine|permute|unpermute|all_to_all\w*)(?:_\w*)?$",
-        Hint.EMBEDDING: r"torch[/\\]nn[/\\]modules[/\\]sparse\.py|torchrec[/\\]|(?i::\w*embedding\w*$)",
+        Hint.EMBEDDING: r"torch[/\\]nn[/\\]modules[/\\]sparse\.py|torchrec[/\\]"
+        r"|(?i::\w*embedding\w*$)",
         Hint.POINT_TO_POINT: r"distributed_c10d\.py:(?:i?send|i?recv|batch_isend_irecv)$"
-        r"|torch[/\\]distributed[/\\]pipelining|(?i:pipeline_parallel|[/\\]schedules\.py|p2p_communication)",
+        r"|torch[/\\]distributed[/\\]pipelining|(?i:pipeline_parallel|[/\\]schedules\.py"
+        r"|p2p_communication)",
         Hint.DDP: r"torch[/\\]nn[/\\]parallel[/\\]distributed\.py",
         Hint.SHARDED: r"torch[/\\]distributed[/\\](?:fsdp|_composable|tensor|_tensor)[/\\]"
         r"|[/\\]deepspeed[/\\]runtime[/\\]zero",
         Hint.PIN_MEMORY: r"torch[/\\]utils[/\\]data[/\\]_utils[/\\]pin_memory\.py|:pin_memory$",
-        Hint.EVALUATION: r":(?:evaluate|evaluation_loop|validate|validation\w*|eval_\w+|test_epoch\w*|predict\w*"
+        Hint.EVALUATION: r":(?:evaluate|evaluation_loop|validate|validation\w*|eval_\w+"
+        r"|test_epoch\w*|predict\w*"
         r"|prediction_\w+|compute_metrics)$|torchmetrics[/\\]",
-        Hint.LOSS: r"torch[/\\]nn[/\\](?:functional\.py:\w*(?:cross_entropy|nll_loss)|modules[/\\]loss\.py)"
+        Hint.LOSS: r"torch[/\\]nn[/\\](?:functional\.py:\w*(?:cross_entropy|nll_loss)"
+        r"|modules[/\\]loss\.py)"
         r"|(?i::\w*(?:lm_head|logits|output_layer|lm_loss)\w*$)",
         Hint.LOGGING: r"(?i:tensorboard|wandb|mlflow)|:(?:log_\w+|\w*_ema|update_ema|ema_\w+)$"
         r"|:(?:visuali[sz]e\w*|sample_images)$|(?i:[/\\]ema\.py)|swa_utils\.py",
@@ -72,17 +84,16 @@ def hints_of(stacks: Stacks) -> NDArray[np.int64]:
 
     What called the user line says nothing: all of a model runs inside of DistributedDataParallel.
     """
-    found = np.zeros(len(stacks), np.int64)
+    hints = np.zeros(len(stacks), np.int64)
     if not len(stacks):
-        return found
-    mine = np.flatnonzero(stacks.user_frames[stacks.frames])
-    owner = np.searchsorted(stacks.starts, mine, side="right") - 1
+        return hints
+    user_frames = np.flatnonzero(stacks.user_frames[stacks.frames])
+    stack = np.searchsorted(stacks.starts, user_frames, side="right") - 1
     reach = stacks.starts[1:].copy()  # a stack without a user line is a library's altogether
-    reach[owner[::-1]] = (
-        mine[::-1] + 1
-    )  # of several assignments to one stack, the last stays: the innermost
+    # Of several assignments to one stack, the last stays: the innermost.
+    reach[stack[::-1]] = user_frames[::-1] + 1
     for hint, pattern in _PATTERNS.items():
-        places = np.flatnonzero(stacks.mark_frames(pattern)[stacks.frames])
-        where = np.searchsorted(stacks.starts, places, side="right") - 1
-        found[where[places < reach[where]]] |= int(hint)
-    return found
+        matches = np.flatnonzero(stacks.mark_frames(pattern)[stacks.frames])
+        stack = np.searchsorted(stacks.starts, matches, side="right") - 1
+        hints[stack[matches < reach[stack]]] |= int(hint)
+    return hints

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from vramlens.analyses.finding import Finding, Place
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.difference import LEAST_BYTES
-from vramlens.ranks.summary import Growth, RankSummary
-from vramlens.ranks.usual import lower_median
+from vramlens.ranks.peers.usual import lower_median
+from vramlens.ranks.rank_summary import Growth, RankSummary
 from vramlens.units import format_size
 
 _SURE = (Verdict.PROVEN, Verdict.LIKELY)
@@ -19,19 +19,34 @@ def shared_leaks(ranks: Sequence[RankSummary]) -> tuple[Finding, ...]:
     """The leaks that more than half of the ranks have at one line, the largest first."""
     by_place: dict[Place | None, list[Growth]] = defaultdict(list)
     for rank in ranks:
-        largest: dict[Place | None, Growth] = {}
-        for leak in rank.leaks:
-            if leak.verdict in _SURE and leak.bytes > getattr(largest.get(leak.place), "bytes", 0):
-                largest[leak.place] = leak
-        for place, leak in largest.items():
+        for place, leak in _largest_leaks(rank).items():
             by_place[place].append(leak)
-    findings = [
+    leaks_by_size = sorted(
+        (
+            (_median_bytes(leaks), place, leaks)
+            for place, leaks in by_place.items()
+            if len(leaks) > max(1, len(ranks) / 2)
+        ),
+        key=lambda row: -row[0],
+    )
+    return tuple(
         _shared_leak(place, leaks, len(ranks))
-        for place, leaks in by_place.items()
-        if len(leaks) > 1 and 2 * len(leaks) > len(ranks)
-    ]
-    large = [finding for finding in findings if (finding.bytes or 0) >= LEAST_BYTES]
-    return tuple(sorted(large, key=lambda finding: -(finding.bytes or 0)))
+        for size, place, leaks in leaks_by_size
+        if size >= LEAST_BYTES
+    )
+
+
+def _largest_leaks(rank: RankSummary) -> dict[Place | None, Growth]:
+    """A rank's largest leak at each line, of those that are sure and not empty."""
+    largest: dict[Place | None, Growth] = {}
+    for leak in sorted(rank.leaks, key=lambda leak: leak.bytes, reverse=True):
+        if leak.verdict in _SURE and leak.bytes > 0:
+            largest.setdefault(leak.place, leak)
+    return largest
+
+
+def _median_bytes(leaks: Sequence[Growth]) -> int:
+    return lower_median(leak.bytes for leak in leaks)
 
 
 def _shared_leak(place: Place | None, leaks: Sequence[Growth], ranks: int) -> Finding:
@@ -45,7 +60,7 @@ def _shared_leak(place: Place | None, leaks: Sequence[Growth], ranks: int) -> Fi
         id="leak",
         verdict=Verdict.PROVEN if certain else Verdict.LIKELY,
         title=f"{who}: {format_size(per_step)} more on each after every step",
-        bytes=lower_median(leak.bytes for leak in leaks),
+        bytes=_median_bytes(leaks),
         place=place,
         evidence=(f"{leaks[0].steps:,} steps recorded; no rank differs from the others in it",),
         fix=next((leak.fix for leak in leaks if leak.fix), None),

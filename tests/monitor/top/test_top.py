@@ -34,7 +34,7 @@ from vramlens.monitor.top.lines import machine_lines
 from vramlens.monitor.top.picture import SORTS, View, picture
 from vramlens.monitor.top.watching import Watching
 
-FAKE_TOP = Path(__file__).with_name("fake_top.py")
+FAKE_TOP = Path(__file__).parents[1] / "fake_top.py"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What an alert does: a callback, a line on standard error, a command, a webhook. None can stop
+"""Actions of an alert: a callback, a line on standard error, a command, a webhook. None can stop
 or hold up anything.
 """
 
@@ -112,13 +112,13 @@ class Actions:
     @harmless("the alert's command")
     def _start(self, alert: Alert) -> None:
         name = self._command[0]
-        known = {
+        variables = {
             "RULE": alert.rule,
             "SUBJECT": alert.subject,
             "VALUE": f"{alert.value:g}",
             "ALERT": alert.text,
         }
-        environment = {**os.environ, **{f"VRAMLENS_{key}": text for key, text in known.items()}}
+        environment = {**os.environ, **{f"VRAMLENS_{key}": text for key, text in variables.items()}}
         process = subprocess.Popen(
             [*self._command, alert.text],
             stdin=subprocess.DEVNULL,
@@ -148,9 +148,9 @@ class Actions:
     def _post(self, url: str, alert: Alert) -> None:
         import urllib.request  # brings TLS and half of http: only who wants it pays
 
-        data = json.dumps(alert.to_dict(), allow_nan=False).encode()
+        body = json.dumps(alert.to_dict(), allow_nan=False).encode()
         request = urllib.request.Request(
-            url, data, {"Content-Type": "application/json"}, method="POST"
+            url, body, {"Content-Type": "application/json"}, method="POST"
         )
         try:
             # What it answers is not read: it might come byte by byte, for hours.
@@ -185,9 +185,9 @@ def _command(command: str | Sequence[str] | None) -> list[str]:
     if not words:
         return []
     # A bare name may be a file here, as people write it: notify.sh.
-    found = shutil.which(words[0]) or shutil.which(os.path.join(os.curdir, words[0]))
-    if found is None:
+    program = shutil.which(words[0]) or shutil.which(os.path.join(os.curdir, words[0]))
+    if program is None:
         raise UsageError(
             f"the alert's command {words[0]!r} is not there or cannot be executed (chmod +x?)"
         )
-    return [os.path.abspath(found), *words[1:]]
+    return [os.path.abspath(program), *words[1:]]

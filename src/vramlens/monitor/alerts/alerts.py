@@ -18,7 +18,7 @@ _QUIET_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What there is to be watched of one thing: a GPU, a program on a GPU, or the host.
+    """The figures to be watched of one thing: a GPU, a program on a GPU, or the host.
 
     Attributes:
         subject: what it is, as a sentence begins: ``GPU 0``, ``process 4711 on GPU 0``, ``the
@@ -82,11 +82,11 @@ class Watch:
         """
         now = time.monotonic() if now_s is None else now_s
         alerts = []
-        for one in values:
+        for measured in values:
             for rule in self.rules:
-                value = _value(rule, one)
-                if value is not None and self._fires(rule, one.subject, value, now):
-                    alerts.append(_alert(rule, one, value))
+                figure = _value(rule, measured)
+                if figure is not None and self._fires(rule, measured.subject, figure, now):
+                    alerts.append(_alert(rule, measured, figure))
         for key in [key for key, state in self._states.items() if now - state.seen_at > 600]:
             del self._states[key]  # its process has ended
         return alerts
@@ -106,27 +106,34 @@ class Watch:
         return True
 
 
-def _value(rule: Rule, one: Values) -> float | None:
-    value = one.figures.get(rule.metric)
-    if value is None or not rule.is_share:
-        return value
-    if not one.whole_bytes:
+def _value(rule: Rule, measured: Values) -> float | None:
+    figure = measured.figures.get(rule.metric)
+    if figure is None or not rule.is_share:
+        return figure
+    if not measured.whole_bytes:
         return None
-    return 100 * value / one.whole_bytes
+    return 100 * figure / measured.whole_bytes
 
 
-def _alert(rule: Rule, one: Values, value: float) -> Alert:
+def _alert(rule: Rule, measured: Values, value: float) -> Alert:
     over = "over" if rule.is_above else "under"
     label = LABELS.get(rule.metric, rule.metric)
-    text = f"{one.subject}: {label} {rule.words(value)} is {over} {rule.words(rule.limit)}"
-    size, left = one.figures.get(rule.metric), one.figures.get("steps_left")
-    if rule.is_share and size is not None and one.whole_bytes is not None:
-        text += f" ({format_size(size)} of {format_size(one.whole_bytes)})"
+    text = f"{measured.subject}: {label} {rule.words(value)} is {over} {rule.words(rule.limit)}"
+    size, steps_left = measured.figures.get(rule.metric), measured.figures.get("steps_left")
+    if rule.is_share and size is not None and measured.whole_bytes is not None:
+        text += f" ({format_size(size)} of {format_size(measured.whole_bytes)})"
     if rule.for_s:
         text += f", for {rule.for_s:g} s"
-    if left is not None:
-        text += f"; it will run out in about {counted(round(left), 'step')}"
-    steps = None if left is None else round(left)
+    if steps_left is not None:
+        text += f"; it will run out in about {counted(round(steps_left), 'step')}"
+    steps = None if steps_left is None else round(steps_left)
     return Alert(
-        rule.text, one.subject, rule.metric, value, rule.limit, text, steps, time.time_ns() // 1000
+        rule=rule.text,
+        subject=measured.subject,
+        metric=rule.metric,
+        value=value,
+        limit=rule.limit,
+        text=text,
+        steps_left=steps,
+        time_us=time.time_ns() // 1000,
     )

@@ -9,7 +9,8 @@ from vramlens.errors import UsageError
 from vramlens.units import format_size, parse_size
 
 _RULE = re.compile(
-    r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([0-9][0-9.]*)\s*([^\s0-9].*?)?(?:\s+for\s+([0-9]+(?:\.[0-9]+)?)\s*(s|min|h))?\s*",
+    r"\s*([a-z_]+)\s*(>=|<=|>|<)\s*([0-9][0-9.]*)\s*([^\s0-9].*?)?"
+    r"(?:\s+for\s+([0-9]+(?:\.[0-9]+)?)\s*(s|min|h))?\s*",
     re.ASCII | re.IGNORECASE,
 )
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -78,13 +79,13 @@ class Rule:
     for_s: float = 0.0
 
     def is_over(self, value: float) -> bool:
-        """Whether a value is an alarm."""
+        """True if a value is an alarm."""
         if value == self.limit:
             return self.or_equal
         return value > self.limit if self.is_above else value < self.limit
 
     def is_back(self, value: float) -> bool:
-        """Whether a value is so far back that the alarm is over: by 2 points of a percentage,
+        """True if a value is so far back that the alarm is over: by 2 points of a percentage,
         else by a twentieth.
         """
         margin = 2.0 if self.is_share or self.metric == "gpu" else abs(self.limit) / 20
@@ -104,6 +105,14 @@ class Rule:
         return f"{value:,.0f}{unit}"
 
 
+_SHORT_NAMES = {
+    "live": "allocated",
+    "left": "steps_left",
+    "temp": "temperature",
+    "ooms": "failures",
+}
+
+
 def parse_rule(text: str) -> Rule:
     """The rule that a text means.
 
@@ -113,22 +122,26 @@ def parse_rule(text: str) -> Rule:
     match = _RULE.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"{text!r} is no alert: write 'used > 92%', 'free < 2GiB for 30s' or 'growth > 5MiB/step'"
+            f"{text!r} is no alert:"
+            " write 'used > 92%', 'free < 2GiB for 30s' or 'growth > 5MiB/step'"
         )
     metric, sign, number, unit = match[1].lower(), match[2], match[3], (match[4] or "").strip()
-    metric = {
-        "live": "allocated",
-        "left": "steps_left",
-        "temp": "temperature",
-        "ooms": "failures",
-    }.get(metric, metric)
+    metric = _SHORT_NAMES.get(metric, metric)
     if metric not in SIZES and metric not in NUMBERS:
         raise UsageError(
             f"{text!r}: {match[1]!r} is not watched; there are {', '.join([*SIZES, *NUMBERS])}"
         )
     limit, is_share = _limit(text, metric, number, unit)
     seconds = float(match[5]) * _SECONDS[match[6].lower()] if match[5] else 0.0
-    return Rule(text.strip(), metric, sign[0] == ">", limit, is_share, sign.endswith("="), seconds)
+    return Rule(
+        text=text.strip(),
+        metric=metric,
+        is_above=sign[0] == ">",
+        limit=limit,
+        is_share=is_share,
+        or_equal=sign.endswith("="),
+        for_s=seconds,
+    )
 
 
 def _limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]:
@@ -143,11 +156,11 @@ def _limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]
         if metric not in PARTS_OF:
             raise UsageError(f"{text!r}: {metric} is a size, not a share: write {metric} > 8GiB")
         return _number(text, number), True
-    wanted = NUMBERS[metric][0]
-    if unit and unit.lower() not in (wanted.lower(), f"°{wanted.lower()}", f"{metric}s"):
+    unit_kind = NUMBERS[metric][0]
+    if unit and unit.lower() not in (unit_kind.lower(), f"°{unit_kind.lower()}", f"{metric}s"):
         raise UsageError(
             f"{text!r}: {metric} is not measured in {unit!r}"
-            + (f" but in {wanted}" if wanted else "")
+            + (f" but in {unit_kind}" if unit_kind else "")
         )
     return _number(text, number), False
 

@@ -1,4 +1,4 @@
-"""What a program under vramlens tells of its allocator to ``vramlens top``: one small file a
+"""The inside of a program, its allocator as it tells it to ``vramlens top``: one small file a
 process, and no port.
 
 The file is in a folder that only its owner can open; its name is the process's number and the
@@ -34,7 +34,8 @@ container.
 
 @dataclass(frozen=True, slots=True)
 class InsideDevice:
-    """What PyTorch of a program holds on one GPU, in bytes; None is what it does not count.
+    """The memory that PyTorch of a program has on one GPU, in bytes; None is what it does not
+    count.
 
     Attributes:
         uuid: the driver's name of the GPU; None where the program could not tell.
@@ -60,7 +61,7 @@ class InsideDevice:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What one program tells.
+    """The inside of one program.
 
     Attributes:
         pid: its number where it runs; in a container that may not be the number that others see.
@@ -86,8 +87,8 @@ class Inside:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None where it is gone or
-    this is not Linux.
+    """The moment at which a process started, in clock ticks since the machine did; None where it is
+    gone or this is not Linux.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -100,7 +101,7 @@ def start_of(pid: int) -> int | None:
 
 
 def inside_path(pid: int, started: int, folder: str | None = None) -> str:
-    """Where a process writes its file."""
+    """The path of a process's file."""
     return os.path.join(folder or own_folder(), f"{pid}-{started}{SUFFIX}")
 
 
@@ -113,7 +114,7 @@ def write_inside(path: str, inside: Inside) -> None:
     content = {"schema": SCHEMA, **asdict(inside)}
     for name in _OF_READER:
         del content[name]
-    data = json.dumps(content, separators=(",", ":")).encode()
+    text = json.dumps(content, separators=(",", ":")).encode()
     partial = partial_path(path)
     flags = (
         os.O_WRONLY
@@ -124,26 +125,26 @@ def write_inside(path: str, inside: Inside) -> None:
     )
     descriptor = os.open(partial, flags, 0o600)
     try:
-        os.write(descriptor, data)
+        os.write(descriptor, text)
     finally:
         os.close(descriptor)
     os.replace(partial, path)
 
 
 def partial_path(path: str) -> str:
-    """Where a file is written before it takes its place."""
+    """The path under which a file is written before it takes its place."""
     return f"{path}.partial"
 
 
 def read_insides(folders: list[str] | None = None) -> list[Inside]:
-    """What all programs of this user tell (of all users, for root); files of processes that
+    """The insides of all programs of this user (of all users, for root); files of processes that
     ended are left out.
     """
-    found: dict[tuple[int, int], Inside] = {}
+    programs: dict[tuple[int, int], Inside] = {}
     for folder in all_folders() if folders is None else folders:
         for inside in _in_folder(folder):
-            found.setdefault((inside.pid, inside.started), inside)
-    return list(found.values())
+            programs.setdefault((inside.pid, inside.started), inside)
+    return list(programs.values())
 
 
 def _in_folder(folder: str) -> Iterator[Inside]:
@@ -188,7 +189,7 @@ def _read(path: str, pid: int, started: int) -> Inside | None:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_size > _LONGEST:
             return None
-        data = os.read(descriptor, _LONGEST)
+        text = os.read(descriptor, _LONGEST)
     except OSError:
         return None
     finally:
@@ -197,7 +198,7 @@ def _read(path: str, pid: int, started: int) -> Inside | None:
         is_here = start_of(pid) == started
         if is_here and os.stat(f"/proc/{pid}").st_uid != about.st_uid:
             return None  # somebody else's process
-        inside = replace(_checked(json.loads(data)), is_here=is_here, owner=about.st_uid)
+        inside = replace(_checked(json.loads(text)), is_here=is_here, owner=about.st_uid)
         is_fresh = abs(time.time_ns() // 1000 - inside.time_us) < _FRESH_S * 1e6
         return (
             inside
@@ -218,9 +219,11 @@ def _checked(content: Any) -> Inside:
     devices = content.get("devices")
     if not isinstance(devices, list) or len(devices) > _MOST_DEVICES:
         raise ValueError
-    values = _fields_of(Inside, content)
-    values["devices"] = tuple(InsideDevice(**_fields_of(InsideDevice, one)) for one in devices)
-    return Inside(**values)
+    figures = _fields_of(Inside, content)
+    figures["devices"] = tuple(
+        InsideDevice(**_fields_of(InsideDevice, device)) for device in devices
+    )
+    return Inside(**figures)
 
 
 _TEXTS = {"uuid", "program"}
@@ -231,18 +234,20 @@ _MAY_FALL = ("growth_bytes",)
 def _fields_of(kind: type, content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise TypeError
-    values: dict[str, Any] = {}
-    for one in fields(kind):
-        value = content.get(one.name)
-        if one.name == "devices" or one.name in _OF_READER or value is None:
+    entries: dict[str, Any] = {}
+    for dataclass_field in fields(kind):
+        entry = content.get(dataclass_field.name)
+        if dataclass_field.name == "devices" or dataclass_field.name in _OF_READER or entry is None:
             continue
-        if one.name in _TEXTS:
-            if not isinstance(value, str) or len(value) > 200:
-                raise ValueError(one.name)
+        if dataclass_field.name in _TEXTS:
+            if not isinstance(entry, str) or len(entry) > 200:
+                raise ValueError(dataclass_field.name)
         elif (
-            type(value) is not int
-            or not (-_MOST_BYTES if one.name in _MAY_FALL else 0) <= value <= _MOST_BYTES
+            type(entry) is not int
+            or not (-_MOST_BYTES if dataclass_field.name in _MAY_FALL else 0)
+            <= entry
+            <= _MOST_BYTES
         ):
-            raise ValueError(one.name)
-        values[one.name] = value
-    return values
+            raise ValueError(dataclass_field.name)
+        entries[dataclass_field.name] = entry
+    return entries

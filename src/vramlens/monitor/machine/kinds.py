@@ -46,34 +46,41 @@ def kinds_of(
             under vramlens is in ``unknown``.
     """
     sizes = dict.fromkeys(KINDS, 0)
-    # The driver's part may be of an earlier moment than the rest.
-    sizes["free"], sizes["driver_reserved"] = (
-        free_bytes,
-        min(driver_bytes or 0, total_bytes - free_bytes),
-    )
-    in_use = total_bytes - free_bytes - sizes["driver_reserved"]
-    for used, held in processes:
-        if held is None:
-            sizes["other_processes"] += used or 0
-            continue
-        live, reserved = held.allocated_bytes or 0, held.reserved_bytes or 0
-        nccl = held.nccl_bytes or 0
-        sizes["pytorch_allocated"] += min(live, reserved)
-        sizes["pytorch_cached"] += max(0, reserved - live)
-        sizes["nccl"] += nccl
-        sizes["outside_pytorch"] += max(0, (used or 0) - reserved - nccl)
-    named = sum(sizes[kind] for kind in _GIVES_WAY)
-    rest = in_use - named
-    if rest >= 0:
-        unsized = [held for used, held in processes if used is None]
-        # One process without a size has what is left; of several nobody knows who has it.
-        if is_listed and len(unsized) == len(processes) == 1:
-            sizes["outside_pytorch" if unsized[0] is not None else "other_processes"] += rest
-        else:
-            sizes["unknown"] += rest
+    sizes["free"] = free_bytes
+    # The driver's part may be of an earlier moment than the others.
+    sizes["driver_reserved"] = min(driver_bytes or 0, total_bytes - free_bytes)
+    for used_bytes, inside in processes:
+        _add_process(sizes, used_bytes, inside)
+    unnamed = total_bytes - sum(sizes.values())
+    if unnamed < 0:
+        _cut(sizes, -unnamed)
         return sizes
-    for kind in _GIVES_WAY:
-        cut = min(sizes[kind], -rest)
-        sizes[kind] -= cut
-        rest += cut
+    unsized = [inside for used_bytes, inside in processes if used_bytes is None]
+    # One process without a size has what is left; of several nobody knows who has it.
+    is_of_one = is_listed and len(unsized) == len(processes) == 1
+    kind_of_one = "outside_pytorch" if any(unsized) else "other_processes"
+    sizes[kind_of_one if is_of_one else "unknown"] += unnamed
     return sizes
+
+
+def _add_process(
+    sizes: dict[str, int], used_bytes: int | None, inside: InsideDevice | None
+) -> None:
+    used = used_bytes or 0
+    if inside is None:
+        sizes["other_processes"] += used
+        return
+    live, reserved = inside.allocated_bytes or 0, inside.reserved_bytes or 0
+    nccl = inside.nccl_bytes or 0
+    sizes["pytorch_allocated"] += min(live, reserved)
+    sizes["pytorch_cached"] += max(0, reserved - live)
+    sizes["nccl"] += nccl
+    sizes["outside_pytorch"] += max(0, used - reserved - nccl)
+
+
+def _cut(sizes: dict[str, int], excess: int) -> None:
+    """Takes that many bytes off the kinds, the least certain first."""
+    for kind in _GIVES_WAY:
+        less = min(sizes[kind], excess)
+        sizes[kind] -= less
+        excess -= less

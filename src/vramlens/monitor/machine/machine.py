@@ -12,12 +12,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramlens.capture.memory.driver import Driver, Gpu, GpuMemory, driver, own_pids
+from vramlens.capture.memory.driver import (
+    Driver,
+    Gpu,
+    GpuMemory,
+    GpuProcess,
+    driver,
+    own_pids,
+)
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.monitor.machine.device_memory import free_and_total
-from vramlens.monitor.machine.inside import Inside, read_insides
+from vramlens.monitor.machine.inside import Inside, InsideDevice, read_insides
 from vramlens.monitor.machine.kinds import kinds_of
-from vramlens.monitor.machine.people import People, rss_bytes
+from vramlens.monitor.machine.people import People, Person, rss_bytes
 from vramlens.monitor.machine.process_matching import match
 
 _LOOK_AGAIN_S = 10.0
@@ -46,9 +53,22 @@ class ProcessNow:
     inside: Inside | None = None
     is_inferred: bool = False
 
-    def held(self, device: DeviceNow) -> Any:
-        """What PyTorch of this program holds on the device; None where it does not tell."""
-        return held_on(self.inside, device.uuid)
+    def memory_on(self, device: DeviceNow) -> InsideDevice | None:
+        """The memory that PyTorch of this program has on the device; None where it does not
+        tell.
+        """
+        return self._memory_on(device.uuid)
+
+    def size_on(self, uuid: str | None) -> int:
+        """All that it has on a GPU as the driver says; else what PyTorch has reserved there."""
+        if self.used_bytes is not None:
+            return self.used_bytes
+        memory = self._memory_on(uuid)
+        return 0 if memory is None else memory.reserved_bytes or 0
+
+    def _memory_on(self, uuid: str | None) -> InsideDevice | None:
+        devices = () if self.inside is None or uuid is None else self.inside.devices
+        return next((device for device in devices if device.uuid == uuid), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +101,22 @@ class DeviceNow:
     @property
     def used_bytes(self) -> int | None:
         """All that is not free, the driver's own part too."""
-        return (
-            None
-            if self.total_bytes is None or self.free_bytes is None
-            else self.total_bytes - self.free_bytes
-        )
+        if self.total_bytes is None or self.free_bytes is None:
+            return None
+        return self.total_bytes - self.free_bytes
 
     def kinds(self) -> dict[str, int]:
-        """Where its memory is, by the ledger's kinds; they sum to the total. Empty where that is
+        """Its memory by the ledger's kinds; they sum to the total. Empty where that is
         not known.
         """
         if self.total_bytes is None or self.free_bytes is None:
             return {}
-        held = [(process.used_bytes, process.held(self)) for process in self.processes or ()]
         return kinds_of(
-            self.total_bytes, self.free_bytes, self.driver_bytes, held, self.processes is not None
+            self.total_bytes,
+            self.free_bytes,
+            self.driver_bytes,
+            [(process.used_bytes, process.memory_on(self)) for process in self.processes or ()],
+            is_listed=self.processes is not None,
         )
 
 
@@ -114,16 +135,13 @@ class MachineNow:
     driver_version: str | None = None
     notes: tuple[str, ...] = ()
 
-
-def held_on(inside: Inside | None, uuid: str | None) -> Any:
-    """What a program tells of one GPU; None where it does not use it."""
-    if inside is None or uuid is None:
-        return None
-    return next((one for one in inside.devices if one.uuid == uuid), None)
+    def rows(self) -> list[tuple[ProcessNow, DeviceNow]]:
+        """Every process on every device."""
+        return [(process, device) for device in self.devices for process in device.processes or ()]
 
 
 @dataclass(slots=True)
-class _Known:
+class _Watched:
     """A device and what the driver last said of it."""
 
     gpu: Gpu
@@ -149,7 +167,7 @@ class Machine:
             folders: where programs tell of themselves; by default where this user's do.
         """
         self._folders = folders
-        self._known: list[_Known] = []
+        self._watched: list[_Watched] = []
         self._found_at = self._slow_at = self._listed_at = -1e9
         _, self._at_home = own_pids()
         self._people = People(at_home=self._at_home)
@@ -168,122 +186,124 @@ class Machine:
             self._host = host_memory()
             self._rss.clear()
         if nvml is None:
-            return MachineNow(time.time_ns() // 1000, (), self._host, None, (reason,))
+            return self._machine_now(notes=(reason,))
         api = importlib.import_module("pynvml")
         if now - self._found_at >= _LOOK_AGAIN_S:
-            self._find(api, nvml)
+            self._watched = self._find(api)
             self._found_at = now
         is_listed = now - self._listed_at >= _LISTED_EVERY_S or is_slow
-        devices = tuple(self._device(api, nvml, known, is_slow, is_listed) for known in self._known)
+        look = _Look(api, nvml, is_slow, is_listed)
+        devices = tuple(self._device(look, watched) for watched in self._watched)
+        notes = () if devices else ("The driver shows no GPU here.",)
+        machine = self._machine_now(devices, nvml.version(), notes)
         if is_listed:
             self._listed_at = now
-            self._people.keep_only(
-                {process.pid for device in devices for process in device.processes or ()}
-            )
-        notes = () if devices else ("The driver shows no GPU here.",)
-        return MachineNow(time.time_ns() // 1000, devices, self._host, nvml.version(), notes)
+            self._people.keep_only({process.pid for process, _ in machine.rows()})
+        return machine
 
-    def _find(self, api: Any, nvml: Driver) -> None:
-        """All GPUs, divided ones as their instances."""
+    def _machine_now(
+        self,
+        devices: tuple[DeviceNow, ...] = (),
+        driver_version: str | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> MachineNow:
+        return MachineNow(
+            time_us=time.time_ns() // 1000,
+            devices=devices,
+            host=self._host,
+            driver_version=driver_version,
+            notes=notes,
+        )
+
+    def _find(self, api: Any) -> list[_Watched]:
+        """All GPUs, divided ones as their instances; figures that were read of them stay."""
         count = _ask(api, "nvmlDeviceGetCount")
         if count is None:  # another library has shut NVML down
             _ask(api, "nvmlInit")
             count = _ask(api, "nvmlDeviceGetCount") or 0
-        before = {known.gpu.uuid: known for known in self._known}
-        found: list[_Known] = []
-        for number in range(count):
-            handle = _ask(api, "nvmlDeviceGetHandleByIndex", number)
-            if handle is None:  # fallen off the bus, or not permitted: it stays in sight
-                found.append(_Known(Gpu(number, None), str(number), None, None))
-                continue
-            mode = _ask(api, "nvmlDeviceGetMigMode", handle)
-            parts = _instances(api, handle) if mode and mode[0] else [handle]
-            limit = _ask(api, "nvmlDeviceGetEnforcedPowerLimit", handle)
-            for place, part in enumerate(parts):
-                name = str(number) if part is handle else f"{number}:{place}"
-                uuid = _text(_ask(api, "nvmlDeviceGetUUID", part))
-                gpu = Gpu(
-                    number,
-                    _text(_ask(api, "nvmlDeviceGetName", part)),
-                    uuid,
-                    part is not handle,
-                    "",
-                    part,
-                )
-                one = _Known(gpu, name, handle, None if limit is None else limit / 1000)
-                old = before.get(uuid)
-                if uuid is not None and old is not None:
-                    one.gpu_percent, one.temperature_c, one.power_w = (
-                        old.gpu_percent,
-                        old.temperature_c,
-                        old.power_w,
-                    )
-                found.append(one)
-        self._known = found
+        devices = [device for number in range(count) for device in _devices_of(api, number)]
+        before = {watched.gpu.uuid: watched for watched in self._watched if watched.gpu.uuid}
+        for watched in devices:
+            earlier = before.get(watched.gpu.uuid or "")
+            if earlier is not None:
+                watched.gpu_percent = earlier.gpu_percent
+                watched.temperature_c = earlier.temperature_c
+                watched.power_w = earlier.power_w
+        return devices
 
-    def _device(
-        self, api: Any, nvml: Driver, known: _Known, is_slow: bool, is_listed: bool
-    ) -> DeviceNow:
-        gpu = known.gpu
-        base = DeviceNow(known.name, gpu.name, gpu.uuid, gpu.is_mig)
-        figures = None if is_listed else free_and_total(gpu)
+    def _device(self, look: _Look, watched: _Watched) -> DeviceNow:
+        gpu = watched.gpu
+        device = DeviceNow(watched.name, gpu.name, gpu.uuid, gpu.is_mig)
+        figures = None if look.is_listed else free_and_total(gpu)
         if figures is None:
-            memory = nvml.memory(gpu)
+            memory = look.nvml.memory(gpu)
             if memory is None:
-                self._found_at = min(
-                    self._found_at, time.monotonic() - _LOOK_AGAIN_S + _SLOW_EVERY_S
-                )  # look soon again
-                return replace(base, notes=(_why_none(api, gpu),))
-            figures, known.reserved = (memory.free_bytes, memory.total_bytes), memory.reserved_bytes
-            known.processes = self._processes(memory, gpu.uuid)
-        if is_listed:  # the driver itself works these out a few times a second
-            if not gpu.is_mig:
-                rates = _ask(api, "nvmlDeviceGetUtilizationRates", known.parent)
-                known.gpu_percent = None if rates is None else int(rates.gpu)
-            power = _ask(api, "nvmlDeviceGetPowerUsage", known.parent)
-            known.power_w = None if power is None else power / 1000
-        if is_slow:
-            known.temperature_c = _ask(api, "nvmlDeviceGetTemperature", known.parent, 0)
+                soon = time.monotonic() - _LOOK_AGAIN_S + _SLOW_EVERY_S
+                self._found_at = min(self._found_at, soon)
+                return replace(device, notes=(_why_none(look.api, gpu),))
+            figures = memory.free_bytes, memory.total_bytes
+            watched.reserved = memory.reserved_bytes
+            watched.processes = self._processes(memory, gpu.uuid)
+        look.refresh(watched)
+        is_listed = watched.processes is not None
         return replace(
-            base,
+            device,
             total_bytes=figures[1],
             free_bytes=figures[0],
-            driver_bytes=known.reserved,
-            gpu_percent=known.gpu_percent,
-            temperature_c=known.temperature_c,
-            power_w=known.power_w,
-            power_limit_w=known.power_limit_w,
-            processes=known.processes,
-            notes=("The driver does not list the processes here.",)
-            if known.processes is None
-            else (),
+            driver_bytes=watched.reserved,
+            gpu_percent=watched.gpu_percent,
+            temperature_c=watched.temperature_c,
+            power_w=watched.power_w,
+            power_limit_w=watched.power_limit_w,
+            processes=watched.processes,
+            notes=() if is_listed else ("The driver does not list the processes here.",),
         )
 
     def _processes(self, memory: GpuMemory, uuid: str | None) -> tuple[ProcessNow, ...] | None:
-        people = {one.pid: self._people.get(one.pid) for one in memory.processes or ()}
-        matched, unlisted = match(memory.processes or (), people, self._insides, uuid)
-        rows = []
-        for one in memory.processes or ():
-            person, (inside, is_inferred) = people[one.pid], matched.get(one.pid, (None, False))
-            command, rss = (
-                person.command,
-                self._rss_of(one.pid) if person.started is not None else None,
-            )
-            if inside is not None:
-                command, rss = (
-                    command or inside.program,
-                    rss if rss is not None else inside.rss_bytes,
-                )
-            rows.append(
-                ProcessNow(one.pid, one.used_bytes, person.user, command, rss, inside, is_inferred)
-            )
+        """The processes on a GPU, the largest first; None where the driver does not list them."""
+        listed = memory.processes or ()
+        people = {process.pid: self._people.get(process.pid) for process in listed}
+        matched, unlisted = match(listed, people, self._insides, uuid)
+        rows = [
+            self._listed_process(process, people[process.pid], *matched.get(process.pid, ()))
+            for process in listed
+        ]
         rows += [
-            ProcessNow(one.pid, None, None, one.program, one.rss_bytes, one, True)
-            for one in unlisted
+            ProcessNow(
+                pid=program.pid,
+                used_bytes=None,
+                command=program.program,
+                rss_bytes=program.rss_bytes,
+                inside=program,
+                is_inferred=True,
+            )
+            for program in unlisted
         ]
         if memory.processes is None and not rows:
             return None
-        return tuple(sorted(rows, key=lambda row: (-_size(row, uuid), row.pid)))
+        return tuple(sorted(rows, key=lambda row: (-row.size_on(uuid), row.pid)))
+
+    def _listed_process(
+        self,
+        process: GpuProcess,
+        person: Person,
+        inside: Inside | None = None,
+        is_inferred: bool = False,
+    ) -> ProcessNow:
+        command = person.command
+        rss = None if person.started is None else self._rss_of(process.pid)
+        if inside is not None:
+            command = command or inside.program
+            rss = inside.rss_bytes if rss is None else rss
+        return ProcessNow(
+            pid=process.pid,
+            used_bytes=process.used_bytes,
+            user=person.user,
+            command=command,
+            rss_bytes=rss,
+            inside=inside,
+            is_inferred=is_inferred,
+        )
 
     def _rss_of(self, pid: int) -> int | None:
         if pid not in self._rss:
@@ -291,28 +311,75 @@ class Machine:
         return self._rss[pid]
 
 
-def _size(row: ProcessNow, uuid: str | None) -> int:
-    if row.used_bytes is not None:
-        return row.used_bytes
-    held = held_on(row.inside, uuid)
-    return 0 if held is None else held.reserved_bytes or 0
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look: the driver, and which of its slower figures are due."""
+
+    api: Any
+    nvml: Driver
+    is_slow: bool
+    is_listed: bool
+
+    def refresh(self, watched: _Watched) -> None:
+        """Reads the figures that are due."""
+        if self.is_listed:  # the driver itself works these out a few times a second
+            if not watched.gpu.is_mig:
+                rates = _ask(self.api, "nvmlDeviceGetUtilizationRates", watched.parent)
+                watched.gpu_percent = None if rates is None else int(rates.gpu)
+            watched.power_w = _watts(_ask(self.api, "nvmlDeviceGetPowerUsage", watched.parent))
+        if self.is_slow:
+            watched.temperature_c = _ask(self.api, "nvmlDeviceGetTemperature", watched.parent, 0)
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _devices_of(api: Any, number: int) -> list[_Watched]:
+    """A GPU, or the instances that it is divided into."""
+    parent = _ask(api, "nvmlDeviceGetHandleByIndex", number)
+    if parent is None:  # fallen off the bus, or not permitted: it stays in sight
+        return [_Watched(Gpu(number, None), str(number), None, None)]
+    mode = _ask(api, "nvmlDeviceGetMigMode", parent)
+    is_divided = bool(mode and mode[0])
+    parts = _instances(api, parent) if is_divided else [parent]
+    limit_w = _watts(_ask(api, "nvmlDeviceGetEnforcedPowerLimit", parent))
+    return [
+        _Watched(
+            gpu=Gpu(
+                index=number,
+                name=_text(_ask(api, "nvmlDeviceGetName", part)),
+                uuid=_text(_ask(api, "nvmlDeviceGetUUID", part)),
+                is_mig=is_divided,
+                handle=part,
+            ),
+            name=f"{number}:{place}" if is_divided else str(number),
+            parent=parent,
+            power_limit_w=limit_w,
+        )
+        for place, part in enumerate(parts)
+    ]
 
 
 def _instances(api: Any, parent: Any) -> list[Any]:
     count = _ask(api, "nvmlDeviceGetMaxMigDeviceCount", parent) or 0
-    found = (
+    handles = [
         _ask(api, "nvmlDeviceGetMigDeviceHandleByIndex", parent, number) for number in range(count)
-    )
-    return [one for one in found if one is not None]
+    ]
+    return [handle for handle in handles if handle is not None]
 
 
 def _why_none(api: Any, gpu: Gpu) -> str:
     if gpu.handle is None:
-        return "The driver does not open this GPU: it has fallen off the bus, or that is not permitted."
+        return (
+            "The driver does not open this GPU:"
+            " it has fallen off the bus, or that is not permitted."
+        )
     try:
         api.nvmlDeviceGetMemoryInfo(gpu.handle)
     except Exception as error:
-        return f"The driver gives no figures for this GPU ({(str(error) or type(error).__name__).rstrip('.')})."
+        reason = (str(error) or type(error).__name__).rstrip(".")
+        return f"The driver gives no figures for this GPU ({reason})."
     return "The driver gives figures for this GPU that cannot be true."
 
 
@@ -323,7 +390,7 @@ def _ask(api: Any, name: str, *args: Any) -> Any:
         return None
 
 
-def _text(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return value if isinstance(value, str) else None
+def _text(name: Any) -> str | None:
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "replace")
+    return name if isinstance(name, str) else None

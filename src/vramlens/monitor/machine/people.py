@@ -1,5 +1,5 @@
-"""Whose process this is: user, command and memory on the host; what may not be read or has ended
-is None.
+"""The people behind processes: user, command and memory on the host; what may not be read or has
+ended is None.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class People:
         see.
         """
         started = _started(pid)
-        known = self._known.get(pid)
-        if known is None or known.started != started:
-            known = self._look(pid, started)
-            self._known[pid] = known
-        return known
+        person = self._known.get(pid)
+        if person is None or person.started != started:
+            person = self._look(pid, started)
+            self._known[pid] = person
+        return person
 
     def keep_only(self, pids: set[int]) -> None:
         """Forgets all others."""
@@ -61,7 +61,9 @@ class People:
         if started is None or not (self._at_home or _uses_gpu(pid)):
             return Person()
         uid = _uid(pid)
-        return Person(_user(pid, uid), _command(pid), started, _pids(pid), uid)
+        return Person(
+            user=_user(pid, uid), command=_command(pid), started=started, pids=_pids(pid), uid=uid
+        )
 
 
 def rss_bytes(pid: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Which of the driver's processes is which program under vramlens: by number and start, else by
+"""Processes of the driver and programs under vramlens, matched by number and start, else by
 elimination.
 """
 
@@ -31,32 +31,37 @@ def match(
         insides: what programs tell.
         uuid: the GPU.
     """
-    on_gpu = [
-        one
-        for one in insides
-        if any(held.uuid == uuid and uuid is not None for held in one.devices)
-    ]
-    by_start: dict[int, list[Inside]] = {}
-    for one in on_gpu:
-        by_start.setdefault(one.started, []).append(one)
+    on_gpu = [program for program in insides if _uses(program, uuid)]
+    programs_by_start: dict[int | None, list[Inside]] = {}
+    for program in on_gpu:
+        programs_by_start.setdefault(program.started, []).append(program)
     matched: dict[int, tuple[Inside, bool]] = {}
     for process in listed:
         person = people[process.pid]
-        for one in by_start.get(person.started, ()) if person.started is not None else ():
-            if one.pid in (process.pid, *person.pids) and one.owner in (None, person.uid):
-                matched[process.pid] = (one, False)
-    taken = {id(one) for one, _ in matched.values()}
-    programs = [one for one in on_gpu if id(one) not in taken and one.is_here]
-    rest = [
+        for program in programs_by_start.get(person.started, ()):
+            if _is_of(program, process, person):
+                matched[process.pid] = program, False
+    taken = {id(program) for program, _ in matched.values()}
+    unlisted = [program for program in on_gpu if id(program) not in taken and program.is_here]
+    unmatched = [
         process
         for process in listed
         if process.pid not in matched and people[process.pid].started is None
     ]
-    if len(programs) == 1 and len(rest) == 1 and _fits(rest[0], programs[0], uuid):
-        return {**matched, rest[0].pid: (programs[0], True)}, []
-    return matched, programs
+    if len(unlisted) == len(unmatched) == 1 and _fits(unmatched[0], unlisted[0], uuid):
+        return {**matched, unmatched[0].pid: (unlisted[0], True)}, []
+    return matched, unlisted
+
+
+def _uses(program: Inside, uuid: str | None) -> bool:
+    return uuid is not None and any(device.uuid == uuid for device in program.devices)
+
+
+def _is_of(program: Inside, process: GpuProcess, person: Person) -> bool:
+    is_user = program.owner is None or program.owner == person.uid
+    return is_user and program.pid in (process.pid, *person.pids)
 
 
 def _fits(process: GpuProcess, program: Inside, uuid: str | None) -> bool:
-    reserved = sum(held.reserved_bytes or 0 for held in program.devices if held.uuid == uuid)
+    reserved = sum(device.reserved_bytes or 0 for device in program.devices if device.uuid == uuid)
     return process.used_bytes is None or process.used_bytes >= reserved

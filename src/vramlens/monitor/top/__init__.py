@@ -1,1 +1,7 @@
-"""Top: the screen of ``vramlens top``."""
+"""Top: the screen of ``vramlens top``.
+
+``watching``: look after look, with alerts and sinks.
+``history``: the last hour of each GPU and process; ``chart``: as rows of bars.
+``lines``: the machine as plain lines; ``picture``: as styled lines.
+``screen``: the terminal and its keys.
+"""

@@ -23,15 +23,17 @@ def chart(
     cells = [-1.0] * max(0, width)
     if points and width > 0 and highest > 0:
         newest = points[-1][0]
-        for at, value in reversed(points):
+        for at, height_of_cell in reversed(points):
             place = width - 1 - int((newest - at) * width / seconds)
             if place < 0:
                 break
-            cells[place] = max(cells[place], value)
+            cells[place] = max(cells[place], height_of_cell)
         _fill(cells)
     eighths = [
-        0 if value < 0 else max(1, min(8 * height, round(value / highest * 8 * height)))
-        for value in cells
+        0
+        if height_of_cell < 0
+        else max(1, min(8 * height, round(height_of_cell / highest * 8 * height)))
+        for height_of_cell in cells
     ]
     return [
         "".join(_BARS[max(0, min(8, level - 8 * row))] for level in eighths)
@@ -44,8 +46,8 @@ def _fill(cells: list[float]) -> None:
     seconds.
     """
     last = -1.0
-    for place, value in enumerate(cells):
-        if value < 0:
+    for place, cell in enumerate(cells):
+        if cell < 0:
             cells[place] = last
         else:
-            last = value
+            last = cell

@@ -1,11 +1,12 @@
-"""What was seen of each GPU and process over the last hour, for charts and trends."""
+"""The last hour of each GPU and process, for charts and trends."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from statistics import fmean
 
-from vramlens.monitor.machine.machine import MachineNow, held_on
+from vramlens.monitor.machine.machine import MachineNow
 
 _KEPT_S = 3600
 _TREND_S = 60.0
@@ -15,9 +16,8 @@ Point = tuple[float, float]
 
 
 def _mean(points: Sequence[Point]) -> Point:
-    return sum(at for at, _ in points) / len(points), sum(value for _, value in points) / len(
-        points
-    )
+    times, figures = zip(*points, strict=True)
+    return fmean(times), fmean(figures)
 
 
 class History:
@@ -44,28 +44,26 @@ class History:
         if host.total_bytes is not None and host.available_bytes is not None:
             self._put(("host",), at, host.total_bytes - host.available_bytes)
         for device in now.devices:
-            if device.used_bytes is not None:
-                self._put(("used", device.name), at, device.used_bytes)
-            if device.gpu_percent is not None:
-                self._put(("gpu", device.name), at, device.gpu_percent)
-            for process in device.processes or ():
-                held = held_on(process.inside, device.uuid)
-                size = (
-                    process.used_bytes
-                    if process.used_bytes is not None
-                    else getattr(held, "reserved_bytes", None)
-                )
-                if size is not None:
-                    self._put(("process", process.pid, device.name), at, size)
-        for key in [key for key, points in self._series.items() if at - points[-1][0] > _TREND_S]:
+            self._put(("used", device.name), at, device.used_bytes)
+            self._put(("gpu", device.name), at, device.gpu_percent)
+        for process, device in now.rows():
+            memory = process.memory_on(device)
+            size = process.used_bytes
+            if size is None and memory is not None:
+                size = memory.reserved_bytes
+            self._put(("process", process.pid, device.name), at, size)
+        ended = [key for key, points in self._series.items() if at - points[-1][0] > _TREND_S]
+        for key in ended:
             del self._series[key]
 
-    def _put(self, key: tuple[object, ...], at: float, value: float) -> None:
+    def _put(self, key: tuple[object, ...], at: float, figure: float | None) -> None:
+        if figure is None:
+            return
         points = self._series.setdefault(key, deque())
         if points and int(points[-1][0]) == int(at):
-            points[-1] = (points[-1][0], value)
+            points[-1] = (points[-1][0], figure)
         else:
-            points.append((at, value))
+            points.append((at, figure))
         while at - points[0][0] > _KEPT_S:
             points.popleft()
 
@@ -78,7 +76,7 @@ class History:
         return self._series.get(key, ())
 
     def per_minute(self, *key: object) -> float | None:
-        """How a series changed in the last minute, by minute; None while there are too few
+        """The change of a series in the last minute, by minute; None while there are too few
         points.
         """
         points = self._series.get(key)
@@ -90,9 +88,9 @@ class History:
                 break
             recent.append(point)
         # The means of the first and the last third: what goes up and down with every step is no
-        #     trend.
+        # trend.
         third = max(1, len(recent) // 3)
         (late, now), (early, before) = _mean(recent[:third]), _mean(recent[-third:])
-        return (
-            None if newest - recent[-1][0] < _FEWEST - 1 else (now - before) * 60 / (late - early)
-        )
+        if newest - recent[-1][0] < _FEWEST - 1:
+            return None
+        return (now - before) * 60 / (late - early)

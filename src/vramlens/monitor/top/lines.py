@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from unicodedata import combining, east_asian_width
 
+from vramlens.monitor.machine.inside import InsideDevice
 from vramlens.monitor.machine.kinds import KINDS
-from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow, held_on
+from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
 from vramlens.monitor.top.history import History
 from vramlens.units import GIB, counted, format_size
 
@@ -43,32 +44,36 @@ _LEFT = ("user", "command", "product")
 _NARROWEST_COMMAND = 16
 _GIVES_WAY = ("power", "host", "trend", "nccl", "temp", "step", "user", "cached", "of GiB")
 """Columns that are left out, in this order, where the screen is narrow."""
+_INSIDE_KINDS = ("pytorch_allocated", "pytorch_cached", "nccl")
+_OTHER_KINDS = ("other_processes", "outside_pytorch", "unknown", "driver_reserved")
+_NOT_INSIDE = InsideDevice(index=-1)
 NOTHING = "-"
 
 
 def headline(now: MachineNow) -> str:
     """The one sentence that says how things are."""
-    known = [
+    sized = [
         device for device in now.devices if device.total_bytes and device.used_bytes is not None
     ]
-    if not known:
-        if now.devices:
-            return f"{counted(len(now.devices), 'GPU')}, and the driver gives no figures for any."
+    if not now.devices:
         return f"No GPU to show. {' '.join(now.notes)}".rstrip()
+    if not sized:
+        return f"{counted(len(now.devices), 'GPU')}, and the driver gives no figures for any."
     soonest = _soonest(now)
     if soonest is not None:
-        process, device, left = soonest
-        return f"Process {process.pid} will run out of memory on GPU {device.name} in about {counted(left, 'step')}."
-    fullest = max(known, key=_share)
+        process, device, steps_left = soonest
+        return (
+            f"Process {process.pid} will run out of memory on GPU {device.name}"
+            f" in about {counted(steps_left, 'step')}."
+        )
+    fullest = max(sized, key=_share)
     used, total = fullest.used_bytes or 0, fullest.total_bytes or 0
-    which = (
-        f"GPU {fullest.name}"
-        if len(now.devices) == 1
-        else f"Fullest of {len(now.devices)} GPUs is {fullest.name}"
-    )
+    subject = f"GPU {fullest.name}"
+    if len(now.devices) > 1:
+        subject = f"Fullest of {len(now.devices)} GPUs is {fullest.name}"
     return (
-        f"{which}: {format_size(used)} of {format_size(total)} used ({100 * _share(fullest):.0f} %), "
-        f"{format_size(total - used)} free."
+        f"{subject}: {format_size(used)} of {format_size(total)} used"
+        f" ({100 * _share(fullest):.0f} %), {format_size(total - used)} free."
     )
 
 
@@ -80,52 +85,38 @@ def machine_lines(
         return [cut(host_line(now), width)]
     lines = textwrap.wrap(headline(now), width, break_on_hyphens=False)
     if now.devices:
-        lines += [
-            "",
-            *table(GPU_HEADER, [gpu_cells(device, history) for device in now.devices], width),
-        ]
+        cells = [gpu_cells(device, history) for device in now.devices]
+        lines += ["", *table(GPU_HEADER, cells, width)]
     for device in now.devices:
         for note in device.notes:
             lines += textwrap.wrap(
                 f"GPU {device.name}: {note}", width, initial_indent="  ", subsequent_indent="    "
             )
-    rows = [
-        process_cells(process, device, history)
-        for device in now.devices
-        for process in device.processes or ()
-    ]
+    rows = [process_cells(process, device, history) for process, device in now.rows()]
     if rows:
         lines += ["", *table(PROCESS_HEADER, rows, width)]
     elif any(device.processes is not None for device in now.devices):
         lines += ["", "No process uses a GPU."]
     lines += [cut(line, width) for line in footnotes(now)]
-    lines += ["", cut(host_line(now), width)]
-    return [*lines, *next_lines(now)]
+    return [*lines, "", cut(host_line(now), width), *next_lines(now)]
 
 
 def gpu_cells(device: DeviceNow, history: History | None = None) -> tuple[str, ...]:
     """The cells of a GPU's row, in GiB where no unit stands."""
     kinds = device.kinds()
-    has_inside = any(kinds.get(kind) for kind in ("pytorch_allocated", "pytorch_cached", "nccl"))
-    power = NOTHING if device.power_w is None else f"{device.power_w:.0f} W"
+    inside = [kinds.get(kind) for kind in _INSIDE_KINDS]
+    other = sum(kinds.get(kind, 0) for kind in _OTHER_KINDS)
     change = None if history is None else history.per_minute("used", device.name)
-    other = sum(
-        kinds.get(kind, 0)
-        for kind in ("other_processes", "outside_pytorch", "unknown", "driver_reserved")
-    )
     return (
         device.name,
         _gib(device.used_bytes),
         _gib(device.free_bytes),
-        *(
-            _gib(kinds.get(kind)) if has_inside else NOTHING
-            for kind in ("pytorch_allocated", "pytorch_cached", "nccl")
-        ),
-        _gib(other) if kinds else NOTHING,
+        *(_gib(size if any(inside) else None) for size in inside),
+        _gib(other if kinds else None),
         _gib(device.total_bytes),
-        NOTHING if device.gpu_percent is None else f"{device.gpu_percent} %",
-        NOTHING if device.temperature_c is None else f"{device.temperature_c} C",
-        power,
+        or_nothing(device.gpu_percent, "{} %"),
+        or_nothing(device.temperature_c, "{} C"),
+        or_nothing(device.power_w, "{:.0f} W"),
         trend_words(change),
     )
 
@@ -134,17 +125,10 @@ def process_cells(
     process: ProcessNow, device: DeviceNow, history: History | None = None
 ) -> tuple[str, ...]:
     """The cells of a process's row, in GiB where no unit stands."""
-    held = held_on(process.inside, device.uuid)
-    live = reserved = nccl = grows = None
-    if held is not None:
-        live, reserved, nccl, grows = (
-            held.allocated_bytes,
-            held.reserved_bytes,
-            held.nccl_bytes,
-            held.growth_bytes,
-        )
+    memory = process.memory_on(device) or _NOT_INSIDE
+    live, reserved, growth = memory.allocated_bytes, memory.reserved_bytes, memory.growth_bytes
     cached = None if live is None or reserved is None else max(0, reserved - live)
-    step = process.inside.step if process.inside is not None and process.inside.step else None
+    step = process.inside.step if process.inside is not None else 0
     change = None if history is None else history.per_minute("process", process.pid, device.name)
     return (
         f"{process.pid}{'*' if process.is_inferred else ''}",
@@ -153,19 +137,22 @@ def process_cells(
         _gib(process.used_bytes),
         _gib(live),
         _gib(cached),
-        _gib(nccl),
+        _gib(memory.nccl_bytes),
         _gib(process.rss_bytes),
-        NOTHING if step is None else f"{step:,}",
-        NOTHING if grows is None else f"+{format_size(grows)}",
+        or_nothing(step or None, "{:,}"),
+        NOTHING if growth is None else f"+{format_size(growth)}",
         trend_words(change),
         printable(process.command or "(not to be seen from here)"),
     )
 
 
 def footnotes(now: MachineNow) -> Iterator[str]:
-    """What the marks in the table mean."""
-    if any(process.is_inferred for device in now.devices for process in device.processes or ()):
-        yield "  * a program under vramlens that the driver does not list by this number: matched by elimination"
+    """Yields the meaning of the marks in the table."""
+    if any(process.is_inferred for process, _ in now.rows()):
+        yield (
+            "  * a program under vramlens that the driver does not list by this number:"
+            " matched by elimination"
+        )
 
 
 def next_lines(now: MachineNow) -> list[str]:
@@ -184,30 +171,24 @@ def next_lines(now: MachineNow) -> list[str]:
             "Next, why: vramlens doctor",
             "Leaks on the CPU: vramlens run --leaks YOUR_SCRIPT.py",
         ]
-    processes = [process for device in now.devices for process in device.processes or ()]
-    if any(process.inside is not None for process in processes):
-        pid = next(process.pid for process in processes if process.inside is not None)
-        return [f"Next, one program in detail: vramlens top {pid}"]
-    return (
-        ["Next, to see what a program holds inside PyTorch:", "  vramlens run train.py"]
-        if processes
-        else []
-    )
+    programs = [process for process, _ in now.rows() if process.inside is not None]
+    if programs:
+        return [f"Next, one program in detail: vramlens top {programs[0].pid}"]
+    if now.rows():
+        return ["Next, to see what a program holds inside PyTorch:", "  vramlens run train.py"]
+    return []
 
 
 def host_line(now: MachineNow) -> str:
     """The host's memory."""
     host, parts = now.host, []
     if host.total_bytes is not None and host.available_bytes is not None:
-        whose = " of this container" if host.limit == "cgroup" else ""
+        container = " of this container" if host.limit == "cgroup" else ""
         used = host.total_bytes - host.available_bytes
-        parts.append(f"{format_size(used)} of {format_size(host.total_bytes)}{whose} used")
-    pinned = {
-        (process.inside.pid, process.inside.started): process.inside.pinned_bytes or 0
-        for device in now.devices
-        for process in device.processes or ()
-        if process.inside is not None
-    }
+        parts.append(f"{format_size(used)} of {format_size(host.total_bytes)}{container} used")
+    programs = [process.inside for process, _ in now.rows() if process.inside is not None]
+    # A program on several GPUs pins its memory once.
+    pinned = {(inside.pid, inside.started): inside.pinned_bytes or 0 for inside in programs}
     if any(pinned.values()):
         parts.append(f"{format_size(sum(pinned.values()))} pinned by PyTorch")
     driver = f"; driver {now.driver_version}" if now.driver_version else ""
@@ -215,7 +196,7 @@ def host_line(now: MachineNow) -> str:
 
 
 def kind_lines(device: DeviceNow) -> list[str]:
-    """Where a GPU's memory is: a line a kind that has any."""
+    """A GPU's memory: a line a kind that has any."""
     kinds = {kind: size for kind, size in device.kinds().items() if size}
     width = max((len(format_size(size)) for size in kinds.values()), default=0)
     return [f"  {format_size(size):>{width}}  {KINDS[kind]}" for kind, size in kinds.items()]
@@ -225,30 +206,31 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> l
     """A table no wider than ``width``: columns with nothing in them are left out, the last is
     cut.
     """
-    kept = [
-        at
+    columns = {
+        name: [row[at] for row in rows]
         for at, name in enumerate(header)
         if at == 0 or name == "command" or any(row[at] != NOTHING for row in rows)
-    ]
-    widths = [max(len(header[at]), *(len(row[at]) for row in rows)) for at in kept]
+    }
+    widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
     for name in _GIVES_WAY:
-        pairs = zip(kept, widths, strict=True)
-        taken = sum(
-            min(size, _NARROWEST_COMMAND) if header[at] == "command" else size for at, size in pairs
-        )
-        if taken + 2 * (len(kept) - 1) <= width:
+        if _least_width(widths) <= width:
             break
-        place = next((place for place, at in enumerate(kept) if header[at] == name), None)
-        if place is not None:
-            del kept[place], widths[place]
+        widths.pop(name, None)
     lines = []
     for row in (header, *rows):
         cells = [
-            f"{row[at]:<{size}}" if header[at] in _LEFT else f"{row[at]:>{size}}"
-            for at, size in zip(kept, widths, strict=True)
+            row[at].ljust(widths[name]) if name in _LEFT else row[at].rjust(widths[name])
+            for at, name in enumerate(header)
+            if name in widths
         ]
         lines.append(cut("  ".join(cells).rstrip(), width))
     return lines
+
+
+def _least_width(widths: Mapping[str, int]) -> int:
+    """The width of a table of such columns; only the command may be cut."""
+    cells = {**widths, "command": min(widths.get("command", 0), _NARROWEST_COMMAND)}
+    return sum(cells.values()) + 2 * (len(widths) - 1)
 
 
 def cut(text: str, width: int) -> str:
@@ -267,17 +249,22 @@ def trend_words(change_bytes: float | None) -> str:
 
 
 def _soonest(now: MachineNow) -> tuple[ProcessNow, DeviceNow, int] | None:
-    found = []
-    for device in now.devices:
-        for process in device.processes or ():
-            held = held_on(process.inside, device.uuid)
-            if held is not None and held.steps_left is not None:
-                found.append((process, device, int(held.steps_left)))
-    return min(found, key=lambda one: one[2], default=None)
+    """The process that runs out of memory first, where, and in how many steps."""
+    growing = []
+    for process, device in now.rows():
+        memory = process.memory_on(device)
+        if memory is not None and memory.steps_left is not None:
+            growing.append((process, device, int(memory.steps_left)))
+    return min(growing, key=lambda row: row[2], default=None)
 
 
 def _share(device: DeviceNow) -> float:
     return (device.used_bytes or 0) / (device.total_bytes or 1)
+
+
+def or_nothing(figure: float | None, pattern: str) -> str:
+    """A figure as the pattern says; a dash where there is none."""
+    return NOTHING if figure is None else pattern.format(figure)
 
 
 def _gib(size_bytes: int | None) -> str:

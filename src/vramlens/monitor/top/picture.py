@@ -1,12 +1,13 @@
-"""What ``vramlens top`` draws: lines of styled parts, made from the machine's state; no terminal
-is involved.
+"""The picture of ``vramlens top``: lines of styled parts, made from the machine's state; no
+terminal is involved.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow, held_on
+from vramlens.monitor.machine.inside import InsideDevice
+from vramlens.monitor.machine.machine import DeviceNow, MachineNow, ProcessNow
 from vramlens.monitor.top.chart import chart
 from vramlens.monitor.top.history import History
 from vramlens.monitor.top.lines import (
@@ -16,6 +17,7 @@ from vramlens.monitor.top.lines import (
     headline,
     host_line,
     kind_lines,
+    or_nothing,
     printable,
     process_cells,
     table,
@@ -44,12 +46,14 @@ HELP = (
     ("?, h", "this list"),
 )
 _HIGHEST_CHART = 8
+_COLORS_OF_SHARES = ((0.7, "good"), (0.9, "warn"), (float("inf"), "bad"))
 _PERSISTENT_ROWS = 7
+_NO_MEMORY = InsideDevice(index=-1)
 
 
 @dataclass(slots=True)
 class View:
-    """What whoever watches has chosen.
+    """The choices of whoever watches, and what was drawn last.
 
     Attributes:
         chosen: the process: its number and its GPU's name.
@@ -78,16 +82,14 @@ class View:
 
 def rows_of(now: MachineNow, view: View) -> list[tuple[ProcessNow, DeviceNow]]:
     """The processes in the chosen order."""
-    rows = [(process, device) for device in now.devices for process in device.processes or ()]
-    return sorted(rows, key=lambda row: _sort_key(row, SORTS[view.sort]), reverse=view.turned)
+    return sorted(now.rows(), key=lambda row: _sort_key(row, SORTS[view.sort]), reverse=view.turned)
 
 
 def picture(now: MachineNow, history: History, view: View, width: int, height: int) -> list[Line]:
     """The whole screen: exactly ``height`` lines, none wider than ``width``."""
     lines = _help_lines(width) if view.help else _screen(now, history, view, width, height - 1)
-    lines = [_clipped(line, width) for line in lines[: height - 1]] + [()] * max(
-        0, height - 1 - len(lines)
-    )
+    lines = [_clipped(line, width) for line in lines[: height - 1]]
+    lines += [()] * (height - 1 - len(lines))
     order = f"  by {SORTS[view.sort]}{', turned' if view.turned else ''}"
     foot = view.question or view.message or KEYS + order
     return [*lines, ((cut(foot, width).ljust(width), "bad" if view.question else "dim"),)]
@@ -103,14 +105,15 @@ def _clipped(line: Line, width: int) -> Line:
 
 
 def _help_lines(width: int) -> list[Line]:
-    wide = max(len(key) for key, _ in HELP)
+    key_width = max(len(key) for key, _ in HELP)
     lines: list[Line] = [(("Keys", "title"),), ()]
     lines += [
-        ((f"  {key:<{wide}}  ", "title"), (cut(what, width - wide - 4), "plain"))
-        for key, what in HELP
+        ((f"  {key:<{key_width}}  ", "title"), (cut(effect, width - key_width - 4), "plain"))
+        for key, effect in HELP
     ]
     notes = (
-        "Bars: █ live in PyTorch and ▓ cached by it, in programs under vramlens; ▒ all other use; · free.",
+        "Bars: █ live in PyTorch and ▓ cached by it, in programs under vramlens; ▒ all other"
+        " use; · free.",
         "Sizes are in GiB where no unit stands. nccl is counted by PyTorch 2.12 and newer.",
     )
     return [*lines, (), *(((cut(note, width), "dim"),) for note in notes)]
@@ -153,33 +156,46 @@ def _gpu_line(device: DeviceNow, history: History, width: int) -> Line:
             (cut(device.product or "no figures", width - 6), "dim"),
         )
     share = used / total
-    busy = NOTHING if device.gpu_percent is None else f"{device.gpu_percent} %"
-    right = f" {used / GIB:6.2f} of {total / GIB:.2f} GiB {100 * share:3.0f} %  {busy:>5}"
-    if width >= 70:
-        right += f" {NOTHING if device.temperature_c is None else f'{device.temperature_c} C':>5}"
-    if width >= 78:
-        right += f" {NOTHING if device.power_w is None else f'{device.power_w:.0f} W':>7}"
-    if width >= 96:
-        right += f" {trend_words(history.per_minute('used', device.name)):>15}"
+    figures = _gpu_figures(device, history, width)
     product = f" {cut(device.product or '', 22):<22}" if width >= 130 else ""
-    left = f"{device.name:>4}{product} "
-    size = max(4, width - len(left) - len(right))
-    live = ours = 0
+    name = f"{device.name:>4}{product} "
+    cells = max(4, width - len(name) - len(figures))
+    color = next(style for limit, style in _COLORS_OF_SHARES if share < limit)
+    return (
+        (name, "title"),
+        *(part for part in _bar(device, cells, color) if part[0]),
+        (figures, "bad" if color == "bad" else "plain"),
+    )
+
+
+def _gpu_figures(device: DeviceNow, history: History, width: int) -> str:
+    """The figures right of a GPU's bar: more of them where there is room."""
+    used, total = device.used_bytes or 0, device.total_bytes or 1
+    busy = or_nothing(device.gpu_percent, "{} %")
+    text = f" {used / GIB:6.2f} of {total / GIB:.2f} GiB {100 * used / total:3.0f} %  {busy:>5}"
+    if width >= 70:
+        text += f" {or_nothing(device.temperature_c, '{} C'):>5}"
+    if width >= 78:
+        text += f" {or_nothing(device.power_w, '{:.0f} W'):>7}"
+    if width >= 96:
+        text += f" {trend_words(history.per_minute('used', device.name)):>15}"
+    return text
+
+
+def _bar(device: DeviceNow, cells: int, color: str) -> Line:
+    """A bar of that many cells: live in PyTorch, cached by it, other use, and free."""
+    live = cached = 0
     if any(process.inside is not None for process in device.processes or ()):
         kinds = device.kinds()
-        live = kinds.get("pytorch_allocated", 0)
-        ours = live + kinds.get("pytorch_cached", 0)
-    first, second, third = (min(size, round(part / total * size)) for part in (live, ours, used))
-    color = "good" if share < 0.7 else "warn" if share < 0.9 else "bad"
-    bar = (
-        ("█" * first + "▓" * (second - first), "live"),
-        ("▒" * (third - second), color),
-        ("·" * (size - third), "dim"),
-    )
+        live, cached = kinds.get("pytorch_allocated", 0), kinds.get("pytorch_cached", 0)
+    ends = [
+        min(cells, round(part / (device.total_bytes or 1) * cells))
+        for part in (live, live + cached, device.used_bytes or 0)
+    ]
     return (
-        (left, "title"),
-        *(part for part in bar if part[0]),
-        (right, color if share >= 0.9 else "plain"),
+        ("█" * ends[0] + "▓" * (ends[1] - ends[0]), "live"),
+        ("▒" * (ends[2] - ends[1]), color),
+        ("·" * (cells - ends[2]), "dim"),
     )
 
 
@@ -189,10 +205,8 @@ def _chart_lines(
     """Both charts; they are made anew once a second, however often the screen is drawn."""
     key = (device.name, history.second(), view.span, width, height)
     if view.charts_of != key:
-        view.charts_of, view.charts_made = (
-            key,
-            _new_chart_lines(device, history, view, width, height),
-        )
+        view.charts_of = key
+        view.charts_made = _new_chart_lines(device, history, view, width, height)
     return view.charts_made
 
 
@@ -205,18 +219,12 @@ def _new_chart_lines(
         history.points("used", device.name), half, height, seconds, float(device.total_bytes or 0)
     )
     busy = chart(history.points("gpu", device.name), width - 2 - half, height, seconds, 100.0)
-    title = f"GPU {device.name} memory, {name}"
-    left = cut(title, half).ljust(half)
-    lines: list[Line] = [
-        ((left, "dim"), ("  ", "plain"), (cut(f"GPU {device.name} busy, {name}", half), "dim"))
-    ]
-    return [
-        *lines,
-        *(
-            ((one, "chart"), ("  ", "plain"), (two, "good"))
-            for one, two in zip(memory, busy, strict=True)
-        ),
-    ]
+    memory_title = cut(f"GPU {device.name} memory, {name}", half).ljust(half)
+    busy_title = cut(f"GPU {device.name} busy, {name}", half)
+    lines: list[Line] = [((memory_title, "dim"), ("  ", "plain"), (busy_title, "dim"))]
+    for memory_row, busy_row in zip(memory, busy, strict=True):
+        lines.append(((memory_row, "chart"), ("  ", "plain"), (busy_row, "good")))
+    return lines
 
 
 def _process_lines(
@@ -227,9 +235,9 @@ def _process_lines(
     chosen = (view.chosen, view.sort, view.turned, view.shift)
     key = (*map(id, (process for process, _ in rows)), history.second(), width, room, *chosen)
     if view.rows_of != key:
-        made = _new_process_lines(rows, history, view, width, room)
+        lines = _new_process_lines(rows, history, view, width, room)
         # The processes stay as long as what was made of them: their identities are part of the key.
-        view.rows_of, view.rows_made, view.rows_kept = key, made, [process for process, _ in rows]
+        view.rows_of, view.rows_made, view.rows_kept = key, lines, [process for process, _ in rows]
     return view.rows_made
 
 
@@ -239,53 +247,61 @@ def _new_process_lines(
     cells = [process_cells(process, device, history) for process, device in rows]
     if view.shift:
         cells = [(*row[:-1], row[-1][view.shift :] or " ") for row in cells]
-    texts = table(PROCESS_HEADER, cells, width)
-    places = [
-        at for at, (process, device) in enumerate(rows) if (process.pid, device.name) == view.chosen
-    ]
-    fits = max(1, room - 1)
-    if places:
-        view.first_row = max(min(view.first_row, places[0]), places[0] - fits + 1)
-    view.first_row = max(0, min(view.first_row, len(rows) - fits))
-    lines: list[Line] = [((texts[0], "dim"),)]
-    for at in range(view.first_row, min(len(rows), view.first_row + fits)):
-        process, device = rows[at]
-        held = held_on(process.inside, device.uuid)
-        style = "bad" if held is not None and held.steps_left is not None else "plain"
-        style = "chosen" if at in places else style if held is not None else "dim"
-        lines.append(((texts[at + 1].ljust(width) if at in places else texts[at + 1], style),))
+    header, *texts = table(PROCESS_HEADER, cells, width)
+    names = [(process.pid, device.name) for process, device in rows]
+    room = max(1, room - 1)
+    if view.chosen in names:
+        chosen_row = names.index(view.chosen)
+        view.first_row = max(min(view.first_row, chosen_row), chosen_row - room + 1)
+    view.first_row = max(0, min(view.first_row, len(rows) - room))
+    lines: list[Line] = [((header, "dim"),)]
+    for at in range(view.first_row, min(len(rows), view.first_row + room)):
+        if names[at] == view.chosen:
+            lines.append(((texts[at].ljust(width), "chosen"),))
+        else:
+            lines.append(((texts[at], _style_of(*rows[at])),))
     return lines
+
+
+def _style_of(process: ProcessNow, device: DeviceNow) -> str:
+    memory = process.memory_on(device)
+    if memory is None:
+        return "dim"
+    return "plain" if memory.steps_left is None else "bad"
 
 
 def _detail_lines(rows: list[tuple[ProcessNow, DeviceNow]], view: View, width: int) -> list[Line]:
-    row = next(
-        ((one, device) for one, device in rows if (one.pid, device.name) == view.chosen), None
-    )
-    if row is None:
+    chosen = {(process.pid, device.name): (process, device) for process, device in rows}
+    if view.chosen not in chosen:
         return [(), (("The chosen process has ended.", "warn"),)]
-    process, device = row
+    process, device = chosen[view.chosen]
     title = f"Process {process.pid}: {printable(process.command or NOTHING)}"
     lines: list[Line] = [(), ((cut(title, width), "title"),)]
-    held = held_on(process.inside, device.uuid)
-    if held is None or process.inside is None:
+    memory = process.memory_on(device)
+    if memory is None or process.inside is None:
         text = "It does not run under vramlens: start it with 'vramlens run' to see inside."
-        lines.append(((cut(f"  {text}", width), "dim"),))
-        return lines + [((cut(line, width), "dim"),) for line in kind_lines(device)]
+        texts = [f"  {text}", *kind_lines(device)]
+        return lines + [((cut(line, width), "dim"),) for line in texts]
     parts = [
-        f"live {_size(held.allocated_bytes)}",
-        f"reserved {_size(held.reserved_bytes)}",
-        f"peak {_size(held.peak_bytes)}",
-        f"NCCL {_size(held.nccl_bytes)}",
+        f"live {_size(memory.allocated_bytes)}",
+        f"reserved {_size(memory.reserved_bytes)}",
+        f"peak {_size(memory.peak_bytes)}",
+        f"NCCL {_size(memory.nccl_bytes)}",
         f"pinned on the host {_size(process.inside.pinned_bytes)}",
     ]
     lines.append(((cut("  " + ", ".join(parts), width), "plain"),))
-    grows = (
-        "no steady growth" if not held.growth_bytes else f"+{format_size(held.growth_bytes)} a step"
-    )
-    left = "" if held.steps_left is None else f", memory for about {held.steps_left:,} more"
-    text = f"  step {process.inside.step:,}: {grows}{left}; {held.retries or 0} retries, {held.failures or 0} failures"
-    lines.append(((cut(text, width), "bad" if held.steps_left is not None else "plain"),))
+    text = f"  step {process.inside.step:,}: {_growth_words(memory)}"
+    lines.append(((cut(text, width), "plain" if memory.steps_left is None else "bad"),))
     return lines
+
+
+def _growth_words(memory: InsideDevice) -> str:
+    growth = "no steady growth"
+    if memory.growth_bytes:
+        growth = f"+{format_size(memory.growth_bytes)} a step"
+    if memory.steps_left is not None:
+        growth += f", memory for about {memory.steps_left:,} more"
+    return f"{growth}; {memory.retries or 0} retries, {memory.failures or 0} failures"
 
 
 def _host(now: MachineNow, history: History, view: View, width: int) -> Line:
@@ -305,32 +321,29 @@ def _new_host(now: MachineNow, history: History, width: int) -> Line:
 
 
 def _shown_device(now: MachineNow, view: View) -> DeviceNow | None:
-    known = [device for device in now.devices if device.total_bytes]
-    chosen = (
-        None
-        if view.chosen is None
-        else next((one for one in known if one.name == view.chosen[1]), None)
-    )
-    return chosen or max(
-        known, key=lambda one: (one.used_bytes or 0) / (one.total_bytes or 1), default=None
+    sized = [device for device in now.devices if device.total_bytes]
+    chosen_name = None if view.chosen is None else view.chosen[1]
+    chosen = [device for device in sized if device.name == chosen_name]
+    return max(
+        chosen or sized,
+        key=lambda device: (device.used_bytes or 0) / (device.total_bytes or 1),
+        default=None,
     )
 
 
-def _sort_key(row: tuple[ProcessNow, DeviceNow], name: str) -> tuple[object, ...]:
+def _sort_key(row: tuple[ProcessNow, DeviceNow], column: str) -> tuple[object, ...]:
     process, device = row
-    held = held_on(process.inside, device.uuid)
-    last = (process.pid, device.name)
-    if name == "used":
-        return (-(process.used_bytes or 0), *last)
-    if name == "live":
-        return (-((held.allocated_bytes if held is not None else None) or 0), *last)
-    if name == "per step":
-        return (-((held.growth_bytes if held is not None else None) or 0), *last)
-    if name == "user":
-        return (process.user or "", *last)
-    if name == "GPU":
-        return (device.name, *last)
-    return (process.command or "", *last) if name == "command" else last
+    memory = process.memory_on(device) or _NO_MEMORY
+    keys: dict[str, object] = {
+        "used": -(process.used_bytes or 0),
+        "live": -(memory.allocated_bytes or 0),
+        "per step": -(memory.growth_bytes or 0),
+        "PID": process.pid,
+        "user": process.user or "",
+        "GPU": device.name,
+        "command": process.command or "",
+    }
+    return keys[column], process.pid, device.name
 
 
 def _size(size_bytes: int | None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 from rich.color import ColorSystem
@@ -15,6 +17,7 @@ from textual.geometry import Region
 from textual.screen import Screen as TextualScreen
 from textual.strip import Strip
 
+from vramlens.monitor.machine.machine import DeviceNow, ProcessNow
 from vramlens.monitor.top.picture import SORTS, SPANS, Line, View, picture, rows_of
 from vramlens.monitor.top.watching import Watching
 
@@ -31,6 +34,10 @@ STYLES = {
 }
 _COLORS = ColorSystem.STANDARD
 _SIGNALS = {"I": "SIGINT", "T": "SIGTERM", "K": "SIGKILL"}
+_CHARTS = {"c": "compact", "f": "full", "a": "auto"}
+_ALL = 1 << 30
+_MOVES = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10, "home": -_ALL, "end": _ALL}
+"""Keys that choose a process, and by how many rows."""
 
 
 class Canvas(TextualScreen[None]):
@@ -115,7 +122,7 @@ class Screen(App[None]):
         self.animation_level = "none"
 
     def get_default_screen(self) -> Canvas:
-        """What is drawn on."""
+        """The canvas."""
         return self._canvas
 
     def on_mount(self) -> None:
@@ -154,76 +161,52 @@ class Screen(App[None]):
         elif key in ("q", "ctrl+c"):
             self.exit()
         else:
-            self._key(key)
+            self._press(key)
         self.draw()
 
-    def _key(self, key: str) -> None:
+    def _press(self, key: str) -> None:
+        """Does what a key stands for; other keys do nothing."""
         view = self.view
-        if key in ("?", "h"):
-            view.help = not view.help
-        elif key == "escape":
-            if not (view.help or view.detail):
-                view.chosen = None
-            view.help = view.detail = False
-            view.message = ""
-        elif key in ("up", "down", "pageup", "pagedown", "home", "end"):
+        if key in _MOVES:
             self._choose(key)
-        elif key in ("left", "right"):
-            view.shift = max(0, view.shift + (8 if key == "right" else -8))
-        elif key == "enter":
-            view.detail = not view.detail and view.chosen is not None
-        elif key in (",", "."):
-            view.sort = (view.sort + (1 if key == "." else -1)) % len(SORTS)
-        elif key == "/":
-            view.turned = not view.turned
-        elif key in ("[", "]"):
-            view.span = max(0, min(len(SPANS) - 1, view.span + (1 if key == "]" else -1)))
-        elif key in ("c", "f", "a"):
-            view.charts = {"c": "compact", "f": "full", "a": "auto"}[key]
+        elif key in _CHARTS:
+            view.charts = _CHARTS[key]
+        elif key in _SIGNALS:
+            self._ask_to_signal(_SIGNALS[key])
         elif key in ("r", "f5"):
             self.look()
-        elif key in _SIGNALS and view.chosen is not None:
-            self._signal = _SIGNALS[key]
-            view.question = (
-                f"Send {self._signal} to process {view.chosen[0]}? y: yes, any other key: no"
-            )
+        elif key in _CHANGES:
+            _CHANGES[key](view)
+
+    def _ask_to_signal(self, name: str) -> None:
+        view = self.view
+        if view.chosen is not None:
+            self._signal = name
+            view.question = f"Send {name} to process {view.chosen[0]}? y: yes, any other key: no"
+
+    def _rows(self) -> list[tuple[ProcessNow, DeviceNow]]:
+        now = self._watching.now
+        return [] if now is None else rows_of(now, self.view)
 
     def _choose(self, key: str) -> None:
-        now = self._watching.now
-        rows = (
-            []
-            if now is None
-            else [(one.pid, device.name) for one, device in rows_of(now, self.view)]
-        )
+        rows = [(process.pid, device.name) for process, device in self._rows()]
         if not rows:
             return
-        at = rows.index(self.view.chosen) if self.view.chosen in rows else -1
-        steps = {
-            "up": -1,
-            "down": 1,
-            "pageup": -10,
-            "pagedown": 10,
-            "home": -len(rows),
-            "end": len(rows),
-        }
-        place = 0 if at < 0 and key != "end" else at + steps[key]
-        self.view.chosen = rows[max(0, min(len(rows) - 1, place))]
+        if self.view.chosen in rows:
+            row = rows.index(self.view.chosen) + _MOVES[key]
+        else:
+            row = len(rows) - 1 if key == "end" else 0
+        self.view.chosen = rows[max(0, min(len(rows) - 1, row))]
 
     def _answer(self, key: str) -> None:
+        """Sends the signal that was asked about, if the answer is yes."""
         view, self.view.question = self.view, ""
         if key != "y" or view.chosen is None:
             return
-        pid, name = view.chosen
-        now = self._watching.now
-        person = next(
-            (
-                one
-                for one, device in (rows_of(now, view) if now else ())
-                if (one.pid, device.name) == (pid, name)
-            ),
-            None,
-        )
-        if person is None or person.command is None or person.is_inferred:
+        pid = view.chosen[0]
+        processes = {(process.pid, device.name): process for process, device in self._rows()}
+        process = processes.get(view.chosen)
+        if process is None or process.command is None or process.is_inferred:
             view.message = f"Process {pid} is not to be seen from here: nothing was sent."
             return
         try:
@@ -231,3 +214,50 @@ class Screen(App[None]):
             view.message = f"Sent {self._signal} to process {pid}."
         except OSError as error:
             view.message = f"Process {pid}: {error.strerror}. Nothing was sent."
+
+
+def _toggle_help(view: View) -> None:
+    view.help = not view.help
+
+
+def _go_back(view: View) -> None:
+    if not (view.help or view.detail):
+        view.chosen = None
+    view.help = view.detail = False
+    view.message = ""
+
+
+def _toggle_detail(view: View) -> None:
+    view.detail = not view.detail and view.chosen is not None
+
+
+def _turn(view: View) -> None:
+    view.turned = not view.turned
+
+
+def _shift(view: View, cells: int) -> None:
+    view.shift = max(0, view.shift + cells)
+
+
+def _sort(view: View, columns: int) -> None:
+    view.sort = (view.sort + columns) % len(SORTS)
+
+
+def _change_span(view: View, steps: int) -> None:
+    view.span = max(0, min(len(SPANS) - 1, view.span + steps))
+
+
+_CHANGES: dict[str, Callable[[View], None]] = {
+    "?": _toggle_help,
+    "h": _toggle_help,
+    "escape": _go_back,
+    "enter": _toggle_detail,
+    "/": _turn,
+    "left": partial(_shift, cells=-8),
+    "right": partial(_shift, cells=8),
+    ",": partial(_sort, columns=-1),
+    ".": partial(_sort, columns=1),
+    "[": partial(_change_span, steps=-1),
+    "]": partial(_change_span, steps=1),
+}
+"""Keys that change what is shown."""

@@ -16,7 +16,7 @@ from vramlens.errors import InputError
 from vramlens.monitor.alerts.actions import Actions
 from vramlens.monitor.alerts.alerts import Alert, Values, Watch
 from vramlens.monitor.alerts.rules import Rule
-from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow, ProcessNow, held_on
+from vramlens.monitor.machine.machine import DeviceNow, Machine, MachineNow, ProcessNow
 from vramlens.monitor.top.history import History
 from vramlens.schema import SCHEMA
 
@@ -85,11 +85,13 @@ class Watching:
     def _only(self, now: MachineNow, pid: int) -> MachineNow:
         devices = []
         for device in now.devices:
-            own = tuple(
-                one for one in device.processes or () if pid == one.pid or pid == _inside_pid(one)
+            processes = tuple(
+                process
+                for process in device.processes or ()
+                if pid == process.pid or pid == _inside_pid(process)
             )
-            if own:
-                devices.append(replace(device, processes=own))
+            if processes:
+                devices.append(replace(device, processes=processes))
         if devices:
             self._was_seen = True
         elif not self._was_seen:
@@ -100,8 +102,8 @@ class Watching:
 
 
 def values_of(now: MachineNow) -> list[Values]:
-    """What rules can be held against: each GPU, each program under vramlens on it, and the host."""
-    found = []
+    """The figures that rules watch: of each GPU, each program on it, and the host."""
+    values = []
     for device in now.devices:
         gpu: dict[str, float | None] = {
             "used": device.used_bytes,
@@ -110,22 +112,22 @@ def values_of(now: MachineNow) -> list[Values]:
             "temperature": device.temperature_c,
             "power": device.power_w,
         }
-        found.append(Values(f"GPU {device.name}", gpu, device.total_bytes))
+        values.append(Values(f"GPU {device.name}", gpu, device.total_bytes))
         for process in device.processes or ():
-            held = held_on(process.inside, device.uuid)
-            if held is None:
+            memory = process.memory_on(device)
+            if memory is None:
                 continue
-            live, reserved = held.allocated_bytes, held.reserved_bytes
+            live, reserved = memory.allocated_bytes, memory.reserved_bytes
             figures: dict[str, float | None] = {
                 "allocated": live,
                 "reserved": reserved,
                 "cached": None if live is None or reserved is None else reserved - live,
-                "growth": held.growth_bytes,
-                "steps_left": held.steps_left,
-                "retries": held.retries,
-                "failures": held.failures,
+                "growth": memory.growth_bytes,
+                "steps_left": memory.steps_left,
+                "retries": memory.retries,
+                "failures": memory.failures,
             }
-            found.append(
+            values.append(
                 Values(f"process {process.pid} on GPU {device.name}", figures, device.total_bytes)
             )
     host = now.host
@@ -134,7 +136,7 @@ def values_of(now: MachineNow) -> list[Values]:
         if host.total_bytes is None or host.available_bytes is None
         else host.total_bytes - host.available_bytes
     )
-    return [*found, Values("the host", {"host": used}, host.total_bytes)]
+    return [*values, Values("the host", {"host": used}, host.total_bytes)]
 
 
 def machine_dict(now: MachineNow) -> dict[str, Any]:
@@ -150,31 +152,31 @@ def machine_dict(now: MachineNow) -> dict[str, Any]:
 
 
 def _device_dict(device: DeviceNow) -> dict[str, Any]:
-    found = asdict(replace(device, processes=()))
+    entry = asdict(replace(device, processes=()))
     processes = device.processes
-    found["kinds"] = device.kinds()
-    found["processes"] = (
-        None if processes is None else [_process_dict(one, device) for one in processes]
+    entry["kinds"] = device.kinds()
+    entry["processes"] = (
+        None if processes is None else [_process_dict(process, device) for process in processes]
     )
-    found["notes"] = list(device.notes)
-    return found
+    entry["notes"] = list(device.notes)
+    return entry
 
 
 def _process_dict(process: ProcessNow, device: DeviceNow) -> dict[str, Any]:
-    found = asdict(replace(process, inside=None))
-    held = held_on(process.inside, device.uuid)
-    found["inside"] = None
-    if process.inside is not None and held is not None:
-        about = process.inside
-        found["inside"] = {
-            **asdict(held),
-            "pid": about.pid,
-            "time_us": about.time_us,
-            "step": about.step,
-            "rank": about.rank,
-            "pinned_bytes": about.pinned_bytes,
+    entry = asdict(replace(process, inside=None))
+    memory = process.memory_on(device)
+    entry["inside"] = None
+    if process.inside is not None and memory is not None:
+        inside = process.inside
+        entry["inside"] = {
+            **asdict(memory),
+            "pid": inside.pid,
+            "time_us": inside.time_us,
+            "step": inside.step,
+            "rank": inside.rank,
+            "pinned_bytes": inside.pinned_bytes,
         }
-    return found
+    return entry
 
 
 class JsonLines:
@@ -187,7 +189,8 @@ class JsonLines:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open for as long as it watches
+            # Open for as long as it watches.
+            self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}") from None
 
@@ -239,9 +242,8 @@ def _is_alive(pid: int) -> bool:
 
 def _why_not(now: MachineNow, pid: int) -> str:
     if not now.devices:
-        return f"process {pid} cannot be watched: {' '.join(now.notes) or 'there is no GPU here.'}".rstrip(
-            "."
-        )
+        reason = " ".join(now.notes) or "there is no GPU here."
+        return f"process {pid} cannot be watched: {reason}".rstrip(".")
     if not _is_alive(pid):
         return f"there is no process {pid}: 'vramlens top --once' lists those on the GPUs"
     return f"process {pid} is not on any GPU: 'vramlens top --once' lists those that are"

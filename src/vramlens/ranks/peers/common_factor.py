@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from vramlens.ranks.difference import Difference
-from vramlens.ranks.summary import RankSummary
+from vramlens.ranks.rank_summary import RankSummary, Span, ranks_of_span
 
 
 def with_common_factors(
@@ -33,10 +34,11 @@ def _with_factor(difference: Difference, name: str | None) -> Difference:
 
 
 def _names_of_sets(ranks: Sequence[RankSummary]) -> dict[frozenset[int], str]:
-    """What sets of two ranks and more, but not all, are called; a host's name before a group's."""
+    """The names of sets of two ranks and more, but not all; a host's name before a group's."""
     present = {rank.rank for rank in ranks}
     names: dict[frozenset[int], str] = {}
-    for description, spans in {group for rank in ranks for group in rank.groups}:
+    groups = {group for rank in ranks for group in rank.groups}
+    for description, spans in groups:
         members = present & _ranks_in(spans, len(present))
         names[frozenset(members)] = f"group {description}"
     by_host: dict[str, set[int]] = defaultdict(set)
@@ -47,14 +49,10 @@ def _names_of_sets(ranks: Sequence[RankSummary]) -> dict[frozenset[int], str]:
     return {members: name for members, name in names.items() if 1 < len(members) < len(present)}
 
 
-def _ranks_in(spans: Sequence[tuple[int, int, int]], most: int) -> set[int]:
+def _ranks_in(spans: Sequence[Span], largest: int) -> set[int]:
     """The ranks of a group; none of a group of far more than there are: a file can name a
     million.
     """
-    if sum(count for _, count, _ in spans) > most:
+    if sum(count for _, count, _ in spans) > largest:
         return set()
-    return {
-        rank
-        for first, count, step in spans
-        for rank in range(first, first + count * step, step or 1)
-    }
+    return set(chain.from_iterable(map(ranks_of_span, spans)))

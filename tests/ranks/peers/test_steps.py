@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from support.recordings import data_of, read
 from vramlens.ranks import RankSummary, summarise
-from vramlens.ranks import steps as steps_module
-from vramlens.ranks.steps import StepPeaks
+from vramlens.ranks.peers import steps as steps_module
+from vramlens.ranks.peers.steps import StepPeaks
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,100 @@
+"""A file of a rank: which kind it is, and which rank its name or its recording says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+
+from vramlens.read.error_file import is_error_file
+from vramlens.read.flight_record import is_flight_record
+from vramlens.read.source import open_source
+from vramlens.read.values import MOST_RANKS
+from vramlens.trace.meta import Meta
+
+RECORDING, FLIGHT_RECORD, ERROR_FILE = "recording", "flight record", "error file"
+_ENDINGS = re.compile(r"(?i)\.(?:vram|(?:pickle|pkl|json)(?:\.(?:xz|gz|zst))?)$")
+_HEAD_BYTES = 1 << 16
+# "rank0003", "rank_3", "global-rank 3", "r3" between separators; the last such in the name counts.
+_RANK = re.compile(r"(?i)rank[_\-. ]?0*(\d{1,7})(?!\d)|(?:^|[_\-./])r0*(\d{1,7})(?=[_\-./]|$)")
+# torchrun's log folder: attempt_0/3/error.json, where 3 is the rank on its machine.
+_LOCAL = re.compile(r"attempt_\d+[/\\](\d{1,7})[/\\]error\.json$")
+_FLIGHT_NAME = re.compile(r"(?i)nccl|flight|comm_lib_trace")
+# NCCL's own names end in the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, and no ending at all.
+_FLIGHT_PLAIN = re.compile(r"(?i)(?:nccl|comm_lib)_trace_rank_?\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFile:
+    """A file that may be what there is of a rank.
+
+    Attributes:
+        path: where it is.
+        kind: ``RECORDING``, ``FLIGHT_RECORD`` or ``ERROR_FILE``.
+        rank: its rank; None where neither its content nor its name says one.
+        meta: of a recording of vramlens.
+    """
+
+    path: str
+    kind: str
+    rank: int | None
+    meta: Meta | None = None
+
+    @property
+    def job_folder(self) -> str:
+        """The folder of its job: its own, or that above where only the folder says the rank."""
+        folder, name = os.path.split(self.path)
+        if not _RANK.search(name) and _RANK.search(os.path.basename(folder)):
+            folder = os.path.dirname(folder)
+        return folder or os.curdir
+
+    @property
+    def worth(self) -> tuple[bool, int, str]:
+        """The order of several files of a rank: that of its failure is best, else the latest."""
+        written_us = None if self.meta is None else self.meta.written_us
+        if written_us is None:
+            with contextlib.suppress(OSError):  # it has gone since
+                written_us = int(os.path.getmtime(self.path) * 1e6)
+        is_of_failure = self.meta is not None and self.meta.trigger == "oom"
+        return is_of_failure, written_us or 0, self.path
+
+
+def may_be_of_rank(name: str) -> bool:
+    """True if a file in a folder is worth a look, by its name."""
+    return bool(_ENDINGS.search(name) or _FLIGHT_PLAIN.search(name)) and not name.startswith(".")
+
+
+def examine(path: str) -> CandidateFile | None:
+    """The file, by its first bytes and its name; None if it is none of a rank's.
+
+    Raises:
+        VramlensError: it cannot be read.
+    """
+    with open_source(path) as source:
+        kind, members = source.kind, source.members
+        head = b"" if members is not None else source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+    if members is not None:
+        rank = None if members.meta is None else members.meta.rank
+        return CandidateFile(
+            path, RECORDING, _rank_of(path) if rank is None else rank, members.meta
+        )
+    if kind not in ("pickle", "json"):
+        return None
+    if is_flight_record(head):
+        return CandidateFile(path, FLIGHT_RECORD, _rank_of(path))
+    if kind == "json" and is_error_file(head):
+        return CandidateFile(path, ERROR_FILE, _rank_of(path, _LOCAL))
+    if _FLIGHT_NAME.search(os.path.basename(path)):
+        return CandidateFile(path, FLIGHT_RECORD, _rank_of(path))
+    return CandidateFile(path, RECORDING, _rank_of(path)) if kind == "pickle" else None
+
+
+def _rank_of(path: str, of_path: re.Pattern[str] = _RANK) -> int | None:
+    """The rank that a file's name says, or its path, or another pattern for the path."""
+    for pattern, text in ((_RANK, os.path.basename(path)), (_RANK, path), (of_path, path)):
+        matches = list(pattern.finditer(text))
+        if matches:
+            rank = int(next(filter(None, matches[-1].groups())))
+            return rank if rank <= MOST_RANKS else None
+    return None

@@ -1,0 +1,437 @@
+"""One rank beside what is usual among its peers: why it holds more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.causes import STAY, WORDS, Position, cause_of, fix_of
+from vramlens.ranks.difference import LEAST_BYTES, LEAST_SHARE, STAGE_SHARE, Difference
+from vramlens.ranks.peers.steps import StepPeaks
+from vramlens.ranks.peers.usual import Usual
+from vramlens.ranks.rank_summary import Growth, LineUse, RankSummary, Stray
+from vramlens.units import MIB, format_size
+
+_SPREADS = 5.0 * 1.4826
+"""And so many times its peers' median distance from the usual: five standard deviations, were
+they normal.
+"""
+_ENOUGH_PEERS, _LEAST_SPREAD = 8, 0.003
+"""Of so many peers a line's own spread is known; and no spread is smaller than this share."""
+_STAGES = ("pipeline_stage", "first_last_stage")
+_BY_STEP = (
+    "uneven_batch",
+    "moe_hot_rank",
+    "pipeline_stage",
+    "uneven_shard",
+    "embedding_shard",
+    "unknown",
+)
+_BUILT_ONCE = ("parameters", "optimizer_state")
+_SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict", "rank0_gather")
+_LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
+_LEAST_PART = 0.3
+"""What is left of a difference is told where it is more than this share of all of it."""
+_NOT_TOLD_APART = "CUDA context, loaded kernels, NCCL and other libraries cannot be told apart here"
+_OUTSIDE = (
+    ("nccl", "nccl", Verdict.PROVEN),
+    ("this_process_other", "nccl", Verdict.POSSIBLE),
+    ("other_processes", "other_process", Verdict.PROVEN),
+)
+"""Kinds of the ledger that PyTorch does not count: each with the cause that it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Excess:
+    """A line that holds more on this rank than is usual.
+
+    Attributes:
+        line: it, on this rank.
+        usual: the same line on a typical rank; None where most have none.
+        bytes: by how much its peak is higher.
+        at_peak_bytes: how much more of it is alive at this rank's peak than at a typical rank's.
+    """
+
+    line: LineUse
+    usual: LineUse | None
+    bytes: int
+    at_peak_bytes: int
+
+    @property
+    def is_alone(self) -> bool:
+        """True if this is a recorded line that most peers do not have."""
+        return self.usual is None and self.line.place is not None
+
+    @property
+    def place(self) -> object:
+        """The line, in words."""
+        return self.line.place or "no recorded line"
+
+
+_Excesses = Mapping[str, Sequence[_Excess]]
+"""Lines that hold more, by the cause of it."""
+
+
+class BesidePeers:
+    """One rank beside what is usual among its peers."""
+
+    def __init__(
+        self, rank: RankSummary, usual: Usual, position: Position, strays: Sequence[Stray]
+    ) -> None:
+        self.rank, self.usual, self.position = rank, usual, position
+        self.is_among = len(usual.ranks) > 1  # of two, what is usual is the other one alone
+        self.more = rank.peak_requested_bytes - usual.peak_bytes
+        self.least = max(LEAST_SHARE * usual.peak_bytes, LEAST_BYTES)
+        self.differs = self.more >= max(self.least, _SPREADS * usual.spread_bytes)
+        self.least_sure = max(LEAST_SHARE / 2 * usual.peak_bytes, LEAST_BYTES / 2)
+        self.strays = [stray for stray in strays if stray.device == rank.device]
+        peers_died = all(peer.died for peer in usual.ranks)
+        self.died_first = rank.died and not peers_died
+        self.outlived = peers_died and not rank.died
+
+    def differences(self) -> list[Difference]:
+        """The reasons why this rank holds more than is usual; [] where it does not."""
+        leak = self._leak()
+        differences = [] if leak is None else [leak]
+        differences += self._by_lines(leak)
+        # What is reserved on top of what is held follows from it; alone it is a cause of its own.
+        if not differences:
+            differences = self._allocator()
+        return [*differences, *self._outside()]
+
+    def _leak(self) -> Difference | None:
+        """The first leak that most of its peers do not have."""
+        for leak in self.rank.leaks:
+            if self._is_worth_telling(leak) and not self._is_common(leak):
+                return self._difference_of_leak(leak)
+        return None
+
+    def _is_worth_telling(self, leak: Growth) -> bool:
+        if leak.verdict == Verdict.NOT_A_PROBLEM:
+            return False
+        # That no peer grows there tells it from a buffer that fills, also where few steps were
+        # recorded.
+        if leak.verdict in _LEAKS:
+            return leak.bytes >= LEAST_BYTES / 4
+        return leak.bytes >= max(LEAST_BYTES, self.usual.peak_bytes * LEAST_SHARE / 2)
+
+    def _is_common(self, leak: Growth) -> bool:
+        """True if half of the other ranks grow there, too."""
+        peers, leaking_peers = len(self.usual.ranks), self.usual.leaking[leak.place]
+        if self.is_among:
+            peers, leaking_peers = peers - 1, leaking_peers - 1
+        return leaking_peers * 2 >= peers and leaking_peers != 0
+
+    def _difference_of_leak(self, leak: Growth) -> Difference:
+        cause = "rank0_gather" if self._is_gathered(leak) else "leak"
+        return self._difference(
+            cause,
+            leak.verdict if leak.verdict in _LEAKS else Verdict.LIKELY,
+            leak.bytes,
+            place=leak.place,
+            evidence=[
+                f"{format_size(leak.bytes_per_step)} more after each of {leak.steps:,} steps;"
+                " no peer grows there"
+            ],
+            fix=leak.fix if cause == "leak" else None,
+        )
+
+    def _is_gathered(self, leak: Growth) -> bool:
+        """True if what grows is what was gathered."""
+        lines = [line for line in self.rank.lines if line.place == leak.place]
+        causes = (cause_of(line, self.usual.line(line), self.position) for line in lines)
+        return "rank0_gather" in causes
+
+    def _by_lines(self, leak: Difference | None) -> list[Difference]:
+        """The differences of single lines: each sure cause, then the main one of those that show on
+        many lines.
+        """
+        by_cause = self._excesses_by_cause(leak)
+        excesses = [excess for group in by_cause.values() for excess in group]
+        alone_bytes = sum(excess.line.at_peak_bytes for excess in excesses if excess.is_alone)
+        # The peak of a rank is the sum of many lines' noise; single lines may stand out of their
+        # own.
+        if self.more < self.least_sure and alone_bytes < self.least:
+            return []
+        total = max(self.more, alone_bytes)
+        sure = self._sure_differences(by_cause, total)
+        explained = [*sure, leak] if leak else sure
+        unexplained = total - sum(difference.bytes for difference in explained)
+        threshold = max(self.least if sure else LEAST_BYTES, _LEAST_PART * total)
+        cause = self._main_cause(by_cause)
+        if cause is None or unexplained < threshold or not self._differs_surely(excesses):
+            return sure
+        if not self._is_worth_it(cause, by_cause[cause]):
+            return sure
+        return [*sure, *self._bounded(cause, unexplained, by_cause)]
+
+    def _sure_differences(self, by_cause: _Excesses, total: int) -> list[Difference]:
+        sums = {cause: _bytes_of(by_cause.get(cause, ())) for cause in _SURE}
+        return [
+            self._from_lines(cause, min(size, total), by_cause[cause])
+            for cause, size in sums.items()
+            if size >= self.least_sure
+        ]
+
+    def _differs_surely(self, excesses: Sequence[_Excess]) -> bool:
+        return self.differs or _bytes_of(filter(self._is_certain, excesses)) >= self.least
+
+    def _excesses_by_cause(self, leak: Difference | None) -> _Excesses:
+        by_cause: dict[str, list[_Excess]] = defaultdict(list)
+        for line in self.rank.lines:
+            excess = self._excess(line)
+            is_leak = leak is not None and line.place == leak.place
+            cause = None if excess.bytes <= 0 or is_leak else self._cause(excess)
+            if cause is not None:
+                by_cause[cause].append(excess)
+        return dict(by_cause)
+
+    def _excess(self, line: LineUse) -> _Excess:
+        usual = self.usual.line(line)
+        return _Excess(
+            line=line,
+            usual=usual,
+            bytes=line.peak_bytes - (usual.peak_bytes if usual else 0),
+            at_peak_bytes=line.at_peak_bytes - self.usual.line_at_peak_bytes(line),
+        )
+
+    def _cause(self, excess: _Excess) -> str | None:
+        """The reason why a line holds more; None where it does because one rank died and the other
+        went on.
+
+        Of a rank that ran out of memory what came after is not there: it has fewer allocations, and
+        lines that it never came to. How large an allocation is can be compared all the same.
+        """
+        line, usual = excess.line, excess.usual
+        if usual is None:
+            return None if self.outlived else cause_of(line, None, self.position)
+        is_larger = line.mean_bytes > usual.mean_bytes
+        if self.outlived and not is_larger:
+            return None
+        if self.died_first and line.allocations < usual.allocations:
+            return "uneven_batch" if is_larger else None
+        return cause_of(line, usual, self.position)
+
+    def _is_certain(self, excess: _Excess) -> bool:
+        """True if a line holds more than chance makes it: chance does nothing to what is built
+        once, or by one rank.
+        """
+        line, usual = excess.line, excess.usual
+        if usual is None or not usual.peak_bytes:
+            return line.place is not None
+        spread = self.usual.line_spread(line)
+        if line.category in STAY or line.static:
+            return excess.bytes > max(_SPREADS * spread, LEAST_SHARE / 4 * usual.peak_bytes)
+        least_spread = _LEAST_SPREAD * usual.peak_bytes
+        has_spread = len(self.usual.ranks) >= _ENOUGH_PEERS
+        return has_spread and excess.bytes > _SPREADS * max(spread, least_spread)
+
+    def _main_cause(self, by_cause: _Excesses) -> str | None:
+        """Of the causes that show on many lines, the one that explains the others."""
+        sums = {
+            cause: _bytes_of(excesses)
+            for cause, excesses in by_cause.items()
+            if cause not in _SURE and not self._is_echo(excesses)
+        }
+        if not sums:
+            return None
+        stages = by_cause.get("pipeline_stage", ())
+        layers = _bytes_of(excess for excess in stages if excess.line.category in STAY)
+        if layers > max(0.1 * self.more, 0):
+            return "pipeline_stage"  # more layers have more activations, too
+        return max(sums, key=lambda cause: (sums[cause], cause != "unknown"))
+
+    def _is_echo(self, excesses: Sequence[_Excess]) -> bool:
+        """True if this is what a peer put on this rank's device, seen from the one whose device
+        it is.
+        """
+        more = _bytes_of(excesses)
+        places = {excess.line.place for excess in excesses}
+        return any(
+            abs(more - stray.reserved_bytes) <= 2 * MIB + stray.reserved_bytes // 100
+            for stray in self.strays
+            if stray.place in places
+        )
+
+    def _is_worth_it(self, cause: str, excesses: Sequence[_Excess]) -> bool:
+        """True if to act on a difference: not where sizes vary and this rank had the largest by
+        chance, nor where stages of a pipeline differ as they do by nature.
+        """
+        shows_by_step = cause in _BY_STEP
+        is_stage = cause in _STAGES or (shows_by_step and self.position.unlike)
+        if self.position.sends and is_stage:
+            return self.more >= STAGE_SHARE * self.usual.peak_bytes
+        largest = max(excesses, key=lambda excess: excess.bytes).line
+        is_built_once = largest.static and largest.category in _BUILT_ONCE
+        if not shows_by_step or is_built_once:
+            return True
+        steps = self.usual.steps if self.is_among else StepPeaks([self.rank, *self.usual.ranks])
+        return not steps.is_chance(self.rank, self.least)
+
+    def _bounded(self, cause: str, bytes_: int, by_cause: _Excesses) -> list[Difference]:
+        """The main cause with no more bytes than its lines hold more at the peak; what they do
+        not hold overlaps.
+        """
+        # More layers or a larger batch show on many lines, each with what looks like a cause of its
+        # own.
+        shows_by_step = cause in _BY_STEP
+        causes = set(by_cause) - set(_SURE) if shows_by_step else {cause}
+        excesses = [excess for other in causes for excess in by_cause[other]]
+        explained = min(bytes_, _more_at_peak(excesses))
+        apart = _more_at_peak(excess for excess in excesses if excess.is_alone)
+        only_here = [excess for excess in by_cause.get("rank_only", ()) if excess.is_alone]
+        differences = []
+        if shows_by_step and only_here and self.least <= apart < explained:
+            differences.append(self._from_lines("rank_only", apart, only_here))
+            bytes_, explained = bytes_ - apart, explained - apart
+        if explained >= self.least or 2 * explained >= bytes_:
+            differences.insert(0, self._from_lines(cause, explained, by_cause[cause]))
+            bytes_ -= explained
+        if bytes_ >= max(self.least, _LEAST_PART * self.more):
+            differences.append(self._overlap(bytes_))
+        return differences
+
+    def _overlap(self, bytes_: int) -> Difference:
+        """Memory that its peers hold as well, but never at one moment."""
+        excesses = sorted(
+            map(self._excess, self.rank.lines),
+            key=lambda excess: excess.at_peak_bytes,
+            reverse=True,
+        )
+        evidence = [
+            f"+{format_size(excess.at_peak_bytes)} at {excess.place} at the peak; at most"
+            f" {format_size(excess.line.peak_bytes)} at once on this rank,"
+            f" {format_size(self.usual.line_bytes(excess.line))} usual"
+            for excess in excesses[:3]
+            if excess.at_peak_bytes > 0
+        ]
+        has_main_line = bool(excesses) and 2 * excesses[0].at_peak_bytes >= bytes_
+        place = excesses[0].line.place if has_main_line else None
+        return self._difference("overlap", Verdict.LIKELY, bytes_, place=place, evidence=evidence)
+
+    def _from_lines(self, cause: str, bytes_: int, excesses: Sequence[_Excess]) -> Difference:
+        ranked = sorted(
+            excesses, key=lambda excess: (excess.at_peak_bytes, excess.bytes), reverse=True
+        )
+        places = (excess.line.place for excess in ranked if excess.line.place is not None)
+        evidence = [
+            f"+{format_size(excess.bytes)} at {excess.place} ({_way_of_differing(excess)})"
+            for excess in ranked[:3]
+        ]
+        is_sure = cause in _SURE or cause == "rank_only"
+        verdict = Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY
+        if cause == "uneven_batch":
+            evidence += self._leveled(excesses)
+            is_sure = bytes_ * 2 >= self.more
+        return self._difference(
+            cause,
+            Verdict.PROVEN if is_sure else verdict,
+            bytes_,
+            place=next(places, None),
+            evidence=evidence,
+        )
+
+    def _leveled(self, excesses: Sequence[_Excess]) -> list[str]:
+        """One sentence on the batches of all, and the highest peak, if the ranks shared the work
+        evenly.
+        """
+        pairs = [
+            (excess.line.total_bytes, excess.usual.total_bytes)
+            for excess in excesses
+            if excess.usual is not None
+        ]
+        total_bytes = sum(line_bytes for line_bytes, _ in pairs)
+        usual_bytes = sum(line_bytes for _, line_bytes in pairs)
+        if total_bytes <= usual_bytes or not usual_bytes:
+            return []
+        ratio, world = total_bytes / usual_bytes, max(2, len(self.usual.ranks))
+        even = (world - 1 + ratio) / world
+        peak = self.usual.peak_bytes + self.more // world
+        return [
+            f"leveled (estimated): {even / ratio:.0%} of the batch it has now for rank"
+            f" {self.rank.rank} and {even:.0%} for the others, as many samples in all;"
+            f" the highest peak falls to about {format_size(peak)}"
+        ]
+
+    def _allocator(self) -> list[Difference]:
+        """Memory that is reserved beyond what peers with the same allocations reserve."""
+        usual_gap, spread = self.usual.gap
+        usual_reserved = self.usual.reserved_bytes
+        gap = self.rank.peak_reserved_bytes - self.rank.peak_allocated_bytes
+        more = gap - usual_gap
+        # A rank that holds less than its peers has a wider gap under the same reserved memory.
+        wider = self.rank.peak_reserved_bytes - usual_reserved
+        threshold = max(0.1 * usual_reserved, 64 * MIB, _SPREADS * spread)
+        if min(more, 2 * wider) < threshold or more < self.more:
+            return []
+        evidence = [
+            f"reserved beyond allocated: {format_size(gap)}, usual {format_size(usual_gap)}"
+        ]
+        return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence)]
+
+    def _outside(self) -> list[Difference]:
+        """Memory outside of PyTorch's allocator, where the driver was asked."""
+        ledger, usual_ledger = dict(self.rank.ledger), self.usual.ledger
+        if not ledger or not usual_ledger:
+            return []
+        differences = []
+        for kind, cause, verdict in _OUTSIDE:
+            size, usual = ledger.get(kind, 0), usual_ledger.get(kind, 0)
+            more = size - usual
+            is_stray = kind == "other_processes" and self.strays
+            if more < max(0.1 * usual, 64 * MIB) or is_stray:
+                continue
+            evidence = [f"{kind}: {format_size(size)}, usual {format_size(usual)}"]
+            if kind == "this_process_other":
+                evidence.append(_NOT_TOLD_APART)
+            differences.append(self._difference(cause, verdict, more, evidence=evidence))
+        return differences
+
+    def _difference(
+        self,
+        cause: str,
+        verdict: Verdict,
+        bytes_: int,
+        *,
+        evidence: list[str],
+        place: Place | None = None,
+        fix: str | None = None,
+    ) -> Difference:
+        peaks = (
+            f"peak {format_size(self.rank.peak_requested_bytes)},"
+            f" usual {format_size(self.usual.peak_bytes)}"
+        )
+        return Difference(
+            ranks=(self.rank.rank,),
+            cause=cause,
+            verdict=verdict,
+            bytes=bytes_,
+            place=place,
+            title=f"{WORDS[cause]}: {format_size(bytes_)} more than its peers",
+            evidence=(*evidence, peaks),
+            fix=fix or fix_of(cause, place, bytes_),
+        )
+
+
+def _bytes_of(excesses: Iterable[_Excess]) -> int:
+    return sum(excess.bytes for excess in excesses)
+
+
+def _more_at_peak(excesses: Iterable[_Excess]) -> int:
+    """The bytes of some lines at this rank's peak beyond those at a typical rank's."""
+    return sum(max(0, excess.at_peak_bytes) for excess in excesses)
+
+
+def _way_of_differing(excess: _Excess) -> str:
+    line, usual = excess.line, excess.usual
+    if usual is None or not usual.peak_bytes:
+        return "no peer has it"
+    if abs(line.allocations - usual.allocations) > 0.02 * usual.allocations:
+        return f"{line.allocations:,} allocations, usual {usual.allocations:,}"
+    if abs(line.mean_bytes - usual.mean_bytes) > 0.02 * usual.mean_bytes:
+        ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
+        return f"as many allocations, {ratio:.2f} times as large"
+    return "as many and as large, but more of them alive at once"

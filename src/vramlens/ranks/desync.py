@@ -1,0 +1,73 @@
+"""Differences of flight records: ranks that did not call the collective that others wait in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.collectives import CollectiveProblem
+from vramlens.ranks.difference import Difference
+from vramlens.ranks.rank_words import named
+
+_MOST_CALLS = 4
+_TITLES = {
+    "no_record": "left no flight record, and the others wait",
+    "missing": "did not call the collective that the others wait in",
+    "waiting": "did not call the collective that the others wait in",
+    "not_completed": "all called the same collective, and it did not end",
+}
+_MISMATCH = "called different collectives"
+
+
+def desync_differences(problems: Sequence[CollectiveProblem]) -> list[Difference]:
+    """The ranks that are at fault as far as flight records tell, one difference a group."""
+    by_group = defaultdict(list)
+    for row in problems:
+        by_group[row.group].append(row)
+    return [_difference(rows) for rows in by_group.values()]
+
+
+def _difference(rows: Sequence[CollectiveProblem]) -> Difference:
+    suspected = [row for row in rows if row.suspected]
+    blamed = suspected or rows
+    group, seq, problem = rows[0].group, rows[0].seq, rows[0].problem
+    place = next((row.place for row in blamed if row.place is not None), None)
+    fix = "make every rank of the group call the same collectives in the same order"
+    return Difference(
+        ranks=tuple(sorted(row.rank for row in blamed)),
+        cause="desync",
+        verdict=Verdict.LIKELY if problem == "no_record" else Verdict.PROVEN,
+        bytes=0,
+        place=place,
+        title=f"{_TITLES.get(problem, _MISMATCH)}: number {seq} of group {group}",
+        evidence=(
+            f"group {group}, collective number {seq}: {_calls(rows)}",
+            *(row.detail for row in suspected[:2] if row.detail),
+            *_caveat(suspected),
+        ),
+        fix=f"{fix} ({place})" if place else fix,
+    )
+
+
+def _caveat(suspected: Sequence[CollectiveProblem]) -> list[str]:
+    if not suspected:
+        return ["these ranks cannot show which of them is at fault"]
+    if all(row.problem == "no_record" for row in suspected):
+        return ["a rank that failed or left out the call is the one that writes no record"]
+    return []
+
+
+def _calls(rows: Sequence[CollectiveProblem]) -> str:
+    """The calls and who made them, the first few."""
+    ranks_by_call = defaultdict(list)
+    for row in rows:
+        ranks_by_call[_call(row)].append(row.rank)
+    calls = list(ranks_by_call.items())[:_MOST_CALLS]
+    return "; ".join(f"{named(ranks)}: {call}" for call, ranks in calls)
+
+
+def _call(row: CollectiveProblem) -> str:
+    if row.name is None:
+        return "no record" if row.problem == "no_record" else "no call"
+    return f"{row.name} at {row.place or 'no recorded line'}"

@@ -1,0 +1,131 @@
+"""Cohorts: which ranks do the same work, so that one may be compared with the others."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from vramlens.ranks.rank_summary import RankSummary, ranks_of_span
+from vramlens.trace.flight import FlightGroup
+
+# What groups of ranks that hold the same part of a model are called: DeviceMesh's dimensions,
+# Megatron, DeepSpeed. Context parallel ranks hold the same part, and equal pieces of a sequence.
+_SAME_WORK = re.compile(
+    r"(?i)(?:^|[_\W])"
+    r"(?:dp|ddp|hsdp|fsdp|cp|dp_\w+|data_parallel\w*|context\w*|replicate|shard)"
+    r"(?:[_\W]|$)"
+)
+_OTHER_WORK = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*|tp|tensor\w*|ep|expert\w*)(?:[_\W]|$)")
+_STAGES = re.compile(r"(?i)(?:^|[_\W])(?:pp|pipeline\w*)(?:[_\W]|$)")
+SAME_PARAMETERS = "the parameters that they hold"
+ALL_RANKS = "all ranks"
+"""Where nothing says who does the same work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cohorts:
+    """Ranks that are compared with each other.
+
+    Attributes:
+        members: each cohort's ranks, ascending.
+        source: what says so: "process groups", "the parameters that they hold", "given", or "all
+            ranks".
+        staged: whether the cohorts are parts of one model (pipeline stages), so that one may hold
+            more than another.
+    """
+
+    members: tuple[tuple[int, ...], ...]
+    source: str
+    staged: bool
+
+
+def cohorts_of(ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]) -> Cohorts:
+    """The cohorts of some ranks, from what the process groups are called, else from what each
+    rank holds.
+    """
+    return (
+        _cohorts_of_groups(ranks, groups)
+        or _cohorts_of_parameters(ranks)
+        or Cohorts((_numbers(ranks),), ALL_RANKS, staged=False)
+    )
+
+
+def _numbers(ranks: Iterable[RankSummary]) -> tuple[int, ...]:
+    return tuple(sorted(summary.rank for summary in ranks))
+
+
+def _cohorts_of_groups(
+    ranks: Sequence[RankSummary], groups: Mapping[str, FlightGroup]
+) -> Cohorts | None:
+    """Cohorts where groups of replicas or shards cover all ranks; else None."""
+    numbers = _numbers(ranks)
+    # Counted off when asked for, and not kept: a file can name hundreds of groups of a million
+    # ranks.
+    members: list[tuple[str, Iterable[int]]] = [
+        *{(group.description, group.ranks) for group in groups.values()},
+        *(
+            (name, chain.from_iterable(map(ranks_of_span, spans)))
+            for name, spans in {group for summary in ranks for group in summary.groups}
+        ),
+    ]
+    cohorts = [
+        set(numbers).intersection(group_ranks)
+        for name, group_ranks in members
+        if _SAME_WORK.search(name) and not _OTHER_WORK.search(name)
+    ]
+    cohorts = [cohort for cohort in cohorts if cohort]
+    if max(map(len, cohorts), default=0) < 2 or set().union(*cohorts) != set(numbers):
+        return None
+    joined = _joined(numbers, cohorts)
+    has_stages = any(_STAGES.search(name) for name, _ in members)
+    return Cohorts(joined, "process groups", staged=len(joined) > 1 and has_stages)
+
+
+def _cohorts_of_parameters(ranks: Sequence[RankSummary]) -> Cohorts | None:
+    """Cohorts of ranks that hold the same part of a model; a rank whose part no other holds joins
+    the largest. None where there are fewer than two.
+    """
+    by_part = defaultdict(list)
+    for summary in ranks:
+        by_part[_part(summary)].append(summary)
+    cohorts = [part for part in by_part.values() if len(part) > 1]
+    if len(cohorts) < 2:
+        return None
+    largest = max(cohorts, key=len)
+    for part in by_part.values():
+        if len(part) == 1:
+            largest.extend(part)
+    return Cohorts(tuple(sorted(map(_numbers, cohorts))), SAME_PARAMETERS, staged=True)
+
+
+def _joined(numbers: Sequence[int], groups: Sequence[set[int]]) -> tuple[tuple[int, ...], ...]:
+    """Ranks that share a group, directly or through others: replicas of shards are replicas of
+    each other.
+    """
+    parent = {rank: rank for rank in numbers}
+
+    def root(rank: int) -> int:
+        while parent[rank] != rank:
+            parent[rank] = parent[parent[rank]]
+            rank = parent[rank]
+        return rank
+
+    for group in groups:
+        first, *followers = sorted(group)
+        for rank in followers:
+            parent[root(rank)] = root(first)
+    cohorts = defaultdict(list)
+    for rank in numbers:
+        cohorts[root(rank)].append(rank)
+    return tuple(sorted(map(tuple, cohorts.values())))
+
+
+def _part(summary: RankSummary) -> tuple[tuple[str, int], ...]:
+    """The part of the model that a rank holds: its lines that make parameters, and how many
+    tensors each makes.
+    """
+    parameter_lines = (line for line in summary.lines if line.category == "parameters")
+    return tuple(sorted((str(line.place), line.allocations) for line in parameter_lines))

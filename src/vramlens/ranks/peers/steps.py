@@ -1,0 +1,111 @@
+"""Steps of ranks beside each other: whether a rank holds more in all of its steps, or had one
+large step by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.ranks.rank_summary import RankSummary
+
+_VARIES = 0.02
+"""A job's batches vary when the steps of its usual rank differ by so much."""
+_CERTAIN = 5.0
+"""So many standard errors of the mean difference a rank must be above its peers, step by step."""
+_FEWEST_STEPS = 4
+_OUTLIER = 1.25
+"""So many times what any other rank ever needed is worth acting on, even where it happened once."""
+
+_ALIKE = 0.1
+"""Two excesses are the same when they differ by so little."""
+_MOST_CELLS = 1 << 24
+"""Of more steps of all ranks together, only so many are looked at, evenly spaced."""
+
+
+class StepPeaks:
+    """The peaks of the steps of some ranks, to set each of them beside the others: as quick for the
+    last as for all.
+
+    The first step is left out: optimizer state is not there yet.
+    """
+
+    def __init__(self, ranks: Sequence[RankSummary]) -> None:
+        self.ranks = ranks
+        stepping = [summary for summary in ranks if len(summary.step_peaks) > 2]
+        self._row = {id(summary): row for row, summary in enumerate(stepping)}
+        self._count = min((len(summary.step_peaks) for summary in stepping), default=0)
+        self._every = max(1, -(-len(stepping) * self._count // _MOST_CELLS))
+        width = len(range(1, self._count, self._every))
+        peaks = np.array([self._peaks_of(summary) for summary in stepping], np.float64).reshape(
+            len(stepping), width
+        )
+        self._highest = peaks.max(axis=1, initial=0)
+        lowest = peaks.min(axis=1, initial=np.inf)
+        self._variation = (self._highest - lowest) / np.maximum(self._highest, 1)
+        self._ascending = np.sort(peaks, axis=0)
+
+    def is_chance(self, summary: RankSummary, least_bytes: float) -> bool:
+        """True if a rank's higher peak comes of batches that vary from step to step, on every rank
+        alike.
+
+        Steps are compared by their number.
+
+        Args:
+            summary: the rank, one of these.
+            least_bytes: what counts as a difference.
+        """
+        row = self._row.get(id(summary))
+        if row is None or len(self._row) < 2:
+            return not _is_even(summary, self.ranks)
+        usual_variation = float(np.median(np.delete(self._variation, row)))
+        if max(usual_variation, self._variation[row]) < _VARIES:
+            return False
+        if self._count < _FEWEST_STEPS:
+            return True
+        if self._highest[row] >= _OUTLIER * np.delete(self._highest, row).max():
+            return False
+        peaks = np.array(self._peaks_of(summary), np.float64)
+        excess = peaks - self._median_without(peaks)
+        error = float(excess.std(ddof=1)) / len(excess) ** 0.5
+        return bool(excess.mean() < max(least_bytes, _CERTAIN * error))
+
+    def _peaks_of(self, summary: RankSummary) -> tuple[int, ...]:
+        return summary.step_peaks[1 : self._count : self._every]
+
+    def _median_without(self, peaks: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The median of each step over the other ranks."""
+        count = len(self._ascending) - 1
+        removed = (self._ascending < peaks).sum(axis=0)  # where this rank's own peak stands
+        columns = np.arange(len(peaks))
+
+        def nth_smallest(n: int) -> NDArray[np.float64]:
+            return np.asarray(self._ascending[n + (n >= removed), columns])
+
+        return (nth_smallest((count - 1) // 2) + nth_smallest(count // 2)) / 2
+
+
+def _is_even(summary: RankSummary, peers: Sequence[RankSummary]) -> bool:
+    """Without steps: whether what this rank's lines hold on average is as much larger as what
+    they hold at most.
+    """
+    peer_lines = {
+        (line.place, line.hints): line
+        for peer in peers
+        if peer is not summary
+        for line in peer.lines
+    }
+    peak = peer_peak = total = peer_total = 0
+    for line in summary.lines:
+        peer_line = peer_lines.get((line.place, line.hints))
+        if peer_line is None or line.static or line.allocations != peer_line.allocations:
+            continue
+        peak += line.peak_bytes
+        peer_peak += peer_line.peak_bytes
+        total += line.total_bytes
+        peer_total += peer_line.total_bytes
+    more_at_peak = peak / max(1, peer_peak) - 1
+    more_in_all = total / max(1, peer_total) - 1
+    return abs(more_in_all - more_at_peak) <= _ALIKE * abs(more_at_peak)

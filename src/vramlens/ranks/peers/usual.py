@@ -1,0 +1,114 @@
+"""The usual among some ranks: medians, which a few odd ranks do not move."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
+
+from vramlens.analyses.finding import Place
+from vramlens.ranks.hints import Hint
+from vramlens.ranks.peers.steps import StepPeaks
+from vramlens.ranks.rank_summary import LineUse, RankSummary
+
+
+def lower_median(values: Iterable[int]) -> int:
+    """The median; of an even number of values the lower one of the middle, so that half of the
+    ranks may be odd.
+    """
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2] if ordered else 0
+
+
+_LineKey = tuple[Place | None, Hint]
+
+
+def _key(line: LineUse) -> _LineKey:
+    return line.place, line.hints
+
+
+class Usual:
+    """The usual among some ranks: the median peak and its spread, and the median of each line."""
+
+    def __init__(self, ranks: Sequence[RankSummary]) -> None:
+        self.ranks = ranks
+        self.peak_bytes = lower_median(summary.peak_requested_bytes for summary in ranks)
+        self.spread_bytes = lower_median(
+            abs(summary.peak_requested_bytes - self.peak_bytes) for summary in ranks
+        )
+        by_line: dict[_LineKey, list[LineUse]] = defaultdict(list)
+        for line in chain.from_iterable(summary.lines for summary in ranks):
+            by_line[_key(line)].append(line)
+        self._lines: dict[_LineKey, LineUse] = {}
+        self._spreads: dict[_LineKey, int] = {}
+        self._at_peak: dict[_LineKey, int] = {}
+        for key, lines in by_line.items():
+            self._add_line(key, lines)
+
+    def _add_line(self, key: _LineKey, lines: list[LineUse]) -> None:
+        # Ranks without the line come first: they hold nothing of it.
+        without = len(self.ranks) - len(lines)
+        self._at_peak[key] = lower_median([0] * without + [line.at_peak_bytes for line in lines])
+        middle = (len(self.ranks) - 1) // 2 - without
+        if middle < 0:
+            return
+        usual = sorted(lines, key=lambda line: line.peak_bytes)[middle]
+        distances = [abs(line.peak_bytes - usual.peak_bytes) for line in lines]
+        self._lines[key] = usual
+        self._spreads[key] = lower_median(distances + [usual.peak_bytes] * without)
+
+    def line(self, line: LineUse) -> LineUse | None:
+        """The same line on a typical rank; None where most have none."""
+        return self._lines.get(_key(line))
+
+    def line_bytes(self, line: LineUse) -> int:
+        """The most bytes that the same line holds on a typical rank."""
+        usual = self.line(line)
+        return 0 if usual is None else usual.peak_bytes
+
+    def line_at_peak_bytes(self, line: LineUse) -> int:
+        """The bytes that the same line holds at the peak of a typical rank."""
+        return self._at_peak.get(_key(line), 0)
+
+    def line_spread(self, line: LineUse) -> int:
+        """The distance of the same line from the usual on a typical rank, in bytes; 0 where most
+        have none.
+        """
+        return self._spreads.get(_key(line), 0)
+
+    @cached_property
+    def gap(self) -> tuple[int, int]:
+        """The bytes reserved beyond what is allocated: the median, and its spread."""
+        gaps = [
+            summary.peak_reserved_bytes - summary.peak_allocated_bytes for summary in self.ranks
+        ]
+        middle = lower_median(gaps)
+        return middle, lower_median(abs(gap - middle) for gap in gaps)
+
+    @cached_property
+    def leaking(self) -> Counter[Place | None]:
+        """The number of ranks that have something that grows, by line."""
+        leaking: Counter[Place | None] = Counter()
+        for summary in self.ranks:
+            leaking.update({leak.place for leak in summary.leaks})
+        return leaking
+
+    @cached_property
+    def steps(self) -> StepPeaks:
+        """The peaks of their steps."""
+        return StepPeaks(self.ranks)
+
+    @cached_property
+    def reserved_bytes(self) -> int:
+        """The median of the reserved peak."""
+        return lower_median(summary.peak_reserved_bytes for summary in self.ranks)
+
+    @cached_property
+    def ledger(self) -> dict[str, int]:
+        """The median of each kind of the ledger, of the ranks whose driver was asked; empty
+        where none was.
+        """
+        ledgers = [dict(summary.ledger) for summary in self.ranks if summary.ledger]
+        kinds = set(chain.from_iterable(ledgers))
+        return {kind: lower_median(ledger.get(kind, 0) for ledger in ledgers) for kind in kinds}

@@ -1,0 +1,50 @@
+"""The answer about the ranks of a job: their differences, failures and collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vramlens.analyses.finding import Finding
+from vramlens.ranks.collectives import CollectiveProblem
+from vramlens.ranks.difference import Difference
+from vramlens.ranks.failures import FailureOrder
+from vramlens.ranks.peers.cohorts import Cohorts
+from vramlens.ranks.rank_summary import RankSummary
+from vramlens.trace.flight import FlightRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The answer about some ranks.
+
+    Attributes:
+        ranks: their summaries, by number.
+        missing: numbers of the ranks of which there is nothing.
+        cohorts: who was compared with whom.
+        differences: worst first; none where nothing is worth acting on.
+        shared: leaks that more than half of the ranks have alike, the largest first.
+        collectives: the first collective of each group that went wrong.
+        failures: who failed, in order.
+        flights: the flight records, by rank.
+        by_device: whether these are devices of one process.
+        notes: what could not be read or compared, one sentence each.
+        strangers: ranks whose recordings look like another program's, and were not compared.
+    """
+
+    ranks: tuple[RankSummary, ...]
+    missing: tuple[int, ...]
+    cohorts: Cohorts
+    differences: tuple[Difference, ...]
+    shared: tuple[Finding, ...]
+    collectives: tuple[CollectiveProblem, ...]
+    failures: FailureOrder
+    flights: Mapping[int, FlightRecord]
+    by_device: bool
+    notes: tuple[str, ...]
+    strangers: frozenset[int] = frozenset()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The differences as findings, then what all share."""
+        return tuple(difference.finding for difference in self.differences) + self.shared

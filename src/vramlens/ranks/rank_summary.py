@@ -1,0 +1,164 @@
+"""The summary of one rank: some kilobytes that are enough to compare it with any number of
+others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vramlens.analyses.finding import Place
+from vramlens.ground.verdict import Verdict
+from vramlens.ranks.hints import Hint
+
+Span = tuple[int, int, int]
+"""Ranks that are evenly apart: the first, how many, and the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineUse:
+    """The use of memory by one line of the program (in one kind of call) on one rank.
+
+    Attributes:
+        place: the user line; None for what has none.
+        hints: what its stacks went through.
+        category, phase: what most of its bytes are for, and when they were asked for.
+        peak_bytes: the most requested bytes of it that were alive at once, whenever that was.
+        at_peak_bytes: of it, alive at the device's own peak.
+        allocations: how many in all.
+        total_bytes: of all of them, requested.
+        per_step: allocations in the step that has most of them.
+        sizes: how many different sizes they have.
+        static: whether most of its bytes were there before the first step ended and stayed to the
+            last.
+    """
+
+    place: Place | None
+    hints: Hint
+    category: str
+    phase: str
+    peak_bytes: int
+    at_peak_bytes: int
+    allocations: int
+    total_bytes: int
+    per_step: int
+    sizes: int
+    static: bool
+
+    @property
+    def mean_bytes(self) -> float:
+        """Of one allocation."""
+        return self.total_bytes / max(1, self.allocations)
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Memory of a rank on a device that is not its own.
+
+    Attributes:
+        device: where.
+        reserved_bytes: of segments there, the peak.
+        process_bytes: all that this process has there, contexts included; None where no driver was
+            asked.
+        place: the line that asked for it; None where it is older than the recording.
+        hints: what that line's stack went through.
+    """
+
+    device: int
+    reserved_bytes: int
+    process_bytes: int | None
+    place: Place | None
+    hints: Hint
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory that grows with every step: a leak's verdict, line, bytes a step and so far, steps,
+    and what to do.
+    """
+
+    verdict: Verdict
+    place: Place | None
+    bytes_per_step: int
+    bytes: int
+    steps: int
+    fix: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The request that failed on a rank: when (microseconds since the epoch), in which step, for
+    how much, where.
+    """
+
+    time_us: int
+    step: int | None
+    requested_bytes: int
+    place: Place | None
+    died: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank.
+
+    Attributes:
+        rank: its number in the job, or the device's where one recording's devices are compared.
+        source: the recording.
+        device: the device that it works on; -1 where it holds memory of none.
+        host, pid, world_size: from the recording; None where it does not say.
+        groups: the process groups it was in: what each is called, and its ranks as spans (first,
+            count, step).
+        peak_requested_bytes, peak_allocated_bytes, peak_reserved_bytes: of its device, over the
+            whole run.
+        before_bytes: requested bytes that were there before the recording began.
+        total_bytes: of the device; None where the recording does not say.
+        step_peaks: the highest requested bytes in each step.
+        lines: what each line held, the largest first; those beyond the first 400 are left out.
+        strays: memory on other devices.
+        leaks: what grew with every step.
+        ledger: kinds and bytes of the device's memory as the driver counted it at the end; empty if
+            it was not asked.
+        failure: the last request that failed; None if none did.
+        ended: why the recording was written (``Meta.trigger``: error, sigterm, exit, ...), and
+            when, in microseconds since the epoch by its machine's clock; None where it does not
+            say.
+        ending: how the program ended, in one line (``Meta.ending``).
+        missing: what the recording does not hold.
+    """
+
+    rank: int
+    source: str
+    device: int = -1
+    host: str | None = None
+    pid: int | None = None
+    world_size: int | None = None
+    groups: tuple[tuple[str, tuple[Span, ...]], ...] = ()
+    peak_requested_bytes: int = 0
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    before_bytes: int = 0
+    total_bytes: int | None = None
+    step_peaks: tuple[int, ...] = ()
+    lines: tuple[LineUse, ...] = field(default=(), repr=False)
+    strays: tuple[Stray, ...] = ()
+    leaks: tuple[Growth, ...] = ()
+    ledger: tuple[tuple[str, int], ...] = ()
+    failure: Failure | None = None
+    ended: tuple[str, int] | None = None
+    ending: str | None = None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def died(self) -> bool:
+        """True if a request for memory that failed ended it."""
+        return self.failure is not None and self.failure.died
+
+    def was_ended_by(self, trigger: str) -> bool:
+        """True if its recording was written for that reason."""
+        return self.ended is not None and self.ended[0] == trigger
+
+
+def ranks_of_span(span: Span) -> range:
+    """The ranks that a span counts off."""
+    first, count, step = span
+    return range(first, first + count * step, step or 1)

@@ -1,0 +1,39 @@
+"""Ranks in words: "rank 3", "ranks 0-3 and 7"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST_SPANS = 6
+_VERBS_OF_SEVERAL = {"has": "have", "does": "do"}
+_PAST_OR_NO_VERBS = ("left", "did", "called", "all")
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Ranks in words: "rank 3", "ranks 0-3 and 7"."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    if len(words) > _MOST_SPANS:
+        unnamed = len(words) - (_MOST_SPANS - 1)
+        words = [*words[: _MOST_SPANS - 1], f"{unnamed} more"]
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    if len(words) == 1:
+        return f"{noun} {words[0]}"
+    return f"{noun} {', '.join(words[:-1])} and {words[-1]}"
+
+
+def plural(title: str) -> str:
+    """The title of one rank's difference, for several ranks."""
+    first_word, _, predicate = title.partition(" ")
+    verb = first_word.removesuffix(":")
+    colon = first_word.removeprefix(verb)
+    if verb not in _PAST_OR_NO_VERBS:
+        verb = _VERBS_OF_SEVERAL.get(verb, verb.removesuffix("s"))
+    predicate = predicate.replace("its peers", "their peers")
+    predicate = predicate.replace("on this rank alone", "on these ranks alone")
+    return f"{verb}{colon} {predicate}"
