@@ -83,10 +83,10 @@ def data_of(
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
     problems = problems_of(flights)
-    known: Sequence[int | None] = ranks or [
+    known_ranks: Sequence[int | None] = ranks or [
         trace.meta.rank if trace.meta is not None else None for trace in recordings
     ]
-    job = ranks_of_a_job(recordings, known)
+    job = ranks_of_a_job(recordings, known_ranks)
     summaries: list[RankSummary] = []
     tracks: list[dict[str, Any]] = []
     first: list[int] = []
@@ -172,11 +172,11 @@ def _devices(trace: Trace, device: int | None) -> list[int]:
     ):  # which says what is wrong where it is not there
         return [device]
     used = [
-        i
-        for i, one in trace.devices.items()
-        if len(one.events) or len(one.allocations) or len(one.segments)
+        number
+        for number, device_trace in trace.devices.items()
+        if len(device_trace.events) or len(device_trace.allocations) or len(device_trace.segments)
     ]
-    return sorted(used, key=lambda i: -trace.devices[i].requested.peak_bytes)
+    return sorted(used, key=lambda number: -trace.devices[number].requested.peak_bytes)
 
 
 def _track(
@@ -190,8 +190,8 @@ def _track(
     trace, chosen = view.trace, view.device
     explanation = explain_recording(trace, device=chosen.device, view=view)
     meta = trace.meta
-    made = meta.devices.get(chosen.device) if meta is not None else None
-    limit = made.process_limit_bytes if made is not None else None
+    device_meta = meta.devices.get(chosen.device) if meta is not None else None
+    limit = device_meta.process_limit_bytes if device_meta is not None else None
     verdict = verdict_of(view, explanation)
     rank = meta.rank if meta is not None else None
     return {
