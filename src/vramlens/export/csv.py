@@ -44,7 +44,7 @@ def _cells(name: str, column: Column, texts: list[str], first: int, last: int) -
     if column.known is None:
         return cells
     is_known = column.known[first:last].tolist()
-    return [cell if known else "" for cell, known in zip(cells, is_known, strict=True)]
+    return [cell if has_cell else "" for cell, has_cell in zip(cells, is_known, strict=True)]
 
 
 def _quoted(text: str) -> str:

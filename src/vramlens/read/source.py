@@ -196,7 +196,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
         inner, members = _open_recording(name, file, size or 0)
     if inner is None:
         kind, stream = _kind_of(file)
-        return Source(name, kind, stream, size, file)
+        return Source(name=name, kind=kind, stream=stream, size_bytes=size, _file=file)
     limit = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * (size or 0))
     bounded = _Bounded(inner, name, limit)
     stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
@@ -205,7 +205,15 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
         fault = "is damaged from the start" if bounded.damaged else "holds nothing"
         raise InputError(f"{name}: {fault}")
     kind, stream = _kind_of(stream)
-    return Source(name, kind, stream, size, file, bounded, members)
+    return Source(
+        name=name,
+        kind=kind,
+        stream=stream,
+        size_bytes=size,
+        _file=file,
+        _bounded=bounded,
+        members=members,
+    )
 
 
 def _decompressed(head: bytes, file: io.BufferedReader) -> BinaryIO | None:

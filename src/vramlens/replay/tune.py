@@ -156,8 +156,8 @@ def tune_trace(
     rooms = [max(0, size - (outside or 0)) for size in sizes]
     _refuse_small_card(proven, sizes, rooms, outside or 0)
     per_card = [
-        question(proven, asked.settings.conf, room, card=True)
-        for asked in questions
+        question(proven, without_card.settings.conf, room, card=True)
+        for without_card in questions
         for room in rooms
     ]
     answers = ask(proven, [*questions, *per_card], progress)

@@ -10,6 +10,7 @@ each other: of one call the flight record's time lies within the mark, by some t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -46,7 +47,10 @@ _MOST_STACKS = 20_000
 made up.
 """
 _ITEM_BYTES = {
-    1: "Bool Byte Char Float8_e4m3fn Float8_e4m3fnuz Float8_e5m2 Float8_e5m2fnuz Float8_e8m0fnu UInt8 QInt8 QUInt8",
+    1: (
+        "Bool Byte Char Float8_e4m3fn Float8_e4m3fnuz Float8_e5m2 Float8_e5m2fnuz Float8_e8m0fnu"
+        " UInt8 QInt8 QUInt8"
+    ),
     2: "Short Half BFloat16 UInt16",
     4: "Int Float UInt32 ComplexHalf QInt32",
     8: "Long Double UInt64 ComplexFloat",
@@ -142,58 +146,76 @@ def collectives_of(
     tells of any.
     """
     marks = regions_of(trace, device, collectives=True)
-    record = flight.record if flight is not None and has_calls(trace, device.device) else None
-    if not marks and record is None:
+    if flight is not None and not has_calls(trace, device.device):
+        flight = None
+    if not marks and flight is None:
         return None
-    if len(device.events) == 0 or int(device.clock_us[-1]) <= int(device.clock_us[0]):
+    clock = device.clock_us
+    if not len(clock) or int(clock[-1]) <= int(clock[0]):
         return _empty(columns, ["This recording has no times: its collectives cannot be placed."])
-    last_us = min(int(device.clock_us[-1]) - start_us, LONGEST_US)
-    calls, notes = _within(
-        _joined(marks, record.collectives if record is not None else ()), start_us, last_us
-    )
-    if record is None:
+    last_us = min(int(clock[-1]) - start_us, LONGEST_US)
+    recorded = flight.record.collectives if flight is not None else ()
+    calls, notes = _within(_joined(marks, recorded), start_us, last_us)
+    if flight is None:
         notes.append("A flight record opened with it adds groups, sizes, states and lines.")
-    groups = _Groups(
-        {group.name or key: group for key, group in record.groups.items()} if record else {}, texts
-    )
-    rank = flight.rank if flight is not None else -1
-    stacks = _Stacks(texts)
-    table = np.array(
-        [
-            (
-                min(call.at_us - start_us, last_us),
-                max(call.at_us - start_us - last_us, 0),
-                _took(call),
-                _finished(call),
-                texts.number(_name(call)),
-                groups.number(call.flight),
-                call.flight.seq + 1 if call.flight is not None else 0,
-                _state(call),
-                _size(call.flight),
-                texts.number(_shapes(call.flight)) + 1 if call.flight is not None else 0,
-                stacks.number(call.flight),
-                _problem(call.flight, rank, groups, problems, texts),
-            )
-            for call in calls
-        ],
-        np.int64,
-    ).reshape(-1, len(_COLUMNS))
-    if stacks.is_full:
+    table = _CallTable(flight, problems, texts)
+    rows = [table.row(call, start_us, last_us) for call in calls]
+    numbers = np.array(rows, np.int64).reshape(-1, len(_COLUMNS))
+    if table.stacks.is_full:
         notes.append(
-            f"Stacks are shown of some calls only: there are more than {_MOST_STACKS:,} different ones."
+            "Stacks are shown of some calls only:"
+            f" there are more than {_MOST_STACKS:,} different ones."
         )
     return {
-        "n": len(table),
+        "n": len(numbers),
         "notes": notes,
-        "groups": groups.table,
+        "groups": table.groups.table,
         "states": list(STATES),
-        "flight": record is not None,
+        "flight": flight is not None,
         **{
-            name: columns.add(table[:, i], differences=name == "at")
-            for i, name in enumerate(_COLUMNS)
+            name: columns.add(numbers[:, place], differences=name == "at")
+            for place, name in enumerate(_COLUMNS)
         },
-        **stacks.columns(columns),
+        **table.stacks.columns(columns),
     }
+
+
+class _CallTable:
+    """Makes the row of each call, and gathers the groups and stacks that rows refer to."""
+
+    def __init__(self, flight: RankFlight | None, problems: Problems, texts: Texts) -> None:
+        groups = flight.record.groups if flight is not None else {}
+        described = {group.name or key: group for key, group in groups.items()}
+        self.groups = _Groups(described, texts)
+        self.stacks = _Stacks(texts)
+        self._rank = flight.rank if flight is not None else -1
+        self._problems, self._texts = problems, texts
+
+    def row(self, call: _Call, start_us: int, last_us: int) -> tuple[int, ...]:
+        """The numbers of one call, in the order of ``_COLUMNS``."""
+        entry = call.flight
+        after_us = call.at_us - start_us
+        number = self._texts.number
+        return (
+            min(after_us, last_us),
+            max(after_us - last_us, 0),
+            _took(call),
+            _finished(call),
+            number(_name(call)),
+            self.groups.number(entry),
+            entry.seq + 1 if entry is not None else 0,
+            _state(call),
+            _size(entry),
+            number(_shapes(entry)) + 1 if entry is not None else 0,
+            self.stacks.number(entry),
+            self._problem(entry),
+        )
+
+    def _problem(self, entry: Collective | None) -> int:
+        if entry is None or entry.is_p2p:
+            return 0
+        words = self._problems.get((self._rank, self.groups.label(entry.group), entry.seq))
+        return 0 if words is None else self._texts.number(words) + 1
 
 
 _COLUMNS = (
@@ -230,27 +252,36 @@ def _joined(marks: Sequence[Region], flights: Sequence[Collective]) -> list[_Cal
     by_name: dict[str, list[Region]] = {}
     for mark in marks:
         by_name.setdefault(_plain(mark.name), []).append(mark)
-    timed = sorted(
-        (entry for entry in flights if entry.created_ns), key=lambda entry: entry.created_ns or 0
-    )
-    next_: dict[str, int] = {}
+    # By name, so that each mark is passed once: what is left are the calls without a record.
+    waiting = {name: deque(of_name) for name, of_name in by_name.items()}
     taken: set[int] = set()
     calls = []
-    for entry in timed:
-        at_us = (entry.created_ns or 0) // 1000
-        marks_of_name = by_name.get(entry.name, [])
-        place = next_.get(entry.name, 0)
-        while place < len(marks_of_name) and _end(marks_of_name[place]) < at_us:
-            place += 1
-        next_[entry.name] = place
-        if place < len(marks_of_name) and marks_of_name[place].begin_us <= at_us:
-            taken.add(id(marks_of_name[place]))
-            calls.append(_Call(marks_of_name[place].begin_us, marks_of_name[place], entry))
-            next_[entry.name] = place + 1
+    timed = [entry for entry in flights if entry.created_ns]
+    for entry in sorted(timed, key=_created_us):
+        candidates = waiting.get(entry.name, deque())
+        mark_of_entry = _mark_at(candidates, _created_us(entry))
+        if mark_of_entry is None:
+            calls.append(_Call(_created_us(entry), None, entry))
         else:
-            calls.append(_Call(at_us, None, entry))
+            taken.add(id(mark_of_entry))
+            calls.append(_Call(mark_of_entry.begin_us, mark_of_entry, entry))
     calls += [_Call(mark.begin_us, mark, None) for mark in marks if id(mark) not in taken]
     return sorted(calls, key=lambda call: call.at_us)
+
+
+def _created_us(entry: Collective) -> int:
+    return (entry.created_ns or 0) // 1000
+
+
+def _mark_at(candidates: deque[Region], at_us: int) -> Region | None:
+    """The first mark that reaches to a time, taken from its candidates; those before it are
+    dropped. None where it begins later.
+    """
+    while candidates and _end(candidates[0]) < at_us:
+        candidates.popleft()
+    if candidates and candidates[0].begin_us <= at_us:
+        return candidates.popleft()
+    return None
 
 
 def _end(mark: Region) -> int:
@@ -263,21 +294,21 @@ def _within(calls: Sequence[_Call], start_us: int, last_us: int) -> tuple[list[_
     inside = [call for call in calls if start_us <= call.at_us <= start_us + last_us + _LATER_US]
     early = sum(call.at_us < start_us for call in calls)
     late = len(calls) - len(inside) - early
-    notes = []
     if calls and not inside:
         when = "before" if early else "after"
-        notes.append(
-            f"All of the flight record's calls were made {when} this recording: is it of another run?"
+        note = (
+            f"All of the flight record's calls were made {when} this recording:"
+            " is it of another run?"
         )
-    elif early or late:
-        parts = [
-            f"{early:,} before it began" if early else "",
-            f"{late:,} after it ended" if late else "",
-        ]
-        notes.append(
-            f"Not drawn: {counted(early + late, 'call')}, {' and '.join(filter(None, parts))}."
-        )
-    return inside, notes
+        return inside, [note]
+    if not early and not late:
+        return inside, []
+    parts = []
+    if early:
+        parts.append(f"{early:,} before it began")
+    if late:
+        parts.append(f"{late:,} after it ended")
+    return inside, [f"Not drawn: {counted(early + late, 'call')}, {' and '.join(parts)}."]
 
 
 def _plain(name: str) -> str:
@@ -285,22 +316,16 @@ def _plain(name: str) -> str:
 
 
 def _name(call: _Call) -> str:
-    return (
-        call.flight.name
-        if call.flight is not None
-        else _plain(call.mark.name)
-        if call.mark is not None
-        else ""
-    )
+    if call.flight is not None:
+        return call.flight.name
+    return _plain(call.mark.name) if call.mark is not None else ""
 
 
 def _took(call: _Call) -> int:
     mark = call.mark
-    return (
-        0
-        if mark is None or mark.end_us is None
-        else min(mark.end_us - mark.begin_us, LONGEST_US) + 1
-    )
+    if mark is None or mark.end_us is None:
+        return 0
+    return min(mark.end_us - mark.begin_us, LONGEST_US) + 1
 
 
 def _finished(call: _Call) -> int:
@@ -311,25 +336,22 @@ def _finished(call: _Call) -> int:
 
 def _state(call: _Call) -> int:
     if call.flight is not None:
-        return (
-            STATES.index(call.flight.state)
-            if call.flight.state in STATES[1:4]
-            else STATES.index("unknown")
-        )
-    return STATES.index("not returned") if call.mark is not None and call.mark.end_us is None else 0
+        state = call.flight.state
+        return STATES.index(state if state in STATES[1:4] else "unknown")
+    has_not_returned = call.mark is not None and call.mark.end_us is None
+    return STATES.index("not returned") if has_not_returned else 0
 
 
 def _size(entry: Collective | None) -> int:
     """Bytes of the input plus one; 0 where an element's type is not known."""
     if entry is None or not entry.input_sizes or len(entry.dtypes) < len(entry.input_sizes):
         return 0
-    item_sizes = [_BYTES_OF.get(dtype) for dtype in entry.dtypes]
-    parts = [
-        prod(shape) * size
-        for shape, size in zip(entry.input_sizes, item_sizes, strict=False)
-        if size is not None
-    ]
-    return sum(parts) + 1 if len(parts) == len(entry.input_sizes) and sum(parts) < 1 << 52 else 0
+    item_sizes = [_BYTES_OF.get(dtype, 0) for dtype in entry.dtypes[: len(entry.input_sizes)]]
+    if not all(item_sizes):
+        return 0
+    tensors = zip(entry.input_sizes, item_sizes, strict=True)
+    total = sum(prod(shape) * size for shape, size in tensors)
+    return total + 1 if total < 1 << 52 else 0
 
 
 def _shapes(entry: Collective) -> str:
@@ -344,15 +366,6 @@ def _shapes(entry: Collective) -> str:
         else ""
     )
     return f"{listed(entry.input_sizes)}{turned} {types}".strip()
-
-
-def _problem(
-    entry: Collective | None, rank: int, groups: _Groups, problems: Problems, texts: Texts
-) -> int:
-    if entry is None or entry.is_p2p:
-        return 0
-    words = problems.get((rank, groups.label(entry.group), entry.seq))
-    return 0 if words is None else texts.number(words) + 1
 
 
 class _Groups:

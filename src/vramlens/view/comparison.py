@@ -51,7 +51,7 @@ def comparison_of(
     from vramlens.report.ranks.text import headline
 
     comparison = compare(
-        list(summaries), {one.rank: one.record for one in flights if one is not None}
+        list(summaries), {flight.rank: flight.record for flight in flights if flight is not None}
     )
     track_of = {summary.rank: track for summary, track in zip(summaries, tracks, strict=True)}
     return {

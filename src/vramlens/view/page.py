@@ -111,13 +111,7 @@ def data_of(
 def title_of(recordings: Sequence[Trace]) -> str:
     """The page's title: the files' names, without their folders."""
     names = [visible(_name(trace.source)) for trace in recordings]
-    return (
-        names[0]
-        if len(names) == 1
-        else f"{names[0]} … {names[-1]}"
-        if len(names) > 2
-        else " and ".join(names)
-    )
+    return f"{names[0]} … {names[-1]}" if len(names) > 2 else " and ".join(names)
 
 
 def one_file(data: bytes, title: str) -> str:
@@ -153,7 +147,8 @@ def policy_of(connect: str) -> str:
     script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
     style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
     return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src {connect}; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)};"
+        f" connect-src {connect}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
@@ -167,9 +162,8 @@ def _devices(trace: Trace, device: int | None) -> list[int]:
     """Those that the page shows: the one that was asked for, else all that did anything, the
     fullest first.
     """
-    if (
-        device is not None and choose_device(trace, device) is not None
-    ):  # which says what is wrong where it is not there
+    # choose_device says what is wrong where there is no such device.
+    if device is not None and choose_device(trace, device) is not None:
         return [device]
     used = [
         number

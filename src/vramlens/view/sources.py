@@ -80,20 +80,24 @@ class Sources:
         if not file.endswith(".py") or "\0" in file:
             return None
         parts = [part for part in re.split(r"[/\\]+", file) if part not in ("", ".")]
-        if any(part.startswith(".") for part in parts):
+        if _has_hidden(parts):
             return None
         for start in range(max(0, len(parts) - 16), len(parts)):
             path = os.path.realpath(os.path.join(self._folder, *parts[start:]))
-            if os.path.commonpath((path, self._folder)) != self._folder:
-                continue
-            inside = os.path.relpath(path, self._folder).split(os.sep)
-            if (
-                os.path.isfile(path)
-                and path.endswith(".py")
-                and not any(part.startswith(".") for part in inside)
-            ):
+            if self._may_be_read(path):
                 return Path(path)
         return None
+
+    def _may_be_read(self, path: str) -> bool:
+        """True for a Python file below the folder, outside of hidden folders."""
+        if os.path.commonpath((path, self._folder)) != self._folder:
+            return False
+        inside = os.path.relpath(path, self._folder).split(os.sep)
+        return path.endswith(".py") and not _has_hidden(inside) and os.path.isfile(path)
+
+
+def _has_hidden(parts: Iterable[str]) -> bool:
+    return any(part.startswith(".") for part in parts)
 
 
 def _functions(text: str) -> list[tuple[int, int, str]]:
