@@ -143,6 +143,14 @@ class Figures:
         elif name not in self.sizes:
             self.sizes[name], self.rounded[name] = size, slack
 
+    def available_sizes(self) -> dict[str, int]:
+        """The sizes that were known where the message was written."""
+        return {name: size for name, size in self.sizes.items() if size < NOT_AVAILABLE}
+
+    def available_processes(self) -> tuple[tuple[int, int], ...]:
+        """The other processes whose size was known there, each with it."""
+        return tuple(process for process in self.other_processes if process[1] < NOT_AVAILABLE)
+
     def sum_up(self, name: str, first: str, second: str) -> None:
         """Fill a figure that was not printed with the sum of two that were."""
         if name not in self.sizes and {first, second} <= self.sizes.keys():

@@ -176,9 +176,10 @@ def _message(
     kind = _kind_of(match)
     style = _STYLES.get(match.lastgroup or "", "line")
     figures = parse(style, buffer[begin:end], binary_units=kind == "mps")
-    sizes = {name: size for name, size in figures.sizes.items() if size < NOT_AVAILABLE}
+    sizes = figures.available_sizes()
+    other_processes = figures.available_processes()
+    hidden = len(figures.other_processes) - len(other_processes)
     process_is_hidden = figures.sizes.get("process_bytes", 0) >= NOT_AVAILABLE
-    hidden = [size for _, size in figures.other_processes if size >= NOT_AVAILABLE]
     context = buffer[max(0, begin - _CONTEXT) : begin]
     rank = _RANK.search(before)
     logged_at = _LOGGED_AT.search(before)
@@ -189,10 +190,8 @@ def _message(
         verdict=_verdict_of(kind, figures.text),
         device=_device_of(match, kind, before, figures),
         rank=int(rank[1] or rank[2]) if rank else None,
-        other_processes=tuple(
-            process for process in figures.other_processes if process[1] < NOT_AVAILABLE
-        ),
-        hidden_processes=len(hidden) + process_is_hidden,
+        other_processes=other_processes,
+        hidden_processes=hidden + process_is_hidden,
         hint_expandable="expandable_segments" in figures.text,
         hint_max_split="max_split_size_mb" in figures.text,
         while_pinning=kind == "driver" and b"pin_memory" in context,

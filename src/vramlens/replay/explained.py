@@ -134,22 +134,31 @@ def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: 
     lived = [row for row in tried if row.oom is False]
     best = _best_of(trace, proven, lived)
     saved = recorded.peak_reserved_bytes - best.high_bytes if best is not None else 0
-    findings = explanation.findings
-    before = next((finding for finding in findings if finding.id == "unused_reserve"), None)
+    before = next(
+        (finding for finding in explanation.findings if finding.id == "unused_reserve"), None
+    )
     if best is None or saved < worth:
-        # Where expandable segments are on, the finding advises something else.
-        if before is not None and not recorded.settings.expandable_segments:
-            finding = _nothing_saves(before, tried, recorded.peak_reserved_bytes)
-            findings = _in_place_of(before, finding, findings)
-        return replace(explanation, findings=_what_to_do_first(findings))
+        return _without_savings(explanation, proven, before, tried)
     too_much = recorded.peak_reserved_bytes + worth
     advised = [row for row in lived if row.settings.conf in ADVICE]
     worse = [row for row in advised if row.peak_reserved_bytes > too_much]
     variable = settings_variable(trace)
     finding = _saves(best, saved, recorded.peak_reserved_bytes, worse, variable, before)
     if before is None:
-        return replace(explanation, findings=_by_savings(finding, saved, findings))
-    return replace(explanation, findings=_in_place_of(before, finding, findings))
+        return replace(explanation, findings=_by_savings(finding, saved, explanation.findings))
+    return replace(explanation, findings=_in_place_of(before, finding, explanation.findings))
+
+
+def _without_savings(
+    explanation: Explanation, proven: Proven, before: Finding | None, tried: Sequence[WhatIf]
+) -> Explanation:
+    """The explanation where no setting saves much."""
+    recorded, findings = proven.recorded, explanation.findings
+    # Where expandable segments are on, the finding advises something else.
+    if before is not None and not recorded.settings.expandable_segments:
+        finding = _nothing_saves(before, tried, recorded.peak_reserved_bytes)
+        findings = _in_place_of(before, finding, findings)
+    return replace(explanation, findings=_what_to_do_first(findings))
 
 
 def _best_of(trace: Trace, proven: Proven, lived: Sequence[WhatIf]) -> WhatIf | None:

@@ -49,7 +49,7 @@ def rows_of(
     columns, None for another that is not there. Rows that are too short are passed over.
     """
     columns = [name if isinstance(name, str) else "" for name in as_list(table.get("columns"))]
-    if not all(name in columns for name in required):
+    if not set(required) <= set(columns):
         return
     places = [columns.index(name) if name in columns else None for name in names]
     for row in as_list(table.get("rows")):
