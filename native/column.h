@@ -1,5 +1,5 @@
-// A growing array of plain numbers. Unlike std::vector it grows by realloc, which moves pages instead of copying
-// them: columns of a million rows are the bulk of what a reader writes.
+// A growing array of plain numbers. Unlike std::vector it grows by realloc, which moves pages
+// instead of copying them: columns of a million rows are the bulk of what a reader writes.
 #pragma once
 
 #include <cstddef>

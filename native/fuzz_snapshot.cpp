@@ -1,5 +1,5 @@
-// A libFuzzer target: reads the input as a snapshot in uneven pieces, asks for every column and every value, and
-// pairs the lifetimes of each list of events. Built by tests/fuzz/run.sh.
+// A libFuzzer target: reads the input as a snapshot in uneven pieces, asks for every column and
+// every value, and pairs the lifetimes of each list of events. Built by tests/fuzz/run.sh.
 
 #include <algorithm>
 #include <cstdlib>
@@ -39,7 +39,8 @@ class Rows {
         if (!vl_snapshot_column(snapshot, name.c_str(), &column)) std::abort();
         data = static_cast<const T*>(column.data);
         count = static_cast<size_t>(column.count);
-        for (size_t i = 0; i < count; ++i) sum_ = sum_ + static_cast<uint64_t>(data[i]);  // every byte can be read
+        for (size_t i = 0; i < count; ++i)
+            sum_ = sum_ + static_cast<uint64_t>(data[i]);  // every byte can be read
     }
     T operator[](size_t row) const {
         if (row >= count) std::abort();
@@ -51,11 +52,12 @@ class Rows {
 };
 
 std::vector<int64_t> rows_of(vl_snapshot* s, const std::string& table, size_t list) {
-    const Rows<int64_t> first(s, table + ".first"), count(s, table + ".count"), rows(s, table + ".rows"),
-        starts(s, table + ".starts");
+    const Rows<int64_t> first(s, table + ".first"), count(s, table + ".count"),
+        rows(s, table + ".rows"), starts(s, table + ".starts");
     std::vector<int64_t> found;
     for (int64_t i = 0; i < count[list]; ++i) {
-        found.push_back(first[list] >= 0 ? first[list] + i : rows[static_cast<size_t>(starts[list] + i)]);
+        found.push_back(first[list] >= 0 ? first[list] + i
+                                         : rows[static_cast<size_t>(starts[list] + i)]);
     }
     return found;
 }
@@ -68,7 +70,8 @@ std::vector<T> gather(vl_snapshot* s, const std::string& name, const std::vector
     return found;
 }
 
-void pair_lifetimes(vl_snapshot* s, const std::string& table, size_t list, const std::string& final, bool final_state) {
+void pair_lifetimes(vl_snapshot* s, const std::string& table, size_t list, const std::string& final,
+                    bool final_state) {
     const auto events = rows_of(s, table, list);
     const auto action = gather<uint8_t>(s, "events.action", events);
     const auto address = gather<uint64_t>(s, "events.address", events);
@@ -83,14 +86,16 @@ void pair_lifetimes(vl_snapshot* s, const std::string& table, size_t list, const
     const auto segment_stream = gather<uint64_t>(s, "segments.stream", segments);
     const auto expandable = gather<uint8_t>(s, "segments.is_expandable", segments);
     const Rows<int64_t> block_rows(s, final + ".block_rows");
-    if (static_cast<size_t>(segments.empty() ? 0 : starts[segments.size()]) != block_rows.count) std::abort();
+    if (static_cast<size_t>(segments.empty() ? 0 : starts[segments.size()]) != block_rows.count)
+        std::abort();
     const std::vector<int64_t> blocks(block_rows.data, block_rows.data + block_rows.count);
     const auto block_address = gather<uint64_t>(s, "blocks.address", blocks);
     const auto block_size = gather<uint64_t>(s, "blocks.size", blocks);
     const auto requested = gather<uint64_t>(s, "blocks.requested_size", blocks);
     const auto block_stack = gather<uint32_t>(s, "blocks.stack", blocks);
     std::vector<uint8_t> pending;
-    for (const uint32_t state : gather<uint32_t>(s, "blocks.state", blocks)) pending.push_back(state % 2);
+    for (const uint32_t state : gather<uint32_t>(s, "blocks.state", blocks))
+        pending.push_back(state % 2);
 
     uint64_t divisions[16];
     for (size_t i = 0; i < 16; ++i) divisions[i] = i < block_size.size() ? block_size[i] : i;
@@ -111,11 +116,23 @@ void pair_lifetimes(vl_snapshot* s, const std::string& table, size_t list, const
 
     vl_lifetimes* life = vl_lifetimes_make(&device);
     if (life == nullptr) return;
-    static const char* const kColumns[] = {
-        "allocations.born", "allocations.free_requested", "allocations.died", "allocations.address",
-        "allocations.requested", "allocations.taken", "allocations.stream", "allocations.stack", "allocations.segment",
-        "segments.born", "segments.died", "segments.address", "segments.size", "segments.stream", "segments.mapped",
-        "allocation_of_event", "summary"};
+    static const char* const kColumns[] = {"allocations.born",
+                                           "allocations.free_requested",
+                                           "allocations.died",
+                                           "allocations.address",
+                                           "allocations.requested",
+                                           "allocations.taken",
+                                           "allocations.stream",
+                                           "allocations.stack",
+                                           "allocations.segment",
+                                           "segments.born",
+                                           "segments.died",
+                                           "segments.address",
+                                           "segments.size",
+                                           "segments.stream",
+                                           "segments.mapped",
+                                           "allocation_of_event",
+                                           "summary"};
     for (const char* name : kColumns) {
         vl_column column;
         if (!vl_lifetimes_column(life, name, &column)) std::abort();
@@ -140,21 +157,23 @@ void ask_for_everything(vl_snapshot* s) {
     const Rows<uint32_t> keys(s, "top.keys"), frames(s, "stacks.frames"), files(s, "frames.file");
     show(Rows<uint64_t>(s, "top.values"));
     for (size_t i = 0; i < frames.count; ++i) files[frames[i]];
-    for (const char* name : {"strings.bytes", "events.action", "segments.is_expandable", "traces.whole", "final.whole",
-                             "host.whole", "host_traces.whole"}) {
+    for (const char* name : {"strings.bytes", "events.action", "segments.is_expandable",
+                             "traces.whole", "final.whole", "host.whole", "host_traces.whole"}) {
         Rows<uint8_t>(s, name);
     }
-    for (const char* name : {"frames.name", "events.other_action", "events.compile_context", "events.user_metadata",
-                             "events.pool", "segments.type", "segments.pool", "segments.stack", "annotations.stage",
-                             "annotations.name"}) {
+    for (const char* name :
+         {"frames.name", "events.other_action", "events.compile_context", "events.user_metadata",
+          "events.pool", "segments.type", "segments.pool", "segments.stack", "annotations.stage",
+          "annotations.name"}) {
         Rows<uint32_t>(s, name);
     }
-    for (const char* name : {"frames.line", "pools.ids", "events.time_us", "events.oom_row", "annotations.time_us",
-                             "annotations.rows", "values.wide", "values.floats"}) {
+    for (const char* name :
+         {"frames.line", "pools.ids", "events.time_us", "events.oom_row", "annotations.time_us",
+          "annotations.rows", "values.wide", "values.floats"}) {
         Rows<int64_t>(s, name);
     }
-    for (const char* name : {"events.oom_device_free", "segments.allocated_size", "segments.active_size",
-                             "segments.requested_size"}) {
+    for (const char* name : {"events.oom_device_free", "segments.allocated_size",
+                             "segments.active_size", "segments.requested_size"}) {
         Rows<uint64_t>(s, name);
     }
     Rows<int32_t>(s, "segments.device"), Rows<int32_t>(s, "annotations.device");
@@ -178,7 +197,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     vl_snapshot_status(snapshot, &status);
     if (status.offset < 0 || static_cast<size_t>(status.offset) > size) std::abort();
     const bool usable = status.code == VL_WHOLE || status.code == VL_TRUNCATED;
-    if (usable || size % 8 == 0) ask_for_everything(snapshot);  // nobody asks after a refusal, but one may
+    if (usable || size % 8 == 0)
+        ask_for_everything(snapshot);  // nobody asks after a refusal, but one may
     vl_snapshot_free(snapshot);
     return 0;
 }

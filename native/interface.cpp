@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 
+#include "layout.h"
 #include "lifetimes.h"
 #include "replay.h"
 #include "replay_input.h"
@@ -25,7 +26,17 @@ struct vl_curve {
 
 extern "C" {
 
-int32_t vl_interface(void) { return VL_INTERFACE; }
+int32_t vl_interface(void) {
+    return VL_INTERFACE;
+}
+
+const char* vl_layout(void) {
+    try {
+        return vl::layout().c_str();
+    } catch (const std::bad_alloc&) {
+        return nullptr;
+    }
+}
 
 vl_snapshot* vl_snapshot_read(vl_read_function read, void* context) {
     try {
@@ -37,7 +48,9 @@ vl_snapshot* vl_snapshot_read(vl_read_function read, void* context) {
     }
 }
 
-void vl_snapshot_status(const vl_snapshot* snapshot, vl_status* out) { *out = snapshot->data.status; }
+void vl_snapshot_status(const vl_snapshot* snapshot, vl_status* out) {
+    *out = snapshot->data.status;
+}
 
 int32_t vl_snapshot_column(vl_snapshot* snapshot, const char* name, vl_column* out) {
     try {
@@ -50,7 +63,8 @@ int32_t vl_snapshot_column(vl_snapshot* snapshot, const char* name, vl_column* o
 int64_t vl_snapshot_json(vl_snapshot* snapshot, uint64_t value, char* buffer, int64_t capacity) {
     try {
         std::string out;
-        if (!vl::write_json(snapshot->data, vl::Value{value}, static_cast<size_t>(capacity), out)) return -1;
+        if (!vl::write_json(snapshot->data, vl::Value{value}, static_cast<size_t>(capacity), out))
+            return -1;
         std::memcpy(buffer, out.data(), out.size());
         return static_cast<int64_t>(out.size());
     } catch (const std::bad_alloc&) {
@@ -58,7 +72,9 @@ int64_t vl_snapshot_json(vl_snapshot* snapshot, uint64_t value, char* buffer, in
     }
 }
 
-void vl_snapshot_free(vl_snapshot* snapshot) { delete snapshot; }
+void vl_snapshot_free(vl_snapshot* snapshot) {
+    delete snapshot;
+}
 
 vl_lifetimes* vl_lifetimes_make(const vl_device* device) {
     try {
@@ -72,7 +88,9 @@ int32_t vl_lifetimes_column(vl_lifetimes* lifetimes, const char* name, vl_column
     return vl::find_column(lifetimes->data, name, out);
 }
 
-void vl_lifetimes_free(vl_lifetimes* lifetimes) { delete lifetimes; }
+void vl_lifetimes_free(vl_lifetimes* lifetimes) {
+    delete lifetimes;
+}
 
 vl_replay* vl_replay_make(const vl_replay_input* input) {
     try {
@@ -97,7 +115,9 @@ int32_t vl_replay_run(const vl_replay* replay, const vl_what_if* what_if, vl_out
     }
 }
 
-void vl_replay_free(vl_replay* replay) { delete replay; }
+void vl_replay_free(vl_replay* replay) {
+    delete replay;
+}
 
 vl_curve* vl_curve_make(const vl_replay* replay, const vl_what_if* what_if, vl_outcome* out) {
     try {
@@ -125,8 +145,12 @@ int32_t vl_curve_column(vl_curve* curve, const char* name, vl_column* out) {
     return curve->data.find_column(name, out);
 }
 
-void vl_curve_free(vl_curve* curve) { delete curve; }
+void vl_curve_free(vl_curve* curve) {
+    delete curve;
+}
 
-vl_device_and_stream vl_one_device(void*) { return {1, 0}; }
+vl_device_and_stream vl_one_device(void*) {
+    return {1, 0};
+}
 
 }  // extern "C"

@@ -13,7 +13,8 @@ namespace vl {
 
 uint64_t draw_seed();
 
-// An odd number, drawn once a process: whoever writes a file cannot choose keys that all meet in one slot.
+// An odd number, drawn once a process: whoever writes a file cannot choose keys that all meet in
+// one slot.
 inline const uint64_t kHashSeed = draw_seed() | 1;
 
 // Both halves of a 128-bit product, as in wyhash (github.com/wangyi-fudan/wyhash).
@@ -44,7 +45,8 @@ inline uint64_t hash_bytes(const uint8_t* bytes, size_t count) {
     return mix(hash, word);
 }
 
-// Runs of T stored one after the other in `items`; run i is items[starts[i]] .. items[starts[i + 1]].
+// Runs of T stored one after the other in `items`; run i is items[starts[i]] .. items[starts[i +
+// 1]].
 template <typename T>
 class Interner {
   public:
@@ -81,7 +83,8 @@ class Interner {
     void grow() {
         std::vector<uint32_t> larger(slots_.empty() ? 64 : 2 * slots_.size(), kEmpty);
         for (uint32_t id = 0; id < size(); ++id) {
-            size_t slot = hash_of(items.data() + starts[id], starts[id + 1] - starts[id]) & (larger.size() - 1);
+            size_t slot = hash_of(items.data() + starts[id], starts[id + 1] - starts[id]) &
+                          (larger.size() - 1);
             while (larger[slot] != kEmpty) slot = (slot + 1) & (larger.size() - 1);
             larger[slot] = id;
         }

@@ -1,4 +1,5 @@
-// Values as JSON text, within bounds: a small pickle can describe an enormous value by sharing its parts.
+// Values as JSON text, within bounds: a small pickle can describe an enormous value by sharing its
+// parts.
 
 #include <cmath>
 #include <cstdio>
@@ -28,7 +29,9 @@ class Writer {
                 out_ += std::to_string(whole);
                 return true;
             }
-            case Kind::WideUint: out_ += std::to_string(static_cast<uint64_t>(s_.wide[value.payload()])); return true;
+            case Kind::WideUint:
+                out_ += std::to_string(static_cast<uint64_t>(s_.wide[value.payload()]));
+                return true;
             case Kind::Float: {
                 const double real = s_.floats[value.payload()];
                 if (std::isfinite(real)) {
@@ -119,7 +122,8 @@ class Writer {
             case Shape::Frame: frame(object.index); return true;
             case Shape::Stack: {
                 char before = '[';
-                for (uint64_t i = s_.stacks.starts[object.index]; i < s_.stacks.starts[object.index + 1]; ++i) {
+                for (uint64_t i = s_.stacks.starts[object.index];
+                     i < s_.stacks.starts[object.index + 1]; ++i) {
                     if (out_.size() > capacity_) return false;
                     out_ += before;
                     before = ',';

@@ -1,11 +1,12 @@
 // Pairs allocations with their ends, and works out how many bytes each one really took.
 //
-// Events name requested sizes; what the allocator handed out follows from the free space around the address
-// (c10/cuda/CUDACachingAllocator.cpp: round_size, should_split): the remainder of a free block is split off when
-// it is at least 512 bytes (small pool, expandable segments) or more than 1 MiB (large pool), else it goes along.
+// Events name requested sizes; what the allocator handed out follows from the free space around the
+// address (c10/cuda/CUDACachingAllocator.cpp: round_size, should_split): the remainder of a free
+// block is split off when it is at least 512 bytes (small pool, expandable segments) or more than 1
+// MiB (large pool), else it goes along.
 //
-// What was alive before the first event is found by undoing all events from the final state. Without a final
-// state (a truncated file) it is what gets freed without having been allocated.
+// What was alive before the first event is found by undoing all events from the final state.
+// Without a final state (a truncated file) it is what gets freed without having been allocated.
 
 #include "lifetimes.h"
 
@@ -20,7 +21,8 @@ namespace vl {
 namespace {
 
 constexpr uint64_t kMinBlock = 512;
-constexpr uint64_t kSmallRequest = uint64_t{1} << 20;  // rounded sizes up to this live in the small pool
+constexpr uint64_t kSmallRequest = uint64_t{1}
+                                   << 20;  // rounded sizes up to this live in the small pool
 constexpr uint64_t kLargeRemainder = uint64_t{1} << 20;
 
 uint64_t rounded(uint64_t size, const uint64_t* divisions) {
@@ -152,7 +154,8 @@ uint32_t Forward::segment_of(uint64_t address) const {
     return address - out.segment_address[row] < out.segment_size[row] ? row : kNone;
 }
 
-// Where the memory around a segment ends, or at least `enough`: mapped ranges that touch are one piece.
+// Where the memory around a segment ends, or at least `enough`: mapped ranges that touch are one
+// piece.
 uint64_t Forward::extent_end(uint32_t segment, uint64_t enough) {
     uint64_t end = out.segment_address[segment] + out.segment_size[segment];
     if (!out.segment_mapped[segment]) return end;
@@ -181,14 +184,16 @@ uint64_t Forward::taken(uint64_t address, uint64_t requested, uint32_t segment,
     }
     const uint64_t remainder = end - address - size;
     const bool fine = size <= kSmallRequest || out.segment_mapped[segment];
-    const bool split = fine ? remainder >= kMinBlock : size < d_.max_split_size && remainder > kLargeRemainder;
+    const bool split =
+        fine ? remainder >= kMinBlock : size < d_.max_split_size && remainder > kLargeRemainder;
     return split ? size : size + remainder;
 }
 
 void Forward::allocate(int64_t event) {
     const uint64_t address = d_.address[event];
     auto [at, fresh] = live_.try_emplace(address, kNone);
-    if (!fresh) {  // its end was not recorded (skip_actions): it cannot outlive the next use of its address
+    if (!fresh) {  // its end was not recorded (skip_actions): it cannot outlive the next use of its
+                   // address
         ++summary(kOrphans);
         const uint32_t old = at->second;
         now_[0] -= out.requested[old];
@@ -200,7 +205,8 @@ void Forward::allocate(int64_t event) {
         out.died[old] = event;
     }
     const uint64_t bytes = taken(address, d_.size[event], segment_of(address), std::next(at));
-    at->second = add_allocation(event, {address, d_.size[event], bytes, d_.stream[event], d_.stack[event], false});
+    at->second = add_allocation(
+        event, {address, d_.size[event], bytes, d_.stream[event], d_.stack[event], false});
     out.allocation_of_event[static_cast<size_t>(event)] = static_cast<int32_t>(at->second);
 }
 
@@ -222,7 +228,8 @@ void Forward::free_completed(int64_t event) {
     const auto at = live_.find(address);
     if (at == live_.end()) {
         ++summary(kOrphans);
-        unexplained.allocations.push_back({address, d_.size[event], rounded(d_.size[event], d_.roundup_divisions),
+        unexplained.allocations.push_back({address, d_.size[event],
+                                           rounded(d_.size[event], d_.roundup_divisions),
                                            d_.stream[event], d_.stack[event], false});
         return;
     }
@@ -238,7 +245,8 @@ void Forward::free_completed(int64_t event) {
     live_.erase(at);
 }
 
-// An unmapped range may cover parts of several mapped ones; what is left of those goes on as rows of their own.
+// An unmapped range may cover parts of several mapped ones; what is left of those goes on as rows
+// of their own.
 void Forward::unmap(int64_t event) {
     const uint64_t from = d_.address[event], to = from + d_.size[event];
     uint64_t found = 0;
@@ -271,11 +279,13 @@ void Forward::start() {
     out.allocation_of_event.assign(static_cast<size_t>(d_.events), -1);
     const auto births = static_cast<size_t>(std::count(d_.action, d_.action + d_.events, kAlloc));
     for (auto* column : {&out.born, &out.free_requested, &out.died}) column->reserve(births);
-    for (auto* column : {&out.address, &out.requested, &out.taken, &out.stream}) column->reserve(births);
+    for (auto* column : {&out.address, &out.requested, &out.taken, &out.stream})
+        column->reserve(births);
     out.stack.reserve(births), out.segment.reserve(births);
     for (const Range& range : base_.segments) add_segment(kBefore, range);
     for (const Held& held : base_.allocations) {
-        if (!live_.emplace(held.address, static_cast<uint32_t>(out.born.size())).second) ++summary(kOrphans);
+        if (!live_.emplace(held.address, static_cast<uint32_t>(out.born.size())).second)
+            ++summary(kOrphans);
         add_allocation(kBefore, held);
     }
     for (int i = 0; i < 4; ++i) summary(kBaseRequested + i) = static_cast<int64_t>(now_[i]);
@@ -300,7 +310,8 @@ void Forward::run() {
                     end_segment(at, event);
                 } else {
                     ++summary(kOrphans);
-                    unexplained.segments.push_back({d_.address[event], d_.size[event], d_.stream[event], false});
+                    unexplained.segments.push_back(
+                        {d_.address[event], d_.size[event], d_.stream[event], false});
                 }
                 continue;
             }
@@ -335,13 +346,14 @@ Base undo(const vl_device& d) {
     Base base;
     std::unordered_map<uint64_t, Held, Scatter> live;
     for (int64_t i = 0; i < d.blocks; ++i) {
-        live[d.block_address[i]] = {d.block_address[i], d.block_requested[i], d.block_size[i], d.block_stream[i],
-                                    d.block_stack[i], d.block_pending[i] != 0};
+        live[d.block_address[i]] = {d.block_address[i], d.block_requested[i],
+                                    d.block_size[i],    d.block_stream[i],
+                                    d.block_stack[i],   d.block_pending[i] != 0};
     }
     std::map<uint64_t, Range> ranges;
     for (int64_t i = 0; i < d.segments; ++i) {
-        ranges[d.segment_address[i]] = {d.segment_address[i], d.segment_size[i], d.segment_stream[i],
-                                        d.segment_expandable[i] != 0};
+        ranges[d.segment_address[i]] = {d.segment_address[i], d.segment_size[i],
+                                        d.segment_stream[i], d.segment_expandable[i] != 0};
     }
     for (int64_t e = d.events - 1; e >= 0; --e) {
         const uint64_t address = d.address[e], size = d.size[e];
@@ -353,24 +365,29 @@ Base undo(const vl_device& d) {
                 break;
             }
             case kFreeCompleted:
-                live[address] = {address, size, rounded(size, d.roundup_divisions), d.stream[e], d.stack[e], true};
+                live[address] = {address,     size,       rounded(size, d.roundup_divisions),
+                                 d.stream[e], d.stack[e], true};
                 break;
             case kSegmentAlloc: ranges.erase(address); break;
             case kSegmentFree: ranges[address] = {address, size, d.stream[e], false}; break;
             case kSegmentUnmap: ranges[address] = {address, size, d.stream[e], true}; break;
             case kSegmentMap: {
                 auto at = ranges.upper_bound(address);
-                if (at != ranges.begin() && address - std::prev(at)->first < std::prev(at)->second.size) --at;
+                if (at != ranges.begin() &&
+                    address - std::prev(at)->first < std::prev(at)->second.size)
+                    --at;
                 while (at != ranges.end() && at->first < address + size && at->second.mapped) {
                     const Range range = at->second;
                     const uint64_t end = range.address + range.size;
                     at = ranges.erase(at);
                     if (end < range.address) continue;  // no range reaches past the last address
                     if (range.address < address) {
-                        ranges[range.address] = {range.address, address - range.address, range.stream, true};
+                        ranges[range.address] = {range.address, address - range.address,
+                                                 range.stream, true};
                     }
                     if (end > address + size) {
-                        ranges[address + size] = {address + size, end - address - size, range.stream, true};
+                        ranges[address + size] = {address + size, end - address - size,
+                                                  range.stream, true};
                     }
                     at = ranges.lower_bound(std::min(end, address + size));
                 }
@@ -387,7 +404,8 @@ Base undo(const vl_device& d) {
 }  // namespace
 
 Lifetimes lifetimes_of(const vl_device& device) {
-    // Most recordings begin before the first allocation: then one pass from nothing explains every event.
+    // Most recordings begin before the first allocation: then one pass from nothing explains every
+    // event.
     Base base;
     {
         Forward from_nothing(device, base);
@@ -408,15 +426,21 @@ bool find_column(const Lifetimes& l, std::string_view name, vl_column* out) {
         *out = {column.data(), static_cast<int64_t>(column.size()), type};
         return true;
     };
-    return is("allocations.born", l.born, VL_I64) || is("allocations.free_requested", l.free_requested, VL_I64) ||
+    return is("allocations.born", l.born, VL_I64) ||
+           is("allocations.free_requested", l.free_requested, VL_I64) ||
            is("allocations.died", l.died, VL_I64) || is("allocations.address", l.address, VL_U64) ||
-           is("allocations.requested", l.requested, VL_U64) || is("allocations.taken", l.taken, VL_U64) ||
-           is("allocations.stream", l.stream, VL_U64) || is("allocations.stack", l.stack, VL_U32) ||
-           is("allocations.segment", l.segment, VL_U32) || is("segments.born", l.segment_born, VL_I64) ||
-           is("segments.died", l.segment_died, VL_I64) || is("segments.address", l.segment_address, VL_U64) ||
-           is("segments.size", l.segment_size, VL_U64) || is("segments.stream", l.segment_stream, VL_U64) ||
+           is("allocations.requested", l.requested, VL_U64) ||
+           is("allocations.taken", l.taken, VL_U64) || is("allocations.stream", l.stream, VL_U64) ||
+           is("allocations.stack", l.stack, VL_U32) ||
+           is("allocations.segment", l.segment, VL_U32) ||
+           is("segments.born", l.segment_born, VL_I64) ||
+           is("segments.died", l.segment_died, VL_I64) ||
+           is("segments.address", l.segment_address, VL_U64) ||
+           is("segments.size", l.segment_size, VL_U64) ||
+           is("segments.stream", l.segment_stream, VL_U64) ||
            is("segments.mapped", l.segment_mapped, VL_U8) ||
-           is("allocation_of_event", l.allocation_of_event, VL_I32) || is("summary", l.summary, VL_I64);
+           is("allocation_of_event", l.allocation_of_event, VL_I32) ||
+           is("summary", l.summary, VL_I64);
 }
 
 }  // namespace vl

@@ -1,4 +1,5 @@
-// Replaying a recording: the requests that it holds, the proof that they lead to what was recorded, and what-if.
+// Replaying a recording: the requests that it holds, the proof that they lead to what was recorded,
+// and what-if.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,11 @@ namespace vl::replay {
 
 constexpr uint32_t kNoRow = UINT32_MAX;
 
-// Steps of walks over blocks that one run of so many events may take. Recorded programs need 2 an event at most.
-inline int64_t most_steps(int64_t events) { return 10'000'000 + 500 * events; }
+// Steps of walks over blocks that one run of so many events may take. Recorded programs need 2 an
+// event at most.
+inline int64_t most_steps(int64_t events) {
+    return 10'000'000 + 500 * events;
+}
 
 enum class OpKind : uint8_t {
     kMalloc,          // row: an allocation
@@ -24,8 +28,8 @@ enum class OpKind : uint8_t {
     kComplete,        // row: no stream does any more, seen by the next request
     kCompleteAtSync,  // row: the same, seen only when something waited for all streams
     kEmptyCache,
-    kReleasePool,     // pool: its MemPool was destroyed
-    kPoolFreeable,    // pool: its graphs are gone, so that the next release returns its memory
+    kReleasePool,   // pool: its MemPool was destroyed
+    kPoolFreeable,  // pool: its graphs are gone, so that the next release returns its memory
 };
 
 // One thing that the program did to the allocator.
@@ -34,7 +38,7 @@ struct Op {
     bool scratch;     // freed at once: a workspace, whose failure its user may have caught
     uint16_t stream;  // its rank
     uint32_t pool, row;
-    uint64_t size;    // requested; of a failed request: rounded
+    uint64_t size;  // requested; of a failed request: rounded
     int64_t event;
 };
 
@@ -64,8 +68,8 @@ struct Script {
 struct Proof {
     int64_t segment_events = 0, segment_events_matched = 0;
     int64_t addresses = 0, addresses_matched = 0, sizes_matched = 0;
-    int64_t first_difference = -1;   // event; -1: none
-    int32_t simulated_action = -1;   // there: an Action, -1: nothing
+    int64_t first_difference = -1;  // event; -1: none
+    int32_t simulated_action = -1;  // there: an Action, -1: nothing
     uint64_t simulated_address = 0, simulated_size = 0;
     uint64_t limit_low = 0, limit_high = kUnlimited;  // where an unknown limit lies: [low, high)
     int64_t failed_requests = 0, first_failure = -1;
@@ -75,13 +79,14 @@ struct Proof {
 // What other settings would have given.
 struct Outcome {
     Stats stats;
-    int64_t failures = 0;             // requests that failed
-    int64_t first_failure = -1;       // its event
-    int64_t new_failures = 0;         // of them: requests that were served when they were recorded
-    int64_t died_at = -1;             // the first such request that is no workspace; the rest was not replayed
-    int64_t served_failures = 0;      // requests that failed when they were recorded, and are served now
+    int64_t failures = 0;        // requests that failed
+    int64_t first_failure = -1;  // its event
+    int64_t new_failures = 0;    // of them: requests that were served when they were recorded
+    int64_t died_at = -1;  // the first such request that is no workspace; the rest was not replayed
+    int64_t served_failures =
+        0;  // requests that failed when they were recorded, and are served now
     int64_t first_served = -1;
-    uint64_t failed_size = 0;         // requested bytes of the one at died_at, else of the first failure
+    uint64_t failed_size = 0;  // requested bytes of the one at died_at, else of the first failure
 };
 
 // Reserved bytes over a run's events, and on request all that the allocator did.
@@ -113,13 +118,41 @@ struct WhatIf {
     Completion completion = Completion::kRecorded;
 };
 
-// Positions in Replay::summary, as the Python side names them (_native.py).
-enum Summary {
-    kSegmentEvents, kSegmentEventsMatched, kAddresses, kAddressesMatched, kSizesMatched, kFirstDifference,
-    kSimulatedAction, kSimulatedAddress, kSimulatedSize, kLimitLow, kLimitHigh, kFailedRequests, kFirstFailure,
-    kPeakRequested, kPeakAllocated, kPeakActive, kPeakReserved, kPeakInactiveSplit, kRetries, kOoms, kDeviceAllocs,
-    kDeviceFrees, kAllocations, kRefusals, kOps, kSummaryCount
-};
+// Positions in Replay::summary, and the names by which layout.cpp hands them out.
+// clang-format off
+#define VL_REPLAY_SUMMARY(X) \
+    X(kSegmentEvents, "segment_events") \
+    X(kSegmentEventsMatched, "segment_events_matched") \
+    X(kAddresses, "addresses") \
+    X(kAddressesMatched, "addresses_matched") \
+    X(kSizesMatched, "sizes_matched") \
+    X(kFirstDifference, "first_difference") \
+    X(kSimulatedAction, "simulated_action") \
+    X(kSimulatedAddress, "simulated_address") \
+    X(kSimulatedSize, "simulated_size") \
+    X(kLimitLow, "limit_low") \
+    X(kLimitHigh, "limit_high") \
+    X(kFailedRequests, "failed_requests") \
+    X(kFirstFailure, "first_failure") \
+    X(kPeakRequested, "peak_requested") \
+    X(kPeakAllocated, "peak_allocated") \
+    X(kPeakActive, "peak_active") \
+    X(kPeakReserved, "peak_reserved") \
+    X(kPeakInactiveSplit, "peak_inactive_split") \
+    X(kRetries, "retries") \
+    X(kOoms, "ooms") \
+    X(kDeviceAllocs, "device_allocs") \
+    X(kDeviceFrees, "device_frees") \
+    X(kAllocations, "allocations") \
+    X(kRefusals, "refusals") \
+    X(kOps, "ops")
+// clang-format on
+#define VL_ENUMERATOR(enumerator, name) enumerator,
+#define VL_NAME(enumerator, name) name,
+enum Summary { VL_REPLAY_SUMMARY(VL_ENUMERATOR) kSummaryCount };
+constexpr std::string_view kSummaryNames[] = {VL_REPLAY_SUMMARY(VL_NAME)};
+#undef VL_ENUMERATOR
+#undef VL_NAME
 
 struct Replay {
     Script script;
@@ -128,7 +161,8 @@ struct Replay {
 };
 
 Replay prove(const vl_replay_input& input);
-Outcome run(const Script& script, const WhatIf& what_if, Curve* curve);  // curve: null where none is wanted
+Outcome run(const Script& script, const WhatIf& what_if,
+            Curve* curve);  // curve: null where none is wanted
 vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if, Curve* curve);
 Settings settings_of(const vl_replay_settings& settings);
 Profile profile_of(const vl_replay_settings& settings);

@@ -41,7 +41,8 @@ class Random : public AddressSource {
             const uint64_t at = draw() >> 1 & ~((uint64_t{1} << 21) - 1);
             auto after = taken_.lower_bound(at);
             if (after != taken_.end() && after->first - at < size) continue;
-            if (after != taken_.begin() && at - std::prev(after)->first < std::prev(after)->second) continue;
+            if (after != taken_.begin() && at - std::prev(after)->first < std::prev(after)->second)
+                continue;
             taken_.emplace(at, size);
             return at;
         }
@@ -60,8 +61,9 @@ class Random : public AddressSource {
     }
 };
 
-// The driver takes chunks of 32 MiB from the kernel, each from the highest range that is free; a segment goes to the
-// chunk that was taken last and has room, at its lowest gap; an empty chunk goes back.
+// The driver takes chunks of 32 MiB from the kernel, each from the highest range that is free; a
+// segment goes to the chunk that was taken last and has room, at its lowest gap; an empty chunk
+// goes back.
 class Driver : public AddressSource {
   public:
     uint64_t take(uint64_t size) override {
@@ -94,9 +96,9 @@ class Driver : public AddressSource {
         uint64_t address, size, largest_gap;
         std::map<uint64_t, uint64_t> parts;  // start, size
     };
-    std::vector<Chunk> chunks_;               // in the order in which they were taken
-    std::map<uint64_t, uint64_t> owner_;      // of a segment: its chunk
-    std::map<uint64_t, uint64_t> returned_;   // ranges that went back to the kernel: start, size
+    std::vector<Chunk> chunks_;              // in the order in which they were taken
+    std::map<uint64_t, uint64_t> owner_;     // of a segment: its chunk
+    std::map<uint64_t, uint64_t> returned_;  // ranges that went back to the kernel: start, size
     uint64_t lowest_ = kMiddle;
 
     uint64_t put(Chunk& chunk, uint64_t size) {

@@ -12,7 +12,8 @@ Allocator::Allocator(const Settings& with, const Profile& version, size_t pool_c
     }
 }
 
-// ---- blocks ------------------------------------------------------------------------------------------------
+// ---- blocks
+// ---
 
 uint32_t Allocator::new_block(const Block& block, uint32_t inherited_counter, bool new_segment) {
     uint32_t row;
@@ -27,7 +28,9 @@ uint32_t Allocator::new_block(const Block& block, uint32_t inherited_counter, bo
     switch (profile.tie_order) {
         case TieOrder::kAddress: blocks[row].counter = 0; break;
         case TieOrder::kObjectCounter: blocks[row].counter = ++counters_; break;
-        case TieOrder::kSegmentCounter: blocks[row].counter = new_segment ? ++counters_ : inherited_counter; break;
+        case TieOrder::kSegmentCounter:
+            blocks[row].counter = new_segment ? ++counters_ : inherited_counter;
+            break;
     }
     return row;
 }
@@ -52,11 +55,13 @@ void Allocator::link_after(uint32_t block, uint32_t follower) {  // Block::splic
     if (next != kNoBlock) blocks[next].prev = follower;
 }
 
-// ---- malloc ------------------------------------------------------------------------------------------------
+// ---- malloc
+// ---
 
 uint32_t Allocator::malloc(uint64_t requested, uint16_t stream, uint32_t pool, bool in_scope) {
     const uint64_t size = round_size(requested, settings);
-    const Request request{size, get_allocation_size(size, settings), stream, row_of(pool, size <= kSmallSize)};
+    const Request request{size, get_allocation_size(size, settings), stream,
+                          row_of(pool, size <= kSmallSize)};
     const bool scoped = in_scope && profile.scope_suppresses_release;
     uint32_t block = get_free_block(request);
     if (block == kNoBlock) {
@@ -95,7 +100,8 @@ uint32_t Allocator::get_free_block(const Request& request) {
     };
     if (is_expandable(at)) {
         if (settings.expandable_segments) {
-            // A block that touches unmapped memory could grow: it is used last (a greedy walk, not a minimum).
+            // A block that touches unmapped memory could grow: it is used last (a greedy walk, not
+            // a minimum).
             const auto expandable_size = [&](FreeBlocks::Place place) {
                 const Block& block = blocks[pool.blocks[place].block];
                 const bool grows = block.next != kNoBlock && !blocks[block.next].mapped;
@@ -116,7 +122,8 @@ uint32_t Allocator::get_free_block(const Request& request) {
         }
     }
     const FreeKey found = pool.blocks[at];
-    if (request.size < settings.max_split_size && found.size() >= settings.max_split_size) return kNoBlock;
+    if (request.size < settings.max_split_size && found.size() >= settings.max_split_size)
+        return kNoBlock;
     if (request.size >= settings.max_split_size &&
         found.size() >= request.size + settings.max_non_split_rounding_size) {
         return kNoBlock;
@@ -150,22 +157,24 @@ uint32_t Allocator::alloc_block(const Request& request, bool is_retry) {
     stats.add(kReserved, static_cast<int64_t>(request.alloc_size));
     ++stats.num_device_alloc;
     surroundings_->event(kSegmentAlloc, address, request.alloc_size, request.stream);
-    return new_block({address, request.alloc_size, 0, 0, kNoBlock, kNoBlock, kNoBlock, 0, request.pool,
-                      request.stream, false, true, false},
+    return new_block({address, request.alloc_size, 0, 0, kNoBlock, kNoBlock, kNoBlock, 0,
+                      request.pool, request.stream, false, true, false},
                      0, true);
 }
 
 // DeviceCachingAllocator::should_split
 bool Allocator::should_split(uint32_t block, uint64_t size) const {
     const uint64_t remaining = blocks[block].size - size;
-    if (pools_[blocks[block].pool].is_small || settings.expandable_segments) return remaining >= kMinBlockSize;
+    if (pools_[blocks[block].pool].is_small || settings.expandable_segments)
+        return remaining >= kMinBlockSize;
     return size < settings.max_split_size && remaining > kSmallSize;
 }
 
 // DeviceCachingAllocator::alloc_found_block
 uint32_t Allocator::alloc_found_block(const Request& request, uint64_t requested, uint32_t found) {
     const bool already_split = is_split(blocks[found]);
-    const bool counts = blocks[found].expandable_segment == kNoBlock;  // expandable blocks are never inactive_split
+    const bool counts =
+        blocks[found].expandable_segment == kNoBlock;  // expandable blocks are never inactive_split
     uint32_t block = found;
     if (should_split(found, request.size)) {
         Block head = blocks[found];
@@ -178,7 +187,9 @@ uint32_t Allocator::alloc_found_block(const Request& request, uint64_t requested
         tail.address += request.size;
         tail.size -= request.size;
         insert_into_blocks(found);
-        if (counts) stats.add(kInactiveSplit, static_cast<int64_t>(already_split ? -request.size : tail.size));
+        if (counts)
+            stats.add(kInactiveSplit,
+                      static_cast<int64_t>(already_split ? -request.size : tail.size));
     } else if (already_split && counts) {
         stats.add(kInactiveSplit, -static_cast<int64_t>(blocks[found].size));
     }
@@ -192,7 +203,8 @@ uint32_t Allocator::alloc_found_block(const Request& request, uint64_t requested
     return block;
 }
 
-// ---- free --------------------------------------------------------------------------------------------------
+// ---- free
+// ---
 
 void Allocator::free(uint32_t block) {
     blocks[block].allocated = false;
@@ -229,7 +241,8 @@ void Allocator::free_block(uint32_t block) {
     }
 }
 
-// DeviceCachingAllocator::try_merge_blocks: the one that is freed stays the object, and takes in its neighbour.
+// DeviceCachingAllocator::try_merge_blocks: the one that is freed stays the object, and takes in
+// its neighbour.
 uint64_t Allocator::try_merge_blocks(uint32_t into, uint32_t from) {
     if (!allocatable(from) || blocks[into].mapped != blocks[from].mapped) return 0;
     Block& source = blocks[from];
@@ -253,20 +266,23 @@ uint64_t Allocator::try_merge_blocks(uint32_t into, uint32_t from) {
     return swallowed;
 }
 
-// ---- what was there before the recording -------------------------------------------------------------------
+// ---- what was there before the recording
+// ---
 
-uint32_t Allocator::place_segment(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool, bool small) {
+uint32_t Allocator::place_segment(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool,
+                                  bool small) {
     total_allocated_memory += size;
     stats.add(kReserved, static_cast<int64_t>(size));
-    const uint32_t block = new_block({address, size, 0, 0, kNoBlock, kNoBlock, kNoBlock, 0, row_of(pool, small), stream,
-                                      false, true, false},
+    const uint32_t block = new_block({address, size, 0, 0, kNoBlock, kNoBlock, kNoBlock, 0,
+                                      row_of(pool, small), stream, false, true, false},
                                      0, true);
     insert_into_blocks(block);
     return block;
 }
 
 // Cuts an allocated block out of a free one; what is left of that, on either side, stays free.
-uint32_t Allocator::place_block(uint32_t free_block, uint64_t address, uint64_t size, uint64_t requested) {
+uint32_t Allocator::place_block(uint32_t free_block, uint64_t address, uint64_t size,
+                                uint64_t requested) {
     erase_from_blocks(free_block);
     if (blocks[free_block].address < address) {
         Block rest = blocks[free_block];

@@ -1,6 +1,8 @@
-// DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp as a simulator: one device, no memory behind it.
+// DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp as a simulator: one device, no memory
+// behind it.
 //
-// Names are PyTorch's. The driver, and whoever wants to know what happened, are behind one interface.
+// Names are PyTorch's. The driver, and whoever wants to know what happened, are behind one
+// interface.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +20,20 @@ namespace vl::replay {
 
 struct Block {
     uint64_t address, size, requested_size;
-    uint64_t gc_base;              // the pool's get_free_blocks_call_count when it became free; pending: its turn
-    uint32_t prev, next;           // neighbours inside one segment
-    uint32_t expandable_segment;   // its row, kNoBlock: a cudaMalloc segment
-    uint32_t counter;              // registration_counter
-    uint32_t pool;                 // row in pools
-    uint16_t stream;               // its rank
+    uint64_t
+        gc_base;  // the pool's get_free_blocks_call_count when it became free; pending: its turn
+    uint32_t prev, next;              // neighbours inside one segment
+    uint32_t expandable_segment;      // its row, kNoBlock: a cudaMalloc segment
+    uint32_t counter;                 // registration_counter
+    uint32_t pool;                    // row in pools
+    uint16_t stream;                  // its rank
     bool allocated, mapped, pending;  // pending: freed, but a stream may still use it
 };
 
 struct BlockPool {
-    FreeBlocks blocks;                                             // free, mapped
-    // In order of stream and address. The block itself is part of the key: a made-up recording can have two
-    // reservations at one address, and neither may take the other's place.
+    FreeBlocks blocks;  // free, mapped
+    // In order of stream and address. The block itself is part of the key: a made-up recording can
+    // have two reservations at one address, and neither may take the other's place.
     std::set<std::tuple<uint16_t, uint64_t, uint32_t>> unmapped;
     uint64_t get_free_blocks_call_count = 0;
     bool is_small = false;
@@ -47,13 +50,15 @@ enum Counter { kRequested, kAllocated, kActive, kReserved, kInactiveSplit, kCoun
 struct Stats {
     int64_t current[kCounterCount] = {};
     int64_t peak[kCounterCount] = {};
-    int64_t num_alloc_retries = 0, num_ooms = 0, num_device_alloc = 0, num_device_free = 0, allocations = 0;
-    int64_t ties = 0;      // a choice among equals of several segments, which their addresses decided
+    int64_t num_alloc_retries = 0, num_ooms = 0, num_device_alloc = 0, num_device_free = 0,
+            allocations = 0;
+    int64_t ties = 0;  // a choice among equals of several segments, which their addresses decided
     int64_t refusals = 0;  // segments that could not be had
 
     void add(Counter counter, int64_t bytes) {
         // Wraps around rather than be undefined: a made-up recording can add up to anything.
-        current[counter] = static_cast<int64_t>(static_cast<uint64_t>(current[counter]) + static_cast<uint64_t>(bytes));
+        current[counter] = static_cast<int64_t>(static_cast<uint64_t>(current[counter]) +
+                                                static_cast<uint64_t>(bytes));
         if (current[counter] > peak[counter]) peak[counter] = current[counter];
     }
 };
@@ -83,7 +88,8 @@ class Allocator {
     Profile profile;
     Stats stats;
     std::vector<Block> blocks;
-    std::vector<uint8_t> freeable;  // by private pool: use_count is 0, so that a release returns its memory
+    std::vector<uint8_t>
+        freeable;  // by private pool: use_count is 0, so that a release returns its memory
     uint64_t total_allocated_memory = 0;
     int64_t steps_left = INT64_MAX;  // of walks over blocks and pools
 
@@ -91,7 +97,8 @@ class Allocator {
     Allocator(const Settings& settings, const Profile& profile, size_t pool_count);
     void attach(Surroundings* surroundings) { surroundings_ = surroundings; }
 
-    // The block, or kNoBlock where the request fails. In a scope: inside use_mem_pool or a graph's capture.
+    // The block, or kNoBlock where the request fails. In a scope: inside use_mem_pool or a graph's
+    // capture.
     uint32_t malloc(uint64_t requested, uint16_t stream, uint32_t pool, bool in_scope);
     void free(uint32_t block);        // no stream uses it any more
     void free_later(uint32_t block);  // a stream may still use it
@@ -100,8 +107,10 @@ class Allocator {
     void release_pool(uint32_t pool);  // ~MemPool: its memory goes back at once
 
     // State from before the recording: a segment, one block long, and its parts.
-    uint32_t place_segment(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool, bool small);
-    uint32_t place_reservation(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool, bool small);
+    uint32_t place_segment(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool,
+                           bool small);
+    uint32_t place_reservation(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool,
+                               bool small);
     uint32_t place_mapped(uint32_t unmapped, uint64_t address, uint64_t size);
     uint32_t place_block(uint32_t free_block, uint64_t address, uint64_t size, uint64_t requested);
     // What a copy of this takes, in blocks.
@@ -126,7 +135,9 @@ class Allocator {
     std::vector<ExpandableSegment> expandable_segments_;
     uint32_t counters_ = 0;
 
-    bool gc_on() const { return settings.allowed_maximum != kUnlimited && settings.garbage_collection_threshold > 0; }
+    bool gc_on() const {
+        return settings.allowed_maximum != kUnlimited && settings.garbage_collection_threshold > 0;
+    }
     void count_steps(size_t steps) {
         steps_left -= static_cast<int64_t>(steps);
         if (steps_left < 0) throw TooMuchWork();
@@ -134,12 +145,16 @@ class Allocator {
     std::tuple<uint16_t, uint64_t, uint32_t> unmapped_key(uint32_t block) const {
         return {blocks[block].stream, blocks[block].address, block};
     }
-    bool is_split(const Block& block) const { return block.prev != kNoBlock || block.next != kNoBlock; }
+    bool is_split(const Block& block) const {
+        return block.prev != kNoBlock || block.next != kNoBlock;
+    }
     uint32_t new_block(const Block& block, uint32_t inherited_counter, bool new_segment);
     void delete_block(uint32_t block) { unused_blocks_.push_back(block); }
     FreeKey key_of(uint32_t block) const;
     void insert_into_blocks(uint32_t block);
-    void erase_from_blocks(uint32_t block) { pools_[blocks[block].pool].blocks.erase(key_of(block)); }
+    void erase_from_blocks(uint32_t block) {
+        pools_[blocks[block].pool].blocks.erase(key_of(block));
+    }
     void link_after(uint32_t block, uint32_t follower);
 
     // replay_allocator.cpp

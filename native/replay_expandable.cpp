@@ -1,4 +1,5 @@
-// Expandable segments: one range of addresses a pool and stream, mapped in whole handles as it is needed.
+// Expandable segments: one range of addresses a pool and stream, mapped in whole handles as it is
+// needed.
 
 #include <algorithm>
 
@@ -6,7 +7,8 @@
 
 namespace vl::replay {
 
-// DeviceCachingAllocator::find_expandable_block: the lowest run of free or unmapped blocks that holds the request.
+// DeviceCachingAllocator::find_expandable_block: the lowest run of free or unmapped blocks that
+// holds the request.
 uint32_t Allocator::find_expandable_block(const Request& request) {
     BlockPool& pool = pools_[request.pool];
     for (auto at = pool.unmapped.lower_bound({request.stream, 0, 0});
@@ -24,15 +26,17 @@ uint32_t Allocator::find_expandable_block(const Request& request) {
     const uint64_t handle = pool.is_small ? kSmallBuffer : settings.large_segment_size;
     const uint64_t size = (settings.reserve + handle - 1) / handle * handle;
     if (size < request.size) return kNoBlock;
-    return place_reservation(surroundings_->reserve_addresses(size), size, request.stream, request.pool / 2,
-                             pool.is_small);
+    return place_reservation(surroundings_->reserve_addresses(size), size, request.stream,
+                             request.pool / 2, pool.is_small);
 }
 
-uint32_t Allocator::place_reservation(uint64_t address, uint64_t size, uint16_t stream, uint32_t pool, bool small) {
+uint32_t Allocator::place_reservation(uint64_t address, uint64_t size, uint16_t stream,
+                                      uint32_t pool, bool small) {
     const auto row = static_cast<uint32_t>(expandable_segments_.size());
-    expandable_segments_.push_back({address, size, small ? kSmallBuffer : settings.large_segment_size});
-    const uint32_t block = new_block({address, size, 0, 0, kNoBlock, kNoBlock, row, 0, row_of(pool, small), stream,
-                                      false, false, false},
+    expandable_segments_.push_back(
+        {address, size, small ? kSmallBuffer : settings.large_segment_size});
+    const uint32_t block = new_block({address, size, 0, 0, kNoBlock, kNoBlock, row, 0,
+                                      row_of(pool, small), stream, false, false, false},
                                      0, true);
     pools_[row_of(pool, small)].unmapped.insert(unmapped_key(block));
     return block;
@@ -48,7 +52,8 @@ uint32_t Allocator::try_allocate_expandable_block(const Request& request) {
     }
     while (blocks[candidate].size < request.size) {  // a failure leaves what was mapped so far
         const uint32_t next = blocks[candidate].next;
-        if (!map_block(next, std::min(request.size - blocks[candidate].size, blocks[next].size))) return kNoBlock;
+        if (!map_block(next, std::min(request.size - blocks[candidate].size, blocks[next].size)))
+            return kNoBlock;
         candidate = next;
     }
     erase_from_blocks(candidate);
@@ -97,8 +102,8 @@ void Allocator::map(uint32_t block, uint64_t mapped) {
     surroundings_->event(kSegmentMap, address, mapped, blocks[block].stream);
 }
 
-// Maps part of an unmapped block as it was before the recording; the block that holds that part. It was there: no limit
-// of these settings refuses it.
+// Maps part of an unmapped block as it was before the recording; the block that holds that part. It
+// was there: no limit of these settings refuses it.
 uint32_t Allocator::place_mapped(uint32_t unmapped, uint64_t address, uint64_t size) {
     BlockPool& pool = pools_[blocks[unmapped].pool];
     if (blocks[unmapped].address < address) {
@@ -115,12 +120,14 @@ uint32_t Allocator::place_mapped(uint32_t unmapped, uint64_t address, uint64_t s
     return unmapped;
 }
 
-// DeviceCachingAllocator::unmap_block: only whole handles; what sticks out on either side stays mapped.
+// DeviceCachingAllocator::unmap_block: only whole handles; what sticks out on either side stays
+// mapped.
 void Allocator::unmap_block(uint32_t block) {
     const ExpandableSegment segment = expandable_segments_[blocks[block].expandable_segment];
     const uint64_t handle = segment.handle_size, base = segment.address;
     const uint64_t begin = base + (blocks[block].address - base + handle - 1) / handle * handle;
-    const uint64_t end = base + (blocks[block].address + blocks[block].size - base) / handle * handle;
+    const uint64_t end =
+        base + (blocks[block].address + blocks[block].size - base) / handle * handle;
     if (end <= begin) return;
     erase_from_blocks(block);
     const uint64_t before = begin - blocks[block].address;

@@ -1,4 +1,5 @@
-// The ordered set of a pool's free blocks, as short sorted runs: near the speed of an array, and copied like one.
+// The ordered set of a pool's free blocks, as short sorted runs: near the speed of an array, and
+// copied like one.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,8 @@ namespace vl::replay {
 
 constexpr uint32_t kNoBlock = UINT32_MAX;
 
-// BlockComparatorSize: the stream (by the value of its pointer), the size, the version's tie order, the address.
+// BlockComparatorSize: the stream (by the value of its pointer), the size, the version's tie order,
+// the address.
 struct FreeKey {
     uint64_t stream_and_size;  // the stream's rank above 48 bits of size
     uint64_t address;
@@ -34,7 +36,9 @@ class FreeBlocks {
   public:
     struct Place {  // of a key; past the last one: end()
         uint32_t run, index;
-        bool operator==(const Place& other) const { return run == other.run && index == other.index; }
+        bool operator==(const Place& other) const {
+            return run == other.run && index == other.index;
+        }
         bool operator!=(const Place& other) const { return !(*this == other); }
     };
 
@@ -60,7 +64,8 @@ class FreeBlocks {
         }
         if (run == runs_.size()) return end();
         const auto& keys = runs_[run];
-        const auto index = static_cast<uint32_t>(std::lower_bound(keys.begin(), keys.end(), key) - keys.begin());
+        const auto index =
+            static_cast<uint32_t>(std::lower_bound(keys.begin(), keys.end(), key) - keys.begin());
         return index == keys.size() ? Place{run + 1, 0} : Place{run, index};
     }
 
@@ -71,7 +76,8 @@ class FreeBlocks {
             runs_.back().reserve(kLongest);
             last_.push_back(key);
         }
-        auto run = static_cast<size_t>(std::lower_bound(last_.begin(), last_.end(), key) - last_.begin());
+        auto run =
+            static_cast<size_t>(std::lower_bound(last_.begin(), last_.end(), key) - last_.begin());
         if (run == runs_.size()) --run;
         auto& keys = runs_[run];
         keys.insert(std::lower_bound(keys.begin(), keys.end(), key), key);

@@ -1,10 +1,11 @@
 // Replays a recording under its own settings and holds every step against what was recorded.
 //
-// The driver's answers (addresses of new segments, and whether there was memory where no limit is known) are taken
-// from the recording; all else must come out by itself. Events between two calls of the program are a group that ends
-// with an allocation, a failure, a free or the recording's end. What the program did in a group is not recorded, only
-// what came of it: where it holds releases, each thing that it may have done is tried on a copy of the state, and the
-// first that leads to exactly what was recorded is taken.
+// The driver's answers (addresses of new segments, and whether there was memory where no limit is
+// known) are taken from the recording; all else must come out by itself. Events between two calls
+// of the program are a group that ends with an allocation, a failure, a free or the recording's
+// end. What the program did in a group is not recorded, only what came of it: where it holds
+// releases, each thing that it may have done is tried on a copy of the state, and the first that
+// leads to exactly what was recorded is taken.
 
 #include <algorithm>
 #include <optional>
@@ -17,15 +18,21 @@ namespace vl::replay {
 namespace {
 
 bool is_segment_event(uint8_t action) {
-    return action == kSegmentAlloc || action == kSegmentFree || action == kSegmentMap || action == kSegmentUnmap;
+    return action == kSegmentAlloc || action == kSegmentFree || action == kSegmentMap ||
+           action == kSegmentUnmap;
 }
-bool is_release(uint8_t action) { return action == kSegmentFree || action == kSegmentUnmap; }
+bool is_release(uint8_t action) {
+    return action == kSegmentFree || action == kSegmentUnmap;
+}
 
 constexpr uint8_t kByEmptyCache = 1;
 constexpr uint32_t kMostPools = 64;  // that a failed request is tried for
-// Bounds what all trials together may cost, in blocks copied and events looked at. Recorded programs need 4 an event.
-constexpr int64_t kTrialWorkAtLeast = 2'000'000, kTrialWorkAnEvent = 100, kMostTrialWork = 100'000'000;
-constexpr int64_t kMostSplits = 8;  // ways tried to divide completions between a request's start and its retry
+// Bounds what all trials together may cost, in blocks copied and events looked at. Recorded
+// programs need 4 an event.
+constexpr int64_t kTrialWorkAtLeast = 2'000'000, kTrialWorkAnEvent = 100,
+                  kMostTrialWork = 100'000'000;
+constexpr int64_t kMostSplits =
+    8;  // ways tried to divide completions between a request's start and its retry
 
 class Prover : public Surroundings {
   public:
@@ -85,15 +92,16 @@ class Prover : public Surroundings {
     void malloc_row(int64_t event);
     void mark_freeable(int64_t from, int64_t to);
     void set_block(uint32_t row, uint32_t block);
-    void op(OpKind kind, int64_t event, uint32_t row, uint32_t pool = 0, uint64_t size = 0, uint16_t stream = 0,
-            bool scratch = false) {
+    void op(OpKind kind, int64_t event, uint32_t row, uint32_t pool = 0, uint64_t size = 0,
+            uint16_t stream = 0, bool scratch = false) {
         out_.script.ops.push_back({kind, scratch, stream, pool, row, size, event});
     }
     Saved save() {
         const Proof& proof = out_.proof;
         trial_work_left_ -= allocator_.weight() + (end_ - cursor_);
-        return {allocator_, out_.script.ops.size(), undo_.size(), cursor_, proof.segment_events_matched,
-                proof.limit_low, proof.limit_high};
+        return {allocator_,      out_.script.ops.size(),       undo_.size(),
+                cursor_,         proof.segment_events_matched, proof.limit_low,
+                proof.limit_high};
     }
     void restore(const Saved& saved);
     void note_difference(int64_t event, int32_t simulated, uint64_t address, uint64_t size);
@@ -102,7 +110,8 @@ class Prover : public Surroundings {
 };
 
 Prover::Prover(const vl_replay_input& input, const Settings& settings, const Profile& profile)
-    : in_(input), allocator_(settings, profile, static_cast<size_t>(input.pools)),
+    : in_(input),
+      allocator_(settings, profile, static_cast<size_t>(input.pools)),
       limit_known_(settings.allowed_maximum != kUnlimited) {
     std::set<uint64_t> streams;
     const auto add = [&](const uint64_t* from, int64_t count) {
@@ -124,15 +133,18 @@ Prover::Prover(const vl_replay_input& input, const Settings& settings, const Pro
     trial_work_left_ = std::min(kMostTrialWork, kTrialWorkAtLeast + kTrialWorkAnEvent * in_.events);
 }
 
-// ---- the driver, as it was recorded ------------------------------------------------------------------------
+// ---- the driver, as it was recorded
+// ------------------------------------------------------------------------
 
 bool Prover::admits(uint64_t alloc_size) {
     if (limit_known_) return true;
     if (diverged_) return in_.events == end_ || action(end_) != kOom;
-    const bool admitted = cursor_ < in_.events && (action(cursor_) == kSegmentAlloc ||
-                                                   action(cursor_) == kSegmentMap || action(cursor_) == kAlloc);
+    const bool admitted =
+        cursor_ < in_.events && (action(cursor_) == kSegmentAlloc ||
+                                 action(cursor_) == kSegmentMap || action(cursor_) == kAlloc);
     if (!admitted) {
-        out_.proof.limit_high = std::min(out_.proof.limit_high, allocator_.total_allocated_memory + alloc_size);
+        out_.proof.limit_high =
+            std::min(out_.proof.limit_high, allocator_.total_allocated_memory + alloc_size);
     }
     return admitted;
 }
@@ -162,7 +174,8 @@ void Prover::event(Action what, uint64_t address, uint64_t size, uint16_t stream
     if (setting_up_) return;
     const int64_t last = end_ < in_.events && action(end_) == kOom ? end_ + 1 : end_;
     if (cursor_ < last && action(cursor_) == what && in_.size[cursor_] == size &&
-        rank(in_.stream[cursor_]) == stream && (diverged_ || what == kOom || in_.address[cursor_] == address)) {
+        rank(in_.stream[cursor_]) == stream &&
+        (diverged_ || what == kOom || in_.address[cursor_] == address)) {
         if (what == kFreeCompleted) {
             op(OpKind::kCompleteAtSync, cursor_, static_cast<uint32_t>(in_.allocation[cursor_]));
         } else {
@@ -196,7 +209,8 @@ void Prover::order_of_completion(std::vector<uint32_t>& blocks) {
     for (const uint32_t block : blocks) set_block(row_of_block_[block], kNoBlock);
 }
 
-// ---- steps -------------------------------------------------------------------------------------------------
+// ---- steps
+// -------------------------------------------------------------------------------------------------
 
 void Prover::set_block(uint32_t row, uint32_t block) {
     undo_.push_back({row, block_of_row_[row]});
@@ -223,9 +237,11 @@ void Prover::restore(const Saved& saved) {
     differs_ = false;
 }
 
-// The first event from here on that one call of the program ends with; the number of events if there is none.
+// The first event from here on that one call of the program ends with; the number of events if
+// there is none.
 int64_t Prover::group_end(int64_t from) const {
-    while (from < in_.events && (is_segment_event(action(from)) || action(from) == kFreeCompleted)) ++from;
+    while (from < in_.events && (is_segment_event(action(from)) || action(from) == kFreeCompleted))
+        ++from;
     return from;
 }
 
@@ -285,7 +301,8 @@ void Prover::mark_freeable(int64_t from, int64_t to) {
     }
 }
 
-// One request, with `completions` of the events before it seen by process_events and the rest by its own retry.
+// One request, with `completions` of the events before it seen by process_events and the rest by
+// its own retry.
 bool Prover::try_malloc(int64_t terminal, uint32_t pool, int64_t completions) {
     for (int64_t i = 0; i < completions; ++i) complete_recorded(cursor_++, OpKind::kComplete);
     mark_freeable(cursor_, terminal);
@@ -293,7 +310,8 @@ bool Prover::try_malloc(int64_t terminal, uint32_t pool, int64_t completions) {
         malloc_row(terminal);
         const uint32_t block = block_of_row_[static_cast<size_t>(in_.allocation[terminal])];
         if (differs_ || cursor_ != terminal) return false;
-        if (block != kNoBlock && allocator_.blocks[block].address == in_.address[terminal]) return true;
+        if (block != kNoBlock && allocator_.blocks[block].address == in_.address[terminal])
+            return true;
         if (terminal > furthest_ && block != kNoBlock) {
             furthest_ = terminal;
             furthest_action_ = kAlloc;
@@ -321,16 +339,19 @@ bool Prover::malloc_as_recorded(int64_t terminal) {
     std::vector<int64_t> divisions{completions};
     if (completions > 0) {
         const bool gc = allocator_.settings.garbage_collection_threshold > 0;
-        // Completions right before a retry's releases are its own: a request that misses with more free blocks misses
-        // with fewer. Garbage collection comes between the two.
+        // Completions right before a retry's releases are its own: a request that misses with more
+        // free blocks misses with fewer. Garbage collection comes between the two.
         if (releases && !gc) {
             divisions = {0, completions};
         } else {
             divisions.push_back(0);
         }
-        for (int64_t i = 1; i < completions && i < kMostSplits; ++i) divisions.push_back(completions - i);
+        for (int64_t i = 1; i < completions && i < kMostSplits; ++i)
+            divisions.push_back(completions - i);
     }
-    const uint32_t pools = action(terminal) == kOom ? static_cast<uint32_t>(std::min<int64_t>(in_.pools, kMostPools)) : 1;
+    const uint32_t pools = action(terminal) == kOom
+                               ? static_cast<uint32_t>(std::min<int64_t>(in_.pools, kMostPools))
+                               : 1;
     const bool only_way = divisions.size() == 1 && pools == 1 && !releases;
     std::optional<Saved> saved;
     if (!only_way) saved = save();
@@ -341,7 +362,8 @@ bool Prover::malloc_as_recorded(int64_t terminal) {
                 restore(*saved);
                 trial_work_left_ -= allocator_.weight();
             } else if (differs_ || cursor_ != terminal) {
-                note_difference(std::max(furthest_, cursor_), furthest_action_, furthest_address_, furthest_size_);
+                note_difference(std::max(furthest_, cursor_), furthest_action_, furthest_address_,
+                                furthest_size_);
             }
         }
     }
@@ -408,7 +430,8 @@ void Prover::resolve(int64_t from, int64_t terminal) {
     end_ = terminal;
     differs_ = false;
     furthest_ = -1;
-    const bool request = terminal < in_.events && (action(terminal) == kAlloc || action(terminal) == kOom);
+    const bool request =
+        terminal < in_.events && (action(terminal) == kAlloc || action(terminal) == kOom);
     if (diverged_ || trial_work_left_ < 0) return give_up(from, terminal);
     for (;;) {
         if (request && malloc_as_recorded(terminal)) return;
@@ -418,7 +441,8 @@ void Prover::resolve(int64_t from, int64_t terminal) {
         }
         if (try_release(terminal)) continue;
         bool completions_only = !request;
-        for (int64_t e = cursor_; e < terminal; ++e) completions_only = completions_only && action(e) == kFreeCompleted;
+        for (int64_t e = cursor_; e < terminal; ++e)
+            completions_only = completions_only && action(e) == kFreeCompleted;
         if (!completions_only) return give_up(cursor_, terminal);
         while (cursor_ < terminal) complete_recorded(cursor_++, OpKind::kComplete);
         return;
@@ -461,7 +485,8 @@ void Prover::step(int64_t& at) {
                 differs_ = false;
                 furthest_ = -1;
                 malloc_row(at);
-                if (differs_) note_difference(furthest_, furthest_action_, furthest_address_, furthest_size_);
+                if (differs_)
+                    note_difference(furthest_, furthest_action_, furthest_address_, furthest_size_);
             } else {
                 resolve(at, terminal);
             }
@@ -483,13 +508,14 @@ void Prover::step(int64_t& at) {
 
 Replay Prover::replay() {
     for (int64_t i = 0; i < in_.base_segments; ++i) {
-        out_.script.base_segments.push_back({in_.base_address[i], in_.base_size[i], in_.base_pool[i],
-                                             rank(in_.base_stream[i]), in_.base_mapped[i] != 0, in_.base_small[i] != 0,
-                                             in_.base_reservation[i]});
+        out_.script.base_segments.push_back(
+            {in_.base_address[i], in_.base_size[i], in_.base_pool[i], rank(in_.base_stream[i]),
+             in_.base_mapped[i] != 0, in_.base_small[i] != 0, in_.base_reservation[i]});
     }
     for (int64_t row = 0; row < in_.rows && in_.row_born[row] < 0; ++row) {
-        out_.script.base_blocks.push_back({static_cast<uint32_t>(row), in_.row_address[row], in_.row_taken[row],
-                                           in_.row_requested[row], in_.row_pending[row] != 0});
+        out_.script.base_blocks.push_back({static_cast<uint32_t>(row), in_.row_address[row],
+                                           in_.row_taken[row], in_.row_requested[row],
+                                           in_.row_pending[row] != 0});
         out_.proof.taken[static_cast<size_t>(row)] = in_.row_taken[row];
     }
     setting_up_ = true;
@@ -516,14 +542,16 @@ void Prover::summarize() {
         out_.summary[static_cast<size_t>(which)] = static_cast<int64_t>(value);
     };
     set(kSegmentEvents, p.segment_events), set(kSegmentEventsMatched, p.segment_events_matched);
-    set(kAddresses, p.addresses), set(kAddressesMatched, p.addresses_matched), set(kSizesMatched, p.sizes_matched);
+    set(kAddresses, p.addresses), set(kAddressesMatched, p.addresses_matched),
+        set(kSizesMatched, p.sizes_matched);
     set(kFirstDifference, p.first_difference), set(kSimulatedAction, p.simulated_action);
     set(kSimulatedAddress, p.simulated_address), set(kSimulatedSize, p.simulated_size);
     set(kLimitLow, p.limit_low), set(kLimitHigh, p.limit_high);
     set(kFailedRequests, p.failed_requests), set(kFirstFailure, p.first_failure);
     set(kPeakRequested, s.peak[kRequested]), set(kPeakAllocated, s.peak[kAllocated]);
     set(kPeakActive, s.peak[kActive]), set(kPeakReserved, s.peak[kReserved]);
-    set(kPeakInactiveSplit, s.peak[kInactiveSplit]), set(kRetries, s.num_alloc_retries), set(kOoms, s.num_ooms);
+    set(kPeakInactiveSplit, s.peak[kInactiveSplit]), set(kRetries, s.num_alloc_retries),
+        set(kOoms, s.num_ooms);
     set(kDeviceAllocs, s.num_device_alloc), set(kDeviceFrees, s.num_device_free);
     set(kAllocations, s.allocations), set(kRefusals, s.refusals), set(kOps, out_.script.ops.size());
 }
@@ -535,23 +563,28 @@ void place_base(Allocator& allocator, const Script& script, std::vector<uint32_t
     std::map<uint64_t, uint32_t> rest_of;  // by reservation: its last, unmapped block
     for (const BaseSegment& segment : script.base_segments) {
         if (!segment.mapped) {
-            free_at[segment.address] = allocator.place_segment(segment.address, segment.size, segment.stream,
-                                                               segment.pool, segment.small);
+            free_at[segment.address] = allocator.place_segment(
+                segment.address, segment.size, segment.stream, segment.pool, segment.small);
             continue;
         }
-        // A range that cannot lie where it should (another expandable segment's) gets a reservation of its own.
+        // A range that cannot lie where it should (another expandable segment's) gets a reservation
+        // of its own.
         const auto has_room = [&](uint32_t block) {
             const Block& it = allocator.blocks[block];
-            return segment.address >= it.address && segment.address - it.address + segment.size <= it.size;
+            return segment.address >= it.address &&
+                   segment.address - it.address + segment.size <= it.size;
         };
         auto rest = rest_of.find(segment.reservation);
         if (rest == rest_of.end() || rest->second == kNoBlock || !has_room(rest->second)) {
-            const uint64_t handle = segment.small ? kSmallBuffer : allocator.settings.large_segment_size;
-            const uint64_t size = (std::max(allocator.settings.reserve, segment.size) + handle - 1) / handle * handle;
+            const uint64_t handle =
+                segment.small ? kSmallBuffer : allocator.settings.large_segment_size;
+            const uint64_t size =
+                (std::max(allocator.settings.reserve, segment.size) + handle - 1) / handle * handle;
             const uint64_t from = rest == rest_of.end() ? segment.reservation : segment.address;
             rest = rest_of.emplace(from, kNoBlock).first;
             if (rest->second != kNoBlock) continue;  // listed twice
-            rest->second = allocator.place_reservation(from, size, segment.stream, segment.pool, segment.small);
+            rest->second = allocator.place_reservation(from, size, segment.stream, segment.pool,
+                                                       segment.small);
             if (!has_room(rest->second)) continue;
         }
         const uint32_t mapped = allocator.place_mapped(rest->second, segment.address, segment.size);
@@ -564,8 +597,11 @@ void place_base(Allocator& allocator, const Script& script, std::vector<uint32_t
         --at;
         const uint32_t free_block = at->second;
         const Block before = allocator.blocks[free_block];
-        if (!allocator.allocatable(free_block) || base.address + base.taken > before.address + before.size) continue;
-        const uint32_t block = allocator.place_block(free_block, base.address, base.taken, base.requested);
+        if (!allocator.allocatable(free_block) ||
+            base.address + base.taken > before.address + before.size)
+            continue;
+        const uint32_t block =
+            allocator.place_block(free_block, base.address, base.taken, base.requested);
         free_at.erase(at);
         for (const uint32_t part : {allocator.blocks[block].prev, allocator.blocks[block].next}) {
             if (!allocator.allocatable(part) || !allocator.blocks[part].mapped) continue;

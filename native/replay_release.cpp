@@ -1,4 +1,5 @@
-// Giving memory back: garbage collection, the two releases of a failing request, empty_cache, a pool's end.
+// Giving memory back: garbage collection, the two releases of a failing request, empty_cache, a
+// pool's end.
 
 #include <algorithm>
 
@@ -8,7 +9,8 @@ namespace vl::replay {
 
 constexpr uint32_t kEveryPool = UINT32_MAX;
 
-// DeviceCachingAllocator::garbage_collect_cached_blocks: whole segments of the default large pool, oldest first.
+// DeviceCachingAllocator::garbage_collect_cached_blocks: whole segments of the default large pool,
+// oldest first.
 void Allocator::garbage_collect_cached_blocks() {
     const auto threshold = static_cast<uint64_t>(settings.garbage_collection_threshold *
                                                  static_cast<double>(settings.allowed_maximum));
@@ -85,7 +87,8 @@ bool Allocator::release_available_cached_blocks(const Request& request) {
     return released >= wanted;
 }
 
-// DeviceCachingAllocator::release_cached_blocks of the default pool id: what empty_cache and a retry do.
+// DeviceCachingAllocator::release_cached_blocks of the default pool id: what empty_cache and a
+// retry do.
 void Allocator::release_cached_blocks(bool in_scope) {
     if (!(in_scope && profile.scope_suppresses_release)) {
         synchronize_and_free_events(kEveryPool);
@@ -122,7 +125,8 @@ void Allocator::synchronize_and_free_events(uint32_t only_pool) {
     }
 }
 
-// DeviceCachingAllocator::release_blocks: whole cudaMalloc segments first, then whole handles, in the set's order.
+// DeviceCachingAllocator::release_blocks: whole cudaMalloc segments first, then whole handles, in
+// the set's order.
 void Allocator::release_blocks(uint32_t pool) {
     std::vector<uint32_t> to_free, to_unmap;
     const FreeBlocks& all = pools_[pool].blocks;

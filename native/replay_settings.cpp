@@ -9,7 +9,8 @@ int bit_width(uint64_t number) {
     return width;
 }
 
-// AcceleratorAllocatorConfig::roundup_power2_divisions: the interval is chosen by the size as it was requested.
+// AcceleratorAllocatorConfig::roundup_power2_divisions: the interval is chosen by the size as it
+// was requested.
 uint64_t divisions_for(uint64_t size, const Settings& settings) {
     const int index = bit_width(size) - 1 - 20;
     return settings.roundup_power2_divisions[index < 0 ? 0 : index > 15 ? 15 : index];
@@ -29,7 +30,8 @@ uint64_t roundup_power2_next_division(uint64_t size, uint64_t divisions) {
 uint64_t round_size(uint64_t size, const Settings& settings) {
     if (size < kMinBlockSize) return kMinBlockSize;
     const uint64_t divisions = divisions_for(size, settings);
-    if (divisions > 1 && size > kMinBlockSize * divisions) return roundup_power2_next_division(size, divisions);
+    if (divisions > 1 && size > kMinBlockSize * divisions)
+        return roundup_power2_next_division(size, divisions);
     return (size + kMinBlockSize - 1) / kMinBlockSize * kMinBlockSize;
 }
 

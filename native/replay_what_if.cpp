@@ -12,9 +12,11 @@ namespace {
 class Simulation : public Surroundings {
   public:
     Simulation(const Script& script, const WhatIf& what_if, Curve* curve)
-        : script_(script), completion_(what_if.completion),
+        : script_(script),
+          completion_(what_if.completion),
           allocator_(what_if.settings, what_if.profile, script.pools),
-          addresses_(make_address_source(what_if.addresses, what_if.seed)), block_of_row_(script.rows, kNoBlock) {
+          addresses_(make_address_source(what_if.addresses, what_if.seed)),
+          block_of_row_(script.rows, kNoBlock) {
         allocator_.attach(this);
         allocator_.steps_left = most_steps(static_cast<int64_t>(script.ops.size()));
         place_base(allocator_, script, block_of_row_);
@@ -30,7 +32,9 @@ class Simulation : public Surroundings {
         address = addresses_->take(size);
         return true;
     }
-    void cuda_free(uint64_t address, uint64_t size) override { addresses_->give_back(address, size); }
+    void cuda_free(uint64_t address, uint64_t size) override {
+        addresses_->give_back(address, size);
+    }
     bool cu_mem_map(uint64_t, uint64_t) override { return true; }
     uint64_t reserve_addresses(uint64_t size) override {
         reserved_ += (size >> 44 << 44) + (uint64_t{1} << 44);
@@ -53,7 +57,9 @@ class Simulation : public Surroundings {
     std::vector<uint32_t> block_of_row_, row_of_block_;
     uint64_t reserved_ = uint64_t{1} << 63;
     std::vector<uint32_t> at_once_;  // to be completed at the next request
-    std::priority_queue<std::pair<int64_t, uint32_t>, std::vector<std::pair<int64_t, uint32_t>>, std::greater<>> late_;
+    std::priority_queue<std::pair<int64_t, uint32_t>, std::vector<std::pair<int64_t, uint32_t>>,
+                        std::greater<>>
+        late_;
     std::vector<int64_t> given_up_;  // by row: the event at which it was freed
     Curve* curve_ = nullptr;
     int64_t now_ = -1;  // the event under way
@@ -61,7 +67,8 @@ class Simulation : public Surroundings {
     void log_block(Action action, uint32_t number) {
         if (curve_ == nullptr) return;
         const Block& block = allocator_.blocks[number];
-        curve_->log(now_, action, block.address, block.requested_size, script_.streams[block.stream]);
+        curve_->log(now_, action, block.address, block.requested_size,
+                    script_.streams[block.stream]);
     }
     void note_row(uint32_t row) {
         const uint32_t block = block_of_row_[row];
@@ -84,7 +91,8 @@ class Simulation : public Surroundings {
     void complete_due(int64_t event) {
         for (const uint32_t row : at_once_) complete(row);
         at_once_.clear();
-        for (; !late_.empty() && late_.top().first <= event; late_.pop()) complete(late_.top().second);
+        for (; !late_.empty() && late_.top().first <= event; late_.pop())
+            complete(late_.top().second);
     }
     void free_later(const Op& op) {
         const uint32_t block = block_of_row_[op.row];
@@ -148,7 +156,8 @@ Outcome Simulation::run() {
             }
             case OpKind::kFree: {
                 const uint32_t block = block_of_row_[op.row];
-                if (block != kNoBlock && !allocator_.blocks[block].pending) log_block(kFreeRequested, block);
+                if (block != kNoBlock && !allocator_.blocks[block].pending)
+                    log_block(kFreeRequested, block);
                 complete(op.row);
                 break;
             }
@@ -167,7 +176,8 @@ Outcome Simulation::run() {
 }  // namespace
 
 void Curve::note(int64_t event, int64_t reserved) {
-    if (!event_.empty()) event = std::max(event, event_.back());  // what a request completes is listed after it
+    if (!event_.empty())
+        event = std::max(event, event_.back());  // what a request completes is listed after it
     if (event_.empty() || event_.back() != event) {
         event_.push_back(event);
         reserved_.push_back(reserved);
@@ -216,7 +226,8 @@ Settings settings_of(const vl_replay_settings& from) {
     to.max_split_size = from.max_split_size;
     to.max_non_split_rounding_size = from.max_non_split_rounding_size;
     to.large_segment_size = from.large_segment_size;
-    std::copy(from.roundup_power2_divisions, from.roundup_power2_divisions + 16, to.roundup_power2_divisions);
+    std::copy(from.roundup_power2_divisions, from.roundup_power2_divisions + 16,
+              to.roundup_power2_divisions);
     to.garbage_collection_threshold = from.garbage_collection_threshold;
     to.allowed_maximum = from.allowed_maximum;
     to.capacity = from.capacity;
@@ -236,10 +247,14 @@ vl_outcome outcome_of(const Replay& replay, const vl_what_if& what_if, Curve* cu
                                static_cast<Completion>(what_if.completion)},
                               curve);
     const Stats& stats = found.stats;
-    return {stats.peak[kRequested], stats.peak[kAllocated], stats.peak[kActive], stats.peak[kReserved],
-            stats.num_alloc_retries, stats.num_device_alloc, stats.num_device_free, found.failures,
-            found.new_failures, found.served_failures, found.first_failure, found.first_served, found.died_at,
-            stats.ties, found.failed_size};
+    return {stats.peak[kRequested],  stats.peak[kAllocated],
+            stats.peak[kActive],     stats.peak[kReserved],
+            stats.num_alloc_retries, stats.num_device_alloc,
+            stats.num_device_free,   found.failures,
+            found.new_failures,      found.served_failures,
+            found.first_failure,     found.first_served,
+            found.died_at,           stats.ties,
+            found.failed_size};
 }
 
 }  // namespace vl::replay

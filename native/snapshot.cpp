@@ -14,17 +14,45 @@ uint64_t draw_seed() {
         std::random_device source;
         return uint64_t{source()} << 32 | source();
     } catch (...) {  // no source of randomness here
-        return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) << 20 ^ 0x9E3779B9;
+        return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())
+                   << 20 ^
+               0x9E3779B9;
     }
 }
 
 Snapshot::Snapshot() {
-    static constexpr std::string_view kNames[kFieldCount] = {
-        "action", "addr", "address", "size", "stream", "time_us", "frames", "device_free", "compile_context",
-        "user_metadata", "pool_id", "filename", "line", "name", "device", "total_size", "allocated_size",
-        "active_size", "requested_size", "segment_type", "segment_pool_id", "is_expandable", "blocks", "state",
-        "history", "real_size", "stage", "segments", "device_traces", "host_segments", "host_traces",
-        "external_annotations"};
+    static constexpr std::string_view kNames[kFieldCount] = {"action",
+                                                             "addr",
+                                                             "address",
+                                                             "size",
+                                                             "stream",
+                                                             "time_us",
+                                                             "frames",
+                                                             "device_free",
+                                                             "compile_context",
+                                                             "user_metadata",
+                                                             "pool_id",
+                                                             "filename",
+                                                             "line",
+                                                             "name",
+                                                             "device",
+                                                             "total_size",
+                                                             "allocated_size",
+                                                             "active_size",
+                                                             "requested_size",
+                                                             "segment_type",
+                                                             "segment_pool_id",
+                                                             "is_expandable",
+                                                             "blocks",
+                                                             "state",
+                                                             "history",
+                                                             "real_size",
+                                                             "stage",
+                                                             "segments",
+                                                             "device_traces",
+                                                             "host_segments",
+                                                             "host_traces",
+                                                             "external_annotations"};
     for (const auto text : kNames) strings.id_of(text.data(), text.size());
 }
 
@@ -47,8 +75,10 @@ class Resolver {
 
     void traces(Value value, TraceLists& out) {
         if (items(value) == nullptr) return;
-        const auto lists = *items(value);  // a copy: trace() takes the room of lists, and a list can hold itself
-        if (!lists.empty() && shape(lists.front()) == Shape::Event) return trace(value, out);  // one flat list
+        const auto lists =
+            *items(value);  // a copy: trace() takes the room of lists, and a list can hold itself
+        if (!lists.empty() && shape(lists.front()) == Shape::Event)
+            return trace(value, out);  // one flat list
         for (const Value list : lists) trace(list, out);
     }
 
@@ -96,13 +126,16 @@ class Resolver {
     int64_t listed_events_ = 0;
     size_t listed_blocks_ = 0;
 
-    // One row can be listed many times in two bytes each, or a list of a million rows by a million segments.
+    // One row can be listed many times in two bytes each, or a list of a million rows by a million
+    // segments.
     static void allow(size_t listed, size_t rows) {
-        if (listed > 2 * rows + 1000) throw Stop{VL_LIMIT, "the same rows are listed again and again"};
+        if (listed > 2 * rows + 1000)
+            throw Stop{VL_LIMIT, "the same rows are listed again and again"};
     }
     bool whole(Value value) const {
         if (value.kind() != Kind::Object) return false;
-        return !std::binary_search(s_.unfinished.begin(), s_.unfinished.end(), static_cast<uint32_t>(value.payload()));
+        return !std::binary_search(s_.unfinished.begin(), s_.unfinished.end(),
+                                   static_cast<uint32_t>(value.payload()));
     }
 
     void trace(Value value, TraceLists& out) {
@@ -139,10 +172,12 @@ class Resolver {
 
 void Snapshot::resolve(Value top) {
     Resolver resolver(*this);
-    if (resolver.shape(top) == Shape::List) return resolver.segments(top, final_segments);  // before PyTorch 2.0
+    if (resolver.shape(top) == Shape::List)
+        return resolver.segments(top, final_segments);  // before PyTorch 2.0
     if (resolver.shape(top) != Shape::Dict) return;
     const auto& pairs = dicts[objects[top.payload()].index];
-    // As in Python a key's last value counts; and a list is gone through once, however often its key is written.
+    // As in Python a key's last value counts; and a list is gone through once, however often its
+    // key is written.
     std::array<size_t, kFieldCount> last{};
     for (size_t i = 0; i < pairs.size(); ++i) {
         const Value key = pairs[i].first;
@@ -150,7 +185,8 @@ void Snapshot::resolve(Value top) {
     }
     for (size_t i = 0; i < pairs.size(); ++i) {
         const auto [key, value] = pairs[i];
-        if (key.kind() != Kind::Text || (key.payload() < kFieldCount && last[key.payload()] != i)) continue;
+        if (key.kind() != Kind::Text || (key.payload() < kFieldCount && last[key.payload()] != i))
+            continue;
         switch (key.payload()) {
             case kSegments: resolver.segments(value, final_segments); break;
             case kHostSegments: resolver.segments(value, host_segments); break;
@@ -166,14 +202,36 @@ void Snapshot::resolve(Value top) {
 
 namespace {
 
-template <typename T> constexpr int32_t type_of();
-template <> constexpr int32_t type_of<uint8_t>() { return VL_U8; }
-template <> constexpr int32_t type_of<char>() { return VL_U8; }
-template <> constexpr int32_t type_of<int32_t>() { return VL_I32; }
-template <> constexpr int32_t type_of<uint32_t>() { return VL_U32; }
-template <> constexpr int32_t type_of<int64_t>() { return VL_I64; }
-template <> constexpr int32_t type_of<uint64_t>() { return VL_U64; }
-template <> constexpr int32_t type_of<double>() { return VL_U64; }  // its bits
+template <typename T>
+constexpr int32_t type_of();
+template <>
+constexpr int32_t type_of<uint8_t>() {
+    return VL_U8;
+}
+template <>
+constexpr int32_t type_of<char>() {
+    return VL_U8;
+}
+template <>
+constexpr int32_t type_of<int32_t>() {
+    return VL_I32;
+}
+template <>
+constexpr int32_t type_of<uint32_t>() {
+    return VL_U32;
+}
+template <>
+constexpr int32_t type_of<int64_t>() {
+    return VL_I64;
+}
+template <>
+constexpr int32_t type_of<uint64_t>() {
+    return VL_U64;
+}
+template <>
+constexpr int32_t type_of<double>() {
+    return VL_U64;
+}  // its bits
 
 // Compares one wanted name with the names of the columns, "table.column".
 struct Finder {
@@ -183,7 +241,8 @@ struct Finder {
     template <typename T>
     bool operator()(std::string_view name, const T& column) const {
         if (name != wanted) return false;
-        *out = {column.data(), static_cast<int64_t>(column.size()), type_of<std::decay_t<decltype(column[0])>>()};
+        *out = {column.data(), static_cast<int64_t>(column.size()),
+                type_of<std::decay_t<decltype(column[0])>>()};
         return true;
     }
     // A single element where all rows are equal; the Python side spreads it.
@@ -198,7 +257,8 @@ struct Finder {
     }
     bool extras(std::string_view table, const Extras& extras) const {
         const Finder is = in(table);
-        return is("extra_row", extras.row) || is("extra_key", extras.key) || is("extra_value", extras.value);
+        return is("extra_row", extras.row) || is("extra_key", extras.key) ||
+               is("extra_value", extras.value);
     }
     bool traces(std::string_view table, const TraceLists& lists) const {
         const Finder is = in(table);
@@ -224,29 +284,34 @@ bool find_column(Snapshot& s, std::string_view name, vl_column* out) {
     const size_t n = e.action.size();
     return is("strings.bytes", s.strings.items) || is("strings.starts", s.strings.starts) ||
            is("stacks.frames", s.stacks.items) || is("stacks.starts", s.stacks.starts) ||
-           is("pools.ids", s.pools.items) || is("values.wide", s.wide) || is("values.floats", s.floats) ||
-           is("frames.file", f.file) || is("frames.name", f.name) || is("frames.line", f.line) ||
-           is("events.action", e.action) || is("events.address", e.address) || is("events.size", e.size) ||
-           is("events.stream", e.stream) || is("events.time_us", e.time_us) || is("events.stack", e.stack) ||
-           is("events.other_action", e.other_action, n) || is("events.compile_context", e.compile_context, n) ||
+           is("pools.ids", s.pools.items) || is("values.wide", s.wide) ||
+           is("values.floats", s.floats) || is("frames.file", f.file) ||
+           is("frames.name", f.name) || is("frames.line", f.line) ||
+           is("events.action", e.action) || is("events.address", e.address) ||
+           is("events.size", e.size) || is("events.stream", e.stream) ||
+           is("events.time_us", e.time_us) || is("events.stack", e.stack) ||
+           is("events.other_action", e.other_action, n) ||
+           is("events.compile_context", e.compile_context, n) ||
            is("events.user_metadata", e.user_metadata, n) || is("events.pool", e.pool, n) ||
            is("events.oom_row", e.oom_row) || is("events.oom_device_free", e.oom_device_free) ||
            is("segments.device", g.device) || is("segments.address", g.address) ||
-           is("segments.total_size", g.total_size) || is("segments.allocated_size", g.allocated_size) ||
-           is("segments.active_size", g.active_size) || is("segments.requested_size", g.requested_size) ||
-           is("segments.stream", g.stream) || is("segments.type", g.type) || is("segments.pool", g.pool) ||
+           is("segments.total_size", g.total_size) ||
+           is("segments.allocated_size", g.allocated_size) ||
+           is("segments.active_size", g.active_size) ||
+           is("segments.requested_size", g.requested_size) || is("segments.stream", g.stream) ||
+           is("segments.type", g.type) || is("segments.pool", g.pool) ||
            is("segments.stack", g.stack) || is("segments.is_expandable", g.is_expandable) ||
            is("blocks.address", b.address) || is("blocks.size", b.size) ||
            is("blocks.requested_size", b.requested_size) || is("blocks.state", b.state) ||
-           is("blocks.stack", b.stack) ||
-           is("annotations.stage", a.stage) || is("annotations.name", a.name) ||
-           is("annotations.device", a.device) || is("annotations.time_us", a.time_us) ||
-           is("annotations.rows", s.annotation_rows) ||
+           is("blocks.stack", b.stack) || is("annotations.stage", a.stage) ||
+           is("annotations.name", a.name) || is("annotations.device", a.device) ||
+           is("annotations.time_us", a.time_us) || is("annotations.rows", s.annotation_rows) ||
            is.traces("traces", s.traces) || is.traces("host_traces", s.host_traces) ||
            is.segments("final", s.final_segments) || is.segments("host", s.host_segments) ||
-           is.extras("events", e.extras) || is.extras("segments", g.extras) || is.extras("blocks", b.extras) ||
-           is.extras("frames", f.extras) || is.extras("annotations", a.extras) ||
-           is("top.keys", s.top_keys) || is("top.values", s.top_values);
+           is.extras("events", e.extras) || is.extras("segments", g.extras) ||
+           is.extras("blocks", b.extras) || is.extras("frames", f.extras) ||
+           is.extras("annotations", a.extras) || is("top.keys", s.top_keys) ||
+           is("top.values", s.top_values);
 }
 
 }  // namespace vl

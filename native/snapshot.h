@@ -1,4 +1,4 @@
-// What a memory snapshot holds, as tables: filled by pickle_machine.cpp, handed out by snapshot.cpp.
+// What a memory snapshot holds, as tables: filled by the pickle_*.cpp, handed out by snapshot.cpp.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace vl {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
+// clang-format off
 // The keys that snapshots use. They are interned first, so a key's string id is its Field.
 enum Field : uint32_t {
     kAction, kAddr, kAddress, kSize, kStream, kTimeUs, kFrames, kDeviceFree, kCompileContext, kUserMetadata,
@@ -22,12 +23,25 @@ enum Field : uint32_t {
     kSegmentType, kSegmentPoolId, kIsExpandable, kBlocks, kState, kHistory, kRealSize, kStage, kSegments,
     kDeviceTraces, kHostSegments, kHostTraces, kExternalAnnotations, kFieldCount
 };
+// clang-format on
 
-// Actions by number, as the Python side names them (trace/events.py).
+// Actions by number, as the Python side names them (trace/events.py; layout.cpp hands them out).
 enum Action : uint8_t {
-    kAlloc, kFreeRequested, kFreeCompleted, kSegmentAlloc, kSegmentFree, kSegmentMap, kSegmentUnmap, kOom,
-    kSnapshot, kOtherAction
+    kAlloc,
+    kFreeRequested,
+    kFreeCompleted,
+    kSegmentAlloc,
+    kSegmentFree,
+    kSegmentMap,
+    kSegmentUnmap,
+    kOom,
+    kSnapshot,
+    kOtherAction
 };
+constexpr std::string_view kActionNames[kOtherAction] = {
+    "alloc",        "free_requested", "free_completed", "segment_alloc",
+    "segment_free", "segment_map",    "segment_unmap",  "oom",
+    "snapshot"};
 
 // A column whose rows are nearly always all equal ("N/A"): stored once until two rows differ.
 class LazyColumn {
@@ -118,7 +132,17 @@ struct AnnotationTable {
 };
 
 enum class Shape : uint8_t {
-    EmptyDict, Dict, Event, Frame, Segment, Block, Annotation, EmptyList, List, Stack, Tuple
+    EmptyDict,
+    Dict,
+    Event,
+    Frame,
+    Segment,
+    Block,
+    Annotation,
+    EmptyList,
+    List,
+    Stack,
+    Tuple
 };
 
 struct Object {
@@ -129,8 +153,10 @@ struct Object {
 
 // The lists of events of the top level, one a device: rows of `events`.
 struct TraceLists {
-    Column<int64_t> first, count;  // where a list's rows follow one another, as they nearly always do
-    Column<int64_t> rows, starts;  // else all its rows are listed here (starts: one more than there are lists)
+    Column<int64_t> first,
+        count;  // where a list's rows follow one another, as they nearly always do
+    Column<int64_t> rows,
+        starts;  // else all its rows are listed here (starts: one more than there are lists)
     std::vector<uint8_t> whole;
 };
 
@@ -170,7 +196,8 @@ struct Snapshot {
     Snapshot();
     void resolve(Value top);
     std::string_view text(uint32_t id) const {
-        return {strings.items.data() + strings.starts[id], strings.starts[id + 1] - strings.starts[id]};
+        return {strings.items.data() + strings.starts[id],
+                strings.starts[id + 1] - strings.starts[id]};
     }
     bool as_integer(Value value, int64_t& number) const;
 };
@@ -179,13 +206,17 @@ struct Stop {  // thrown to end the reading
     int32_t code;
     const char* message;
 };
+[[noreturn]] inline void malformed(const char* reason) {
+    throw Stop{VL_MALFORMED, reason};
+}
 
 // The column "table.column"; false where there is none.
 bool find_column(Snapshot& snapshot, std::string_view name, vl_column* out);
 
 void read_pickle(Snapshot& snapshot, vl_read_function read, void* context);
 
-// JSON of a value; false where it would exceed `capacity` characters or nest deeper than any setting does.
+// JSON of a value; false where it would exceed `capacity` characters or nest deeper than any
+// setting does.
 bool write_json(const Snapshot& snapshot, Value value, size_t capacity, std::string& out);
 
 }  // namespace vl

@@ -1,9 +1,11 @@
-// SIGTERM and SIGHUP without the interpreter: says that one came, and ends the process if nobody does so in time.
+// SIGTERM and SIGHUP without the interpreter: says that one came, and ends the process if nobody
+// does so in time.
 //
-// A handler written in Python never runs while the main thread waits in C++, as in a collective. This one wakes a thread
-// of Python's that waits at a semaphore, and starts a timer. The timer's own signal is the one that came: it ends the
-// process also where C code keeps the interpreter's lock, so that no such thread can run. There is no descriptor in it:
-// programs close those that are not theirs, and use their numbers again.
+// A handler written in Python never runs while the main thread waits in C++, as in a collective.
+// This one wakes a thread of Python's that waits at a semaphore, and starts a timer. The timer's
+// own signal is the one that came: it ends the process also where C code keeps the interpreter's
+// lock, so that no such thread can run. There is no descriptor in it: programs close those that are
+// not theirs, and use their numbers again.
 
 #include "vramlens.h"
 
@@ -39,7 +41,8 @@ void die(int number) {
 bool is_over() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec != deadline.tv_sec ? now.tv_sec > deadline.tv_sec : now.tv_nsec >= deadline.tv_nsec;
+    return now.tv_sec != deadline.tv_sec ? now.tv_sec > deadline.tv_sec
+                                         : now.tv_nsec >= deadline.tv_nsec;
 }
 
 void start_timer(int number) {
@@ -120,20 +123,29 @@ int32_t vl_termination_wait(void) {
 }
 
 int32_t vl_termination_leave(void) {
-    if (watched == getpid() && came != 0) return came;  // a second one must not end what the first one began
+    if (watched == getpid() && came != 0)
+        return came;  // a second one must not end what the first one began
     for (const Watched& entry : signals) {
         if (is_ours(entry.signal)) signal(entry.signal, SIG_DFL);
     }
     return watched == getpid() ? came.load() : 0;
 }
 
-void vl_termination_die(int32_t number) { die(number); }
+void vl_termination_die(int32_t number) {
+    die(number);
+}
 
 #else
 
-int32_t vl_termination_watch(int64_t) { return 0; }
-int32_t vl_termination_wait(void) { return 0; }
-int32_t vl_termination_leave(void) { return 0; }
+int32_t vl_termination_watch(int64_t) {
+    return 0;
+}
+int32_t vl_termination_wait(void) {
+    return 0;
+}
+int32_t vl_termination_leave(void) {
+    return 0;
+}
 void vl_termination_die(int32_t) {}
 
 #endif

@@ -22,6 +22,7 @@ RANKS = {
     "_apart": 1,
     "_core": 1,
     "whole_file": 1,
+    "_layout": 1,
     "_native": 2,
     "capture": 2,
     "trace": 3,
@@ -56,16 +57,15 @@ NARROWER = {
         "whole_file",
     },  # runs in the user's program: no NumPy
     "trace": set(),  # columns: nothing that judges, reads or prints
-    "read": {"_native", "allowance", "trace", "errors", "units"},
+    "read": {"ground", "_layout", "_native", "allowance", "trace", "errors", "units"},
     "analyses": {"ground", "read.oom_text", "trace", "errors", "units"},
-    "replay": {"ground", "_native", "analyses", "trace", "errors", "units"},
+    "replay": {"ground", "_layout", "_native", "analyses", "trace", "errors", "units"},
     "ranks": {"ground", "analyses", "trace", "errors", "units"},
     "monitor": {"ground", "capture", "errors", "foreign_text", "schema", "units"},
 }
 """Stages of which not even all lower ones may be imported."""
 LONG = {
     "live/watch.py": "leak watching: what each step leaves behind, from births to report",
-    "read/snapshot.py": "one pass over a snapshot's tables, which share their row numbers",
 }
 """Modules of more than 500 lines, with the reason."""
 MODULES = sorted(ROOT.rglob("*.py"))

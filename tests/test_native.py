@@ -34,9 +34,10 @@ from support.recordings import (
     snapshot,
 )
 from vramlens import _native
+from vramlens._layout import layout_of
 from vramlens.errors import VramlensError
 from vramlens.read.snapshot import read_snapshot
-from vramlens.trace import BEFORE, DeviceTrace
+from vramlens.trace import BEFORE, Action, DeviceTrace
 
 # The largest takes the oracle as long as all others together: with VRAMLENS_TEST_ALL=1.
 READ = (
@@ -272,10 +273,46 @@ def _check_invariants(device: DeviceTrace) -> None:
 
 
 def test_without_the_core_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "_library", None)
+    monkeypatch.setattr(_native, "_loaded", None)
     monkeypatch.setattr("vramlens.__path__", [])
     with pytest.raises(VramlensError, match="native core of vramlens is missing: install"):
         read(pickle.dumps(snapshot([], [])))
+
+
+def description() -> str:
+    """The layout as the core describes it."""
+    return str(_native._core().library.vl_layout().decode())
+
+
+def test_actions_are_those_of_the_core() -> None:
+    actions = _native._core().layout.numbers["action"]
+    named = {action.name.lower(): action.value for action in Action if action != Action.OTHER}
+    assert actions == named
+
+
+@pytest.mark.parametrize("name", ["vl_column", "vl_device", "vl_what_if", "vl_outcome"])
+def test_a_structure_takes_only_its_own_fields(name: str) -> None:
+    with pytest.raises(AttributeError):
+        _native._core().structure(name, no_such_field=1)
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("int64 count 8\n", ""),  # a field that the description lacks
+        ("int64 count 8\n", "int32 count 8\n"),
+        ("int64 count 8\nint32 type 16\n", "int32 type 16\nint64 count 8\n"),
+        ("struct vl_status 176\n", "struct vl_status 184\n"),
+        ("number unsafe 2\nnumber limit 3\n", "number limit 2\nnumber unsafe 3\n"),
+        ("number wide_int 3\n", ""),
+        ("number at_once 1\n", "number at_once 4\n"),
+    ],
+)
+def test_a_core_of_another_layout_is_refused(line: str, other: str) -> None:
+    assert line in description()
+    layout_of(description())
+    with pytest.raises(VramlensError, match="another version"):
+        layout_of(description().replace(line, other))
 
 
 def test_settings_where_the_program_writes_a_comma_for_a_point(

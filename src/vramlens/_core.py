@@ -12,7 +12,7 @@ import sys
 import vramlens
 from vramlens.errors import VramlensError
 
-_INTERFACE = 5
+_INTERFACE = 6
 
 
 def load_core() -> ctypes.CDLL:

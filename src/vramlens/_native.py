@@ -1,7 +1,7 @@
 """The one door to the native core: loads it, and hands out its columns as NumPy arrays without
 copying them.
 
-Interface: native/vramlens.h. Calls release the interpreter lock, as ctypes does.
+Interface: native/vramlens.h; its structures: _layout. Calls release the interpreter lock, as ctypes does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -16,174 +17,43 @@ from numpy.typing import NDArray
 
 from vramlens._apart import call_apart
 from vramlens._core import load_core
+from vramlens._layout import Layout, ReadStatus, layout_of
 from vramlens.errors import InputError, NotARecording, UnsafeInput
 
 Column = NDArray[Any]
 
-_TYPES = (np.uint8, np.int32, np.uint32, np.int64, np.uint64)
-_WHOLE, _TRUNCATED, _UNSAFE, _LIMIT, _MALFORMED, _READ_FAILED, _NO_MEMORY = range(7)
-
-
-class _Column(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("count", ctypes.c_int64), ("type", ctypes.c_int32)]
-
-
-class _Status(ctypes.Structure):
-    _fields_ = [
-        ("code", ctypes.c_int32),
-        ("offset", ctypes.c_int64),
-        ("message", ctypes.c_char * 160),
-    ]
-
-
-class _Device(ctypes.Structure):
-    _fields_ = [
-        ("events", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("action", "address", "size", "stream", "stack")),
-        ("segments", ctypes.c_int64),
-        *(
-            (f"segment_{name}", ctypes.c_void_p)
-            for name in ("address", "size", "stream", "expandable")
-        ),
-        ("blocks", ctypes.c_int64),
-        *(
-            (f"block_{name}", ctypes.c_void_p)
-            for name in ("address", "size", "requested", "stream", "stack", "pending")
-        ),
-        ("has_final_state", ctypes.c_int32),
-        ("max_split_size", ctypes.c_uint64),
-        ("roundup_divisions", ctypes.c_void_p),
-    ]
-
-
-class _ReplaySettings(ctypes.Structure):
-    _fields_ = [
-        ("expandable_segments", ctypes.c_int32),
-        ("tie_order", ctypes.c_int32),
-        ("scope_suppresses_release", ctypes.c_int32),
-        ("max_split_size", ctypes.c_uint64),
-        ("max_non_split_rounding_size", ctypes.c_uint64),
-        ("large_segment_size", ctypes.c_uint64),
-        ("roundup_power2_divisions", ctypes.c_uint64 * 16),
-        ("garbage_collection_threshold", ctypes.c_double),
-        ("allowed_maximum", ctypes.c_uint64),
-        ("capacity", ctypes.c_uint64),
-        ("reject_above", ctypes.c_uint64),
-        ("reserve", ctypes.c_uint64),
-    ]
-
-
-class _ReplayInput(ctypes.Structure):
-    _fields_ = [
-        ("events", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "action",
-                "address",
-                "size",
-                "stream",
-                "emptied",
-                "allocation",
-                "released_pool",
-            )
-        ),
-        ("rows", ctypes.c_int64),
-        *(
-            (f"row_{name}", ctypes.c_void_p)
-            for name in (
-                "born",
-                "address",
-                "requested",
-                "taken",
-                "stream",
-                "pool",
-                "scratch",
-                "pending",
-            )
-        ),
-        ("base_segments", ctypes.c_int64),
-        *(
-            (f"base_{name}", ctypes.c_void_p)
-            for name in ("address", "size", "stream", "reservation", "pool", "mapped", "small")
-        ),
-        ("pools", ctypes.c_int64),
-        ("settings", _ReplaySettings),
-    ]
-
-
-class _WhatIf(ctypes.Structure):
-    _fields_ = [
-        ("settings", _ReplaySettings),
-        ("addresses", ctypes.c_int32),
-        ("completion", ctypes.c_int32),
-        ("seed", ctypes.c_uint64),
-    ]
-
-
-class _Outcome(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_int64)
-        for name in (
-            "peak_requested",
-            "peak_allocated",
-            "peak_active",
-            "peak_reserved",
-            "retries",
-            "device_allocs",
-            "device_frees",
-            "failures",
-            "new_failures",
-            "served_failures",
-            "first_failure",
-            "first_served",
-            "died_at",
-            "ties",
-        )
-    ] + [("failed_size", ctypes.c_uint64)]
-
-
-_REPLAY_SUMMARY = (
-    "segment_events",
-    "segment_events_matched",
-    "addresses",
-    "addresses_matched",
-    "sizes_matched",
-    "first_difference",
-    "simulated_action",
-    "simulated_address",
-    "simulated_size",
-    "limit_low",
-    "limit_high",
-    "failed_requests",
-    "first_failure",
-    "peak_requested",
-    "peak_allocated",
-    "peak_active",
-    "peak_reserved",
-    "peak_inactive_split",
-    "retries",
-    "ooms",
-    "device_allocs",
-    "device_frees",
-    "allocations",
-    "refusals",
-    "ops",
-)
-
 _ReadFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
-def _load() -> ctypes.CDLL:
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """The loaded library, and the layout of its interface."""
+
+    library: ctypes.CDLL
+    layout: Layout
+    column_types: Mapping[int, np.dtype[Any]]
+
+    def structure(self, name: str, **fields: Any) -> Any:
+        """A new structure of native/vramlens.h."""
+        return self.layout.structures[name](**fields)
+
+
+def _load() -> _Core:
     library = load_core()
+    library.vl_layout.restype = ctypes.c_char_p
+    description = library.vl_layout()
+    if description is None:
+        raise InputError("not enough memory to load the native core of vramlens")
+    layout = layout_of(description.decode("ascii"))
+    pointers = {name: ctypes.POINTER(struct) for name, struct in layout.structures.items()}
     for kind in ("snapshot", "lifetimes", "replay", "curve"):
         column = getattr(library, f"vl_{kind}_column")
-        column.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Column)]
+        column.argtypes = [ctypes.c_void_p, ctypes.c_char_p, pointers["vl_column"]]
         free = getattr(library, f"vl_{kind}_free")
         free.argtypes, free.restype = [ctypes.c_void_p], None
     library.vl_snapshot_read.argtypes = [_ReadFunction, ctypes.c_void_p]
     library.vl_snapshot_read.restype = ctypes.c_void_p
-    library.vl_snapshot_status.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Status)]
+    library.vl_snapshot_status.argtypes = [ctypes.c_void_p, pointers["vl_status"]]
     library.vl_snapshot_status.restype = None
     library.vl_snapshot_json.argtypes = [
         ctypes.c_void_p,
@@ -192,25 +62,26 @@ def _load() -> ctypes.CDLL:
         ctypes.c_int64,
     ]
     library.vl_snapshot_json.restype = ctypes.c_int64
-    library.vl_lifetimes_make.argtypes = [ctypes.POINTER(_Device)]
+    library.vl_lifetimes_make.argtypes = [pointers["vl_device"]]
     library.vl_lifetimes_make.restype = ctypes.c_void_p
-    library.vl_replay_make.argtypes = [ctypes.POINTER(_ReplayInput)]
+    library.vl_replay_make.argtypes = [pointers["vl_replay_input"]]
     library.vl_replay_make.restype = ctypes.c_void_p
     for run in (library.vl_replay_run, library.vl_curve_make, library.vl_log_make):
-        run.argtypes = [ctypes.c_void_p, ctypes.POINTER(_WhatIf), ctypes.POINTER(_Outcome)]
+        run.argtypes = [ctypes.c_void_p, pointers["vl_what_if"], pointers["vl_outcome"]]
     for make in (library.vl_curve_make, library.vl_log_make):
         make.restype = ctypes.c_void_p
-    return library
+    types = {number: np.dtype(name) for name, number in layout.numbers["column_type"].items()}
+    return _Core(library, layout, types)
 
 
-_library: ctypes.CDLL | None = None
+_loaded: _Core | None = None
 
 
-def _core() -> ctypes.CDLL:
-    global _library
-    if _library is None:
-        _library = _load()
-    return _library
+def _core() -> _Core:
+    global _loaded
+    if _loaded is None:
+        _loaded = _load()
+    return _loaded
 
 
 class _Columns:
@@ -220,25 +91,31 @@ class _Columns:
         if handle is None:
             raise InputError("not enough memory to read it")
         self._handle = handle
-        self._find = getattr(_core(), f"vl_{kind}_column")
-        self._free = getattr(_core(), f"vl_{kind}_free")
+        self._core = _core()
+        self._find = getattr(self._core.library, f"vl_{kind}_column")
+        self._free = getattr(self._core.library, f"vl_{kind}_free")
 
     def __del__(self) -> None:
         if handle := getattr(self, "_handle", None):
             self._free(handle)
 
     def __getitem__(self, name: str) -> Column:
-        found = _Column()
-        if not self._find(self._handle, name.encode(), ctypes.byref(found)):
+        native = self._core.structure("vl_column")
+        if not self._find(self._handle, name.encode(), ctypes.byref(native)):
             raise KeyError(name)
-        dtype = np.dtype(_TYPES[found.type])
-        if found.count == 0:
+        dtype = self._core.column_types[native.type]
+        if native.count == 0:
             return np.empty(0, dtype)
-        memory = (ctypes.c_char * (found.count * dtype.itemsize)).from_address(found.data)
+        memory = (ctypes.c_char * (native.count * dtype.itemsize)).from_address(native.data)
         cast(Any, memory).owner = self
         column = np.frombuffer(memory, dtype)
         column.flags.writeable = False
         return column
+
+    def _summary(self, kind: str) -> dict[str, int]:
+        """The column "summary", by the names that the core gives its places."""
+        names = self._core.layout.numbers[f"{kind}_summary"]
+        return dict(zip(names, self["summary"].tolist(), strict=True))
 
 
 class Snapshot(_Columns):
@@ -257,18 +134,19 @@ class Snapshot(_Columns):
             InputError: the stream cannot be read.
         """
         failure: list[BaseException] = []
-        done, is_stopped = 0, False
+        done_bytes = 0
+        is_stopped = False
 
         def fill(_context: int | None, buffer: int, capacity: int) -> int:
-            nonlocal done
+            nonlocal done_bytes
             if is_stopped:
                 return -1
             try:
                 into = memoryview((ctypes.c_char * capacity).from_address(buffer)).cast("B")
                 got = cast(Any, stream).readinto(into) or 0
-                done += got
+                done_bytes += got
                 if progress is not None:
-                    progress(done)
+                    progress(done_bytes)
                 return int(got)
             except BaseException as error:  # raised again below: a C frame lies between
                 failure.append(error)
@@ -278,35 +156,44 @@ class Snapshot(_Columns):
             nonlocal is_stopped
             is_stopped = True
 
-        core, callback = _core(), _ReadFunction(fill)
-        super().__init__(
-            call_apart(lambda: core.vl_snapshot_read(callback, None), stop, core.vl_snapshot_free),
-            "snapshot",
+        library, callback = _core().library, _ReadFunction(fill)
+        handle = call_apart(
+            lambda: library.vl_snapshot_read(callback, None), stop, library.vl_snapshot_free
         )
+        super().__init__(handle, "snapshot")
         if failure:
             raise failure[0]
-        status = _Status()
-        _core().vl_snapshot_status(self._handle, ctypes.byref(status))
+        status = self._core.structure("vl_status")
+        library.vl_snapshot_status(self._handle, ctypes.byref(status))
+        self._refuse_unreadable(status)
+        is_truncated = status.code == ReadStatus.TRUNCATED
+        self.truncated_at = int(status.offset) if is_truncated else None
+
+    @staticmethod
+    def _refuse_unreadable(status: Any) -> None:
         message = status.message.decode()
-        if status.code in (_UNSAFE, _LIMIT):
+        if status.code in (ReadStatus.UNSAFE, ReadStatus.LIMIT):
             raise UnsafeInput(f"refused at byte {status.offset}: {message}")
-        if status.code in (_MALFORMED, _READ_FAILED, _NO_MEMORY):
-            kind = NotARecording if status.code == _MALFORMED else InputError
-            raise kind(f"not readable at byte {status.offset}: {message}")
-        self.truncated_at = int(status.offset) if status.code == _TRUNCATED else None
+        if status.code == ReadStatus.MALFORMED:
+            raise NotARecording(f"not readable at byte {status.offset}: {message}")
+        if status.code in (ReadStatus.READ_FAILED, ReadStatus.NO_MEMORY):
+            raise InputError(f"not readable at byte {status.offset}: {message}")
 
     def json(self, value: int, capacity: int = 1 << 20) -> Any:
         """The Python value that a value cell stands for; None where it is larger than
         ``capacity`` characters.
         """
         buffer = ctypes.create_string_buffer(2 * capacity)
-        length = _core().vl_snapshot_json(self._handle, value, buffer, capacity)
+        length = self._core.library.vl_snapshot_json(self._handle, value, buffer, capacity)
         return None if length < 0 else json.loads(buffer.raw[:length].decode(errors="replace"))
 
 
 class Lifetimes(_Columns):
     """What became of every allocation and segment of one device: the columns of
     native/lifetimes.h.
+
+    Attributes:
+        summary: the column of that name, by name.
     """
 
     def __init__(
@@ -320,7 +207,9 @@ class Lifetimes(_Columns):
         """Pairs the events in ``columns`` (the fields of vl_device by name, contiguous, of its
         types).
         """
-        device = _Device(
+        core = _core()
+        device = core.structure(
+            "vl_device",
             events=len(columns["action"]),
             segments=len(columns["segment_address"]),
             blocks=len(columns["block_address"]),
@@ -328,10 +217,9 @@ class Lifetimes(_Columns):
             max_split_size=max_split_size,
             roundup_divisions=None if roundup_divisions is None else roundup_divisions.ctypes.data,
         )
-        for name, column in columns.items():
-            assert column.flags.c_contiguous
-            setattr(device, name, column.ctypes.data)
-        super().__init__(_core().vl_lifetimes_make(ctypes.byref(device)), "lifetimes")
+        _point_to(device, columns)
+        super().__init__(core.library.vl_lifetimes_make(ctypes.byref(device)), "lifetimes")
+        self.summary = self._summary("lifetimes")
 
 
 class Replay(_Columns):
@@ -345,77 +233,76 @@ class Replay(_Columns):
         self, columns: Mapping[str, Column], *, pools: int, settings: Mapping[str, Any]
     ) -> None:
         """Replays ``columns`` (the fields of vl_replay_input by name, contiguous, of its types)."""
-        given = _ReplayInput(
+        core = _core()
+        recording = core.structure(
+            "vl_replay_input",
             events=len(columns["action"]),
             rows=len(columns["row_born"]),
             base_segments=len(columns["base_address"]),
             pools=pools,
             settings=_replay_settings(settings),
         )
-        for name, column in columns.items():
-            assert column.flags.c_contiguous
-            setattr(given, name, column.ctypes.data)
-        super().__init__(_core().vl_replay_make(ctypes.byref(given)), "replay")
-        self.summary = dict(zip(_REPLAY_SUMMARY, self["summary"].tolist(), strict=True))
+        _point_to(recording, columns)
+        super().__init__(core.library.vl_replay_make(ctypes.byref(recording)), "replay")
+        self.summary = self._summary("replay")
 
     def run(
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
     ) -> dict[str, int]:
         """What the same requests lead to under other settings; several threads may ask at once."""
-        what_if = _WhatIf(
-            settings=_replay_settings(settings),
-            addresses=addresses,
-            completion=completion,
-            seed=seed,
-        )
-        outcome = _Outcome()
-        if not _core().vl_replay_run(self._handle, ctypes.byref(what_if), ctypes.byref(outcome)):
-            raise InputError("not enough memory to replay it")
-        return _outcome(outcome)
+        what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
+        outcome, _ = self._outcome_of(self._core.library.vl_replay_run, what_if)
+        return outcome
 
     def curve(
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
     ) -> tuple[dict[str, int], Curve]:
         """What ``run`` gives, and what that run has reserved over the events."""
-        return self._watched_run(
-            _core().vl_curve_make, settings, addresses=addresses, completion=completion, seed=seed
-        )
+        what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
+        outcome, curve = self._outcome_of(self._core.library.vl_curve_make, what_if)
+        return outcome, Curve(curve, "curve")
 
     def log(
         self, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
     ) -> tuple[dict[str, int], Curve]:
         """What ``curve`` gives, with columns of all that the allocator did (vl_log_make)."""
-        return self._watched_run(
-            _core().vl_log_make, settings, addresses=addresses, completion=completion, seed=seed
-        )
+        what_if = _what_if(settings, addresses=addresses, completion=completion, seed=seed)
+        outcome, curve = self._outcome_of(self._core.library.vl_log_make, what_if)
+        return outcome, Curve(curve, "curve")
 
-    def _watched_run(
-        self, make: Any, settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int
-    ) -> tuple[dict[str, int], Curve]:
-        what_if = _WhatIf(
-            settings=_replay_settings(settings),
-            addresses=addresses,
-            completion=completion,
-            seed=seed,
-        )
-        outcome = _Outcome()
-        made = make(self._handle, ctypes.byref(what_if), ctypes.byref(outcome))
-        if made is None:
+    def _outcome_of(self, native_run: Any, what_if: Any) -> tuple[dict[str, int], int]:
+        """The outcome of a run, and what the function returned for it."""
+        outcome = self._core.structure("vl_outcome")
+        returned = native_run(self._handle, ctypes.byref(what_if), ctypes.byref(outcome))
+        if not returned:
             raise InputError("not enough memory to replay it")
-        return _outcome(outcome), Curve(made, "curve")
+        return {name: int(getattr(outcome, name)) for name, *_ in outcome._fields_}, returned
 
 
 class Curve(_Columns):
     """What one run did: columns as native/vramlens.h says (vl_curve_make, vl_log_make)."""
 
 
-def _outcome(outcome: _Outcome) -> dict[str, int]:
-    return {name: int(getattr(outcome, name)) for name, *_ in _Outcome._fields_}
+def _point_to(structure: Any, columns: Mapping[str, Column]) -> None:
+    """Sets a structure's fields to the columns of their names, which must outlive it."""
+    for name, column in columns.items():
+        assert column.flags.c_contiguous
+        setattr(structure, name, column.ctypes.data)
 
 
-def _replay_settings(settings: Mapping[str, Any]) -> _ReplaySettings:
-    made = _ReplaySettings(
-        **{name: value for name, value in settings.items() if name != "roundup_power2_divisions"}
+def _what_if(settings: Mapping[str, Any], *, addresses: int, completion: int, seed: int) -> Any:
+    return _core().structure(
+        "vl_what_if",
+        settings=_replay_settings(settings),
+        addresses=addresses,
+        completion=completion,
+        seed=seed,
     )
-    made.roundup_power2_divisions[:] = settings["roundup_power2_divisions"]
-    return made
+
+
+def _replay_settings(settings: Mapping[str, Any]) -> Any:
+    fields = dict(settings)
+    divisions = fields.pop("roundup_power2_divisions")
+    native = _core().structure("vl_replay_settings", **fields)
+    native.roundup_power2_divisions[:] = divisions
+    return native

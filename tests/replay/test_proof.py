@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from support.recordings import ALL, DATA, block, data_of, event, read, segment, snapshot, truth_of
+from vramlens._layout import TieOrder
 from vramlens.errors import InputError
 from vramlens.replay import Proven, prove
 from vramlens.replay.curve import replayed_curve
 from vramlens.replay.requests import INSIDE_A_REQUEST
-from vramlens.replay.versions import OBJECT_COUNTER
 from vramlens.replay.what_if import ask, question
 from vramlens.trace import Trace
 from vramlens.units import MIB
@@ -114,7 +114,7 @@ def test_the_rules_of_another_version_do_not_fit() -> None:
     trace = trace_of("recordings/gpt_varlen")
     found = proven("recordings/gpt_varlen")[0]
     settings = found.recorded.settings.native(found.recorded.version) | {
-        "tie_order": OBJECT_COUNTER
+        "tie_order": TieOrder.OBJECT_COUNTER
     }
     from vramlens._native import Replay
     from vramlens.replay.requests import requests_of

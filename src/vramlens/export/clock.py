@@ -56,7 +56,8 @@ class Clock:
 def start_of(devices: Sequence[DeviceTrace]) -> int:
     """When the first event of several devices happened, in microseconds since the epoch."""
     return min(
-        (int(np.clip(one.clock_us[0], 0, _LATEST_US)) for one in devices if _timed(one)), default=0
+        (int(np.clip(device.clock_us[0], 0, _LATEST_US)) for device in devices if _timed(device)),
+        default=0,
     )
 
 

@@ -43,8 +43,8 @@ def _cells(name: str, column: Column, texts: list[str], first: int, last: int) -
     cells = [f"0x{value:x}" for value in values] if name == "address" else list(map(str, values))
     if column.known is None:
         return cells
-    known = column.known[first:last].tolist()
-    return [cell if there else "" for cell, there in zip(cells, known, strict=True)]
+    is_known = column.known[first:last].tolist()
+    return [cell if has_cell else "" for cell, has_cell in zip(cells, is_known, strict=True)]
 
 
 def _quoted(text: str) -> str:

@@ -19,12 +19,12 @@ def curves_of(device: DeviceTrace) -> dict[str, NDArray[np.int64]]:
     rows = device.allocations
     allocated = running(device, device.allocated, rows.free_requested, rows.taken_bytes)
     active = running(device, device.active, rows.died, rows.taken_bytes)
-    found = {"requested": device.requested_curve, "allocated": allocated}
+    curves = {"requested": device.requested_curve, "allocated": allocated}
     if len(active) and (
         device.active.base_bytes != device.allocated.base_bytes or bool((active != allocated).any())
     ):
-        found["active"] = active
-    return found | {"reserved": device.reserved_curve}
+        curves["active"] = active
+    return curves | {"reserved": device.reserved_curve}
 
 
 def running(

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device, moment
@@ -19,46 +19,6 @@ _ENDING = re.compile(r"(?i)(?:\.vram|\.pickle|\.pkl)?(?:\.xz|\.gz|\.zst)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """A format.
-
-    Attributes:
-        ending: of a file's name.
-        opens: what to do with the file, with ``{}`` for its name.
-        text: whether a terminal can show it.
-        has_moment: whether it shows the heap at one moment.
-        is_folder: whether it is written as a folder.
-    """
-
-    ending: str
-    opens: str
-    text: bool = True
-    has_moment: bool = False
-    is_folder: bool = False
-
-
-FORMATS = {
-    "perfetto": Format(
-        ".perfetto-trace",
-        "open {} in https://ui.perfetto.dev (it stays on this machine)",
-        text=False,
-    ),
-    "chrome": Format(".chrome.json", "open {} in chrome://tracing or https://ui.perfetto.dev"),
-    "speedscope": Format(".speedscope.json", "npx speedscope {}", has_moment=True),
-    "flamegraph": Format(
-        ".folded", "flamegraph.pl --countname bytes {} > flames.svg", has_moment=True
-    ),
-    "csv": Format(".csv", "head -3 {}"),
-    "parquet": Format(
-        ".parquet",
-        "duckdb -c \"SELECT category, sum(requested_bytes) FROM '{}' WHERE alive_at_peak GROUP BY 1\"",
-        text=False,
-    ),
-    "tensorboard": Format(".tensorboard", "tensorboard --logdir {}", text=False, is_folder=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Written:
     """What was exported: in a few words, and what is reduced or unknown in it, one sentence
     each.
@@ -66,6 +26,29 @@ class Written:
 
     what: str
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format.
+
+    Attributes:
+        ending: of a file's name.
+        opens: what to do with the file, with ``{}`` for its name.
+        write: writes devices into an open file (a folder: by its name), at a moment.
+        text: whether a terminal can show it.
+        has_moment: whether it shows the heap at one moment.
+        is_of_one_device: whether it holds one device only.
+        is_folder: whether it is written as a folder.
+    """
+
+    ending: str
+    opens: str
+    write: Callable[[Sequence[Attribution], Any, str], Written]
+    text: bool = True
+    has_moment: bool = False
+    is_of_one_device: bool = False
+    is_folder: bool = False
 
 
 def default_name(source: str, format_name: str) -> str:
@@ -99,30 +82,19 @@ def export_recording(
         UsageError: there is no such device or moment, or what the format needs is not installed.
         OSError: it cannot be written.
     """
-    chosen = choose_device(trace, device)
-    if chosen is None:
+    fullest = choose_device(trace, device)
+    if fullest is None:
         raise InputError(f"{visible(trace.source)}: holds no GPU memory and no events")
-    if format_name in ("flamegraph", "tensorboard") or device is not None:
-        views = [attribute(trace, chosen)]
-    else:
-        busy = [one for one in trace.devices.values() if len(one.events) or len(one.allocations)]
-        views = [attribute(trace, one) for one in busy or [chosen]]
+    chosen_format = FORMATS[format_name]
+    devices = [fullest]
+    if device is None and not chosen_format.is_of_one_device:
+        used = [
+            used for used in trace.devices.values() if len(used.events) or len(used.allocations)
+        ]
+        devices = used or devices
+    views = [attribute(trace, shown) for shown in devices]
+    written = chosen_format.write(views, out, at or "peak")
     missing = tuple(f"the recording is not whole: {sentence}" for sentence in trace.missing)
-    if isinstance(out, str):
-        from vramlens.export.tensorboard import write_tensorboard
-
-        return Written(
-            f"10 scalars of {counted(write_tensorboard(views[0], out), 'step')}", missing
-        )
-    write = {
-        "perfetto": _perfetto,
-        "chrome": _chrome,
-        "speedscope": _speedscope,
-        "flamegraph": _flamegraph,
-        "csv": _csv,
-        "parquet": _parquet,
-    }[format_name]
-    written = write(views, out, at or "peak")
     return Written(written.what, (*missing, *written.notes))
 
 
@@ -175,8 +147,9 @@ def _flamegraph(views: Sequence[Attribution], out: BinaryIO, at: str) -> Written
     _pour(flamegraph_chunks(view, event), out)
     rows = view.device.allocations
     live = int(rows.requested_bytes[rows.alive_after(event)].sum())
+    moment_name = _called(view, at)
     return Written(
-        f"{format_size(live)} requested at {_called(view, at)} of GPU {view.device.device}, by stack"
+        f"{format_size(live)} requested at {moment_name} of GPU {view.device.device}, by stack"
     )
 
 
@@ -194,6 +167,13 @@ def _parquet(views: Sequence[Attribution], out: BinaryIO, _at: str) -> Written:
     return _rows(views)
 
 
+def _tensorboard(views: Sequence[Attribution], folder: str, _at: str) -> Written:
+    from vramlens.export.tensorboard import write_tensorboard
+
+    steps = write_tensorboard(views[0], folder)
+    return Written(f"10 scalars of {counted(steps, 'step')}")
+
+
 def _rows(views: Sequence[Attribution]) -> Written:
     count = sum(len(view.device.allocations) for view in views)
     return Written(f"{counted(count, 'allocation')} of {_devices(views)}, one a row")
@@ -204,5 +184,52 @@ def _devices(views: Sequence[Attribution]) -> str:
 
 
 def _called(view: Attribution, at: str) -> str:
-    known = {"peak": "the peak", "end": "the end", "oom": "the failure"}
-    return known.get(at, f"event {at} of {len(view.device.events):,}")
+    return _MOMENTS.get(at, f"event {at} of {len(view.device.events):,}")
+
+
+_MOMENTS = {"peak": "the peak", "end": "the end", "oom": "the failure"}
+FORMATS = {
+    "perfetto": Format(
+        ending=".perfetto-trace",
+        opens="open {} in https://ui.perfetto.dev (it stays on this machine)",
+        write=_perfetto,
+        text=False,
+    ),
+    "chrome": Format(
+        ending=".chrome.json",
+        opens="open {} in chrome://tracing or https://ui.perfetto.dev",
+        write=_chrome,
+    ),
+    "speedscope": Format(
+        ending=".speedscope.json",
+        opens="npx speedscope {}",
+        write=_speedscope,
+        has_moment=True,
+    ),
+    "flamegraph": Format(
+        ending=".folded",
+        opens="flamegraph.pl --countname bytes {} > flames.svg",
+        write=_flamegraph,
+        has_moment=True,
+        is_of_one_device=True,
+    ),
+    "csv": Format(ending=".csv", opens="head -3 {}", write=_csv),
+    "parquet": Format(
+        ending=".parquet",
+        opens=(
+            "duckdb -c \"SELECT category, sum(requested_bytes) FROM '{}'"
+            ' WHERE alive_at_peak GROUP BY 1"'
+        ),
+        write=_parquet,
+        text=False,
+    ),
+    "tensorboard": Format(
+        ending=".tensorboard",
+        opens="tensorboard --logdir {}",
+        write=_tensorboard,
+        text=False,
+        is_of_one_device=True,
+        is_folder=True,
+    ),
+}
+"""The formats, one row each; adding one is its module and its row here."""

@@ -42,15 +42,15 @@ def perfetto_chunks(timelines: Sequence[Timeline]) -> Iterator[bytes]:
             track = next(tracks)
             yield _packet(_track(track, group, f"{series.name} bytes", next(order), counter=True))
             yield from _counter(track, series)
-        for one in (timeline.marks, *timeline.tracks):
+        for drawn in (timeline.marks, *timeline.tracks):
             track = next(tracks)
-            yield _packet(_track(track, group, one.name, next(order)))
-            yield b"".join(_slices(track, one, names))
+            yield _packet(_track(track, group, drawn.name, next(order)))
+            yield b"".join(_slices(track, drawn, names))
         last = next(order)
-        for one in timeline.largest:  # of one name and one parent: drawn as one track with rows
+        for drawn in timeline.largest:  # of one name and one parent: drawn as one track with rows
             track = next(tracks)
-            yield _packet(_track(track, group, one.name, last))
-            yield b"".join(_slices(track, one, names))
+            yield _packet(_track(track, group, drawn.name, last))
+            yield b"".join(_slices(track, drawn, names))
 
 
 class _Names:
@@ -160,17 +160,17 @@ def _begin(span: Span, kind: int, where: bytes, names: _Names) -> bytes:
     name, first_time = names.event(span.name)
     details, keys = _details(span.details, names)
     event = wire.message(11, wire.number(9, kind), where, wire.number(10, name), details)
-    told = first_time + keys
-    interned = wire.message(12, told) if told else b""
+    introduced = first_time + keys
+    interned = wire.message(12, introduced) if introduced else b""
     return _packet(interned, event, time_ns=span.begin_ns, flags=_NEEDS_STATE)
 
 
 def _details(details: Mapping[str, str | int], names: _Names) -> tuple[bytes, bytes]:
     """DebugAnnotations, and the names that they introduce."""
-    found, told = [], []
+    annotations, introduced = [], []
     for key, value in details.items():
         number, first_time = names.key(key)
-        held = wire.number(4, value) if isinstance(value, int) else wire.text(6, value)
-        found.append(wire.message(4, wire.number(1, number), held))
-        told.append(first_time)
-    return b"".join(found), b"".join(told)
+        annotation_value = wire.number(4, value) if isinstance(value, int) else wire.text(6, value)
+        annotations.append(wire.message(4, wire.number(1, number), annotation_value))
+        introduced.append(first_time)
+    return b"".join(annotations), b"".join(introduced)

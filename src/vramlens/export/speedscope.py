@@ -63,12 +63,12 @@ def _profiles(
 
 
 def _frame(frame: Frame) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": frame_name(frame)}
+    entry: dict[str, Any] = {"name": frame_name(frame)}
     if frame_file(frame):
-        found["file"] = frame_file(frame)
+        entry["file"] = frame_file(frame)
     if frame.line > 0:
-        found["line"] = frame.line
-    return found
+        entry["line"] = frame.line
+    return entry
 
 
 def _profile(profile: Profile) -> Iterator[bytes]:

@@ -54,8 +54,8 @@ class StackBytes:
         lent = np.where(view.phases.inferred, view.phases.frame, -1)
         # A stack, or without one the line that the backward pass served: a key each.
         keys = np.where(bare, lent + np.int64(len(stacks)) + 1, rows.stack.astype(np.int64))
-        self._keys, which = np.unique(keys, return_inverse=True)
-        self._which = which.reshape(-1)
+        self._keys, key_of_row = np.unique(keys, return_inverse=True)
+        self._which = key_of_row.reshape(-1)
         self._paths: dict[int, tuple[int, ...]] = {}
 
     def at(self, event: int, name: str) -> Profile:
@@ -91,12 +91,12 @@ class StackBytes:
         return Profile(name, tuple(sorted(by_path.items(), key=lambda item: -item[1])))
 
     def _path(self, key: int) -> tuple[int, ...]:
-        known = self._paths.get(key)
-        if known is None:
-            known = self._paths[key] = tuple(
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths[key] = tuple(
                 self._number(frame) for frame in self._outermost_first(key)
             )
-        return known
+        return path
 
     def _outermost_first(self, key: int) -> list[Frame]:
         stacks = self._view.trace.stacks

@@ -51,12 +51,12 @@ def table_of(view: Attribution) -> dict[str, Column]:
     What the recording cannot tell is absent: when something was born that is older, and when it
         died that outlived it.
     """
-    device, trace = view.device, view.trace
+    device = view.device
     rows, events = device.allocations, len(device.events)
     file, line, function = _places(view)
     peak = device.requested.peak_event
-    regions, region = np.unique(view.region, return_inverse=True)
-    strings = trace.stacks.strings
+    is_at_peak = (rows.born <= peak) & (rows.died > peak)
+    line_verdict = np.where(line.values > 0, view.phases.inferred, -1)
     return {
         "device": Numbers(np.full(len(rows), device.device, np.int64)),
         "born_event": Numbers(rows.born, rows.born >= 0),
@@ -74,14 +74,20 @@ def table_of(view: Attribution) -> dict[str, Column]:
         "category_verdict": Words(_lower(Certainty), view.categories.certainty.astype(np.int64)),
         "module": Words(tuple(map(_line, view.modules.paths)), np.asarray(view.modules.module)),
         "name": _names(view),
-        "region": Words(tuple(_line(strings[text]) if text >= 0 else "" for text in regions.tolist()),
-                        np.where(view.region >= 0, region.reshape(-1), -1)),
+        "region": _regions(view),
         "file": file,
         "line": line,
         "function": function,
-        "line_verdict": Words((Verdict.PROVEN, Verdict.LIKELY), np.where(line.values > 0, view.phases.inferred, -1)),
-        "alive_at_peak": Words(("false", "true"), ((rows.born <= peak) & (rows.died > peak)).astype(np.int64)),
-    }  # fmt: skip
+        "line_verdict": Words((Verdict.PROVEN, Verdict.LIKELY), line_verdict),
+        "alive_at_peak": Words(("false", "true"), is_at_peak.astype(np.int64)),
+    }
+
+
+def _regions(view: Attribution) -> Words:
+    strings = view.trace.stacks.strings
+    regions, region_of_row = np.unique(view.region, return_inverse=True)
+    texts = tuple(_line(strings[text]) if text >= 0 else "" for text in regions.tolist())
+    return Words(texts, np.where(view.region >= 0, region_of_row.reshape(-1), -1))
 
 
 def _until(events: NDArray[np.int64], never: int) -> Numbers:
@@ -102,19 +108,18 @@ def _places(view: Attribution) -> tuple[Words, Numbers, Words]:
     """File, line and function of the user line; that of the forward pass where the backward pass
     has none.
     """
-    frames, which = np.unique(view.phases.frame, return_inverse=True)
+    if not len(view.phases.frame):
+        none = np.zeros(0, np.int64)
+        return Words((), none), Numbers(none, none > 0), Words((), none)
+    frames, place_of_row = np.unique(view.phases.frame, return_inverse=True)
+    place_of_row = place_of_row.reshape(-1)
     places = [view.place(frame) for frame in frames.tolist()]
-    which = which.reshape(-1)
-    known = (
-        np.array([place is not None for place in places], np.bool_)[which]
-        if places
-        else which.astype(np.bool_)
-    )
+    has_place = np.array([place is not None for place in places], np.bool_)
     lines = np.array([place.line if place is not None else 0 for place in places], np.int64)
-    line = lines[which] if places else which
-    code = np.where(known, which, -1)
     files = tuple(_line(place.file) if place is not None else "" for place in places)
     functions = tuple(_line(place.function) if place is not None else "" for place in places)
+    code = np.where(has_place[place_of_row], place_of_row, -1)
+    line = lines[place_of_row]
     return Words(files, code), Numbers(line, line > 0), Words(functions, code)
 
 
@@ -122,9 +127,11 @@ def _names(view: Attribution) -> Words:
     table, row = view.names.table, np.asarray(view.names.row)
     if table is None:
         return Words((), np.full(len(row), -1, np.int64))
-    used, which = np.unique(row, return_inverse=True)
-    texts = tuple(_line(table.name[each]) if each >= 0 else "" for each in used.tolist())
-    return Words(texts, np.where(row >= 0, which.reshape(-1), -1))
+    used, text_of_row = np.unique(row, return_inverse=True)
+    texts = tuple(
+        _line(table.name[name_row]) if name_row >= 0 else "" for name_row in used.tolist()
+    )
+    return Words(texts, np.where(row >= 0, text_of_row.reshape(-1), -1))
 
 
 def _lower(kinds: type[Phase] | type[Category] | type[Certainty]) -> tuple[str, ...]:

@@ -40,21 +40,21 @@ def step_scalars(view: Attribution) -> dict[str, NDArray[np.int64]]:
             f"{view.trace.source}: no steps in it, and TensorBoard counts in steps: call vramlens.step() after each"
         )
     curves = curves_of(device)
-    found = {}
+    scalars = {}
     for name in _COUNTERS:
         curve = curves[name]
         before = np.where(
             steps.starts > 0, curve[steps.starts - 1], getattr(device, name).base_bytes
         )
-        found[f"peak/{name}_gib"] = np.maximum(np.maximum.reduceat(curve, steps.starts), before)
+        scalars[f"peak/{name}_gib"] = np.maximum(np.maximum.reduceat(curve, steps.starts), before)
     peaks = _fullest(curves["requested"], steps.starts, steps.ends, device.requested.base_bytes)
     rows, category = device.allocations, view.categories.category
     for kind in Category:
         sizes = np.where(category == kind, rows.requested_bytes, 0)
         old = int(sizes[rows.born < 0].sum())
-        held = running(device, Counter(old, 0, 0), rows.died, sizes)
-        found[f"category/{kind.name.lower()}_gib"] = np.where(peaks >= 0, held[peaks], old)
-    return found
+        live_bytes = running(device, Counter(old, 0, 0), rows.died, sizes)
+        scalars[f"category/{kind.name.lower()}_gib"] = np.where(peaks >= 0, live_bytes[peaks], old)
+    return scalars
 
 
 def _fullest(
@@ -63,12 +63,12 @@ def _fullest(
     """The first event of each step at which most is requested; the one before it where it only
     falls from there.
     """
-    found = np.zeros(len(starts), np.int64)
+    fullest_events = np.zeros(len(starts), np.int64)
     for step, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         event = start + int(curve[start:end].argmax())
         before = int(curve[start - 1]) if start else base_bytes
-        found[step] = event if int(curve[event]) >= before else start - 1
-    return found
+        fullest_events[step] = event if int(curve[event]) >= before else start - 1
+    return fullest_events
 
 
 def write_tensorboard(view: Attribution, folder: str) -> int:

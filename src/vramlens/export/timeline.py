@@ -5,6 +5,7 @@ file format.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,22 +72,7 @@ def timeline_of(view: Attribution, start_us: int) -> Timeline:
     steps = Track(f"steps ({view.steps.source})", _steps(view, clock))
     phases = Track("phases", _phases(view, clock))
     bands = tuple(track for track in (steps, phases, *regions) if track.spans)
-    untimed = len(device.events) > 0 and not clock.timed
-    notes = (
-        []
-        if not untimed
-        else [f"GPU {device.device}: no times in the recording: each event is drawn as 1 us"]
-    )
-    if left_out:
-        notes.append(
-            f"GPU {device.device}: {counted(left_out, 'region')} that cross others not drawn"
-        )
     rows = _largest(view)
-    if len(rows) < len(device.allocations):
-        all_of = counted(len(device.allocations), "allocation")
-        notes.append(
-            f"GPU {device.device}: the {len(rows):,} largest of {all_of} as spans; the counters are of all of them"
-        )
     return Timeline(
         device=device.device,
         name=device_name(trace, device.device),
@@ -97,19 +83,34 @@ def timeline_of(view: Attribution, start_us: int) -> Timeline:
         largest=side_by_side(
             "largest allocations", [_allocation(view, clock, row) for row in rows.tolist()]
         ),
-        notes=tuple(notes),
+        notes=tuple(_notes(view, clock, left_out, len(rows))),
     )
+
+
+def _notes(view: Attribution, clock: Clock, left_out: int, drawn: int) -> Iterator[str]:
+    """Yields what is reduced or unknown, one sentence each."""
+    device = view.device
+    if len(device.events) and not clock.timed:
+        yield f"GPU {device.device}: no times in the recording: each event is drawn as 1 us"
+    if left_out:
+        regions = counted(left_out, "region")
+        yield f"GPU {device.device}: {regions} that cross others not drawn"
+    if drawn < len(device.allocations):
+        all_of = counted(len(device.allocations), "allocation")
+        yield (
+            f"GPU {device.device}: the {drawn:,} largest of {all_of} as spans;"
+            " the counters are of all of them"
+        )
 
 
 def device_name(trace: Trace, device: int) -> str:
     """``GPU 0 (NVIDIA H200)``, with the rank where the recording says it."""
     meta = trace.meta
-    known = meta.devices.get(device) if meta is not None else None
-    model = (known.name if known is not None else None) or trace.device_name
-    rank = f", rank {meta.rank}" if meta is not None and meta.rank is not None else ""
-    return f"GPU {device}" + (
-        f" ({_name(model)}{rank})" if model else f" ({rank[2:]})" if rank else ""
-    )
+    device_meta = meta.devices.get(device) if meta is not None else None
+    model = (device_meta.name if device_meta is not None else None) or trace.device_name
+    rank = f"rank {meta.rank}" if meta is not None and meta.rank is not None else ""
+    facts = ", ".join(filter(None, (_name(model) if model else "", rank)))
+    return f"GPU {device}" + (f" ({facts})" if facts else "")
 
 
 def stack_text(view: Attribution, stack: int) -> str:
@@ -120,8 +121,11 @@ def stack_text(view: Attribution, stack: int) -> str:
     if stack == NO_STACK:
         return ""
     frames = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]]
-    found = [stacks.frame(frame) for frame in frames[:_MOST_FRAMES].tolist()]
-    lines = [place_name(Frame(_name(one.file), one.line, _name(one.function))) for one in found]
+    inner_frames = [stacks.frame(frame) for frame in frames[:_MOST_FRAMES].tolist()]
+    lines = [
+        place_name(Frame(_name(frame.file), frame.line, _name(frame.function)))
+        for frame in inner_frames
+    ]
     return "\n".join(
         lines
         if len(frames) <= _MOST_FRAMES
@@ -135,13 +139,13 @@ def _name(text: str) -> str:
 
 def _counters(view: Attribution, clock: Clock) -> tuple[Series, ...]:
     """The curves, each from what the counter was before the first event."""
-    found = []
+    counters = []
     times_ns = np.append(np.int64(0), clock.events_ns)
     for name, curve in curves_of(view.device).items():
         values = np.append(np.int64(getattr(view.device, name).base_bytes), curve)
         places = changes(values)
-        found.append(Series(name, times_ns[places], values[places]))
-    return tuple(found)
+        counters.append(Series(name, times_ns[places], values[places]))
+    return tuple(counters)
 
 
 def _steps(view: Attribution, clock: Clock) -> tuple[Span, ...]:
@@ -206,23 +210,23 @@ def _regions(view: Attribution, clock: Clock) -> list[Span]:
 
 def _marks(view: Attribution, clock: Clock) -> tuple[Span, ...]:
     device = view.device
-    found = [Span(0, 0, _name(f"incomplete: {sentence}")) for sentence in view.trace.missing]
+    marks = [Span(0, 0, _name(f"incomplete: {sentence}")) for sentence in view.trace.missing]
     peak = device.requested
     at = int(clock.at(np.array([peak.peak_event]))[0])
     facts = {"requested bytes": peak.peak_bytes, "event": peak.peak_event}
-    found.append(Span(at, at, f"peak: {format_size(peak.peak_bytes)} requested", facts))
-    for one in device.out_of_memory:
-        at = int(clock.at(np.array([one.event]))[0])
-        place = view.place_of_stack(one.stack)
+    marks.append(Span(at, at, f"peak: {format_size(peak.peak_bytes)} requested", facts))
+    for failure in device.out_of_memory:
+        at = int(clock.at(np.array([failure.event]))[0])
+        place = view.place_of_stack(failure.stack)
         where = f" at {short_place_name(place)}" if place is not None else ""
-        details: dict[str, str | int] = {"bytes": one.size_bytes, "event": one.event}
-        stack = stack_text(view, one.stack)
+        details: dict[str, str | int] = {"bytes": failure.size_bytes, "event": failure.event}
+        stack = stack_text(view, failure.stack)
         if stack:
             details["stack"] = stack
-        found.append(
-            Span(at, at, _name(f"out of memory: {format_size(one.size_bytes)}{where}"), details)
+        marks.append(
+            Span(at, at, _name(f"out of memory: {format_size(failure.size_bytes)}{where}"), details)
         )
-    return tuple(sorted(found, key=lambda span: span.begin_ns))
+    return tuple(sorted(marks, key=lambda span: span.begin_ns))
 
 
 def _largest(view: Attribution) -> NDArray[np.int64]:

@@ -19,12 +19,12 @@ Rows = tuple[NDArray[np.uint8], NDArray[np.bool_]]
 def varint(value: int) -> bytes:
     """A number in seven bits a byte, the lowest first; negative ones as their 64 bits."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def number(field: int, value: int) -> bytes:
@@ -64,15 +64,15 @@ def rows(count: int, *parts: bytes | NDArray[np.int64]) -> Rows:
             matrix[:, at : at + len(part)] = np.frombuffer(part, np.uint8)
             at += len(part)
             continue
-        left = part.astype(np.uint64)
+        remaining = part.astype(np.uint64)
         for place in range(_LONGEST):
-            more = left > 0x7F
-            matrix[:, at + place] = (left & np.uint64(0x7F)).astype(np.uint8) | (
+            more = remaining > 0x7F
+            matrix[:, at + place] = (remaining & np.uint64(0x7F)).astype(np.uint8) | (
                 more.astype(np.uint8) << 7
             )
             if place:
-                counts[:, at + place] = left > 0
-            left = left >> np.uint64(7)
+                counts[:, at + place] = remaining > 0
+            remaining = remaining >> np.uint64(7)
         at += _LONGEST
     return matrix, counts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 _BREAK = r"[ \t\r]{0,8}\n[ \t#>|*]{0,80}"  # where a terminal or a mail broke the line
 _SPARE = 600  # characters of spaces that a message may have beside its own
@@ -23,14 +24,18 @@ _VOCABULARY = frozenset(  # what a break inside a word is recognised by; only fo
     )
 )
 
+_LAST_WORD, _FIRST_WORD = re.compile(r"[A-Za-z_]*$"), re.compile(r"[A-Za-z_]*")
+_GOES_ON = ("=", "/", "#", "_", "-")
+_CONTINUES = (".", ",", ";", ")", "=", "/", "#", ":", "_", "-")
+
 
 def broken(words: str) -> bytes:
     """A pattern for plain words that a line break may stand in, anywhere after the first letter."""
     letters = [rf"(?:(?:{_BREAK})| )" if letter == " " else re.escape(letter) for letter in words]
     pairs = zip(words, letters, words[1:] + " ", strict=True)
     return "".join(
-        one + ("" if " " in (word, following) else f"(?:{_BREAK})?")
-        for word, one, following in pairs
+        letter_pattern + ("" if " " in (word, following) else f"(?:{_BREAK})?")
+        for word, letter_pattern, following in pairs
     ).encode()
 
 
@@ -52,25 +57,26 @@ def unbroken(lines: list[str], squashed_end: int) -> tuple[str, int]:
     text = ""
     for line in lines:
         body = line.strip()
-        left, right = re.search(r"[A-Za-z_]*$", text[-64:]), re.match(r"[A-Za-z_]*", body)
-        word = (left[0] if left else "") + (right[0] if right else "")
-        together = (
-            (word in _VOCABULARY and bool(left and left[0]) and bool(right and right[0]))
-            or bool(
-                re.search(r"[\d.]$", text[-1:])
-                and re.match(r"\.?\d", body)
-                and not text.endswith(". ")
-            )
-            or text[-1:] in ("=", "/", "#", "_", "-")
-            or body[:1] in (".", ",", ";", ")", "=", "/", "#", ":", "_", "-")
-        )
-        text += body if together or not text else " " + body
+        joint = "" if not text or _belong_together(text, body) else " "
+        text += joint + body
         if len(text) > squashed_end * 2 + _SPARE:
             break
     text = " ".join(text.split())
-    seen = 0
+    passed = 0
     for index, letter in enumerate(text):
-        seen += letter != " "
-        if seen == squashed_end:
+        passed += letter != " "
+        if passed == squashed_end:
             return text, index + 1
     return text, len(text)
+
+
+def _belong_together(text: str, following: str) -> bool:
+    """True where a line break stood inside a word, a number or a sign of several characters."""
+    if text.endswith(_GOES_ON) or following.startswith(_CONTINUES):
+        return True
+    before = cast(re.Match[str], _LAST_WORD.search(text[-64:]))[0]
+    after = cast(re.Match[str], _FIRST_WORD.match(following))[0]
+    if before and after and before + after in _VOCABULARY:
+        return True
+    is_in_number = re.search(r"[\d.]$", text[-1:]) and re.match(r"\.?\d", following)
+    return bool(is_in_number) and not text.endswith(". ")

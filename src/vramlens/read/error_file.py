@@ -58,9 +58,9 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
     if not isinstance(text, str):
         raise NotARecording(f"{source.name}: no error file of torchrun: it has no message")
     stack, time = more.get("py_callstack"), more.get("timestamp")
-    found = _FRAME.findall(stack) if isinstance(stack, str) else []
+    frame_lines = _FRAME.findall(stack) if isinstance(stack, str) else []
     frames = tuple(
-        Frame(file, int(line), name) for file, line, name in reversed(found[-_MOST_FRAMES:])
+        Frame(file, int(line), name) for file, line, name in reversed(frame_lines[-_MOST_FRAMES:])
     )
     message = " ".join(text.split())[:_LONGEST_MESSAGE]
     seconds = (

@@ -55,9 +55,8 @@ def looks_like_flight_record(path: str | os.PathLike[str]) -> bool:
         return False
     try:
         with open(path, "rb") as file:
-            if (
-                file.read(2) == b"PK"
-            ):  # a recording: to open it is to read all that it says of itself
+            # A recording: to open it is to read all that it says of itself.
+            if file.read(2) == b"PK":
                 return False
     except OSError as error:
         raise InputError(f"{os.fspath(path)}: {(error.strerror or str(error)).lower()}") from None
@@ -96,41 +95,44 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
         UnsafeInput: they ask for more than values.
         NotARecording: they are something else.
     """
-    if data[:1] == b"\x80":
-        value = read_values(data, name)
-    else:
-        try:
-            refuse_costly(data)
-        except ValueError as error:
-            raise UnsafeInput(f"{name}: {error}") from None
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            raise NotARecording(
-                f"{name}: no flight record of NCCL: neither a pickle nor JSON"
-            ) from None
-    if (
-        not isinstance(value, dict)
-        or not isinstance(value.get("entries", []), list)
-        or not _says_so(value)
-    ):
+    parsed = _parsed(data, name)
+    entries = parsed.get("entries", []) if isinstance(parsed, dict) else None
+    if not isinstance(entries, list) or not _says_so(parsed):
         raise NotARecording(f"{name}: no flight record of NCCL: it has no pg_config and no entries")
-    entries = [
-        entry for entry in value.get("entries", [])[:_MOST_ENTRIES] if isinstance(entry, dict)
-    ]
     shared = _Shared()
+    library_version = _text(parsed.get("comm_lib_version", parsed.get("nccl_version")))
     return FlightRecord(
         source=name,
-        version=_text(value.get("version")),
-        library_version=_text(value.get("comm_lib_version", value.get("nccl_version"))) or None,
-        groups=_groups(value.get("pg_config"), shared),
+        version=_text(parsed.get("version")),
+        library_version=library_version or None,
+        groups=_groups(parsed.get("pg_config"), shared),
         last_completed={
             _text(key): _number(status.get("last_completed_collective")) or 0
-            for key, status in as_dict(value.get("pg_status")).items()
+            for key, status in as_dict(parsed.get("pg_status")).items()
             if isinstance(status, dict)
         },
-        collectives=tuple(shared.once(_collective, entry) for entry in entries),
+        collectives=tuple(
+            shared.once(_collective, entry)
+            for entry in entries[:_MOST_ENTRIES]
+            if isinstance(entry, dict)
+        ),
     )
+
+
+def _parsed(data: bytes, name: str) -> Any:
+    """The value in a pickle or a JSON text."""
+    if data[:1] == b"\x80":
+        return read_values(data, name)
+    try:
+        refuse_costly(data)
+    except ValueError as error:
+        raise UnsafeInput(f"{name}: {error}") from None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise NotARecording(
+            f"{name}: no flight record of NCCL: neither a pickle nor JSON"
+        ) from None
 
 
 class _Shared:
@@ -165,14 +167,14 @@ def _says_so(value: dict[Any, Any]) -> bool:
 
 
 def _groups(value: object, shared: _Shared) -> dict[str, FlightGroup]:
-    found = {}
+    groups = {}
     for key, entry in list(as_dict(value).items())[:_MOST_GROUPS]:
-        one = as_dict(entry)
-        ranks = shared.once(_ranks, one.get("ranks"))
-        found[_text(key)] = FlightGroup(
-            _text(one.get("name")) or _text(key), _text(one.get("desc")), ranks
+        description = as_dict(entry)
+        ranks = shared.once(_ranks, description.get("ranks"))
+        groups[_text(key)] = FlightGroup(
+            _text(description.get("name")) or _text(key), _text(description.get("desc")), ranks
         )
-    return found
+    return groups
 
 
 def _ranks(value: object, _shared: _Shared) -> tuple[int, ...]:
@@ -185,17 +187,15 @@ def _ranks(value: object, _shared: _Shared) -> tuple[int, ...]:
 
 
 def _collective(entry: dict[Any, Any], shared: _Shared) -> Collective:
-    group = as_list(entry.get("process_group"))
+    group, description = _group_of(entry)
     p2p = entry.get("is_p2p") is True
     seq = _number(entry.get("p2p_seq_id" if p2p else "collective_seq_id"))
+    name = _text(entry.get("profiling_name"))
     return Collective(
-        group=_text(group[0])
-        if group
-        else _text(entry.get("pg_id")) or str(_number(entry.get("pg_id")) or 0),
-        description=_text(group[1]) if len(group) > 1 else "",
+        group=group,
+        description=description,
         seq=seq if seq is not None else _number(entry.get("record_id")) or 0,
-        name=_text(entry.get("profiling_name")).partition(":")[2]
-        or _text(entry.get("profiling_name")),
+        name=name.partition(":")[2] or name,
         is_p2p=p2p,
         state=_text(entry.get("state")) or "unknown",
         input_sizes=shared.once(_shapes, entry.get("input_sizes")),
@@ -209,25 +209,36 @@ def _collective(entry: dict[Any, Any], shared: _Shared) -> Collective:
     )
 
 
+def _group_of(entry: dict[Any, Any]) -> tuple[str, str]:
+    """A call's process group: its name, and its description where it has one."""
+    group = as_list(entry.get("process_group"))
+    if group:
+        return _text(group[0]), _text(group[1]) if len(group) > 1 else ""
+    pg_id = entry.get("pg_id")
+    return _text(pg_id) or str(_number(pg_id) or 0), ""
+
+
 def _shapes(value: object, shared: _Shared) -> tuple[tuple[int, ...], ...]:
     return tuple(shared.once(_shape, shape) for shape in as_list(value)[:_MOST_TENSORS])
 
 
 def _shape(value: object, _shared: _Shared) -> tuple[int, ...]:
     return tuple(
-        size for each in as_list(value)[:_MOST_DIMENSIONS] if (size := _number(each)) is not None
+        size
+        for number in as_list(value)[:_MOST_DIMENSIONS]
+        if (size := _number(number)) is not None
     )
 
 
 def _texts(value: object, _shared: _Shared) -> tuple[str, ...]:
-    return tuple(_text(each) for each in as_list(value)[:_MOST_TENSORS])
+    return tuple(_text(text) for text in as_list(value)[:_MOST_TENSORS])
 
 
 def _frames(value: object, shared: _Shared) -> tuple[Frame, ...]:
     return tuple(
-        shared.once(_frame, each)
-        for each in as_list(value)[:_MOST_FRAMES]
-        if isinstance(each, dict)
+        shared.once(_frame, frame)
+        for frame in as_list(value)[:_MOST_FRAMES]
+        if isinstance(frame, dict)
     )
 
 

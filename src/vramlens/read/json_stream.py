@@ -82,9 +82,9 @@ class JsonStream:
 
     def take(self, character: str) -> bool:
         """Whether this character comes next; if so it is passed."""
-        found = self.peek() == character
-        self.at += found
-        return found
+        is_next = self.peek() == character
+        self.at += is_next
+        return is_next
 
     def value(self) -> Any:
         """The next value.
@@ -97,30 +97,25 @@ class JsonStream:
         while True:
             size = len(self.text) - self.at
             try:
-                found, end = self._scan(self.text, self.at)
-            except (
-                ValueError,
-                StopIteration,
-            ) as error:  # ValueError: also a number with too many digits
-                if self.ended or self._is_certain(error):
-                    raise Malformed(
-                        str(error), ended=self.ended and not self._is_certain(error)
-                    ) from None
+                parsed, end = self._scan(self.text, self.at)
+            except (ValueError, StopIteration) as error:  # also a number with too many digits
+                is_certain = self._is_certain(error)
+                if self.ended or is_certain:
+                    raise Malformed(str(error), ended=self.ended and not is_certain) from None
             except RecursionError:
                 raise UnsafeInput("JSON nested too deeply") from None
             else:
-                # A number may go on: 12 is also the beginning of 123 and of 12.5, which begins with
-                #     12.
-                whole = (
-                    isinstance(found, (dict, list, str))
-                    or self.text[end : end + 1] not in _IN_NUMBERS
-                )
-                if whole or self.ended:
+                if self.ended or not self._may_go_on(parsed, end):
                     self.at = end
-                    return found
+                    return parsed
             if size > LARGEST_VALUE:
                 raise Malformed(f"a value of more than {LARGEST_VALUE:,} characters")
             self._more(size)  # twice as much each time: what is long is not read over and over
+
+    def _may_go_on(self, parsed: Any, end: int) -> bool:
+        """True for a number at the window's end: 12 is also the beginning of 123 and of 12.5."""
+        is_number = not isinstance(parsed, (dict, list, str))
+        return is_number and self.text[end : end + 1] in _IN_NUMBERS
 
     def _is_certain(self, error: Exception) -> bool:
         """Whether a mistake is none of where the window ends."""
@@ -161,13 +156,13 @@ class JsonStream:
         if not self.take("]"):
             while True:
                 try:  # the quick way, for what lies wholly within the window
-                    found, self.at = scan(self.text, self.at)
+                    element, self.at = scan(self.text, self.at)
                 except (ValueError, StopIteration, RecursionError):
-                    found = self.value()
+                    element = self.value()
                 else:
-                    if self.at == len(self.text) and not isinstance(found, dict):
+                    if self.at == len(self.text) and not isinstance(element, dict):
                         raise Malformed("an event that is no object")
-                yield found
+                yield element
                 self.at = cast(re.Match[str], between(self.text, self.at)).end()
                 if self.at == len(self.text):
                     self.take(",")

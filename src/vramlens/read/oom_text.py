@@ -89,7 +89,7 @@ class OomMessage:
         """The most bytes by which the sum (or difference) of these printed fields may be off; 0
         is exact.
         """
-        return sum(most for field, most in self.roundings if field in fields)
+        return sum(most_off for field, most_off in self.roundings if field in fields)
 
     @property
     def live_bytes(self) -> int | None:
@@ -126,18 +126,18 @@ def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
         messages,  # its patterns take as long to compile as all else to import
     )
 
-    kept: OrderedDict[tuple[str, str, int | None], tuple[OomMessage, int]] = OrderedDict()
-    found = OomMessages()
+    latest: OrderedDict[tuple[str, str, int | None], tuple[OomMessage, int]] = OrderedDict()
+    messages_found = OomMessages()
     log = EngineLogReader(io.BytesIO(stream) if isinstance(stream, bytes) else stream)
     for message in messages(log):
-        found.total += 1
+        messages_found.total += 1
         key = (message.kind, message.text, message.rank)
-        before, count = kept.pop(key, (message, 0))
+        before, count = latest.pop(key, (message, 0))
         if message.frame is None:  # a summary below a traceback says the error again
             message = replace(message, frame=before.frame) if before.frame is not None else message
-        kept[key] = (message, count + 1)
-        if len(kept) > KEPT:
-            kept.popitem(last=False)
-    found.extend(replace(message, count=count) for message, count in kept.values())
-    found.engine_log = log.log
-    return found
+        latest[key] = (message, count + 1)
+        if len(latest) > KEPT:
+            latest.popitem(last=False)
+    messages_found.extend(replace(message, count=count) for message, count in latest.values())
+    messages_found.engine_log = log.log
+    return messages_found

@@ -53,7 +53,7 @@ class _Traceback:
         base: how far its last line, which names the exception, is indented.
         frame: the innermost line of the user's so far.
         origin: the user's line of the failure that this traceback is chained to.
-        told: which of the two a message was given.
+        given_frame: which of the two a message was given.
         waiting: a notebook's frame, file and function, whose line number stands at the arrow below
             it.
         lines_left: how many more lines of its stream are looked at.
@@ -65,7 +65,7 @@ class _Traceback:
     base: int = 0
     frame: Frame | None = None
     origin: Frame | None = None
-    told: Frame | None = None
+    given_frame: Frame | None = None
     waiting: tuple[str, str] | None = None
     lines_left: int = _LINES_AFTER_FRAME
     heard: int = 0
@@ -98,10 +98,10 @@ class _Traceback:
         text = (
             f"  {text[2:]}" if text.startswith("> File") else text
         )  # loguru's mark of the frame that caught it
-        if found := _PYTHON.match(text):
-            self.base = max(0, len(found[1]) - 2)
-            self._note(found[2], found[3], found[4])
-        return found is not None or _indent(text) > self.base
+        if frame_line := _PYTHON.match(text):
+            self.base = max(0, len(frame_line[1]) - 2)
+            self._note(frame_line[2], frame_line[3], frame_line[4])
+        return frame_line is not None or _indent(text) > self.base
 
     def _notebook(self, text: str) -> bool:
         line = text.strip()
@@ -112,19 +112,10 @@ class _Traceback:
             return True
         if _indent(text) or _WITHIN.match(line):
             return True
-        if cell := _CELL.match(line):
-            file, number, function = cell[1], cell[2], cell[3] or ""
-        elif line.startswith("File "):  # ~/train.py:20, in step(model, batch)
-            place, _, function = line[5:].partition(", in ")
-            file, _, number = place.rpartition(":")
-        else:  # ~/train.py in step(model, batch); Colab makes the file a link
-            file, _, function = line.partition(" in ")
-            file, number = (
-                file[1 : file.find("](")] if file.startswith("[") and "](" in file else file,
-                "",
-            )
-            if not function or not file.endswith((".py", ">")):
-                return False
+        place = _notebook_place(line)
+        if place is None:
+            return False
+        file, number, function = place
         function = re.split(r"(?<!^)\(", function, maxsplit=1)[0]
         self.waiting = None if number else (file, function)
         if number:
@@ -138,8 +129,8 @@ class _Traceback:
         inside = line[1:].rstrip("│┃| ")
         if inside[:1] != " " or inside[1:2] in ("", " ", "❱", ">"):
             return True
-        if found := _BOXED.match(inside[1:]):
-            self._note(found[1], found[2], found[3] or "")
+        if frame_line := _BOXED.match(inside[1:]):
+            self._note(frame_line[1], frame_line[2], frame_line[3] or "")
         elif inside[1] in "/~\\" and is_user_file(inside[1:]):
             self.frame = (
                 None  # a path broken over lines: which line of the user's comes last is not known
@@ -168,10 +159,10 @@ class Tracebacks:
         """Goes through the lines of ``buffer[start:end]``."""
         while start < end:
             if not self._streams:
-                found = buffer.find(_HEAD, start, end)
-                if found < 0:
+                next_head = buffer.find(_HEAD, start, end)
+                if next_head < 0:
                     return
-                start = max(start, buffer.rfind(b"\n", start, found) + 1)
+                start = max(start, buffer.rfind(b"\n", start, next_head) + 1)
             stop = buffer.find(b"\n", start, end)
             stop = end if stop < 0 else stop
             self._line(buffer[start : min(stop, start + _LONGEST_LINE)])
@@ -185,15 +176,15 @@ class Tracebacks:
             return None
         before = ANSI.sub(b"", before)
         traceback = self._streams.get(_stream_of(before))
-        if traceback is None or _HEAD in before or (traceback.has_ended and not traceback.goes_on):
+        if traceback is None or _HEAD in before:
             return None
-        if (
-            not traceback.has_ended
-            and _indent(_text(before + b"x", traceback.prefix)) > traceback.base
-        ):
+        if traceback.has_ended:
+            if not traceback.goes_on:
+                return None
+        elif _indent(_text(before + b"x", traceback.prefix)) > traceback.base:
             return None  # a line of source code that quotes the message
-        traceback.told = traceback.origin or traceback.frame
-        return traceback.told
+        traceback.given_frame = traceback.origin or traceback.frame
+        return traceback.given_frame
 
     def _line(self, line: bytes) -> None:
         self._lines += 1
@@ -210,7 +201,9 @@ class Tracebacks:
                 del self._streams[key]
         if self._lines % _SILENCE == 0:
             self._streams = {
-                key: it for key, it in self._streams.items() if it.heard > self._lines - _SILENCE
+                key: traceback
+                for key, traceback in self._streams.items()
+                if traceback.heard > self._lines - _SILENCE
             }
 
     def _begin(self, key: bytes, line: bytes, before: _Traceback | None) -> None:
@@ -221,12 +214,31 @@ class Tracebacks:
             prefix.translate(_DIGITS) if kind == "python" else b"", kind, heard=self._lines
         )
         begun.origin = (
-            (before.told or before.origin) if before is not None and before.is_chained else None
+            (before.given_frame or before.origin)
+            if before is not None and before.is_chained
+            else None
         )
         self._streams.pop(key, None)
         self._streams[key] = begun
         if len(self._streams) > _MOST_STREAMS:
             del self._streams[next(iter(self._streams))]
+
+
+def _notebook_place(line: str) -> tuple[str, str, str] | None:
+    """The file, line and function that IPython heads a frame with; the line "" where it stands at
+    an arrow below; None for what is no such head.
+    """
+    if cell := _CELL.match(line):
+        return cell[1], cell[2], cell[3] or ""
+    if line.startswith("File "):  # ~/train.py:20, in step(model, batch)
+        place, _, function = line[5:].partition(", in ")
+        file, _, number = place.rpartition(":")
+        return file, number, function
+    # ~/train.py in step(model, batch); Colab makes the file a link
+    file, _, function = line.partition(" in ")
+    if file.startswith("[") and "](" in file:
+        file = file[1 : file.find("](")]
+    return (file, "", function) if function and file.endswith((".py", ">")) else None
 
 
 def _stream_of(line: bytes) -> bytes:

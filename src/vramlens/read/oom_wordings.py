@@ -5,22 +5,18 @@ They are those of PyTorch 1.0 to 2.13 (``c10/cuda/CUDACachingAllocator.cpp``,
 ``aten/src/ATen/mps/MPSAllocator.mm``, ``c10/core/impl/alloc_cpu.cpp``), of NCCL
 (``src/include/alloc.h``), of the CUDA libraries, of the Linux kernel, and of a few programs that
 are seen beside them.
-
-A message may be broken over lines anywhere, also inside words and numbers, as a terminal does: it
-is read once with line breaks as spaces and once without any space, and the reading that yields more
-figures is kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import BinaryIO
 
-from vramlens.read.broken_lines import broken, plain_lines, squash, unbroken
+from vramlens.ground.verdict import Verdict
+from vramlens.read.broken_lines import broken
 from vramlens.read.engine_log import EngineLogReader
+from vramlens.read.oom_figures import NOT_AVAILABLE, Figures, device_number, parse
 from vramlens.read.oom_text import OomMessage
 from vramlens.read.oom_traceback import Tracebacks
 from vramlens.trace.stacks import Frame
@@ -30,9 +26,6 @@ _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process 
 _CONTEXT = (
     1 << 12
 )  # what is looked at before a message: its line's prefix, and whether pinning was under way
-_GAP = 160  # characters that may stand between two clauses of one message (new wordings, wrapped prefixes)
-_LINE = 600  # characters kept of a message that is one line
-_NOT_AVAILABLE = 1 << 62  # 2**64 - 1 stands for "not known" and is printed as 17179869184.00 GiB
 
 # A block of the log without any of these holds no message; ``in`` is several times faster than a
 # pattern.
@@ -117,110 +110,12 @@ _LOGGED_AT = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _GGML_DEVICE = re.compile(r"on device (\d{1,4}):")
 _NCCL_DEVICE = re.compile(rb":\d{1,10}:\d{1,10} \[(\d{1,3})\]")
 
-_SIZE = r"(\d{1,20})(?:\.(\d{1,6}))? ?(bytes?|[KMGT]i?B)\b"
-# What may follow a start, by the message's style: a figure's name and its words; "" only lengthens
-# the text.
-_CLAUSES = {
-    "alloc": (
-        ("tried_bytes", rf"Tried to allocate {_SIZE}"),
-        # 2.1 to 2.3 print the device's number as a raw byte: GPU 0 is "GPU \0", which terminals
-        # swallow.
-        ("device", r"\bGPU ([\x00-\x08]|\d{1,4})? ?(?=has a total capac)"),
-        ("device", r"\([A-Z]{3,4} (\d{1,4}); "),
-        ("total_bytes", rf"has a total capaci?ty of {_SIZE}"),
-        ("total_bytes", rf"{_SIZE} total capacity"),
-        ("free_bytes", rf"of which {_SIZE} is free"),
-        ("free_bytes", rf"{_SIZE} free[;)]"),
-        ("other_processes", rf"Process (\d{{1,10}}) has {_SIZE} memory in use"),
-        ("process_bytes", rf"this process has {_SIZE} memory in use"),
-        ("allowed_bytes", rf"{_SIZE} allowed;"),
-        ("allocated_bytes", rf"Of the allocated memory {_SIZE} is allocated by PyTorch"),
-        ("allocated_bytes", rf"{_SIZE} already allocated"),
-        ("private_pool_bytes", rf"with {_SIZE} allocated in private pools"),
-        ("unallocated_bytes", rf"and {_SIZE} is reserved by PyTorch but unallocated"),
-        ("unallocated_bytes", rf"{_SIZE} cached\)"),
-        ("reserved_bytes", rf"{_SIZE} reserved in total by PyTorch"),
-        (
-            "",
-            r"expandable_segments:True to avoid fragmentation|max_split_size_mb to avoid fragmentation",
-        ),
-        (
-            "",
-            r"See documentation for Memory Management(?: and [A-Z_]{1,40}| \(https?://[^ )]{1,200}\))?",
-        ),
-        ("", r"more than 1EB memory|release all unoccupied cached memory"),
-    ),
-    "async": (
-        ("allocated_bytes", rf"Currently allocated\s{{0,8}}: {_SIZE}"),
-        ("tried_bytes", rf"Requested\s{{0,20}}: {_SIZE}"),
-        ("total_bytes", rf"Device limit\s{{0,20}}: {_SIZE}"),
-        ("free_bytes", rf"Free \(according to CUDA\): {_SIZE}"),
-        (
-            "allowed_bytes",
-            rf"PyTorch limit \(set by user-supplied memory fraction\)\s{{0,40}}: {_SIZE}",
-        ),
-    ),
-    "mps": (
-        ("allocated_bytes", rf"MPS allocated: {_SIZE}"),
-        ("other_allocations", rf"other allocations: {_SIZE}"),
-        ("allowed_bytes", rf"max allowed: {_SIZE}"),
-        ("tried_bytes", rf"Tried to allocate {_SIZE}"),
-        (
-            "",
-            r"PYTORCH_MPS_HIGH_WATERMARK_RATIO=0\.0 to disable upper limit for memory allocations",
-        ),
-    ),
-    "line": (
-        (
-            "tried_bytes",
-            rf"(?:tr(?:ied|ying) to allocate|calloc|malloc|host alloc|async|mmap) {_SIZE}",
-        ),
-        ("tried_bytes", rf"(?:Unable to allocate|^allocating) {_SIZE}"),
-        (
-            "tried_bytes",
-            r"(?:requested buffer of size|memory allocating|memory to allocate) ([\d,]{1,26})()()\b",
-        ),
-        ("tried_bytes", r"^failed to allocate [\d.]{1,12}[KMGT]?i?B? \((\d{1,20})()()"),
-    ),
-}
-_PATTERNS = {
-    style: re.compile("|".join(f"(?P<c{i}>{pattern})" for i, (_, pattern) in enumerate(clauses)))
-    for style, clauses in _CLAUSES.items()
-}
-# The same without any space, for messages that are broken inside words.
-_SQUASHED = {
-    style: re.compile(
-        pattern.pattern.replace(r"\b", "")
-        .replace(" ?", "")
-        .replace("[^ )]", "[^)]")
-        .replace(" ", "")
-    )
-    for style, pattern in _PATTERNS.items()
-    if style != "line"
-}
-# A sentence of PyTorch's message that has begun and gives a figure, without spaces; and what it may
-# be cut to.
-_SENTENCE = re.compile(
-    r"Triedtoalloc(?!atemorethan1EB)|GPU.{0,4}(?:hasatotal|h?a?s?$)|Process\d{1,10}h?a?s?(?:\d|$)|Includingnon"
-    r"|Oftheallocated|\d{1,20}(?:\.\d{0,6})?[KMGT]?i?B?(?:al{0,2}o?w?e?d?)?;?$"
-)
-_SENTENCES = (
-    "Triedtoallocate",
-    "GPU0hasatotal",
-    "Includingnon-PyTorchmemory",
-    "Oftheallocatedmemory",
-    "Process",
-)
-
 
 def messages(stream: BinaryIO | EngineLogReader) -> Iterator[OomMessage]:
     """Every message of a stream, from blocks that overlap by one window."""
     buffer, line, start, ended = b"", 1, 0, False
-    tracebacks, read, searched = (
-        Tracebacks(),
-        0,
-        0,
-    )  # up to where they have read, and line breaks were looked for
+    tracebacks = Tracebacks()
+    read = searched = 0  # up to where they have read, and line breaks were looked for
     while not ended:
         # A pipe hands out small pieces; looking at each would search the overlap again and again.
         while not ended and len(buffer) < start + _BLOCK + _WINDOW:
@@ -245,9 +140,10 @@ def messages(stream: BinaryIO | EngineLogReader) -> Iterator[OomMessage]:
         start = max(start, limit)
         dropped = max(counted, start - _CONTEXT)
         line += buffer.count(b"\n", counted, dropped)
-        whole = max(buffer.rfind(b"\n", read, start) + 1, dropped, read)
-        tracebacks.read(buffer, read, whole)
-        buffer, start, read, searched = buffer[dropped:], start - dropped, whole - dropped, 0
+        lines_end = max(buffer.rfind(b"\n", read, start) + 1, dropped, read)
+        tracebacks.read(buffer, read, lines_end)
+        buffer, start = buffer[dropped:], start - dropped
+        read, searched = lines_end - dropped, 0
 
 
 def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[bytes], int]]:
@@ -279,193 +175,77 @@ def _message(
     does.
     """
     begin = match.start()
-    before = buffer[
-        max(buffer.rfind(b"\n", max(0, begin - 400), begin) + 1, begin - 400, 0) : begin
-    ]
+    line_start = max(buffer.rfind(b"\n", max(0, begin - 400), begin) + 1, begin - 400, 0)
+    before = buffer[line_start:begin]
     if match["bare"] and before[-1:] in (b'"', b"'", b"`"):
         return None
-    group = match.lastgroup or ""
-    maker = (
-        match["maker"]
-        or match["maker2"]
-        or (b"CUDA" if match["async"] or match["wrapped"] else b"device")
-    )
-    kind = (
-        maker.decode("ascii").lower() if group in ("alloc", "bare", "wrapped", "async") else group
-    )
-    kind = {"pool": "driver", "brief": "cuda"}.get(kind, kind)
-    style = {
-        "bare": "alloc",
-        "wrapped": "alloc",
-        "alloc": "alloc",
-        "async": "async",
-        "mps": "mps",
-    }.get(group, "line")
-    figures = _parse(style, buffer[begin:end], binary_units=kind == "mps")
-    sizes = {name: size for name, size in figures.sizes.items() if size < _NOT_AVAILABLE}
-    unknown = figures.sizes.keys() - sizes.keys()
-    device = figures.device
-    if match["async"]:
-        device = _device_number(match["place"].decode("latin-1"))
-    elif kind == "nccl" and (named := _NCCL_DEVICE.search(before)):
-        device = int(named[1])
-    elif kind == "ggml" and (place := _GGML_DEVICE.search(figures.text)):
-        device = int(place[1])
+    kind = _kind_of(match)
+    style = _STYLES.get(match.lastgroup or "", "line")
+    figures = parse(style, buffer[begin:end], binary_units=kind == "mps")
+    sizes = figures.available_sizes()
+    other_processes = figures.available_processes()
+    hidden = len(figures.other_processes) - len(other_processes)
+    process_is_hidden = figures.sizes.get("process_bytes", 0) >= NOT_AVAILABLE
+    context = buffer[max(0, begin - _CONTEXT) : begin]
     rank = _RANK.search(before)
-    possible = _ONLY_POSSIBLE.search(figures.text)
+    logged_at = _LOGGED_AT.search(before)
     return OomMessage(
         kind=kind,
         text=figures.text,
         line_number=line,
-        verdict="not a problem"
-        if kind in ("triton", "fork")
-        else "possible"
-        if possible
-        else "proven",
-        device=device,
+        verdict=_verdict_of(kind, figures.text),
+        device=_device_of(match, kind, before, figures),
         rank=int(rank[1] or rank[2]) if rank else None,
-        other_processes=tuple(other for other in figures.others if other[1] < _NOT_AVAILABLE),
-        hidden_processes=sum(size >= _NOT_AVAILABLE for _, size in figures.others)
-        + (figures.sizes.get("process_bytes", 0) >= _NOT_AVAILABLE),
+        other_processes=other_processes,
+        hidden_processes=hidden + process_is_hidden,
         hint_expandable="expandable_segments" in figures.text,
         hint_max_split="max_split_size_mb" in figures.text,
-        while_pinning=kind == "driver"
-        and b"pin_memory" in buffer[max(0, begin - _CONTEXT) : begin],
+        while_pinning=kind == "driver" and b"pin_memory" in context,
         cut=figures.cut,
-        roundings=tuple(
-            (name, most) for name, most in figures.rounded.items() if most and name not in unknown
-        ),
+        roundings=_roundings(figures, sizes),
         frame=frame,
-        logged_at=logged[0].decode("ascii") if (logged := _LOGGED_AT.search(before)) else "",
+        logged_at=logged_at[0].decode("ascii") if logged_at else "",
         **sizes,
     )
 
 
-@dataclass(slots=True)
-class _Figures:
-    """What the clauses of one message said, the first of each name."""
-
-    text: str = ""
-    device: int | None = None
-    sizes: dict[str, int] = field(default_factory=dict)
-    rounded: dict[str, int] = field(default_factory=dict)
-    others: list[tuple[int, int]] = field(default_factory=list)
-    count: int = 0  # of clauses
-    last: int = 0  # where the last figure ends, its name, and whether a bracket closed there
-    last_name: str = ""
-    closed: bool = False
-    cut: bool = False
-
-    def add(self, name: str, groups: tuple[str, ...], binary_units: bool) -> None:
-        """Keep one clause's groups under its name."""
-        if name == "device":
-            self.device = _device_number(groups[0]) if self.device is None else self.device
-            return
-        pid = int(groups[0]) if name == "other_processes" else None
-        whole, fraction, unit = groups[-3:]
-        size, slack = _size(whole, fraction, unit, binary_units)
-        if pid is not None:
-            self.others.append((pid, size))
-            self.rounded[name] = self.rounded.get(name, 0) + (slack if size < _NOT_AVAILABLE else 0)
-        elif name not in self.sizes:
-            self.sizes[name], self.rounded[name] = size, slack
-
-    def sum_up(self, name: str, first: str, second: str) -> None:
-        """Fill a figure that was not printed with the sum of two that were."""
-        if name not in self.sizes and {first, second} <= self.sizes.keys():
-            self.sizes[name] = self.sizes[first] + self.sizes[second]
-            self.rounded[name] = self.rounded[first] + self.rounded[second]
+_STYLES = {"bare": "alloc", "wrapped": "alloc", "alloc": "alloc", "async": "async", "mps": "mps"}
+"""How a message's clauses are worded, by the group that its start matches; else it is one line."""
 
 
-@lru_cache(maxsize=64)  # a loop that retries prints the same text again and again
-def _parse(style: str, window: bytes, binary_units: bool) -> _Figures:
-    """The figures in a window of the log that begins with a message, and the message's own text."""
-    lines = plain_lines(window)
-    text = (
-        " ".join(lines[0][:_LINE].split()) if style == "line" else " ".join(" ".join(lines).split())
+def _kind_of(match: re.Match[bytes]) -> str:
+    """What ran out, or whose message it is: ``cuda``, ``mps``, ``nccl``, ``host`` …"""
+    group = match.lastgroup or ""
+    if group in ("wrapped", "async", "brief"):
+        return "cuda"
+    if group in ("alloc", "bare"):
+        maker: bytes = match["maker"] or match["maker2"] or b"device"
+        return maker.decode("ascii").lower()
+    return "driver" if group == "pool" else group
+
+
+def _verdict_of(kind: str, text: str) -> Verdict:
+    if kind in ("triton", "fork"):
+        return Verdict.NOT_A_PROBLEM
+    return Verdict.POSSIBLE if _ONLY_POSSIBLE.search(text) else Verdict.PROVEN
+
+
+def _device_of(match: re.Match[bytes], kind: str, before: bytes, figures: Figures) -> int | None:
+    """The device that a message, or the prefix of its line, names."""
+    if match["async"]:
+        return device_number(match["place"].decode("latin-1"))
+    if kind == "nccl" and (in_prefix := _NCCL_DEVICE.search(before)):
+        return int(in_prefix[1])
+    if kind == "ggml" and (in_text := _GGML_DEVICE.search(figures.text)):
+        return int(in_text[1])
+    return figures.device
+
+
+def _roundings(figures: Figures, sizes: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """By figure, the most bytes by which its printed size may be off."""
+    not_available = figures.sizes.keys() - sizes.keys()
+    return tuple(
+        (name, most_off)
+        for name, most_off in figures.rounded.items()
+        if most_off and name not in not_available
     )
-    figures, end = _read(style, text, _PATTERNS[style], binary_units)
-    if style == "line":
-        figures.text = text
-    else:
-        squashed = squash("".join(line.strip() for line in lines))
-        whole, whole_end = _read(style, squashed, _SQUASHED[style], binary_units)
-        rest = squash(text[figures.last : figures.last + _GAP])
-        if whole.count > figures.count or (
-            whole.count == figures.count and whole.sizes != figures.sizes
-        ):
-            text, end = unbroken(lines, whole_end)
-            figures, rest = whole, squashed[whole.last :]
-        figures.text = text[: max(end, text.find(".") + 1 or len(text[:_GAP]))].strip()
-        figures.cut = _is_cut(style, figures, rest)
-    figures.sum_up("reserved_bytes", "allocated_bytes", "unallocated_bytes")
-    figures.sum_up(
-        "process_bytes", "allocated_bytes", "other_allocations"
-    )  # MPS prints the two apart
-    figures.sizes.pop("other_allocations", None)
-    figures.rounded.pop("other_allocations", None)
-    return figures
-
-
-def _read(
-    style: str, text: str, pattern: re.Pattern[str], binary_units: bool
-) -> tuple[_Figures, int]:
-    """The figures that a text begins with, and where the last clause ends."""
-    figures, position, clauses = _Figures(), 0, _CLAUSES[style]
-    # The start's own words are no clause, so the first clause may stand as far away as they are
-    # long.
-    while match := pattern.search(text, position, position + 2 * _GAP):
-        if match.start() > position + _GAP:
-            break
-        position = match.end()
-        index = int((match.lastgroup or "c0")[1:])
-        name, first = clauses[index][0], pattern.groupindex[f"c{index}"]
-        figures.count += 1
-        if name:
-            ends = pattern.groupindex.get(f"c{index + 1}", pattern.groups + 1)
-            figures.add(
-                name, tuple(match[group] or "" for group in range(first + 1, ends)), binary_units
-            )
-            figures.last, figures.last_name = position, name
-            figures.closed = match[0].endswith(")")
-    return figures, position
-
-
-def _is_cut(style: str, figures: _Figures, rest: str) -> bool:
-    """Whether a message stops where PyTorch goes on; rest is what follows its last figure,
-    without spaces.
-    """
-    if style == "mps":
-        return "tried_bytes" not in figures.sizes
-    if style == "async":
-        return "allowed_bytes" not in figures.sizes
-    if figures.last_name == "unallocated_bytes" or figures.closed:
-        return False
-    if figures.last_name:
-        if rest[:1] not in (".", ")") or figures.last_name in (
-            "allowed_bytes",
-            "private_pool_bytes",
-        ):
-            return True
-        rest = rest[1:]
-    rest = rest[rest.find(".") + 1 :] if not figures.last_name else rest
-    return bool(
-        _SENTENCE.match(rest)
-        or (rest and any(sentence.startswith(rest) for sentence in _SENTENCES))
-    )
-
-
-def _device_number(text: str) -> int | None:
-    """The device that a message names with digits, or with a raw byte."""
-    if text.isdecimal():
-        return int(text)
-    return ord(text) if len(text) == 1 and ord(text) < 9 else None
-
-
-def _size(whole: str, fraction: str, unit: str, binary_units: bool) -> tuple[int, int]:
-    """A printed size in bytes, and the most by which rounding may have moved it."""
-    if unit[:1] in ("", "b", "B"):
-        return int(whole.replace(",", "") or 0), 0
-    base = 1024 if "i" in unit or binary_units else 1000
-    factor, scale = base ** ("KMGT".index(unit[0]) + 1), 10 ** len(fraction)
-    return round(int(whole + fraction) * factor / scale), -(-factor // (2 * scale))

@@ -66,14 +66,14 @@ def read_profiler_trace(
     text = JsonStream(stream, progress)
     columns = _Columns()
     try:
-        found = _find_events(text, columns)
+        events = _find_events(text, columns)
     except (Malformed, UnsafeInput):
-        found = None
-    if found is None:
+        events = None
+    if events is None:
         return text.rewound()
     text.keep_no_more()
     try:
-        for event in found:
+        for event in events:
             columns.add(event)
         columns.facts.update(_facts(text, columns.in_object))
     except Malformed as error:
@@ -119,8 +119,8 @@ def _facts(text: JsonStream, in_object: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _damage(columns: _Columns, error: Malformed) -> str:
-    what = "ends early" if error.ended else f"is damaged ({error})"
-    return f"the file {what}: what came after its first {columns.seen:,} events is not known"
+    damage = "ends early" if error.ended else f"is damaged ({error})"
+    return f"the file {damage}: what came after its first {columns.seen:,} events is not known"
 
 
 class _Columns:
@@ -161,6 +161,7 @@ class _Columns:
                 self._memory_times[self.memory_count :],
             )
 
+    # In one piece, since it runs once for each of millions of events: a call would cost.
     def _add_span(self, event: dict[str, Any]) -> None:
         category = event.get("cat")
         kind = _KINDS.get(category)  # type: ignore[arg-type]
@@ -256,16 +257,9 @@ class _Columns:
         missing = list(self.missing)
         if self.unusable:
             missing.append(
-                f"{self.unusable:,} of {self.seen:,} events have no time, name or size that makes sense"
+                f"{self.unusable:,} of {self.seen:,} events have no time, name or size"
+                " that makes sense"
             )
-        window = None
-        if self._windows:
-            first, last = (
-                min(first for first, _ in self._windows),
-                max(last for _, last in self._windows),
-            )
-            if abs(first) <= _LATEST_US and abs(last) <= _LATEST_US:
-                window = (round((first - origin) * 1000), round((last - origin) * 1000))
         return ProfilerTrace(
             source=source,
             facts=self.facts,
@@ -274,10 +268,20 @@ class _Columns:
             spans=self._spans(_nanoseconds(start_us - origin), _nanoseconds(times[:, 1])),
             memory=self._memory_events(_nanoseconds(memory_us - origin)),
             memory_devices=list(self._devices),
-            window_ns=window,
+            window_ns=self._window_ns(origin),
             resolution_ns=resolution,
             missing=tuple(missing),
         )
+
+    def _window_ns(self, origin_us: float) -> tuple[int, int] | None:
+        """From the first window's beginning to the last one's end; None where there is none."""
+        if not self._windows:
+            return None
+        first = min(first for first, _ in self._windows)
+        last = max(last for _, last in self._windows)
+        if abs(first) > _LATEST_US or abs(last) > _LATEST_US:
+            return None
+        return round((first - origin_us) * 1000), round((last - origin_us) * 1000)
 
     def _spans(self, start_ns: NDArray[np.int64], duration_ns: NDArray[np.int64]) -> Spans:
         order = np.lexsort((-duration_ns, start_ns))

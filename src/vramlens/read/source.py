@@ -145,23 +145,25 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
     name = os.fspath(path)
     if name == "-" and sys.stdin is None:
         raise InputError("standard input is closed; name a file")
-    try:
-        if name != "-":
-            _refuse_what_is_no_file(name)
-        file = sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115
-    except IsADirectoryError:
-        raise InputError(f"{name}: is a directory; name one recording in it") from None
-    except OSError as error:
-        raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+    file = sys.stdin.buffer if name == "-" else _open_file(name)
     try:
         yield _look_inside(name, cast(io.BufferedReader, file))
-    except (
-        OSError
-    ) as error:  # a disk that fails under us, a directory on systems that let one be opened
+    except OSError as error:
+        # A disk that fails under us, a directory on systems that let one be opened.
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
     finally:
         if name != "-":
             file.close()
+
+
+def _open_file(name: str) -> BinaryIO:
+    try:
+        _refuse_what_is_no_file(name)
+        return open(name, "rb")
+    except IsADirectoryError:
+        raise InputError(f"{name}: is a directory; name one recording in it") from None
+    except OSError as error:
+        raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
 
 
 def _refuse_what_is_no_file(name: str) -> None:
@@ -189,27 +191,40 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     if _is_device(file):
         raise InputError(f"{name}: is a device, which has no end; name a file")
     members: Members | None = None
+    inner = _decompressed(head, file)
     if head.startswith(b"PK\x03\x04"):
         inner, members = _open_recording(name, file, size or 0)
-    elif head.startswith(b"\xfd7zXZ\x00"):
-        inner = cast(BinaryIO, lzma.LZMAFile(file))  # noqa: SIM115
-    elif head.startswith(b"\x1f\x8b"):
-        inner = cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    elif head.startswith(b"\x28\xb5\x2f\xfd"):
-        inner = cast(BinaryIO, zstd.ZstdFile(file))
-    else:
+    if inner is None:
         kind, stream = _kind_of(file)
-        return Source(name, kind, stream, size, file)
+        return Source(name=name, kind=kind, stream=stream, size_bytes=size, _file=file)
     limit = max(EXPANDS_ALWAYS_BYTES, EXPANDS_TIMES * (size or 0))
     bounded = _Bounded(inner, name, limit)
     stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
     head = stream.peek(8)
     if not head:
-        raise InputError(
-            f"{name}: " + ("is damaged from the start" if bounded.damaged else "holds nothing")
-        )
+        fault = "is damaged from the start" if bounded.damaged else "holds nothing"
+        raise InputError(f"{name}: {fault}")
     kind, stream = _kind_of(stream)
-    return Source(name, kind, stream, size, file, bounded, members)
+    return Source(
+        name=name,
+        kind=kind,
+        stream=stream,
+        size_bytes=size,
+        _file=file,
+        _bounded=bounded,
+        members=members,
+    )
+
+
+def _decompressed(head: bytes, file: io.BufferedReader) -> BinaryIO | None:
+    """What a compressed file holds, by its first bytes; None for any other file."""
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return cast(BinaryIO, lzma.LZMAFile(file))
+    if head.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
+    if head.startswith(b"\x28\xb5\x2f\xfd"):
+        return cast(BinaryIO, zstd.ZstdFile(file))
+    return None
 
 
 def _is_device(file: BinaryIO) -> bool:
@@ -243,9 +258,8 @@ def _open_recording(
             raise NotARecording(f"{name}: {kind}, but no vramlens recording")
         snapshot = cast(BinaryIO, archive.open("snapshot.pickle"))
     except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
-        if not zipfile.is_zipfile(
-            file
-        ):  # the list of what it holds, which is at its end, is not there
+        if not zipfile.is_zipfile(file):
+            # The list of what it holds, which is at its end, is not there.
             size_bytes = file.seek(0, os.SEEK_END)
             raise InputError(
                 f"{name}: is cut off at {size_bytes:,} bytes: it was not written whole"

@@ -1,5 +1,17 @@
-"""The caching allocator as a simulator: the proof that it is right, what-if, and the search for
-better settings.
+"""The caching allocator as a simulator.
+
+answer: ``vramlens replay``: the proof, and what each of some settings would have led to
+curve: the curve of a what-if: what would have been reserved after each of the recording's events
+difference: where a replay first did something else than the recording says, in words
+explained: what replay adds to an explanation
+proof: a recording replayed under its own settings, which proves the replay
+requests: what a program asked of the allocator, as replay is fed it
+settings: the allocator's settings, read as PyTorch reads them
+start_state: what was there when recording began
+tune: ``vramlens tune``: the settings worth trying, the best of them, and the smallest card for each
+versions: what differs between PyTorch's versions, as data
+what_if: what a recording's requests lead to under other settings, with how sure that is
+need/: what a failed step would have needed, and what would have carried it
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def assignment(variable: str, conf: str) -> str:
 
 def places_of(trace: Trace, proven: Proven, rows: Sequence[WhatIf]) -> dict[int, str]:
     """By event of a first failure, the user's line that asked; without those that have none."""
-    found = {}
+    places = {}
     stacks = trace.stacks
     for row in rows:
         if row.oom_event is None:
@@ -116,5 +116,5 @@ def places_of(trace: Trace, proven: Proven, rows: Sequence[WhatIf]) -> dict[int,
         stack = int(proven.device.events.stack[row.oom_event])
         frame = int(stacks.user_frame[stack]) if stack < len(stacks) else -1
         if frame >= 0:
-            found[row.oom_event] = str(stacks.frame(frame))
-    return found
+            places[row.oom_event] = str(stacks.frame(frame))
+    return places

@@ -41,11 +41,11 @@ _WORDS = {
 
 
 def _words(action: int, address: int, size: int) -> str:
-    what = _WORDS.get(Action(action), "nothing") if action >= 0 else "nothing"
+    action_words = _WORDS.get(Action(action), "nothing") if action >= 0 else "nothing"
     return (
-        f"{what} of {format_size(size)} at {address:#x}"
+        f"{action_words} of {format_size(size)} at {address:#x}"
         if address
-        else f"{what} of {format_size(size)}"
+        else f"{action_words} of {format_size(size)}"
     )
 
 
@@ -74,13 +74,31 @@ def first_difference(
 def _why(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str, int]) -> str:
     """What the recording lacks that may explain a difference."""
     if device.orphan_events:
-        return "events are missing from the recording (a full ring buffer, skip_actions, or a file cut short)"
+        return (
+            "events are missing from the recording"
+            " (a full ring buffer, skip_actions, or a file cut short)"
+        )
     if requests.warm:
-        return "recording began in mid-run: sizes of some early blocks, and where unmapped memory lay, are not in it"
+        return (
+            "recording began in mid-run: sizes of some early blocks,"
+            " and where unmapped memory lay, are not in it"
+        )
     if trace.settings.get("garbage_collection_threshold") and trace.meta is None:
-        return "garbage collection depends on the memory limit, which a bare snapshot does not hold: give --recorded-cap"
+        return (
+            "garbage collection depends on the memory limit,"
+            " which a bare snapshot does not hold: give --recorded-cap"
+        )
     if not requests.has_stacks:
-        return "recorded without stacks: which releases were empty_cache, and which were a MemPool's end, cannot be told"
+        return (
+            "recorded without stacks: which releases were empty_cache,"
+            " and which were a MemPool's end, cannot be told"
+        )
     if not trace.torch_version:
-        return "the recording does not say which version of PyTorch made it; the rules of none that is known fit"
-    return "an event that the recording does not hold, or a rule of this PyTorch version that vramlens does not know"
+        return (
+            "the recording does not say which version of PyTorch made it;"
+            " the rules of none that is known fit"
+        )
+    return (
+        "an event that the recording does not hold,"
+        " or a rule of this PyTorch version that vramlens does not know"
+    )

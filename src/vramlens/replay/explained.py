@@ -14,7 +14,7 @@ from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
 from vramlens.errors import VramlensError
-from vramlens.ground.verdict import Verdict
+from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.verdict_findings import with_judgement
 from vramlens.replay.proof import Proven, prove
@@ -60,9 +60,8 @@ def with_replay(
     once = runs < 2 * _ORDERS
     try:
         proven = prove(trace, device, limit, once=once)
-        if (
-            not proven.recorded.exact and limit is not None
-        ):  # a limit that was set later, or is rounded in a text
+        if not proven.recorded.exact and limit is not None:
+            # The limit was set later, or is rounded in a text.
             proven = prove(trace, device, once=once)
     except VramlensError:
         return explanation
@@ -99,14 +98,14 @@ def _moment(explanation: Explanation, proven: Proven) -> Moment | None:
     if heap is None or heap.device != device.device:
         return None
     alive = device.allocations.alive_after(heap.event)
-    held = device.allocations.free_requested[alive] > heap.event
+    is_used = device.allocations.free_requested[alive] > heap.event
     taken = proven.taken_bytes[alive]
     segments = device.segments.size_bytes[device.segments.alive_after(heap.event)]
-    return Moment(int(taken[held].sum()), int(taken.sum()), int(segments.sum()))
+    return Moment(int(taken[is_used].sum()), int(taken.sum()), int(segments.sum()))
 
 
 def _what_to_do_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda one: one.fix is None))
+    return tuple(sorted(findings, key=lambda finding: finding.fix is None))
 
 
 def _asked(
@@ -116,54 +115,76 @@ def _asked(
     ones.
     """
     settings = distinct_settings(proven, confs, newest=trace.torch_version is not None)
-    return ask(proven, [question(proven, one.conf) for one in settings], quick=quick)
+    return ask(proven, [question(proven, setting.conf) for setting in settings], quick=quick)
 
 
 # After a run that lived
 
 
 def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: int) -> Explanation:
-    """What the best setting would have saved, where that is worth a change."""
+    """The explanation with what the best setting would have saved, where that is worth a change."""
     recorded = proven.recorded
     worth = max(_LEAST_SAVED, int(_LEAST_SHARE * recorded.peak_reserved_bytes))
     # No setting reserves less than what is allocated: this is all that there is to save.
-    if recorded.peak_reserved_bytes - recorded.peak_allocated_bytes < worth or runs < _ORDERS + len(
-        ADVICE
-    ):
+    most_saved = recorded.peak_reserved_bytes - recorded.peak_allocated_bytes
+    if most_saved < worth or runs < _ORDERS + len(ADVICE):
         return explanation
     everything = runs >= len(WORTH_TRYING) + 2 * _ORDERS
-    quick = _asked(trace, proven, WORTH_TRYING if everything else ADVICE, quick=True)
-    lived = simple_first([row for row in quick if row.oom is False])
-    best = _asked(trace, proven, [lived[0].settings.conf])[0] if lived else None
-    saved = (
-        recorded.peak_reserved_bytes - best.high_bytes
-        if best is not None and best.oom is False
-        else 0
+    tried = _asked(trace, proven, WORTH_TRYING if everything else ADVICE, quick=True)
+    lived = [row for row in tried if row.oom is False]
+    best = _best_of(trace, proven, lived)
+    saved = recorded.peak_reserved_bytes - best.high_bytes if best is not None else 0
+    before = next(
+        (finding for finding in explanation.findings if finding.id == "unused_reserve"), None
     )
-    worse = [row for row in quick if row.settings.conf in ADVICE and row.oom is False]
-    worse = [row for row in worse if row.peak_reserved_bytes > recorded.peak_reserved_bytes + worth]
-    findings = list(explanation.findings)
-    before = next((one for one in findings if one.id == "unused_reserve"), None)
     if best is None or saved < worth:
-        if (
-            before is not None and not recorded.settings.expandable_segments
-        ):  # else it advises something else
-            findings[findings.index(before)] = _nothing_saves(
-                before, quick, recorded.peak_reserved_bytes
-            )
-        return replace(explanation, findings=_what_to_do_first(findings))
-    finding = _saves(
-        best, saved, recorded.peak_reserved_bytes, worse, settings_variable(trace), before
-    )
-    if before is not None:
-        findings[findings.index(before)] = finding
-    else:
-        at = next(
-            (n for n, one in enumerate(findings) if one.fix is None or (one.bytes or 0) < saved),
-            len(findings),
-        )
-        findings.insert(at, finding)
-    return replace(explanation, findings=tuple(findings))
+        return _without_savings(explanation, proven, before, tried)
+    too_much = recorded.peak_reserved_bytes + worth
+    advised = [row for row in lived if row.settings.conf in ADVICE]
+    worse = [row for row in advised if row.peak_reserved_bytes > too_much]
+    variable = settings_variable(trace)
+    finding = _saves(best, saved, recorded.peak_reserved_bytes, worse, variable, before)
+    if before is None:
+        return replace(explanation, findings=_by_savings(finding, saved, explanation.findings))
+    return replace(explanation, findings=_in_place_of(before, finding, explanation.findings))
+
+
+def _without_savings(
+    explanation: Explanation, proven: Proven, before: Finding | None, tried: Sequence[WhatIf]
+) -> Explanation:
+    """The explanation where no setting saves much."""
+    recorded, findings = proven.recorded, explanation.findings
+    # Where expandable segments are on, the finding advises something else.
+    if before is not None and not recorded.settings.expandable_segments:
+        finding = _nothing_saves(before, tried, recorded.peak_reserved_bytes)
+        findings = _in_place_of(before, finding, findings)
+    return replace(explanation, findings=_what_to_do_first(findings))
+
+
+def _best_of(trace: Trace, proven: Proven, lived: Sequence[WhatIf]) -> WhatIf | None:
+    """The simplest of the settings that reserve least, replayed in all orders; None where it may
+    fail.
+    """
+    if not lived:
+        return None
+    best = _asked(trace, proven, [simple_first(lived)[0].settings.conf])[0]
+    return best if best.oom is False else None
+
+
+def _in_place_of(
+    before: Finding, finding: Finding, findings: Sequence[Finding]
+) -> tuple[Finding, ...]:
+    return tuple(finding if earlier is before else earlier for earlier in findings)
+
+
+def _by_savings(finding: Finding, saved: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings with a new one before the first that saves less or has no fix."""
+    place = 0
+    for earlier in findings:
+        if earlier.fix is None or (earlier.bytes or 0) < saved:
+            break
+        place += 1
+    return (*findings[:place], finding, *findings[place:])
 
 
 def _saves(
@@ -175,7 +196,8 @@ def _saves(
     before: Finding | None,
 ) -> Finding:
     evidence = [
-        f"the recorded requests replayed with it: {format_size(best.high_bytes)} reserved ({best.confidence})"
+        f"the recorded requests replayed with it: {format_size(best.high_bytes)} reserved"
+        f" ({best.confidence})"
     ]
     if before is not None:
         evidence += before.evidence
@@ -185,15 +207,18 @@ def _saves(
     ]
     return Finding(
         id="settings_save",
-        verdict=Verdict.PROVEN if best.confidence == "exact" else Verdict.LIKELY,
+        verdict=Verdict.PROVEN if best.confidence == Confidence.EXACT else Verdict.LIKELY,
         title=(
-            f"{format_size(saved)} of the {format_size(reserved)} reserved need not be: {best.settings.conf} reserves"
-            f" {format_size(best.high_bytes)}"
+            f"{format_size(saved)} of the {format_size(reserved)} reserved need not be:"
+            f" {best.settings.conf} reserves {format_size(best.high_bytes)}"
         ),
         bytes=saved,
         place=before.place if before is not None else None,
         evidence=tuple(evidence),
-        fix=f"run with {assignment(variable, best.settings.conf)} to reserve {format_size(saved)} less",
+        fix=(
+            f"run with {assignment(variable, best.settings.conf)}"
+            f" to reserve {format_size(saved)} less"
+        ),
     )
 
 
@@ -202,15 +227,18 @@ def _nothing_saves(before: Finding, tried: Sequence[WhatIf], reserved: int) -> F
     best = min(tried, key=lambda row: row.high_bytes, default=None)
     if best is None:
         return before
-    said = f"{best.settings.conf}, the best of {len(tried)} that were replayed, reserves {format_size(best.high_bytes)}"
+    best_words = (
+        f"{best.settings.conf}, the best of {len(tried)} that were replayed,"
+        f" reserves {format_size(best.high_bytes)}"
+    )
     less = reserved - best.high_bytes
     avoids = "avoids much of" if less > 0 else "avoids"
     return replace(
         before,
         verdict=Verdict.NOT_A_PROBLEM,
         title=(
-            f"no setting {avoids} the {format_size(before.bytes or 0)} reserved beyond what the peak needed: {said}"
-            + (f", {format_size(less)} less" if less > 0 else "")
+            f"no setting {avoids} the {format_size(before.bytes or 0)} reserved beyond what the"
+            f" peak needed: {best_words}" + (f", {format_size(less)} less" if less > 0 else "")
         ),
         fix=None,
     )

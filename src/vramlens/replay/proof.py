@@ -150,11 +150,11 @@ def prove(
     readings = likely_requests(trace, device)
     attempts = itertools.product(readings, candidates(trace, device), limits)
     for requests, version, limit in itertools.islice(attempts, 1 if once else None):
-        found = _prove(trace, device, requests, version, limit, reserve, search=not once)
-        if best is None or found.recorded.addresses_matched > best.recorded.addresses_matched:
-            best = found
-        if found.recorded.exact:
-            return found
+        proven = _prove(trace, device, requests, version, limit, reserve, search=not once)
+        if best is None or proven.recorded.addresses_matched > best.recorded.addresses_matched:
+            best = proven
+        if proven.recorded.exact:
+            return proven
     assert best is not None
     return best
 
@@ -166,17 +166,17 @@ def refuse_unfit(trace: Trace, device: DeviceTrace) -> None:
         InputError: there is nothing to replay, or too little of it.
     """
     backend = str(trace.settings.get("backend", ""))
-    if "cudaMallocAsync" in backend or "backend:cudaMallocAsync" in str(
-        trace.settings.get("PYTORCH_CUDA_ALLOC_CONF")
-    ):
+    conf = str(trace.settings.get("PYTORCH_CUDA_ALLOC_CONF"))
+    if "cudaMallocAsync" in backend or "backend:cudaMallocAsync" in conf:
         raise InputError(
-            f"{trace.source}: was recorded with backend:cudaMallocAsync, an allocator inside the driver: nothing of it"
-            " can be replayed; record with backend:native"
+            f"{trace.source}: was recorded with backend:cudaMallocAsync, an allocator inside the"
+            " driver: nothing of it can be replayed; record with backend:native"
         )
     actions = device.events.action
     if not len(actions):
         raise InputError(
-            f"{trace.source}: holds no events for device {device.device}, only a state: record the run"
+            f"{trace.source}: holds no events for device {device.device}, only a state:"
+            " record the run"
         )
     if not (actions == Action.ALLOC).any():
         raise InputError(
@@ -185,17 +185,25 @@ def refuse_unfit(trace: Trace, device: DeviceTrace) -> None:
     reaches = device.events.address.astype(np.float64) + device.events.size
     if float(reaches.max()) >= 2.0**63 or int(device.events.size.max()) > _LARGEST_REQUEST:
         raise InputError(f"{trace.source}: holds addresses or sizes that no device has")
-    given_up, done = (
-        bool((actions == kind).any()) for kind in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-    )
-    without_end = given_up and not done and device.orphan_events
-    without_begin = done and not given_up and not (device.allocations.born < 0).any()
-    nowhere = (device.allocations.segment == NO_TEXT) & (device.allocations.born >= 0)
-    if without_end or without_begin or nowhere.any():
+    if _lacks_actions(device):
         raise InputError(
-            f"{trace.source}: events are missing, as skip_actions leaves them out: without every alloc, free_requested,"
-            " free_completed and segment event nothing can be replayed; record without skip_actions"
+            f"{trace.source}: events are missing, as skip_actions leaves them out: without every"
+            " alloc, free_requested, free_completed and segment event nothing can be replayed;"
+            " record without skip_actions"
         )
+
+
+def _lacks_actions(device: DeviceTrace) -> bool:
+    """True where a kind of event is missing that every run has."""
+    actions, rows = device.events.action, device.allocations
+    has_requests_to_free = bool((actions == Action.FREE_REQUESTED).any())
+    has_completed_frees = bool((actions == Action.FREE_COMPLETED).any())
+    if has_requests_to_free and not has_completed_frees and device.orphan_events:
+        return True
+    has_early = bool((rows.born < 0).any())
+    if has_completed_frees and not has_requests_to_free and not has_early:
+        return True
+    return bool(((rows.segment == NO_TEXT) & (rows.born >= 0)).any())
 
 
 def _known_limit(trace: Trace, device: DeviceTrace, cap_bytes: int | None) -> Limit:
@@ -218,55 +226,62 @@ def _prove(
     search: bool,
 ) -> Proven:
     settings = recorded_settings(trace.settings, version)
-    if (
-        not trace.settings and (device.events.action == Action.SEGMENT_MAP).any()
-    ):  # a file cut short has none
+    is_expandable = bool((device.events.action == Action.SEGMENT_MAP).any())
+    if not trace.settings and is_expandable:  # a file cut short has no settings
         settings = replace(settings, conf="expandable_segments:True", expandable_segments=True)
 
-    def replayed(given: Limit) -> Proven:
+    def replayed(tried_limit: Limit) -> Proven:
         replay = Replay(
             requests.columns,
             pools=len(requests.pools),
-            settings=settings.native(version, reserve=reserve, **given.native),
+            settings=settings.native(version, reserve=reserve, **tried_limit.native),
         )
-        recorded = _recorded(trace, device, requests, replay, settings, version, given)
+        recorded = _recorded(trace, device, requests, replay, settings, version, tried_limit)
         return Proven(
-            device, recorded, replay, reserve, trace.total_bytes.get(device.device), requests
+            device=device,
+            recorded=recorded,
+            replay=replay,
+            reserve_bytes=reserve,
+            total_bytes=trace.total_bytes.get(device.device),
+            requests=requests,
         )
 
-    found = replayed(limit)
+    proven = replayed(limit)
     if (
         search
         and limit.bytes is None
         and settings.garbage_collection_threshold
-        and not _needs_no_limit(found)
+        and not _needs_no_limit(proven)
     ):
-        found = _with_inferred_limit(found, settings, requests, replayed)
-    if found.recorded.limit.bytes is None:
-        found = replace(
-            found,
-            recorded=replace(found.recorded, limit=_met_limit(device, found.replay, settings)),
+        proven = _with_inferred_limit(proven, settings, requests, replayed)
+    if proven.recorded.limit.bytes is None:
+        proven = replace(
+            proven,
+            recorded=replace(proven.recorded, limit=_met_limit(device, proven.replay, settings)),
         )
-    return found
+    return proven
 
 
-def _needs_no_limit(found: Proven) -> bool:
+def _needs_no_limit(proven: Proven) -> bool:
     """Whether it is exact and nothing was refused: else what was collected may have been taken
     for a retry.
     """
-    return found.recorded.exact and found.replay.summary["limit_high"] % 2**64 == UNLIMITED
+    return proven.recorded.exact and proven.replay.summary["limit_high"] % 2**64 == UNLIMITED
 
 
 def _with_inferred_limit(
-    found: Proven, settings: Settings, requests: Requests, replayed: Callable[[Limit], Proven]
+    without_limit: Proven,
+    settings: Settings,
+    requests: Requests,
+    replayed: Callable[[Limit], Proven],
 ) -> Proven:
     """The replay under the limit that garbage collection must have had, if one explains the
     recording.
     """
-    device = found.device
+    device = without_limit.device
     peak = device.reserved.peak_bytes
     if peak >= _LARGEST_DEVICE:
-        return found
+        return without_limit
     end = min(_largest_limit(device, settings, requests), _LARGEST_DEVICE + MIB)
     places = _limits_to_try(peak, end, settings)
     tries = min(max(_FEWEST_TRIES, _EVENTS_TO_REPLAY // len(device.events)), _MOST_TRIES)
@@ -281,13 +296,19 @@ def _with_inferred_limit(
         return tried[place]
 
     last = len(places) - 1
-    coarse = next((place for place in range(0, last, step) if at(place).recorded.exact), None)
-    best = max(tried, key=lambda place: tried[place].recorded.addresses_matched)
+
+    def first_exact(some_places: range) -> int | None:
+        return next((place for place in some_places if at(place).recorded.exact), None)
+
+    def matched(proven: Proven) -> int:
+        return proven.recorded.addresses_matched
+
+    coarse = first_exact(range(0, last, step))
+    best = max(tried, key=lambda place: matched(tried[place]))
     if coarse is None:
-        around = range(max(0, best - step + 1), min(last, best + step))
-        coarse = next((place for place in around if at(place).recorded.exact), None)
+        coarse = first_exact(range(max(0, best - step + 1), min(last, best + step)))
     if coarse is None:
-        return max((found, at(best)), key=lambda one: one.recorded.addresses_matched)
+        return max((without_limit, at(best)), key=matched)
     # All that explain it are possible.
     low = high = coarse
     while low > 0 and len(tried) < 2 * _MOST_TRIES and at(low - 1).recorded.exact:
@@ -312,8 +333,8 @@ def _limits_to_try(low: int, high: int, settings: Settings) -> list[int]:
         np.arange(int(low * share) // unit * unit, int(high * share), unit) / share
     ).astype(np.int64) + 1
     collecting = collecting[(low <= collecting) & (collecting < high)]
-    found: list[int] = np.unique(np.concatenate(([low], refusing, collecting))).tolist()
-    return found
+    limits: list[int] = np.unique(np.concatenate(([low], refusing, collecting))).tolist()
+    return limits
 
 
 def _largest_limit(device: DeviceTrace, settings: Settings, requests: Requests) -> int:
@@ -364,12 +385,12 @@ def _recorded(
     version: Version,
     limit: Limit,
 ) -> Recorded:
-    found = replay.summary
-    same = (
-        found["first_difference"] < 0
-        and found["addresses"] == found["addresses_matched"] == found["sizes_matched"]
+    summary = replay.summary
+    has_same_addresses = (
+        summary["first_difference"] < 0
+        and summary["addresses"] == summary["addresses_matched"] == summary["sizes_matched"]
     )
-    exact = same and found["segment_events"] == found["segment_events_matched"]
+    exact = has_same_addresses and summary["segment_events"] == summary["segment_events_matched"]
     events = device.events
     deferred = int((events.action == Action.FREE_REQUESTED).sum())
     at_once = (events.action[:-1] == Action.FREE_REQUESTED) & (
@@ -381,17 +402,17 @@ def _recorded(
         version=version,
         limit=limit,
         exact=exact,
-        segment_events=found["segment_events"],
-        segment_events_matched=found["segment_events_matched"],
-        addresses=found["addresses"],
-        addresses_matched=found["addresses_matched"],
-        first_difference=None if exact else first_difference(trace, device, requests, found),
-        peak_requested_bytes=found["peak_requested"],
-        peak_allocated_bytes=found["peak_allocated"],
-        peak_active_bytes=found["peak_active"],
-        peak_reserved_bytes=found["peak_reserved"],
-        retries=found["retries"],
-        failed_requests=found["failed_requests"],
+        segment_events=summary["segment_events"],
+        segment_events_matched=summary["segment_events_matched"],
+        addresses=summary["addresses"],
+        addresses_matched=summary["addresses_matched"],
+        first_difference=None if exact else first_difference(trace, device, requests, summary),
+        peak_requested_bytes=summary["peak_requested"],
+        peak_allocated_bytes=summary["peak_allocated"],
+        peak_active_bytes=summary["peak_active"],
+        peak_reserved_bytes=summary["peak_reserved"],
+        retries=summary["retries"],
+        failed_requests=summary["failed_requests"],
         deferred_frees=deferred > int(at_once.sum()),
         warm=requests.warm,
         private_pools=requests.pools[1:],

@@ -162,14 +162,14 @@ def _releases_tell_who(device: DeviceTrace, outside: NDArray[np.int64]) -> bool:
     segments, stack = device.segments, device.events.stack
     died = np.flatnonzero(np.isin(segments.died, outside) & (segments.born >= 0))
     shown = stack[segments.died[died]]
-    own = (shown != NO_STACK) & (shown != stack[segments.born[died]])
-    return bool(own.any()) or not len(outside)
+    has_own_stack = (shown != NO_STACK) & (shown != stack[segments.born[died]])
+    return bool(has_own_stack.any()) or not len(outside)
 
 
 def _numbers(trace: Trace, pools: dict[tuple[int, int], int]) -> NDArray[np.uint32]:
     """The number of each row of ``Trace.pools``; new pools get the next."""
     ids = [(int(a), int(b)) for a, b in trace.pools]
-    return np.array([pools.setdefault(one, len(pools)) for one in ids], np.uint32)
+    return np.array([pools.setdefault(pool_id, len(pools)) for pool_id in ids], np.uint32)
 
 
 def _pools_of_segments(
@@ -182,43 +182,52 @@ def _pools_of_segments(
     """The pool of every segment, as a number."""
     segments = device.segments
     named = segments.pool != NO_TEXT
-    found = np.zeros(len(segments), np.uint32)
+    pool_of_segment = np.zeros(len(segments), np.uint32)
     if named.any():
-        used = np.unique(segments.pool[named])
-        number = np.zeros(int(used.max()) + 1, np.uint32)
-        for row in used.tolist():
-            number[row] = pools.setdefault(
-                (int(trace.pools[row][0]), int(trace.pools[row][1])), len(pools)
-            )
-        found[named] = number[segments.pool[named]]
-    for early, pool in (start.pool_of_segment if start is not None else {}).items():
-        found[early] = pools.setdefault(pool, len(pools))
+        pool_of_segment[named] = _numbers_of_rows(trace, segments.pool[named], pools)
+    early_pools = start.pool_of_segment if start is not None else {}
+    for early, pool in early_pools.items():
+        pool_of_segment[early] = pools.setdefault(pool, len(pools))
         named[early] = True
     outside = np.flatnonzero(emptied == _OUTSIDE)
     if not len(outside) or device.events.has_pools:
-        return found
+        return pool_of_segment
     # A MemPool's end. Blocks still alive keep their segments, which then name it: one such pool is
     # that one.
     mempools = [number for (first, second), number in pools.items() if first == 0 and second != 0]
     gone = mempools[0] if len(mempools) == 1 else pools.setdefault(_UNKNOWN_POOL, len(pools))
     died = segments.died
     ended = np.isin(died, outside)
-    found[ended & ~named] = gone
+    pool_of_segment[ended & ~named] = gone
     if segments.expandable.any():
-        _spread_over_reservations(device, found, ended & ~named, gone)
-    return found
+        _spread_over_reservations(device, pool_of_segment, ended & ~named, gone)
+    return pool_of_segment
+
+
+def _numbers_of_rows(
+    trace: Trace, rows: NDArray[np.uint32], pools: dict[tuple[int, int], int]
+) -> NDArray[np.uint32]:
+    """The number of the pool in each of these rows of ``Trace.pools``; new pools get the next."""
+    used = np.unique(rows)
+    number = np.zeros(int(used.max()) + 1, np.uint32)
+    for row in used.tolist():
+        pool_id = int(trace.pools[row][0]), int(trace.pools[row][1])
+        number[row] = pools.setdefault(pool_id, len(pools))
+    return number[rows]
 
 
 def _spread_over_reservations(
-    device: DeviceTrace, found: NDArray[np.uint32], ended: NDArray[np.bool_], gone: int
+    device: DeviceTrace, pool_of_segment: NDArray[np.uint32], ended: NDArray[np.bool_], gone: int
 ) -> None:
     """Gives all mapped ranges of an expandable segment the pool of those that name it."""
     reservation = _reservation_of_ranges(device)
     mapped = device.segments.expandable != 0
-    for one in np.unique(reservation[mapped & (ended | (found != 0))]):
-        mine = mapped & (reservation == one)
-        known = found[mine]
-        found[mine] = gone if not known.any() else known[known != 0][0]
+    for segment_start in np.unique(reservation[mapped & (ended | (pool_of_segment != 0))]):
+        ranges = mapped & (reservation == segment_start)
+        named_pools = pool_of_segment[ranges]
+        pool_of_segment[ranges] = (
+            gone if not named_pools.any() else named_pools[named_pools != 0][0]
+        )
 
 
 def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
@@ -228,7 +237,7 @@ def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
     may come back as those of another pool or stream.
     """
     segments = device.segments
-    found = np.full(len(segments), -1, np.int64)
+    reservations = np.full(len(segments), -1, np.int64)
     open_: list[
         list[int]
     ] = []  # number, lowest address, highest, stream, until when something is mapped
@@ -237,28 +246,28 @@ def _reservation_of_ranges(device: DeviceTrace) -> NDArray[np.int64]:
         low = int(segments.address[row])
         high, stream = low + int(segments.size_bytes[row]), int(segments.stream[row])
         born, died = int(segments.born[row]), int(segments.died[row])
-        open_ = [one for one in open_ if one[4] > born]
-        for one in open_:
-            if one[3] == stream and low <= one[2] and high >= one[1]:
-                one[1:3] = min(low, one[1]), max(high, one[2])
-                one[4] = max(died, one[4])
-                found[row] = one[0]
+        open_ = [extent for extent in open_ if extent[4] > born]
+        for extent in open_:
+            if extent[3] == stream and low <= extent[2] and high >= extent[1]:
+                extent[1:3] = min(low, extent[1]), max(high, extent[2])
+                extent[4] = max(died, extent[4])
+                reservations[row] = extent[0]
                 break
         else:
             open_.append([row, low, high, stream, died])
-            found[row] = row
-    return found
+            reservations[row] = row
+    return reservations
 
 
 def _pool_of_releases(
     device: DeviceTrace, releases: NDArray[np.int64], segment_pool: NDArray[np.uint32]
 ) -> NDArray[np.uint32]:
     """By event: the pool of what a release gave back."""
-    found = np.zeros(len(device.events), np.uint32)
+    pool_of_event = np.zeros(len(device.events), np.uint32)
     died = device.segments.died
-    mine = np.flatnonzero(died < len(device.events))
-    found[died[mine]] = segment_pool[mine]
-    return found
+    released = np.flatnonzero(died < len(device.events))
+    pool_of_event[died[released]] = segment_pool[released]
+    return pool_of_event
 
 
 def _small(device: DeviceTrace, base: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -285,7 +294,7 @@ def _reservations(
     as can be seen.
     """
     segments = device.segments
-    found = segments.address[base].copy()
+    starts = segments.address[base].copy()
     mapped = np.flatnonzero(segments.expandable[base] != 0)
     pool, stream = (
         segment_pool[base[mapped]].astype(np.uint64),
@@ -294,9 +303,9 @@ def _reservations(
     _, group = np.unique(np.stack((pool, stream, small[mapped])), axis=1, return_inverse=True)
     group = group.reshape(-1)
     lowest = np.full(len(mapped), np.iinfo(np.uint64).max, np.uint64)
-    np.minimum.at(lowest, group, found[mapped])
-    found[mapped] = lowest[group]
-    return found
+    np.minimum.at(lowest, group, starts[mapped])
+    starts[mapped] = lowest[group]
+    return starts
 
 
 def _base_taken(device: DeviceTrace, state: StartState | None) -> NDArray[np.uint64]:
@@ -320,6 +329,6 @@ def _base_taken(device: DeviceTrace, state: StartState | None) -> NDArray[np.uin
     following = np.append(start[1:], np.iinfo(np.int64).max)
     gap = np.minimum(following, limit) - start - taken[early]
     large = (segments.expandable[segment] == 0) & (taken[early] > MIB)
-    whole = large & (gap > 0) & (gap <= MIB) & (rows.died[early] < len(device.events))
-    taken[early[whole]] += gap[whole]
+    is_own_rest = large & (gap > 0) & (gap <= MIB) & (rows.died[early] < len(device.events))
+    taken[early[is_own_rest]] += gap[is_own_rest]
     return taken.view(np.uint64)

@@ -102,7 +102,7 @@ class _Parser:
         self._ignored: list[str] = []
 
     def parse(self) -> Settings:
-        found = Settings(conf=self._conf)
+        settings = Settings(conf=self._conf)
         tokens = self._tokens
         for at, key in enumerate(tokens):  # first of all, wherever it stands
             if key == "large_segment_size_mb" and self._version.large_segment_option:
@@ -111,56 +111,59 @@ class _Parser:
                     raise _Refused(
                         f"CachingAllocator option large_segment_size_mb must be > {_MIN_LARGE_ALLOC // MIB} MB"
                     )
-                found = replace(found, large_segment_size=min(size, _MOST) * MIB)
-        found = replace(found, max_non_split_rounding_size=found.large_segment_size)
+                settings = replace(settings, large_segment_size=min(size, _MOST) * MIB)
+        settings = replace(settings, max_non_split_rounding_size=settings.large_segment_size)
         at = 0
         while at < len(tokens):
-            found, at = self._option(found, tokens[at], at)
+            settings, at = self._option(settings, tokens[at], at)
             at += 1
             if at < len(tokens):
                 self._expect(at, ",")
                 at += 1
         return replace(
-            found, roundup_power2_divisions=tuple(self._divisions), ignored=tuple(self._ignored)
+            settings, roundup_power2_divisions=tuple(self._divisions), ignored=tuple(self._ignored)
         )
 
-    def _option(self, found: Settings, key: str, at: int) -> tuple[Settings, int]:
+    def _option(self, settings: Settings, key: str, at: int) -> tuple[Settings, int]:
         """The settings with one option more, and the place of its last token."""
-        value = at + 2
+        value_at = at + 2
         if key in {",", ":", "[", "]"}:
             raise _Refused(f"Unrecognized key '{key}' in CUDA allocator config.")
         self._expect(at + 1, ":")
         if key == "large_segment_size_mb" and self._version.large_segment_option:
-            return found, value
+            return settings, value_at
+        if key == "roundup_power2_divisions":
+            return settings, self._parse_divisions(value_at)
+        if key == "backend":
+            self._check_backend(self._token(value_at))
+            return settings, value_at
+        if key in _WITHOUT_EFFECT:
+            self._ignored.append(key)
+            return settings, self._skip(value_at)
+        return self._valued_option(settings, key, value_at), value_at
+
+    def _valued_option(self, settings: Settings, key: str, at: int) -> Settings:
+        """The settings with an option of one value."""
         if key == "max_split_size_mb":
-            return replace(found, max_split_size=self._at_least_a_segment(found, key, value)), value
+            return replace(settings, max_split_size=self._at_least_a_segment(settings, key, at))
         if key == "max_non_split_rounding_mb":
-            return replace(
-                found, max_non_split_rounding_size=self._at_least_a_segment(found, key, value)
-            ), value
+            size = self._at_least_a_segment(settings, key, at)
+            return replace(settings, max_non_split_rounding_size=size)
         if key == "garbage_collection_threshold":
-            threshold = self._real(value)
+            threshold = self._real(at)
             if not 0 < threshold < 1:
                 raise _Refused("garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
-            return replace(found, garbage_collection_threshold=threshold), value
+            return replace(settings, garbage_collection_threshold=threshold)
         if key == "per_process_memory_fraction":
-            fraction = self._real(value)
+            fraction = self._real(at)
             if not 0 <= fraction <= 1:
                 raise _Refused("per_process_memory_fraction is invalid, set it in [0.0, 1.0]")
-            return replace(found, per_process_memory_fraction=fraction), value
+            return replace(settings, per_process_memory_fraction=fraction)
         if key == "expandable_segments":
-            return replace(found, expandable_segments=self._truth(value)), value
+            return replace(settings, expandable_segments=self._truth(at))
         if key == "throw_on_cudamalloc_oom":
-            return replace(found, throw_on_cudamalloc_oom=self._truth(value)), value
-        if key == "roundup_power2_divisions":
-            return found, self._parse_divisions(value)
-        if key == "backend":
-            self._check_backend(self._token(value))
-            return found, value
-        if key not in _WITHOUT_EFFECT:
-            raise _Refused(f"Unrecognized key '{key}' in CUDA allocator config.")
-        self._ignored.append(key)
-        return found, self._skip(value)
+            return replace(settings, throw_on_cudamalloc_oom=self._truth(at))
+        raise _Refused(f"Unrecognized key '{key}' in CUDA allocator config.")
 
     def _check_backend(self, name: str) -> None:
         if name == "cudaMallocAsync":
@@ -170,10 +173,10 @@ class _Parser:
         if name != "native":
             raise _Refused("Unknown allocator backend, options are native and cudaMallocAsync")
 
-    def _at_least_a_segment(self, found: Settings, key: str, at: int) -> int:
-        size, least = self._number(at), found.large_segment_size // MIB
-        if size < least:
-            raise _Refused(f"CachingAllocator option {key} too small, must be >= {least}")
+    def _at_least_a_segment(self, settings: Settings, key: str, at: int) -> int:
+        size, least_mib = self._number(at), settings.large_segment_size // MIB
+        if size < least_mib:
+            raise _Refused(f"CachingAllocator option {key} too small, must be >= {least_mib}")
         return min(size, _MOST) * MIB
 
     def _parse_divisions(self, at: int) -> int:
@@ -181,37 +184,41 @@ class _Parser:
         last token.
         """
         if self._token(at) != "[":
-            value = self._number(at)
-            if not _is_power_of_two(value):
+            divisions = self._number(at)
+            if not _is_power_of_two(divisions):
                 raise _Refused("For roundups, the divisions has to be power of 2 ")
-            self._divisions = [value] * _INTERVALS
+            self._divisions = [divisions] * _INTERVALS
             return at
-        first, last = True, 0
+        is_first, last = True, 0
         at += 1
         while self._token(at) != "]":
             interval = self._token(at)
             self._expect(at + 1, ":")
-            value = self._number(at + 2)
-            if value and not _is_power_of_two(value):
+            divisions = self._number(at + 2)
+            if divisions and not _is_power_of_two(divisions):
                 raise _Refused(
                     "For roundups, the divisions has to be power of 2 or 0 to disable roundup "
                 )
             if interval == ">":
                 start = last if self._version.overwrites_last_interval else last + 1
-                self._divisions[start:] = [value] * (_INTERVALS - start)
+                self._divisions[start:] = [divisions] * (_INTERVALS - start)
             else:
-                boundary = self._number(at)
-                if not _is_power_of_two(boundary):
-                    raise _Refused("For roundups, the intervals have to be power of 2 ")
-                last = min(boundary.bit_length() - 1, _INTERVALS - 1)
-                if first:
-                    self._divisions[:last] = [value] * last
-                    first = False
-                self._divisions[last] = value
+                last = self._interval(at)
+                if is_first:
+                    self._divisions[:last] = [divisions] * last
+                    is_first = False
+                self._divisions[last] = divisions
             at += 3
             if self._token(at) == ",":
                 at += 1
         return at
+
+    def _interval(self, at: int) -> int:
+        """The place of the interval that begins at a boundary."""
+        boundary = self._number(at)
+        if not _is_power_of_two(boundary):
+            raise _Refused("For roundups, the intervals have to be power of 2 ")
+        return min(boundary.bit_length() - 1, _INTERVALS - 1)
 
     def _skip(self, at: int) -> int:
         if self._token(at) == "[":
@@ -271,22 +278,26 @@ def recorded_settings(settings: Mapping[str, Any], version: Version) -> Settings
     """
     conf = recorded_conf(settings)
     try:
-        found = parse_settings(conf, version)
-    except (
-        SettingsError
-    ):  # of a version with other options: what the allocator held is known all the same
-        found = Settings(conf=conf)
+        parsed = parse_settings(conf, version)
+    except SettingsError:
+        # Of a version with other options: what the allocator held is known all the same.
+        parsed = Settings(conf=conf)
     changes: dict[str, Any] = {}
-    if isinstance(size := settings.get("max_split_size"), int):
+    size = settings.get("max_split_size")
+    if isinstance(size, int):
         changes["max_split_size"] = size if size > 0 else UNLIMITED
-    if isinstance(threshold := settings.get("garbage_collection_threshold"), float):
+    threshold = settings.get("garbage_collection_threshold")
+    if isinstance(threshold, float):
         changes["garbage_collection_threshold"] = threshold
-    if isinstance(on := settings.get("expandable_segments"), bool):
-        changes["expandable_segments"] = on
+    expandable = settings.get("expandable_segments")
+    if isinstance(expandable, bool):
+        changes["expandable_segments"] = expandable
     table = settings.get("roundup_power2_divisions")
     if isinstance(table, dict):
-        values = [table.get(str(1 << slot)) for slot in range(_INTERVALS)]
-        changes["roundup_power2_divisions"] = tuple(
-            v if isinstance(v, int) and v > 0 else 0 for v in values
-        )
-    return replace(found, **changes)
+        changes["roundup_power2_divisions"] = _recorded_divisions(table)
+    return replace(parsed, **changes)
+
+
+def _recorded_divisions(table: Mapping[str, Any]) -> tuple[int, ...]:
+    divisions = [table.get(str(1 << slot)) for slot in range(_INTERVALS)]
+    return tuple(count if isinstance(count, int) and count > 0 else 0 for count in divisions)

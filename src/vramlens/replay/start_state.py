@@ -43,9 +43,9 @@ def start_state_of(trace: Trace, device: DeviceTrace) -> StartState | None:
     if len(order) != len(early) or len(np.unique(blocks.address)) != len(order):
         return None
     by_address = early[np.argsort(rows.address[early], kind="stable")]
-    same = blocks.address[order] == rows.address[by_address]
-    same &= blocks.requested_bytes[order] == rows.requested_bytes[by_address]
-    if not same.all():
+    is_same_block = blocks.address[order] == rows.address[by_address]
+    is_same_block &= blocks.requested_bytes[order] == rows.requested_bytes[by_address]
+    if not is_same_block.all():
         return None
     taken = np.zeros(len(early), np.int64)
     taken[np.searchsorted(early, by_address)] = blocks.taken_bytes[order]
@@ -57,7 +57,7 @@ def _pools(start: Trace, before: DeviceTrace, device: DeviceTrace) -> dict[int, 
     segments = before.segments
     order = np.argsort(segments.address, kind="stable")
     sorted_address = segments.address[order]
-    found = {}
+    pool_of_segment = {}
     for row in np.flatnonzero(device.segments.born < 0).tolist():
         address = device.segments.address[row]
         at = int(np.searchsorted(sorted_address, address, side="right")) - 1
@@ -67,5 +67,5 @@ def _pools(start: Trace, before: DeviceTrace, device: DeviceTrace) -> dict[int, 
         inside = int(address) < int(segments.address[holder]) + int(segments.size_bytes[holder])
         pool = int(segments.pool[holder])
         if inside and pool < len(start.pools):
-            found[row] = (int(start.pools[pool][0]), int(start.pools[pool][1]))
-    return found
+            pool_of_segment[row] = (int(start.pools[pool][0]), int(start.pools[pool][1]))
+    return pool_of_segment

@@ -4,6 +4,7 @@ each.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from vramlens.errors import InputError
 from vramlens.replay.answer import Progress, missing_of, places_of, proven_device
 from vramlens.replay.proof import Proven, Recorded
 from vramlens.replay.settings import Settings
-from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
+from vramlens.replay.what_if import Question, WhatIf, ask, ended_by_failure, question
 from vramlens.units import format_size
 
 if TYPE_CHECKING:
@@ -151,47 +152,44 @@ def tune_trace(
     """
     proven = proven_device(trace, device, recorded_cap_bytes)
     outside = outside_bytes(trace, proven.device.device)
-    wanted = distinct_settings(proven, confs, newest=trace.torch_version is not None)
-    baseline_question = question(proven, None, cap_bytes)
-    limited = baseline_question.limit.bytes is not None and not baseline_question.limit.of_device
-    inert = tuple(s.conf for s in wanted if s.garbage_collection_threshold and not limited)
-    questions = [baseline_question]
-    questions += [question(proven, s.conf, cap_bytes) for s in wanted if s.conf not in inert]
+    settings_to_try = distinct_settings(proven, confs, newest=trace.torch_version is not None)
+    recorded_question = question(proven, None, cap_bytes)
+    inert = _inert(settings_to_try, recorded_question)
+    questions = [recorded_question]
+    questions += [
+        question(proven, settings.conf, cap_bytes)
+        for settings in settings_to_try
+        if settings.conf not in inert
+    ]
     sizes = sorted(set(cards))
-    held = [max(0, size - (outside or 0)) for size in sizes]
-    base = proven.device.reserved.base_bytes
-    if held and held[0] < base:
-        raise InputError(
-            f"a card of {format_size(sizes[0])} is too small: the process already held"
-            f" {format_size(base + (outside or 0))} of its own when recording began; leave it out of --cards"
-        )
+    rooms = [max(0, size - (outside or 0)) for size in sizes]
+    _refuse_small_card(proven, sizes, rooms, outside or 0)
     per_card = [
-        question(proven, q.settings.conf, room, card=True) for q in questions for room in held
+        question(proven, without_card.settings.conf, room, card=True)
+        for without_card in questions
+        for room in rooms
     ]
-    rows = ask(proven, [*questions, *per_card], progress)
+    answers = ask(proven, [*questions, *per_card], progress)
+    rows, card_rows = answers[: len(questions)], answers[len(questions) :]
     baseline = rows[0]
-    tried = [
-        Tuned(
-            row,
-            baseline.peak_reserved_bytes - row.peak_reserved_bytes,
-            tuple(
-                Card(size, rows[len(questions) + index * len(sizes) + at])
-                for at, size in enumerate(sizes)
-            ),
+    tried = []
+    for index, row in enumerate(rows):
+        on_cards = card_rows[index * len(sizes) : (index + 1) * len(sizes)]
+        tried.append(
+            Tuned(
+                row=row,
+                saved_bytes=baseline.peak_reserved_bytes - row.peak_reserved_bytes,
+                cards=tuple(itertools.starmap(Card, zip(sizes, on_cards, strict=True))),
+            )
         )
-        for index, row in enumerate(rows[: len(questions)])
-    ]
-    # Of what gets past a failure the simplest is best: what is reserved below a limit costs
-    #     nothing.
-    past = simple_first([one.row for one in tried if one.row.past_failure])
-    tried.sort(key=lambda one: (past.index(one.row) if one.row in past else len(past), *_rank(one)))
+    tried = _best_first(tried)
     return Tuning(
         source=trace.source,
         device=proven.device.device,
         recorded=proven.recorded,
         ended_by_failure=ended_by_failure(proven),
         variable=settings_variable(trace),
-        places=places_of(trace, proven, rows[: len(questions)]),
+        places=places_of(trace, proven, rows),
         missing=missing_of(trace),
         baseline=baseline,
         tried=tuple(tried),
@@ -217,22 +215,55 @@ def floor_bytes(proven: Proven) -> int:
     return max(floor, int(device.allocations.requested_bytes[alive].sum()) + request.size_bytes)
 
 
+def _inert(settings_to_try: Sequence[Settings], recorded: Question) -> tuple[str, ...]:
+    """The settings that do nothing: garbage collection without a limit of the process."""
+    if recorded.limit.bytes is not None and not recorded.limit.of_device:
+        return ()
+    return tuple(
+        settings.conf for settings in settings_to_try if settings.garbage_collection_threshold
+    )
+
+
+def _refuse_small_card(
+    proven: Proven, sizes: Sequence[int], rooms: Sequence[int], outside: int
+) -> None:
+    base = proven.device.reserved.base_bytes
+    if rooms and rooms[0] < base:
+        raise InputError(
+            f"a card of {format_size(sizes[0])} is too small: the process already held"
+            f" {format_size(base + outside)} of its own when recording began;"
+            " leave it out of --cards"
+        )
+
+
+def _best_first(tried: Sequence[Tuned]) -> list[Tuned]:
+    """Of what gets past a failure the simplest is best: what is reserved below a limit costs
+    nothing.
+    """
+    past_failure = simple_first([tuned.row for tuned in tried if tuned.row.past_failure])
+
+    def place(tuned: Tuned) -> int:
+        return past_failure.index(tuned.row) if tuned.row in past_failure else len(past_failure)
+
+    return sorted(tried, key=lambda tuned: (place(tuned), *_rank(tuned)))
+
+
 def distinct_settings(proven: Proven, confs: Sequence[str], *, newest: bool) -> list[Settings]:
     """The settings that differ from the recorded ones, each once.
 
     Args:
         newest: whether the version is known, so that options can be told apart from those it lacks.
     """
-    found = [proven.recorded.settings]
+    distinct = [proven.recorded.settings]
     for conf in confs:
         if "large_segment_size_mb" in conf and not (
             newest and proven.recorded.version.large_segment_option
         ):
             continue
         settings = question(proven, conf).settings
-        if settings not in found:
-            found.append(settings)
-    return found[1:]
+        if settings not in distinct:
+            distinct.append(settings)
+    return distinct[1:]
 
 
 def outside_bytes(trace: Trace, device: int) -> int | None:
@@ -250,12 +281,12 @@ def simple_first(rows: Sequence[WhatIf]) -> list[WhatIf]:
     """The cheapest first; of those that are nearly as cheap as it, the one with the fewest
     options.
     """
-    least = min((row.peak_reserved_bytes for row in rows), default=0)
+    least_bytes = min((row.peak_reserved_bytes for row in rows), default=0)
 
     def cost(row: WhatIf) -> tuple[int, int, int, int]:
         size = row.peak_reserved_bytes
         return (
-            0 if size <= (1 + _WORTH_IT) * least else size,
+            0 if size <= (1 + _WORTH_IT) * least_bytes else size,
             row.settings.conf.count(":"),
             row.retries,
             size,
@@ -264,11 +295,11 @@ def simple_first(rows: Sequence[WhatIf]) -> list[WhatIf]:
     return sorted(rows, key=cost)
 
 
-def _rank(one: Tuned) -> tuple[int, int, int, int]:
+def _rank(setting: Tuned) -> tuple[int, int, int, int]:
     """Lives before cannot tell before dies; then the least reserved at worst, the fewest
     retries, the shortest text.
     """
-    row = one.row
+    row = setting.row
     life = 1 if row.past_failure else {False: 0, None: 2, True: 3}[row.oom]
     return life, row.high_bytes, row.retries, len(row.settings.conf)
 

@@ -11,11 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vramlens._layout import TieOrder
+
 if TYPE_CHECKING:
     from vramlens.trace import DeviceTrace, Trace
-
-ADDRESS, OBJECT_COUNTER, SEGMENT_COUNTER = range(3)
-"""The order of the free blocks of one size (native/replay_settings.h, TieOrder)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Version:
 
     name: str
     since: tuple[int, int]
-    tie_order: int
+    tie_order: TieOrder
     scope_suppresses_release: bool
     rounds_fraction: bool
     overwrites_last_interval: bool
@@ -49,19 +48,60 @@ class Version:
 # Newest first. 2.12 may order by either counter (pull requests 178362 and 183591 lie around its
 # branch cut).
 VERSIONS = (
-    Version("2.13 and newer", (2, 13), SEGMENT_COUNTER, False, True, False, True),
-    Version("2.12", (2, 12), OBJECT_COUNTER, True, True, False, True),
-    Version("2.11", (2, 11), ADDRESS, True, True, False, True, proven=True),
-    Version("2.10", (2, 10), ADDRESS, True, True, False, False),
-    Version("2.9 and older", (0, 0), ADDRESS, True, False, True, False),
+    Version(
+        name="2.13 and newer",
+        since=(2, 13),
+        tie_order=TieOrder.SEGMENT_COUNTER,
+        scope_suppresses_release=False,
+        rounds_fraction=True,
+        overwrites_last_interval=False,
+        large_segment_option=True,
+    ),
+    Version(
+        name="2.12",
+        since=(2, 12),
+        tie_order=TieOrder.OBJECT_COUNTER,
+        scope_suppresses_release=True,
+        rounds_fraction=True,
+        overwrites_last_interval=False,
+        large_segment_option=True,
+    ),
+    Version(
+        name="2.11",
+        since=(2, 11),
+        tie_order=TieOrder.ADDRESS,
+        scope_suppresses_release=True,
+        rounds_fraction=True,
+        overwrites_last_interval=False,
+        large_segment_option=True,
+        proven=True,
+    ),
+    Version(
+        name="2.10",
+        since=(2, 10),
+        tie_order=TieOrder.ADDRESS,
+        scope_suppresses_release=True,
+        rounds_fraction=True,
+        overwrites_last_interval=False,
+        large_segment_option=False,
+    ),
+    Version(
+        name="2.9 and older",
+        since=(0, 0),
+        tie_order=TieOrder.ADDRESS,
+        scope_suppresses_release=True,
+        rounds_fraction=False,
+        overwrites_last_interval=True,
+        large_segment_option=False,
+    ),
 )
 _RECORDED = VERSIONS[2]
 
 
 def version_named(text: str) -> Version:
     """The rules of a version as ``torch.__version__`` gives it."""
-    found = re.match(r"(\d+)\.(\d+)", text)
-    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", text)
+    number = (int(match[1]), int(match[2])) if match else (0, 0)
     return next(version for version in VERSIONS if number >= version.since)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from vramlens._layout import AddressOrder, Completion
 from vramlens.errors import InputError
+from vramlens.ground.verdict import Confidence
 from vramlens.replay.curve import Curve, recorded_curve, replayed_curve
 from vramlens.replay.proof import Limit
 from vramlens.replay.settings import Settings, parse_settings
@@ -23,9 +25,13 @@ from vramlens.units import format_size
 if TYPE_CHECKING:
     from vramlens.replay.proof import Proven
 
-_DRIVER, _ASCENDING, _DESCENDING, _RANDOM = range(4)  # native/replay_addresses.h
-_RECORDED, _AT_ONCE, _TWICE_AS_LATE = range(3)  # native/replay.h: Completion
 _RANDOM_ORDERS = 8
+_OTHER_ORDERS = (
+    (AddressOrder.ASCENDING, 0),
+    (AddressOrder.DESCENDING, 0),
+    *((AddressOrder.RANDOM, seed) for seed in range(1, _RANDOM_ORDERS + 1)),
+)
+_OTHER_COMPLETIONS = (Completion.AT_ONCE, Completion.TWICE_AS_LATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class WhatIf:
     failed_requests: int
     oom: bool | None
     oom_event: int | None
-    confidence: str
+    confidence: Confidence
     why: tuple[str, ...]
     past_failure: bool
     ties: int
@@ -105,8 +111,8 @@ def question(
     base = proven.device.reserved.base_bytes
     if limit.bytes is not None and limit.bytes < base:
         raise InputError(
-            f"a cap of {format_size(limit.bytes)} is less than the {format_size(base)} that the process already held"
-            " when recording began"
+            f"a cap of {format_size(limit.bytes)} is less than the {format_size(base)} that the"
+            " process already held when recording began"
         )
     return Question(settings, limit)
 
@@ -118,8 +124,8 @@ def _limit_of_fraction(proven: Proven, fraction: float) -> Limit:
         return Limit()
     if proven.total_bytes is None:
         raise InputError(
-            f"per_process_memory_fraction:{fraction} is a share of the GPU's memory, which this recording does not say:"
-            " leave it out and give --cap"
+            f"per_process_memory_fraction:{fraction} is a share of the GPU's memory, which this"
+            " recording does not say: leave it out and give --cap"
         )
     share = fraction * proven.total_bytes
     return Limit(round(share) if version.rounds_fraction else int(share), source="given")
@@ -145,7 +151,7 @@ def ask(
     with ThreadPoolExecutor(max_workers=max(1, min(len(questions), os.cpu_count() or 1))) as pool:
         answers = []
         for answer in pool.map(
-            lambda one: _answer(proven, one, quick=quick, curves=curves), questions
+            lambda asked: _answer(proven, asked, quick=quick, curves=curves), questions
         ):
             answers.append(answer)
             if progress is not None:
@@ -154,56 +160,68 @@ def ask(
 
 
 def _answer(proven: Proven, asked: Question, *, quick: bool, curves: bool) -> WhatIf:
-    recorded, settings, limit = proven.recorded, asked.settings, asked.limit
-    if recorded.exact and settings == recorded.settings and limit == recorded.limit:
+    recorded = proven.recorded
+    if recorded.exact and asked == Question(recorded.settings, recorded.limit):
         return _as_recorded(proven, curves=curves)
-    native = settings.native(recorded.version, reserve=proven.reserve_bytes, **limit.native)
-    if settings.throw_on_cudamalloc_oom and limit.bytes is not None:
-        native["reject_above"] = limit.bytes
-
-    def run(addresses: int = _DRIVER, completion: int = _RECORDED, seed: int = 0) -> dict[str, int]:
-        return proven.replay.run(native, addresses=addresses, completion=completion, seed=seed)
-
+    native = _native_settings(proven, asked)
     curve = None
     if curves:
         center, native_curve = proven.replay.curve(
-            native, addresses=_DRIVER, completion=_RECORDED, seed=0
+            native, addresses=AddressOrder.DRIVER, completion=Completion.RECORDED, seed=0
         )
         curve = replayed_curve(native_curve, _died_event(proven, center))
     else:
-        center = run()
-    if quick:
-        return _judged(proven, asked, center, [], curve)
-    others = []
+        center = _run(proven, native)
+    further_runs = [] if quick else _further_runs(proven, asked, native, center)
+    return _judged(proven, asked, [center, *further_runs], curve)
+
+
+def _native_settings(proven: Proven, asked: Question) -> dict[str, Any]:
+    settings = asked.settings
+    native = settings.native(
+        proven.recorded.version, reserve=proven.reserve_bytes, **asked.limit.native
+    )
+    if settings.throw_on_cudamalloc_oom and asked.limit.bytes is not None:
+        native["reject_above"] = asked.limit.bytes
+    return native
+
+
+def _run(
+    proven: Proven,
+    native: dict[str, Any],
+    addresses: AddressOrder = AddressOrder.DRIVER,
+    completion: Completion = Completion.RECORDED,
+    seed: int = 0,
+) -> dict[str, int]:
+    return proven.replay.run(native, addresses=addresses, completion=completion, seed=seed)
+
+
+def _further_runs(
+    proven: Proven, asked: Question, native: dict[str, Any], center: dict[str, int]
+) -> list[dict[str, int]]:
+    """The runs that bound what is not known: addresses, other streams, the limit."""
+    limit = asked.limit
+    runs = []
     if center["ties"]:
-        orders = [
-            (_ASCENDING, 0),
-            (_DESCENDING, 0),
-            *((_RANDOM, seed) for seed in range(1, _RANDOM_ORDERS + 1)),
-        ]
-        others += [run(addresses=order, seed=seed) for order, seed in orders]
-    if recorded.deferred_frees:
-        others += [run(completion=completion) for completion in (_AT_ONCE, _TWICE_AS_LATE)]
+        runs += [_run(proven, native, order, seed=seed) for order, seed in _OTHER_ORDERS]
+    if proven.recorded.deferred_frees:
+        runs += [_run(proven, native, completion=when) for when in _OTHER_COMPLETIONS]
     if limit.below_bytes is not None and limit.bytes is not None:
-        native = (
-            native
-            | Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device).native
-        )
-        others.append(run())
-    return _judged(proven, asked, center, others, curve)
+        highest = Limit(max(limit.bytes, limit.below_bytes - 1), of_device=limit.of_device)
+        runs.append(_run(proven, native | highest.native))
+    return runs
 
 
 def _judged(
-    proven: Proven,
-    asked: Question,
-    center: dict[str, int],
-    others: list[dict[str, int]],
-    curve: Curve | None,
+    proven: Proven, asked: Question, runs: list[dict[str, int]], curve: Curve | None
 ) -> WhatIf:
-    runs = [center, *others]
-    reserved = [one["peak_reserved"] for one in runs]
+    """The answer that all runs give together; the first is the likeliest."""
+    center = runs[0]
+    reserved = [run["peak_reserved"] for run in runs]
     conditional = tuple(_what_depends_on_the_program(proven, runs))
     bounded = tuple(_what_is_not_known(proven, asked, runs))
+    has_failed = center["first_failure"] >= 0
+    all_get_past = all(run["served_failures"] and not run["failures"] for run in runs)
     return WhatIf(
         settings=asked.settings,
         cap_bytes=asked.limit.bytes,
@@ -214,15 +232,20 @@ def _judged(
         retries=center["retries"],
         failed_requests=center["failures"],
         oom=_verdict(proven, runs),
-        oom_event=center["first_failure"] if center["first_failure"] >= 0 else None,
-        confidence="conditional" if conditional else "bounded" if bounded else "exact",
+        oom_event=center["first_failure"] if has_failed else None,
+        confidence=_confidence(conditional, bounded),
         why=conditional + bounded,
-        past_failure=ended_by_failure(proven)
-        and all(one["served_failures"] and not one["failures"] for one in runs),
+        past_failure=ended_by_failure(proven) and all_get_past,
         ties=center["ties"],
-        failed_bytes=center["failed_size"] if center["first_failure"] >= 0 else None,
+        failed_bytes=center["failed_size"] if has_failed else None,
         curve=curve,
     )
+
+
+def _confidence(conditional: tuple[str, ...], bounded: tuple[str, ...]) -> Confidence:
+    if conditional:
+        return Confidence.CONDITIONAL
+    return Confidence.BOUNDED if bounded else Confidence.EXACT
 
 
 def _died_event(proven: Proven, run: dict[str, int]) -> int | None:
@@ -256,7 +279,7 @@ def _as_recorded(proven: Proven, *, curves: bool) -> WhatIf:
         failed_requests=recorded.failed_requests,
         oom=ended_by_failure(proven),
         oom_event=first if first >= 0 else None,
-        confidence="exact",
+        confidence=Confidence.EXACT,
         why=(),
         past_failure=False,
         ties=0,
@@ -272,13 +295,19 @@ def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> 
         yield "the file ends early: what came after is not in it"
     if proven.recorded.warm:
         yield "recording began in mid-run: memory from before it is kept as it was"
-    if any(one["died_at"] < 0 and one["new_failures"] for one in runs):
+    if any(run["died_at"] < 0 and run["new_failures"] for run in runs):
         yield "requests fail that were served when recorded; what the program did then is not known"
-    if any(one["served_failures"] for one in runs):
+    if any(run["served_failures"] for run in runs):
         if ended_by_failure(proven):
-            yield "it gets past the failure that ended the recording; what would have come then is not recorded"
+            yield (
+                "it gets past the failure that ended the recording;"
+                " what would have come then is not recorded"
+            )
         else:
-            yield "requests are served that failed when recorded; what the program did then is not known"
+            yield (
+                "requests are served that failed when recorded;"
+                " what the program did then is not known"
+            )
 
 
 def _what_is_not_known(
@@ -289,7 +318,7 @@ def _what_is_not_known(
     if proven.recorded.deferred_frees:
         yield "when other streams were done with blocks is known only roughly"
     if asked.limit.below_bytes is not None and any(
-        one["failures"] or one["retries"] for one in runs
+        run["failures"] or run["retries"] for run in runs
     ):
         yield "the limit that the run had is known only roughly"
 
@@ -306,13 +335,13 @@ def _verdict(proven: Proven, runs: list[dict[str, int]]) -> bool | None:
     """Whether the program would have died of it; None where that cannot be told."""
     ended = ended_by_failure(proven)
     verdicts: set[bool | None] = set()
-    for one in runs:
-        if one["died_at"] >= 0:
+    for run in runs:
+        if run["died_at"] >= 0:
             verdicts.add(True)
-        elif one["new_failures"]:
+        elif run["new_failures"]:
             verdicts.add(None)  # a workspace: cuDNN catches that and tries a smaller one
         elif not ended:
             verdicts.add(False)
-        else:  # the failure that ended the recording is still there, or what follows it is not recorded
-            verdicts.add(None if one["served_failures"] else True)
+        else:  # the last recorded failure is still there, or what follows it is not recorded
+            verdicts.add(None if run["served_failures"] else True)
     return verdicts.pop() if len(verdicts) == 1 else None

@@ -59,8 +59,8 @@ class Allocations:
         change = np.concatenate((self.requested_bytes[rows], -self.requested_bytes[rows]))
         order = np.argsort(when, kind="stable")
         running = np.cumsum(change[order])
-        most = int(running.argmax())
-        return int(when[order[most]]), int(running[most])
+        fullest_place = int(running.argmax())
+        return int(when[order[fullest_place]]), int(running[fullest_place])
 
 
 @dataclass(frozen=True, eq=False)

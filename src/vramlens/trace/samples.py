@@ -38,7 +38,9 @@ class Samples:
 
     def of(self, device: int) -> Samples:
         """The samples of one device."""
-        mine = self.device == device
+        of_device = self.device == device
         columns = (self.time_us, self.step, self.device, self.allocated_bytes)
-        others = (self.reserved_bytes, self.free_bytes, self.host_rss_bytes)
-        return Samples(self.interval_s, *(column[mine] for column in (*columns, *others)))
+        further_columns = (self.reserved_bytes, self.free_bytes, self.host_rss_bytes)
+        return Samples(
+            self.interval_s, *(column[of_device] for column in (*columns, *further_columns))
+        )

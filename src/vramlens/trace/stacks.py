@@ -110,15 +110,17 @@ class Stacks:
 
     def mark_frames(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
         """One flag a frame: whether ``file:function`` matches the pattern."""
-        names, which = self._functions
-        return np.array([pattern.search(name) is not None for name in names], np.bool_)[which]
+        names, name_of_frame = self._functions
+        return np.array([pattern.search(name) is not None for name in names], np.bool_)[
+            name_of_frame
+        ]
 
     @cached_property
     def _functions(self) -> tuple[list[str], NDArray[np.int64]]:
         """The distinct ``file:function`` (the end of a very long one), and which of them each
         frame is.
         """
-        pairs, which = np.unique(
+        pairs, name_of_frame = np.unique(
             self.frame_file.astype(np.uint64) << np.uint64(32) | self.frame_function,
             return_inverse=True,
         )
@@ -127,7 +129,7 @@ class Stacks:
             f"{texts[pair >> 32][-_LONGEST_NAME:]}:{texts[pair & NO_TEXT][-_LONGEST_NAME:]}"
             for pair in pairs.tolist()
         ]
-        return names, which.reshape(-1)
+        return names, name_of_frame.reshape(-1)
 
     def any_frame(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """One flag a stack: whether any of its frames is marked."""
@@ -153,9 +155,9 @@ class Stacks:
     @cached_property
     def user_frames(self) -> NDArray[np.bool_]:
         """One flag a frame: whether it is the user's own code."""
-        files, where = np.unique(self.frame_file, return_inverse=True)
-        mine = np.array([is_user_file(self.strings[int(file)]) for file in files], np.bool_)
-        return mine[where] if len(files) else np.zeros(0, np.bool_)
+        files, file_of_frame = np.unique(self.frame_file, return_inverse=True)
+        is_user = np.array([is_user_file(self.strings[int(file)]) for file in files], np.bool_)
+        return is_user[file_of_frame] if len(files) else np.zeros(0, np.bool_)
 
     @cached_property
     def has_python(self) -> NDArray[np.bool_]:

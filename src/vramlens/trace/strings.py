@@ -23,10 +23,10 @@ class Strings:
         """The text of an id; the empty text for NO_TEXT."""
         if text == NO_TEXT:
             return ""
-        known = self._decoded.get(text)
-        if known is None:
+        decoded = self._decoded.get(text)
+        if decoded is None:
             first, end = int(self._starts[text]), int(self._starts[text + 1])
-            known = self._decoded[text] = (
+            decoded = self._decoded[text] = (
                 self._characters[first:end].tobytes().decode(errors="replace")
             )
-        return known
+        return decoded

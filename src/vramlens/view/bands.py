@@ -29,12 +29,14 @@ def bands_of(
     table = np.array(
         [
             (
-                min(max(one.begin_us - start_us, 0), last_us),
-                last_us if one.end_us is None else min(max(one.end_us - start_us, 0), last_us),
-                texts.number(one.name),
-                min(one.depth, _DEEPEST),
+                min(max(region.begin_us - start_us, 0), last_us),
+                last_us
+                if region.end_us is None
+                else min(max(region.end_us - start_us, 0), last_us),
+                texts.number(region.name),
+                min(region.depth, _DEEPEST),
             )
-            for one in regions
+            for region in regions
         ],
         np.int64,
     ).reshape(-1, 4)

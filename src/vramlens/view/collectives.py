@@ -10,6 +10,7 @@ each other: of one call the flight record's time lies within the mark, by some t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -46,7 +47,10 @@ _MOST_STACKS = 20_000
 made up.
 """
 _ITEM_BYTES = {
-    1: "Bool Byte Char Float8_e4m3fn Float8_e4m3fnuz Float8_e5m2 Float8_e5m2fnuz Float8_e8m0fnu UInt8 QInt8 QUInt8",
+    1: (
+        "Bool Byte Char Float8_e4m3fn Float8_e4m3fnuz Float8_e5m2 Float8_e5m2fnuz Float8_e8m0fnu"
+        " UInt8 QInt8 QUInt8"
+    ),
     2: "Short Half BFloat16 UInt16",
     4: "Int Float UInt32 ComplexHalf QInt32",
     8: "Long Double UInt64 ComplexFloat",
@@ -83,34 +87,36 @@ def problems_of(flights: Sequence[RankFlight | None]) -> Problems:
     """Where the ranks stopped doing the same thing, in words; empty for less than two flight
     records.
     """
-    by_rank = {one.rank: one.record for one in flights if one is not None}
+    by_rank = {flight.rank: flight.record for flight in flights if flight is not None}
     if len(by_rank) < 2:
         return {}
     from vramlens.ranks.collectives import collective_problems
 
-    found: dict[tuple[str, int], list[CollectiveProblem]] = {}
-    for one in collective_problems(by_rank):
-        found.setdefault((one.group, one.seq), []).append(one)
+    by_call: dict[tuple[str, int], list[CollectiveProblem]] = {}
+    for problem in collective_problems(by_rank):
+        by_call.setdefault((problem.group, problem.seq), []).append(problem)
     return {
-        (one.rank, group, seq): _words(rows) for (group, seq), rows in found.items() for one in rows
+        (problem.rank, group, seq): _words(rows)
+        for (group, seq), rows in by_call.items()
+        for problem in rows
     }
 
 
 def _words(rows: Sequence[CollectiveProblem]) -> str:
-    absent = [one for one in rows if one.problem in ("missing", "no_record")]
+    absent = [row for row in rows if row.problem in ("missing", "no_record")]
     if absent:
-        named = [f"rank {one.rank}, {_absence(one)}" for one in absent[:_MOST_NAMED]]
+        named = [f"rank {row.rank}, {_absence(row)}" for row in absent[:_MOST_NAMED]]
         return f"It waits for {'; '.join(named)}{_more(absent)}."
     if rows[0].problem == "not_completed":
         return "All of its ranks called it, and it never finished."
-    called = [f"rank {one.rank} {one.name} {one.detail}".rstrip() for one in rows[:_MOST_NAMED]]
+    called = [f"rank {row.rank} {row.name} {row.detail}".rstrip() for row in rows[:_MOST_NAMED]]
     return f"The ranks do not agree here: {'; '.join(called)}{_more(rows)}."
 
 
-def _absence(one: CollectiveProblem) -> str:
-    if one.problem == "no_record":
+def _absence(problem: CollectiveProblem) -> str:
+    if problem.problem == "no_record":
         return "of which no flight record is here"
-    return f"which never called it ({one.detail})"
+    return f"which never called it ({problem.detail})"
 
 
 def _more(rows: Sequence[CollectiveProblem]) -> str:
@@ -119,10 +125,12 @@ def _more(rows: Sequence[CollectiveProblem]) -> str:
 
 def has_calls(trace: Trace, device: int) -> bool:
     """Whether a device is the one that a process called its collectives on."""
-    marked = [
-        each for each in trace.devices if regions_of(trace, trace.devices[each], collectives=True)
+    marked_devices = [
+        number
+        for number in trace.devices
+        if regions_of(trace, trace.devices[number], collectives=True)
     ]
-    return device in marked if marked else device == trace.main_device
+    return device in marked_devices if marked_devices else device == trace.main_device
 
 
 def collectives_of(
@@ -138,58 +146,76 @@ def collectives_of(
     tells of any.
     """
     marks = regions_of(trace, device, collectives=True)
-    record = flight.record if flight is not None and has_calls(trace, device.device) else None
-    if not marks and record is None:
+    if flight is not None and not has_calls(trace, device.device):
+        flight = None
+    if not marks and flight is None:
         return None
-    if len(device.events) == 0 or int(device.clock_us[-1]) <= int(device.clock_us[0]):
+    clock = device.clock_us
+    if not len(clock) or int(clock[-1]) <= int(clock[0]):
         return _empty(columns, ["This recording has no times: its collectives cannot be placed."])
-    last_us = min(int(device.clock_us[-1]) - start_us, LONGEST_US)
-    calls, notes = _within(
-        _joined(marks, record.collectives if record is not None else ()), start_us, last_us
-    )
-    if record is None:
+    last_us = min(int(clock[-1]) - start_us, LONGEST_US)
+    recorded = flight.record.collectives if flight is not None else ()
+    calls, notes = _within(_joined(marks, recorded), start_us, last_us)
+    if flight is None:
         notes.append("A flight record opened with it adds groups, sizes, states and lines.")
-    groups = _Groups(
-        {group.name or key: group for key, group in record.groups.items()} if record else {}, texts
-    )
-    rank = flight.rank if flight is not None else -1
-    stacks = _Stacks(texts)
-    table = np.array(
-        [
-            (
-                min(call.at_us - start_us, last_us),
-                max(call.at_us - start_us - last_us, 0),
-                _took(call),
-                _finished(call),
-                texts.number(_name(call)),
-                groups.number(call.flight),
-                call.flight.seq + 1 if call.flight is not None else 0,
-                _state(call),
-                _size(call.flight),
-                texts.number(_shapes(call.flight)) + 1 if call.flight is not None else 0,
-                stacks.number(call.flight),
-                _problem(call.flight, rank, groups, problems, texts),
-            )
-            for call in calls
-        ],
-        np.int64,
-    ).reshape(-1, len(_COLUMNS))
-    if stacks.is_full:
+    table = _CallTable(flight, problems, texts)
+    rows = [table.row(call, start_us, last_us) for call in calls]
+    numbers = np.array(rows, np.int64).reshape(-1, len(_COLUMNS))
+    if table.stacks.is_full:
         notes.append(
-            f"Stacks are shown of some calls only: there are more than {_MOST_STACKS:,} different ones."
+            "Stacks are shown of some calls only:"
+            f" there are more than {_MOST_STACKS:,} different ones."
         )
     return {
-        "n": len(table),
+        "n": len(numbers),
         "notes": notes,
-        "groups": groups.table,
+        "groups": table.groups.table,
         "states": list(STATES),
-        "flight": record is not None,
+        "flight": flight is not None,
         **{
-            name: columns.add(table[:, i], differences=name == "at")
-            for i, name in enumerate(_COLUMNS)
+            name: columns.add(numbers[:, place], differences=name == "at")
+            for place, name in enumerate(_COLUMNS)
         },
-        **stacks.columns(columns),
+        **table.stacks.columns(columns),
     }
+
+
+class _CallTable:
+    """Makes the row of each call, and gathers the groups and stacks that rows refer to."""
+
+    def __init__(self, flight: RankFlight | None, problems: Problems, texts: Texts) -> None:
+        groups = flight.record.groups if flight is not None else {}
+        described = {group.name or key: group for key, group in groups.items()}
+        self.groups = _Groups(described, texts)
+        self.stacks = _Stacks(texts)
+        self._rank = flight.rank if flight is not None else -1
+        self._problems, self._texts = problems, texts
+
+    def row(self, call: _Call, start_us: int, last_us: int) -> tuple[int, ...]:
+        """The numbers of one call, in the order of ``_COLUMNS``."""
+        entry = call.flight
+        after_us = call.at_us - start_us
+        number = self._texts.number
+        return (
+            min(after_us, last_us),
+            max(after_us - last_us, 0),
+            _took(call),
+            _finished(call),
+            number(_name(call)),
+            self.groups.number(entry),
+            entry.seq + 1 if entry is not None else 0,
+            _state(call),
+            _size(entry),
+            number(_shapes(entry)) + 1 if entry is not None else 0,
+            self.stacks.number(entry),
+            self._problem(entry),
+        )
+
+    def _problem(self, entry: Collective | None) -> int:
+        if entry is None or entry.is_p2p:
+            return 0
+        words = self._problems.get((self._rank, self.groups.label(entry.group), entry.seq))
+        return 0 if words is None else self._texts.number(words) + 1
 
 
 _COLUMNS = (
@@ -214,9 +240,9 @@ else one more than: microseconds until the call returned, and until it was notic
 
 
 def _empty(columns: Columns, notes: list[str]) -> dict[str, Any]:
-    none = np.zeros(0, np.int64)
-    found = {name: columns.add(none) for name in (*_COLUMNS, *_Stacks.COLUMNS)}
-    return {"n": 0, "notes": notes, "groups": [], "states": list(STATES), "flight": False, **found}
+    no_rows = np.zeros(0, np.int64)
+    empty = {name: columns.add(no_rows) for name in (*_COLUMNS, *_Stacks.COLUMNS)}
+    return {"n": 0, "notes": notes, "groups": [], "states": list(STATES), "flight": False, **empty}
 
 
 def _joined(marks: Sequence[Region], flights: Sequence[Collective]) -> list[_Call]:
@@ -226,25 +252,36 @@ def _joined(marks: Sequence[Region], flights: Sequence[Collective]) -> list[_Cal
     by_name: dict[str, list[Region]] = {}
     for mark in marks:
         by_name.setdefault(_plain(mark.name), []).append(mark)
-    timed = sorted((one for one in flights if one.created_ns), key=lambda one: one.created_ns or 0)
-    next_: dict[str, int] = {}
+    # By name, so that each mark is passed once: what is left are the calls without a record.
+    waiting = {name: deque(of_name) for name, of_name in by_name.items()}
     taken: set[int] = set()
-    found = []
-    for one in timed:
-        at_us = (one.created_ns or 0) // 1000
-        same = by_name.get(one.name, [])
-        place = next_.get(one.name, 0)
-        while place < len(same) and _end(same[place]) < at_us:
-            place += 1
-        next_[one.name] = place
-        if place < len(same) and same[place].begin_us <= at_us:
-            taken.add(id(same[place]))
-            found.append(_Call(same[place].begin_us, same[place], one))
-            next_[one.name] = place + 1
+    calls = []
+    timed = [entry for entry in flights if entry.created_ns]
+    for entry in sorted(timed, key=_created_us):
+        candidates = waiting.get(entry.name, deque())
+        mark_of_entry = _mark_at(candidates, _created_us(entry))
+        if mark_of_entry is None:
+            calls.append(_Call(_created_us(entry), None, entry))
         else:
-            found.append(_Call(at_us, None, one))
-    found += [_Call(mark.begin_us, mark, None) for mark in marks if id(mark) not in taken]
-    return sorted(found, key=lambda call: call.at_us)
+            taken.add(id(mark_of_entry))
+            calls.append(_Call(mark_of_entry.begin_us, mark_of_entry, entry))
+    calls += [_Call(mark.begin_us, mark, None) for mark in marks if id(mark) not in taken]
+    return sorted(calls, key=lambda call: call.at_us)
+
+
+def _created_us(entry: Collective) -> int:
+    return (entry.created_ns or 0) // 1000
+
+
+def _mark_at(candidates: deque[Region], at_us: int) -> Region | None:
+    """The first mark that reaches to a time, taken from its candidates; those before it are
+    dropped. None where it begins later.
+    """
+    while candidates and _end(candidates[0]) < at_us:
+        candidates.popleft()
+    if candidates and candidates[0].begin_us <= at_us:
+        return candidates.popleft()
+    return None
 
 
 def _end(mark: Region) -> int:
@@ -254,24 +291,24 @@ def _end(mark: Region) -> int:
 
 def _within(calls: Sequence[_Call], start_us: int, last_us: int) -> tuple[list[_Call], list[str]]:
     """The calls of the recording's time, and in words how many are not."""
-    found = [call for call in calls if start_us <= call.at_us <= start_us + last_us + _LATER_US]
+    inside = [call for call in calls if start_us <= call.at_us <= start_us + last_us + _LATER_US]
     early = sum(call.at_us < start_us for call in calls)
-    late = len(calls) - len(found) - early
-    notes = []
-    if calls and not found:
+    late = len(calls) - len(inside) - early
+    if calls and not inside:
         when = "before" if early else "after"
-        notes.append(
-            f"All of the flight record's calls were made {when} this recording: is it of another run?"
+        note = (
+            f"All of the flight record's calls were made {when} this recording:"
+            " is it of another run?"
         )
-    elif early or late:
-        told = [
-            f"{early:,} before it began" if early else "",
-            f"{late:,} after it ended" if late else "",
-        ]
-        notes.append(
-            f"Not drawn: {counted(early + late, 'call')}, {' and '.join(filter(None, told))}."
-        )
-    return found, notes
+        return inside, [note]
+    if not early and not late:
+        return inside, []
+    parts = []
+    if early:
+        parts.append(f"{early:,} before it began")
+    if late:
+        parts.append(f"{late:,} after it ended")
+    return inside, [f"Not drawn: {counted(early + late, 'call')}, {' and '.join(parts)}."]
 
 
 def _plain(name: str) -> str:
@@ -279,111 +316,95 @@ def _plain(name: str) -> str:
 
 
 def _name(call: _Call) -> str:
-    return (
-        call.flight.name
-        if call.flight is not None
-        else _plain(call.mark.name)
-        if call.mark is not None
-        else ""
-    )
+    if call.flight is not None:
+        return call.flight.name
+    return _plain(call.mark.name) if call.mark is not None else ""
 
 
 def _took(call: _Call) -> int:
     mark = call.mark
-    return (
-        0
-        if mark is None or mark.end_us is None
-        else min(mark.end_us - mark.begin_us, LONGEST_US) + 1
-    )
+    if mark is None or mark.end_us is None:
+        return 0
+    return min(mark.end_us - mark.begin_us, LONGEST_US) + 1
 
 
 def _finished(call: _Call) -> int:
-    one = call.flight
-    done = 0 if one is None or one.completed_ns is None else one.completed_ns // 1000
+    entry = call.flight
+    done = 0 if entry is None or entry.completed_ns is None else entry.completed_ns // 1000
     return max(done - call.at_us, 0) + 1 if done else 0
 
 
 def _state(call: _Call) -> int:
     if call.flight is not None:
-        return (
-            STATES.index(call.flight.state)
-            if call.flight.state in STATES[1:4]
-            else STATES.index("unknown")
-        )
-    return STATES.index("not returned") if call.mark is not None and call.mark.end_us is None else 0
+        state = call.flight.state
+        return STATES.index(state if state in STATES[1:4] else "unknown")
+    has_not_returned = call.mark is not None and call.mark.end_us is None
+    return STATES.index("not returned") if has_not_returned else 0
 
 
-def _size(one: Collective | None) -> int:
+def _size(entry: Collective | None) -> int:
     """Bytes of the input plus one; 0 where an element's type is not known."""
-    if one is None or not one.input_sizes or len(one.dtypes) < len(one.input_sizes):
+    if entry is None or not entry.input_sizes or len(entry.dtypes) < len(entry.input_sizes):
         return 0
-    each = [_BYTES_OF.get(dtype) for dtype in one.dtypes]
-    parts = [
-        prod(shape) * size
-        for shape, size in zip(one.input_sizes, each, strict=False)
-        if size is not None
-    ]
-    return sum(parts) + 1 if len(parts) == len(one.input_sizes) and sum(parts) < 1 << 52 else 0
+    item_sizes = [_BYTES_OF.get(dtype, 0) for dtype in entry.dtypes[: len(entry.input_sizes)]]
+    if not all(item_sizes):
+        return 0
+    tensors = zip(entry.input_sizes, item_sizes, strict=True)
+    total = sum(prod(shape) * size for shape, size in tensors)
+    return total + 1 if total < 1 << 52 else 0
 
 
-def _shapes(one: Collective) -> str:
+def _shapes(entry: Collective) -> str:
     def listed(shapes: tuple[tuple[int, ...], ...]) -> str:
         more = f" and {len(shapes) - _MOST_NAMED:,} more" if len(shapes) > _MOST_NAMED else ""
         return ", ".join(str(list(shape)) for shape in shapes[:_MOST_NAMED]) + more
 
-    types = ", ".join(dict.fromkeys(one.dtypes))
+    types = ", ".join(dict.fromkeys(entry.dtypes))
     turned = (
-        f" to {listed(one.output_sizes)}" if one.output_sizes not in ((), one.input_sizes) else ""
+        f" to {listed(entry.output_sizes)}"
+        if entry.output_sizes not in ((), entry.input_sizes)
+        else ""
     )
-    return f"{listed(one.input_sizes)}{turned} {types}".strip()
-
-
-def _problem(
-    one: Collective | None, rank: int, groups: _Groups, problems: Problems, texts: Texts
-) -> int:
-    if one is None or one.is_p2p:
-        return 0
-    words = problems.get((rank, groups.label(one.group), one.seq))
-    return 0 if words is None else texts.number(words) + 1
+    return f"{listed(entry.input_sizes)}{turned} {types}".strip()
 
 
 class _Groups:
     """Process groups, numbered from 1 in the order in which they are met."""
 
-    def __init__(self, known: Mapping[str, FlightGroup], texts: Texts) -> None:
-        self._known, self._texts = known, texts
+    def __init__(self, described_groups: Mapping[str, FlightGroup], texts: Texts) -> None:
+        self._described, self._texts = described_groups, texts
         self._numbers: dict[str, int] = {}
         self.table: list[list[int]] = []
         """Of each, the texts of its name, and of its ranks."""
 
-    def number(self, one: Collective | None) -> int:
-        if one is None:
+    def number(self, call: Collective | None) -> int:
+        if call is None:
             return 0
-        if one.group not in self._numbers:
-            self._numbers[one.group] = len(self._numbers) + 1
-            known = self._known.get(one.group)
-            described = one.description or (known.description if known is not None else "")
-            name = f"{one.group} ({described})" if described else one.group
-            self.table.append([self._texts.number(name), self._texts.number(self._ranks(known))])
-        return self._numbers[one.group]
+        if call.group not in self._numbers:
+            self._numbers[call.group] = len(self._numbers) + 1
+            group = self._described.get(call.group)
+            described = call.description or (group.description if group is not None else "")
+            name = f"{call.group} ({described})" if described else call.group
+            self.table.append([self._texts.number(name), self._texts.number(self._ranks(group))])
+        return self._numbers[call.group]
 
     def label(self, name: str) -> str:
         """The group as ``collective_problems`` names it."""
-        known = self._known.get(name)
+        group = self._described.get(name)
         return (
             name
-            if known is None or known.description in ("", "default_pg")
-            else f"{name} ({known.description})"
+            if group is None or group.description in ("", "default_pg")
+            else f"{name} ({group.description})"
         )
 
     @staticmethod
-    def _ranks(known: FlightGroup | None) -> str:
-        if known is None or not known.ranks:
+    def _ranks(group: FlightGroup | None) -> str:
+        if group is None or not group.ranks:
             return ""
-        first, last = known.ranks[0], known.ranks[-1]
-        if len(known.ranks) <= 2 * _MOST_NAMED:
-            return f"rank{'s' if len(known.ranks) > 1 else ''} {', '.join(map(str, known.ranks))}"
-        return f"{len(known.ranks):,} ranks, {first} to {last}"
+        first, last = group.ranks[0], group.ranks[-1]
+        if len(group.ranks) <= 2 * _MOST_NAMED:
+            return f"rank{'s' if len(group.ranks) > 1 else ''} {', '.join(map(str, group.ranks))}"
+        return f"{len(group.ranks):,} ranks, {first} to {last}"
 
 
 class _Stacks:
@@ -397,26 +418,26 @@ class _Stacks:
         self._frames: list[tuple[int, int, int, int]] = []
         self._starts = [0]
 
-    def number(self, one: Collective | None) -> int:
+    def number(self, call: Collective | None) -> int:
         """The stack's number, from 1; 0 without one."""
-        if one is None or not one.frames:
+        if call is None or not call.frames:
             return 0
-        if one.frames not in self._numbers:
+        if call.frames not in self._numbers:
             if len(self._numbers) == _MOST_STACKS:
                 return 0
-            self._numbers[one.frames] = len(self._numbers) + 1
+            self._numbers[call.frames] = len(self._numbers) + 1
             number = self._texts.number
             self._frames += [
                 (
-                    number(each.file),
-                    max(each.line, 0),
-                    number(each.function),
-                    is_user_file(each.file),
+                    number(frame.file),
+                    max(frame.line, 0),
+                    number(frame.function),
+                    is_user_file(frame.file),
                 )
-                for each in one.frames
+                for frame in call.frames
             ]
             self._starts.append(len(self._frames))
-        return self._numbers[one.frames]
+        return self._numbers[call.frames]
 
     @property
     def is_full(self) -> bool:

@@ -57,9 +57,9 @@ class Columns:
         """The whole file: the header with all columns behind it."""
         self._pool.shutdown()
         packed, described, offset = [], [], 0
-        for what, chunk in self._chunks:
+        for description, chunk in self._chunks:
             packed.append(chunk.result())
-            described.append({**what, "at": offset, "size": len(packed[-1])})
+            described.append({**description, "at": offset, "size": len(packed[-1])})
             offset += len(packed[-1])
         text = json.dumps({**header, "columns": described}, allow_nan=False, separators=(",", ":"))
         head = zlib.compress(text.encode("ascii"), 6)
@@ -75,8 +75,8 @@ def encode(values: NDArray[Any], *, differences: bool) -> tuple[bytes, dict[str,
         coded = ((steps << 1) ^ (steps >> 63)).astype(np.uint64)
     else:
         coded = np.maximum(numbers, 0).astype(np.uint64)
-    most = int(coded.max(initial=0))
-    planes = max(1, (most.bit_length() + 7) // 8)
+    largest = int(coded.max(initial=0))
+    planes = max(1, (largest.bit_length() + 7) // 8)
     width = next(width for width in (1, 2, 4, 8) if width >= planes)
     narrow = coded.astype(f"<u{width}")
     data = np.ascontiguousarray(

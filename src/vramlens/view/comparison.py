@@ -31,7 +31,7 @@ def summary_of(trace: Trace, rank: int, views: Sequence[Attribution]) -> RankSum
     return summarise(
         trace,
         rank,
-        view=next((one for one in views if one.device.device == trace.main_device), None),
+        view=next((view for view in views if view.device.device == trace.main_device), None),
     )
 
 
@@ -50,13 +50,19 @@ def comparison_of(
     from vramlens.ranks import compare
     from vramlens.report.ranks.text import headline
 
-    found = compare(list(summaries), {one.rank: one.record for one in flights if one is not None})
-    track_of = {one.rank: track for one, track in zip(summaries, tracks, strict=True)}
+    comparison = compare(
+        list(summaries), {flight.rank: flight.record for flight in flights if flight is not None}
+    )
+    track_of = {summary.rank: track for summary, track in zip(summaries, tracks, strict=True)}
     return {
-        "headline": words(headline(found)),
+        "headline": words(headline(comparison)),
         "findings": [
-            finding_data(one)
-            | {"track": next((track_of[rank] for rank in one.ranks if rank in track_of), None)}
-            for one in found.differences
+            finding_data(difference)
+            | {
+                "track": next(
+                    (track_of[rank] for rank in difference.ranks if rank in track_of), None
+                )
+            }
+            for difference in comparison.differences
         ],
     }

@@ -83,10 +83,10 @@ def data_of(
     columns = Columns()
     sources = Sources(choices.sources) if choices.sources is not None else None
     problems = problems_of(flights)
-    known: Sequence[int | None] = ranks or [
+    known_ranks: Sequence[int | None] = ranks or [
         trace.meta.rank if trace.meta is not None else None for trace in recordings
     ]
-    job = ranks_of_a_job(recordings, known)
+    job = ranks_of_a_job(recordings, known_ranks)
     summaries: list[RankSummary] = []
     tracks: list[dict[str, Any]] = []
     first: list[int] = []
@@ -111,13 +111,7 @@ def data_of(
 def title_of(recordings: Sequence[Trace]) -> str:
     """The page's title: the files' names, without their folders."""
     names = [visible(_name(trace.source)) for trace in recordings]
-    return (
-        names[0]
-        if len(names) == 1
-        else f"{names[0]} … {names[-1]}"
-        if len(names) > 2
-        else " and ".join(names)
-    )
+    return f"{names[0]} … {names[-1]}" if len(names) > 2 else " and ".join(names)
 
 
 def one_file(data: bytes, title: str) -> str:
@@ -153,7 +147,8 @@ def policy_of(connect: str) -> str:
     script = (_STATIC / "viewer.js").read_text(encoding="utf-8")
     style = (_STATIC / "viewer.css").read_text(encoding="utf-8")
     return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src {connect}; "
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)};"
+        f" connect-src {connect}; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
 
@@ -167,16 +162,15 @@ def _devices(trace: Trace, device: int | None) -> list[int]:
     """Those that the page shows: the one that was asked for, else all that did anything, the
     fullest first.
     """
-    if (
-        device is not None and choose_device(trace, device) is not None
-    ):  # which says what is wrong where it is not there
+    # choose_device says what is wrong where there is no such device.
+    if device is not None and choose_device(trace, device) is not None:
         return [device]
     used = [
-        i
-        for i, one in trace.devices.items()
-        if len(one.events) or len(one.allocations) or len(one.segments)
+        number
+        for number, device_trace in trace.devices.items()
+        if len(device_trace.events) or len(device_trace.allocations) or len(device_trace.segments)
     ]
-    return sorted(used, key=lambda i: -trace.devices[i].requested.peak_bytes)
+    return sorted(used, key=lambda number: -trace.devices[number].requested.peak_bytes)
 
 
 def _track(
@@ -190,8 +184,8 @@ def _track(
     trace, chosen = view.trace, view.device
     explanation = explain_recording(trace, device=chosen.device, view=view)
     meta = trace.meta
-    made = meta.devices.get(chosen.device) if meta is not None else None
-    limit = made.process_limit_bytes if made is not None else None
+    device_meta = meta.devices.get(chosen.device) if meta is not None else None
+    limit = device_meta.process_limit_bytes if device_meta is not None else None
     verdict = verdict_of(view, explanation)
     rank = meta.rank if meta is not None else None
     return {

@@ -65,12 +65,12 @@ def user_of(client: End, server: End, folder: str = _FOLDER) -> int | None:
 
 
 def _users_in(table: str, client: End, server: End) -> Iterator[int]:
-    wanted = {(_named(client, as_ipv6), _named(server, as_ipv6)) for as_ipv6 in (False, True)}
+    connections = {(_named(client, as_ipv6), _named(server, as_ipv6)) for as_ipv6 in (False, True)}
     try:
         with open(table, encoding="ascii") as lines:
             for line in lines:
                 fields = line.split()
-                if len(fields) > 7 and (fields[1], fields[2]) in wanted:
+                if len(fields) > 7 and (fields[1], fields[2]) in connections:
                     yield int(fields[7])
     except (OSError, ValueError):  # no IPv6 here, or another form of the list
         return

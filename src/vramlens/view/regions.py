@@ -44,10 +44,12 @@ def regions_of(trace: Trace, device: DeviceTrace, *, collectives: bool) -> list[
     """
     notes, strings = trace.annotations, trace.stacks.strings
     texts = np.unique(notes.name)
-    wanted = texts[[is_collective(strings[text]) == collectives for text in texts.tolist()]]
-    rows = np.flatnonzero(np.isin(notes.device, (device.device, -1)) & np.isin(notes.name, wanted))
+    wanted_texts = texts[[is_collective(strings[text]) == collectives for text in texts.tolist()]]
+    rows = np.flatnonzero(
+        np.isin(notes.device, (device.device, -1)) & np.isin(notes.name, wanted_texts)
+    )
     rows = rows[np.argsort(notes.time_us[rows], kind="stable")]
-    found: list[Region] = []
+    regions: list[Region] = []
     open_: list[tuple[int, int]] = []
     columns = (notes.time_us[rows].tolist(), notes.name[rows].tolist(), notes.starts[rows].tolist())
     for time, name, starts in zip(*columns, strict=True):
@@ -60,11 +62,11 @@ def regions_of(trace: Trace, device: DeviceTrace, *, collectives: bool) -> list[
             (depth for depth in range(len(open_) - 1, -1, -1) if open_[depth][0] == name), None
         )
         if depth is not None:
-            found.append(Region(strings[name], open_.pop(depth)[1], time, depth))
-    found += [
+            regions.append(Region(strings[name], open_.pop(depth)[1], time, depth))
+    regions += [
         Region(strings[name], began, None, depth) for depth, (name, began) in enumerate(open_)
     ]
-    return sorted(found, key=lambda one: (one.begin_us, one.depth))
+    return sorted(regions, key=lambda region: (region.begin_us, region.depth))
 
 
 def is_collective(name: str) -> bool:

@@ -38,9 +38,9 @@ class Sources:
         A file that has changed, or another of the same name, would mislead: a line counts only
         where it still lies in the function that the recording names.
         """
-        found: dict[str, dict[str, object]] = {}
+        excerpts: dict[str, dict[str, object]] = {}
         for frame in frames:
-            if len(found) >= _MOST_LINES:
+            if len(excerpts) >= _MOST_LINES:
                 break
             file, line = frame.file, frame.line
             lines = self._lines(file)
@@ -55,8 +55,8 @@ class Sources:
                 visible(text.expandtabs(4)[:_LONGEST_LINE])
                 for text in lines[first - 1 : line + _AROUND]
             ]
-            found[f"{visible(file)}:{line}"] = {"first": first, "lines": shown}
-        return found
+            excerpts[f"{visible(file)}:{line}"] = {"first": first, "lines": shown}
+        return excerpts
 
     def _lines(self, file: str) -> list[str] | None:
         if file not in self._files:
@@ -67,7 +67,7 @@ class Sources:
     def _is_in(self, file: str, line: int, function: str) -> bool:
         if file not in self._functions:
             self._functions[file] = _functions("\n".join(self._lines(file) or ()))
-        around = [each for each in self._functions[file] if each[0] <= line <= each[1]]
+        around = [span for span in self._functions[file] if span[0] <= line <= span[1]]
         if function.startswith("<") and function != "<module>":  # a lambda, a comprehension
             return True
         innermost = max(around, default=(0, 0, "<module>"))[2]
@@ -80,20 +80,24 @@ class Sources:
         if not file.endswith(".py") or "\0" in file:
             return None
         parts = [part for part in re.split(r"[/\\]+", file) if part not in ("", ".")]
-        if any(part.startswith(".") for part in parts):
+        if _has_hidden(parts):
             return None
         for start in range(max(0, len(parts) - 16), len(parts)):
             path = os.path.realpath(os.path.join(self._folder, *parts[start:]))
-            if os.path.commonpath((path, self._folder)) != self._folder:
-                continue
-            inside = os.path.relpath(path, self._folder).split(os.sep)
-            if (
-                os.path.isfile(path)
-                and path.endswith(".py")
-                and not any(part.startswith(".") for part in inside)
-            ):
+            if self._may_be_read(path):
                 return Path(path)
         return None
+
+    def _may_be_read(self, path: str) -> bool:
+        """True for a Python file below the folder, outside of hidden folders."""
+        if os.path.commonpath((path, self._folder)) != self._folder:
+            return False
+        inside = os.path.relpath(path, self._folder).split(os.sep)
+        return path.endswith(".py") and not _has_hidden(inside) and os.path.isfile(path)
+
+
+def _has_hidden(parts: Iterable[str]) -> bool:
+    return any(part.startswith(".") for part in parts)
 
 
 def _functions(text: str) -> list[tuple[int, int, str]]:
@@ -111,7 +115,7 @@ def _functions(text: str) -> list[tuple[int, int, str]]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [
         (
-            min([node.lineno, *(each.lineno for each in node.decorator_list)]),
+            min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
             node.end_lineno or node.lineno,
             node.name,
         )

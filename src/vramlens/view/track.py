@@ -54,12 +54,12 @@ def track_of(
         "segments": _segments(view, columns),
         "failures": [
             {
-                "event": one.event,
-                "bytes": one.size_bytes,
-                "free": one.device_free_bytes,
-                "stack": _stack(one.stack),
+                "event": failure.event,
+                "bytes": failure.size_bytes,
+                "free": failure.device_free_bytes,
+                "stack": _stack(failure.stack),
             }
-            for one in device.out_of_memory
+            for failure in device.out_of_memory
         ],
         "steps": {
             "source": view.steps.source,
@@ -99,7 +99,7 @@ def _rows(
     return {
         "n": len(rows),
         "base": str(base),
-        "streams": [str(int(each)) for each in streams.tolist()],
+        "streams": [str(int(pointer)) for pointer in streams.tolist()],
         "names": names,
         "born": columns.add(rows.born + 1, differences=True),
         "kept": columns.add(freed - rows.born),
@@ -125,8 +125,8 @@ def _numbered(values: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[n
     """The distinct values, and by row which of them it is; most recordings know one stream."""
     if len(values) and (values == values[0]).all():
         return values[:1], np.zeros(len(values), np.int64)
-    distinct, which = np.unique(values, return_inverse=True)
-    return distinct, which.reshape(-1)
+    distinct, index_of_row = np.unique(values, return_inverse=True)
+    return distinct, index_of_row.reshape(-1)
 
 
 def _shifted(ids: NDArray[np.uint32], none: int) -> NDArray[np.int64]:
@@ -139,7 +139,7 @@ def _names(view: Attribution, texts: Texts) -> tuple[list[int], NDArray[np.int64
     if table is None:
         return [], np.zeros(len(row), np.int64)
     used, where = np.unique(row, return_inverse=True)
-    numbers = [texts.number(table.name[each]) for each in used.tolist() if each >= 0]
+    numbers = [texts.number(table.name[named_row]) for named_row in used.tolist() if named_row >= 0]
     return numbers, where.reshape(-1) + (0 if len(used) and used[0] < 0 else 1)
 
 
@@ -149,7 +149,7 @@ def _segments(view: Attribution, columns: Columns) -> dict[str, Any]:
     return {
         "n": len(segments),
         "base": str(base),
-        "streams": [str(int(each)) for each in segments.stream.tolist()],
+        "streams": [str(int(pointer)) for pointer in segments.stream.tolist()],
         "born": columns.add(segments.born + 1),
         "died": columns.add(np.minimum(segments.died, len(view.device.events))),
         "address": columns.add(segments.address - np.uint64(base)),
@@ -199,8 +199,10 @@ def _sources(view: Attribution, sources: Sources | None) -> dict[str, Any]:
         return {}
     stacks = view.trace.stacks
     weight = np.zeros(len(stacks.frame_line), np.int64)
-    held = view.phases.frame >= 0
-    np.add.at(weight, view.phases.frame[held], view.device.allocations.requested_bytes[held])
-    mine = np.flatnonzero(stacks.user_frames)
-    ordered = mine[np.argsort(-weight[mine], kind="stable")]
+    has_frame = view.phases.frame >= 0
+    np.add.at(
+        weight, view.phases.frame[has_frame], view.device.allocations.requested_bytes[has_frame]
+    )
+    user_frames = np.flatnonzero(stacks.user_frames)
+    ordered = user_frames[np.argsort(-weight[user_frames], kind="stable")]
     return sources.around(stacks.frame(frame) for frame in ordered.tolist())

@@ -45,7 +45,8 @@ def verdict_of(view: Attribution, explanation: Explanation) -> dict[str, Any]:
         "ledger": [[figure.size_bytes, words(figure.words)] for figure in story.ledger],
         "ledger_when": story.ledger_when,
         "findings": [
-            _finding(view, explanation, each, failure, last_step) for each in explanation.findings
+            _finding(view, explanation, finding, failure, last_step)
+            for finding in explanation.findings
         ],
         "steps": story.steps,
         "unknown": [words(text) for text in story.unknown],
@@ -89,9 +90,9 @@ def _mark(view: Attribution, finding: Finding) -> dict[str, Any] | None:
     stacks, place = view.trace.stacks, finding.place
     # Frames are interned by file, line and function, but may differ in further fields.
     at_line = np.flatnonzero(stacks.frame_line == place.line).tolist()
-    wanted = np.zeros(len(stacks.frame_line), np.bool_)
-    wanted[[i for i in at_line if _same(stacks.frame(i), place)]] = True
-    through = np.flatnonzero(stacks.any_frame(wanted)) + 1
+    is_of_line = np.zeros(len(stacks.frame_line), np.bool_)
+    is_of_line[[i for i in at_line if _same(stacks.frame(i), place)]] = True
+    through = np.flatnonzero(stacks.any_frame(is_of_line)) + 1
     return {"stacks": through.tolist(), "place": place_data(place), "categories": []}
 
 

@@ -76,8 +76,8 @@ def _answer_words(answer: Answer, row: WhatIf) -> str:
     """What ``vramlens replay`` says of a setting, with how sure that is."""
     from vramlens.report.replay.text import best_headline, size_range
 
-    said = best_headline(answer, [row]).removesuffix(".")
+    headline = best_headline(answer, [row]).removesuffix(".")
     if row.confidence == "exact":
-        return f"{said} (exact)."
+        return f"{headline} (exact)."
     between = f"{size_range(row)} reserved at its peak" if row.low_bytes != row.high_bytes else ""
-    return f"{said}. {row.confidence.capitalize()}: {'; '.join((*filter(None, (between,)), *row.why))}."
+    return f"{headline}. {row.confidence.capitalize()}: {'; '.join((*filter(None, (between,)), *row.why))}."

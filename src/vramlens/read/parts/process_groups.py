@@ -12,22 +12,22 @@ _MOST_GROUPS, _MOST_SPANS, _LONGEST_NAME = 256, 1000, 100
 
 def group_metas(value: object) -> tuple[GroupMeta, ...]:
     """The groups; each one's ranks are spans ``[first, count, step]``, or single numbers."""
-    found = []
-    left = _MOST_SPANS
-    for each in as_list(value)[:_MOST_GROUPS]:
-        if not isinstance(each, dict):
+    groups = []
+    spans_left = _MOST_SPANS
+    for group in as_list(value)[:_MOST_GROUPS]:
+        if not isinstance(group, dict):
             continue
         spans = [
             span
-            for ranks in as_list(each.get("ranks"))[:left]
+            for ranks in as_list(group.get("ranks"))[:spans_left]
             if (span := _span(ranks)) is not None
         ]
-        left -= len(spans)
+        spans_left -= len(spans)
         if sum(count for _, count, _ in spans) <= MOST_RANKS:
-            found.append(
-                GroupMeta(_name(each.get("name")), _name(each.get("description")), tuple(spans))
+            groups.append(
+                GroupMeta(_name(group.get("name")), _name(group.get("description")), tuple(spans))
             )
-    return tuple(found)
+    return tuple(groups)
 
 
 def _span(value: object) -> tuple[int, int, int] | None:

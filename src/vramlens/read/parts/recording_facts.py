@@ -1,0 +1,100 @@
+"""What a recording says about itself, and each device's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vramlens.read.parts.entries import LATEST_US, as_texts, by_device
+from vramlens.read.parts.process_groups import group_metas
+from vramlens.read.values import (
+    MOST_DEVICES,
+    MOST_RANKS,
+    as_dict,
+    as_fraction,
+    as_number,
+    as_size,
+    as_text,
+)
+from vramlens.trace import DeviceMeta, FailureMeta, Meta
+
+_LONGEST_MESSAGE = 1 << 16
+_MOST_WORDS = 1000
+_MOST_STATS = 1000
+_TEXTS = (
+    "vramlens",
+    "torch",
+    "cuda",
+    "driver",
+    "python",
+    "platform",
+    "trigger",
+    "ending",
+    "host",
+    "device_name",
+)
+_NUMBERS = ("pid", "max_events", "step")
+_RANKS = ("rank", "local_rank", "world_size")
+
+
+def meta_of(part: dict[str, Any], _missing: list[str]) -> tuple[Meta, dict[int, int]]:
+    """What the recording says about itself, and each device's memory."""
+    devices = {device: _device(entry) for device, entry in by_device(part.get("devices"))}
+    texts: dict[str, Any] = {name: as_text(part.get(name)) for name in _TEXTS}
+    numbers: dict[str, Any] = {name: as_number(part.get(name)) for name in _NUMBERS}
+    ranks: dict[str, Any] = {name: as_number(part.get(name), MOST_RANKS) for name in _RANKS}
+    failure = part.get("oom")
+    meta = Meta(
+        **texts,
+        **numbers,
+        **ranks,
+        command=tuple(as_texts(part.get("command"), _MOST_WORDS)),
+        groups=group_metas(part.get("groups")),
+        devices=devices,
+        environment=_environment(part.get("settings")),
+        wrapped=_wrapped(part.get("wrapped")),
+        module_marks=part.get("module_marks") is True,
+        failure=_failure(failure) if isinstance(failure, dict) else None,
+        started_us=as_number(part.get("started_us"), LATEST_US),
+        written_us=as_number(part.get("written_us"), LATEST_US),
+        dump_seconds=as_fraction(part.get("dump_seconds")),
+    )
+    return meta, _totals(devices, part.get("total_bytes"))
+
+
+def _totals(devices: dict[int, DeviceMeta], listed: object) -> dict[int, int]:
+    """Each device's memory: as listed, else as the device's own facts have it."""
+    totals = {device: facts.total_bytes for device, facts in devices.items()}
+    totals |= {device: as_size(total) or totals.get(device) for device, total in by_device(listed)}
+    return {device: total for device, total in totals.items() if total is not None}
+
+
+def _environment(settings: object) -> dict[str, str]:
+    texts = {name: as_text(setting) for name, setting in as_dict(settings).items()}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _wrapped(devices: object) -> dict[int, bool]:
+    return {device: entry for device, entry in by_device(devices) if isinstance(entry, bool)}
+
+
+def _device(value: object) -> DeviceMeta:
+    entry = as_dict(value)
+    listed = list(as_dict(entry.get("stats")).items())[:_MOST_STATS]
+    stats = {name: as_number(counter) for name, counter in listed}
+    return DeviceMeta(
+        name=as_text(entry.get("name")),
+        uuid=as_text(entry.get("uuid")),
+        total_bytes=as_size(entry.get("total_bytes")),
+        memory_fraction=as_fraction(entry.get("memory_fraction")),
+        limit_bytes=as_size(entry.get("limit_bytes")),
+        stats={name: number for name, number in stats.items() if number is not None},
+    )
+
+
+def _failure(entry: dict[str, Any]) -> FailureMeta:
+    return FailureMeta(
+        device=as_number(entry.get("device"), MOST_DEVICES),
+        requested_bytes=as_number(entry.get("requested_bytes")),
+        device_free_bytes=as_number(entry.get("device_free_bytes")),
+        message=as_text(entry.get("message"), _LONGEST_MESSAGE),
+    )
