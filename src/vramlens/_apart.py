@@ -83,8 +83,8 @@ def call_apart(work: Callable[[], T], stop: Callable[[], None], undo: Callable[[
     except BaseException:
         stop()
         call.call_off()
-        for result in call.results:
-            undo(result)
+        for late_return in call.results:
+            undo(late_return)
         raise
     if call.errors:
         raise call.errors[0]

@@ -325,8 +325,8 @@ def _limit(name: str, size: str | int | None) -> int | None:
         UsageError: it is no size, or less than 1 MiB.
     """
     try:
-        found = size_given(name, size)
-        return None if found is None else check_limit(found, size)
+        limit = size_given(name, size)
+        return None if limit is None else check_limit(limit, size)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
 

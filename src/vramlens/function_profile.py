@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import io
-import pickle
 import re
 import sys
 import threading
@@ -84,15 +82,15 @@ def profile(function: Any = None, /, *, lines: bool = False, report: Report | No
         if _is_compiling():
             return function(*args, **kwargs)
         call = profiler.begin()
-        held: list[Any] = [kwargs, args]
+        arguments: list[Any] = [kwargs, args]
         del (
             args,
             kwargs,
         )  # from Python 3.12 the function alone holds what it is given without a name, and may free it
         if call is None:
-            return function(*held.pop(), **held.pop())
+            return function(*arguments.pop(), **arguments.pop())
         try:
-            return function(*held.pop(), **held.pop())
+            return function(*arguments.pop(), **arguments.pop())
         except BaseException as error:
             call.error = type(error).__name__
             raise
@@ -286,11 +284,11 @@ class _Profiler:
         try:
             if call.clock is not None:
                 call.clock.stop()
-            found = self._measure(call, ended_us, seconds)
+            measured = self._measure(call, ended_us, seconds)
         finally:
             _leave(call.gpu)
-        if found is not None:
-            self._hand_over(found)
+        if measured is not None:
+            self._hand_over(measured)
         _thread.own_ns += time.perf_counter_ns() - ended_ns
 
     @harmless("measuring a function")
@@ -304,13 +302,13 @@ class _Profiler:
         trace = _trace_of(call.gpu, 0 if call.is_whole else call.began_us)
         devices = []
         for index, level in levels.items():
-            kept, device = level - call.levels.get(index, 0), trace.devices.get(index)
+            kept_bytes, device = level - call.levels.get(index, 0), trace.devices.get(index)
             if device is not None and len(device.events):
-                moves = moves_of(trace, device, kept, ended_us)
-                if kept or moves.delta.any():
+                moves = moves_of(trace, device, kept_bytes, ended_us)
+                if kept_bytes or moves.delta.any():
                     devices.append(device_use(moves, self._source_lines(moves, call)))
-            elif kept:
-                devices.append(DeviceUse(index, kept, None, (), (), 0, 0, (), exact=False))
+            elif kept_bytes:
+                devices.append(DeviceUse(index, kept_bytes, None, (), (), 0, 0, (), exact=False))
         file, line = self._place()
         return FunctionProfile(
             function=self._name,
@@ -324,8 +322,8 @@ class _Profiler:
         )
 
     @harmless("reporting on a function")
-    def _hand_over(self, found: FunctionProfile) -> None:
-        self._report(found)
+    def _hand_over(self, measured: FunctionProfile) -> None:
+        self._report(measured)
 
     def _source_lines(self, moves: Moves, call: _Call) -> tuple[SourceLine, ...]:
         from vramlens.analyses.profile.function_use import LinesSeen, source_lines
@@ -333,8 +331,10 @@ class _Profiler:
         clock = call.clock
         if clock is None or self._code is None:
             return ()
-        seen = LinesSeen(clock.lines, clock.times_ns, clock.hits, followed=not clock.trouble)
-        return source_lines(moves, self._code, dict(self._source()), seen, is_nested=call.is_nested)
+        timed_lines = LinesSeen(clock.lines, clock.times_ns, clock.hits, followed=not clock.trouble)
+        return source_lines(
+            moves, self._code, dict(self._source()), timed_lines, is_nested=call.is_nested
+        )
 
     def _is_running(self) -> bool:
         """Whether the function's code runs on this thread already, as where it calls itself
@@ -374,18 +374,11 @@ def _leave(gpu: Allocator) -> None:
 
 
 def _trace_of(gpu: Allocator, since_us: int) -> Trace:
-    """What PyTorch recorded since a moment (microseconds since the epoch), read in memory."""
-    from vramlens.read.snapshot import read_snapshot
+    """What PyTorch recorded since a moment (microseconds since the epoch)."""
+    from vramlens.read.live_history import read_history
 
     with no_collection():
-        snapshot = gpu.snapshot()
-        snapshot["device_traces"] = [
-            [event for event in events if event.get("time_us", since_us) >= since_us]
-            for events in snapshot.get("device_traces", ())
-        ]
-        data = pickle.dumps(snapshot, 4)
-        del snapshot
-    return read_snapshot(io.BytesIO(data), "the call")
+        return read_history(gpu.snapshot(), "the call", since_us)
 
 
 def _notes(devices: list[DeviceUse], clock: LineClock | None) -> Iterator[str]:
@@ -398,10 +391,10 @@ def _notes(devices: list[DeviceUse], clock: LineClock | None) -> Iterator[str]:
         yield f"{clock.trouble}: lines are told by stacks alone; what has none (backward) is on the line before it"
 
 
-def _print(found: FunctionProfile) -> None:
+def _print(measured: FunctionProfile) -> None:
     """Prints a profile on standard error."""
     with contextlib.suppress(
         OSError, ValueError, AttributeError
     ):  # closed or replaced: not the program's trouble
-        sys.stderr.write(f"{found}\n")
+        sys.stderr.write(f"{measured}\n")
         sys.stderr.flush()

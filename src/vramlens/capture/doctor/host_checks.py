@@ -61,10 +61,12 @@ def memory() -> Check:
         return Check(
             "host memory", "unknown", "The host's memory cannot be read here.", "pip install psutil"
         )
-    whose = " (this container's limit)" if host.limit == "cgroup" else ""
+    container = " (this container's limit)" if host.limit == "cgroup" else ""
     if host.available_bytes is None:
-        return Check("host memory", "ok", f"{format_size(host.total_bytes)}{whose} host memory.")
-    text = f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{whose} host memory available."
+        return Check(
+            "host memory", "ok", f"{format_size(host.total_bytes)}{container} host memory."
+        )
+    text = f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{container} host memory available."
     if host.available_bytes < GIB:
         do = "The host may end the program before the GPU is full: free some, or raise the container's limit."
         return Check("host memory", "note", text, do)

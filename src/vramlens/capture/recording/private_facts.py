@@ -107,9 +107,9 @@ def _with_targets(paths: Iterable[str]) -> Iterator[str]:
 
 def _folders_of(arguments: Iterable[str]) -> Iterator[str]:
     for argument in arguments:
-        value = argument.partition("=")[2] if argument.startswith("-") else argument
-        value = os.path.expanduser(value)
-        folder = value if value.endswith(("/", "\\")) else os.path.dirname(value)
+        path = argument.partition("=")[2] if argument.startswith("-") else argument
+        path = os.path.expanduser(path)
+        folder = path if path.endswith(("/", "\\")) else os.path.dirname(path)
         if os.path.isabs(folder):
             yield from _with_targets([folder])
 

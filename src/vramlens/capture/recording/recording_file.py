@@ -103,12 +103,12 @@ class _Writer:
     def write(self, chunk: Any) -> int:
         if self._error is not None:
             raise self._error
-        data = bytes(chunk)
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
+        block = bytes(chunk)
+        self._gathered.append(block)
+        self._gathered_bytes += len(block)
         if self._gathered_bytes >= _CHUNK_BYTES:
             self._hand_over()
-        return len(data)
+        return len(block)
 
     def close(self) -> None:
         self._hand_over()
@@ -119,12 +119,12 @@ class _Writer:
             raise self._error
 
     def _hand_over(self) -> None:
-        data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
+        block, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
         if self._thread is None:
-            self._file.write(data)
+            self._file.write(block)
         else:
             self._room.get()
-            self._chunks.put(data)
+            self._chunks.put(block)
 
     def _run(self) -> None:
         while (chunk := self._chunks.get()) is not None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.recording.output_path import Places, absolute
 from vramlens.capture.recording.profiler_trace import NvtxMarks, ProfilerTrace
-from vramlens.capture.recording.recorder import Recorder
+from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.ending import ending_of_exception, ending_of_signal, uncaught
 from vramlens.capture.triggers.on_demand import Control
@@ -173,7 +173,9 @@ class Session:
                 say("the block used no GPU: nothing was recorded")
             elif not failed:
                 target = recorder.places.next() if is_outermost else path
-                answer = recorder.write("api", target, since_us=0 if is_outermost else began_us)
+                answer = recorder.write(
+                    WriteRequest("api", since_us=0 if is_outermost else began_us), target
+                )
                 if "error" in answer:
                     say(f"no {target}: {answer['error']}")
             if self.plan.blocks_only and not self._open_blocks:
@@ -220,15 +222,15 @@ class Session:
 
     def _terminated(self, name: str, where: FrameType | None) -> None:
         if not self._died_of_a_failure():
-            self.recorder.write(name.lower(), ending=ending_of_signal(name, where))
+            self.recorder.write(WriteRequest(name.lower(), ending=ending_of_signal(name, where)))
 
     def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
         if self._leaks is not None:
             self._leaks.tell()
-        return self.recorder.write(trigger, path)
+        return self.recorder.write(WriteRequest(trigger), path)
 
     def _write_failure(self, failure: Failure) -> str | None:
-        path = self.recorder.write("oom", failure=failure.to_dict()).get("path")
+        path = self.recorder.write(WriteRequest("oom", failure=failure.to_dict())).get("path")
         if self._leaks is not None:
             self._leaks.tell()
         return None if path is None else str(path)
@@ -244,26 +246,26 @@ class Session:
             if count == plan.first_step:
                 self.recorder.start()
             if count >= plan.last_step and self.recorder.recording:
-                self.recorder.write("steps")
+                self.recorder.write(WriteRequest("steps"))
                 self.recorder.stop()
                 self._done = True
                 self._termination.disarm()
         elif plan.every and count % plan.every == 0:
-            self.recorder.write("every", keep_previous=True)
+            self.recorder.write(WriteRequest("every", keep_previous=True))
 
     def _end_of_trace(self) -> None:
         if self._trace is None:
             return
-        count, wanted = self.recorder.steps.count, f"{self.plan.first_step}:{self.plan.last_step}"
+        count, steps = self.recorder.steps.count, f"{self.plan.first_step}:{self.plan.last_step}"
         if loaded_torch() is None:
             say("the program did not import torch: no trace")
         elif count <= (self.plan.first_step or 0):
             say(
-                f"the program ended after {counted(count, 'step')}: the steps {wanted} never came, so there is no trace"
+                f"the program ended after {counted(count, 'step')}: the steps {steps} never came, so there is no trace"
             )
         else:
             say(
-                f"the program ended after {counted(count, 'step')}, before the steps {wanted} were over"
+                f"the program ended after {counted(count, 'step')}, before the steps {steps} were over"
             )
             self._trace.stop()
 
@@ -304,9 +306,9 @@ class Session:
         elif not self._died_of_a_failure():
             error = uncaught()
             if error is None:
-                self.recorder.write("exit")
+                self.recorder.write(WriteRequest("exit"))
             else:
-                self.recorder.write("error", ending=ending_of_exception(error))
+                self.recorder.write(WriteRequest("error", ending=ending_of_exception(error)))
 
     def _is_idle_child(self) -> bool:
         """Whether this is a spawned child in which nothing happened that could be told."""

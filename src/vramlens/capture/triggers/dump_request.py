@@ -70,8 +70,8 @@ def peer_of(connection: socket.socket) -> Peer | None:
     if option is None:
         return None
     with contextlib.suppress(OSError, struct.error):
-        data = connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(data)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
         return Peer(pid, uid)
     return None
 

@@ -74,7 +74,9 @@ def names_in(folder: str) -> list[str]:
 
 def _is_private(folder: str, uid: int | None) -> bool:
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and uid in (None, found.st_uid)
+    return (
+        stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077 and uid in (None, status.st_uid)
+    )
