@@ -60,9 +60,8 @@ class _Call(Generic[T]):
                 if self._has_begun:
                     self.wait()
                 return
-            except (
-                BaseException
-            ):  # the first interruption is the one that is raised, once the thread has ended
+            # The first interruption is the one that is raised, once the thread has ended.
+            except BaseException:
                 continue
 
 

@@ -70,7 +70,7 @@ def profile(function: Any = None, /, *, lines: bool = False, report: Report | No
             or no function.
     """
     if function is None:
-        return lambda found: profile(found, lines=lines, report=report)
+        return lambda decorated: profile(decorated, lines=lines, report=report)
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(profile(function.__func__, lines=lines, report=report))
     _refuse_what_is_no_plain_function(function)
@@ -83,10 +83,9 @@ def profile(function: Any = None, /, *, lines: bool = False, report: Report | No
             return function(*args, **kwargs)
         call = profiler.begin()
         arguments: list[Any] = [kwargs, args]
-        del (
-            args,
-            kwargs,
-        )  # from Python 3.12 the function alone holds what it is given without a name, and may free it
+        # From Python 3.12 the function alone holds what it is given without a name, and may free
+        # it.
+        del args, kwargs
         if call is None:
             return function(*arguments.pop(), **arguments.pop())
         try:
@@ -112,7 +111,8 @@ def _refuse_what_is_no_plain_function(function: Any) -> None:
         if any(test(function) or test(inner) for test in tests):
             name = getattr(function, "__qualname__", repr(function))
             raise TypeError(
-                f"vramlens.profile: {name} is {kind}: profile the function that does the work, or runs it"
+                f"vramlens.profile: {name} is {kind}: profile the function that does the"
+                " work, or runs it"
             )
 
 
@@ -138,7 +138,7 @@ def _know_torch() -> None:
 
 
 class _Thread(threading.local):
-    """What runs on one thread.
+    """The state of one thread.
 
     Attributes:
         calls: the calls that are measured, by profiler.
@@ -159,9 +159,8 @@ class _History:
     """
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.RLock()
-        )  # where another thread begins to use the GPU meanwhile, _start_late runs at once
+        # Where another thread begins to use the GPU meanwhile, _start_late runs at once.
+        self._lock = threading.RLock()
         self._users = 0
         self._is_ours = self._waits = False
 
@@ -186,9 +185,8 @@ class _History:
                 return
             self._is_ours = False
             session = current_session()
-            if (
-                session is None or not session.recorder.recording
-            ):  # it began during the call: the recording is its now
+            # A session that began during the call records now: the history is its own.
+            if session is None or not session.recorder.recording:
                 gpu.stop_history()
 
     def _start_late(self, gpu: Allocator) -> None:
@@ -337,7 +335,7 @@ class _Profiler:
         )
 
     def _is_running(self) -> bool:
-        """Whether the function's code runs on this thread already, as where it calls itself
+        """True where the function's code runs on this thread already, as where it calls itself
         undecorated.
         """
         frame: FrameType | None = sys._getframe()
@@ -374,7 +372,7 @@ def _leave(gpu: Allocator) -> None:
 
 
 def _trace_of(gpu: Allocator, since_us: int) -> Trace:
-    """What PyTorch recorded since a moment (microseconds since the epoch)."""
+    """The history that PyTorch recorded since a moment (microseconds since the epoch)."""
     from vramlens.read.live_history import read_history
 
     with no_collection():
@@ -384,17 +382,25 @@ def _trace_of(gpu: Allocator, since_us: int) -> Trace:
 def _notes(devices: list[DeviceUse], clock: LineClock | None) -> Iterator[str]:
     for use in devices:
         if use.peak_bytes is None:
-            yield f"device {use.device}: nothing was recorded, so that the peak and the lines are not known"
+            yield (
+                f"device {use.device}: nothing was recorded, so that the peak and the lines are"
+                " not known"
+            )
         elif not use.exact:
-            yield f"device {use.device}: not all of the call was recorded: the peak and the lines are estimates"
+            yield (
+                f"device {use.device}: not all of the call was recorded: the peak and the lines"
+                " are estimates"
+            )
     if clock is not None and clock.trouble:
-        yield f"{clock.trouble}: lines are told by stacks alone; what has none (backward) is on the line before it"
+        yield (
+            f"{clock.trouble}: lines are told by stacks alone; what has none (backward) is on the"
+            " line before it"
+        )
 
 
 def _print(measured: FunctionProfile) -> None:
     """Prints a profile on standard error."""
-    with contextlib.suppress(
-        OSError, ValueError, AttributeError
-    ):  # closed or replaced: not the program's trouble
+    # Closed or replaced: not the program's trouble.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{measured}\n")
         sys.stderr.flush()

@@ -1,5 +1,5 @@
-"""What a program calls to have itself watched: one line each, none of which can break or slow
-it.
+"""The functions that a program calls to have itself watched: one line each, none of which can break
+or slow it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
 
 
 class _LeaksOfSteps:
-    """What looks for leaks, made when torch is there.
+    """The watch for leaks, made when torch is there.
 
     It brings NumPy, as torch does: imported before the program's own first line, that would fix the
     number of NumPy's threads and the filters of warnings before the program says what it wants.
@@ -101,7 +101,7 @@ class _LeaksOfSteps:
             self._follower.tell()
 
     def owners(self, kind: str) -> dict[str, Any] | None:
-        """Who owns each live storage on devices of a kind, for a recording."""
+        """The owner of each live storage on devices of a kind, for a recording."""
         return None if self._follower is None else self._follower.owners(kind)
 
 

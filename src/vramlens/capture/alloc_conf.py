@@ -23,7 +23,7 @@ in the next.
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """What the environment sets.
+    """The allocator's settings in the environment.
 
     Attributes:
         variable: the variable that this PyTorch reads; None where none is set that it would.
@@ -48,7 +48,7 @@ class AllocatorSettings:
 def read_settings(
     environment: Mapping[str, str], version: tuple[int, int] | None = None, *, is_rocm: bool = False
 ) -> AllocatorSettings:
-    """What the allocator of a PyTorch version takes from an environment.
+    """The settings that the allocator of a PyTorch version takes from an environment.
 
     Args:
         version: major and minor; None is taken for the newest.
@@ -58,10 +58,7 @@ def read_settings(
     read = [name for name in settings if _is_read(name, version, is_rocm)]
     notes = [_why_unread(name, version) for name in settings if name not in read]
     if len({settings[name] for name in read}) > 1:
-        winner = "which one wins depends on the version"
-        if version is None or version > NEW_NAME:
-            winner = f"{read[0]} wins"
-        notes.append(f"{' and '.join(read)} are both set and differ; nothing is merged: {winner}.")
+        notes.append(_note_on_two(read, version))
     variable = read[0] if read else None
     text = settings[variable] if variable else ""
     values, faults, doubts = _checked(text)
@@ -72,6 +69,13 @@ def read_settings(
         faults=tuple(faults),
         notes=(*notes, *doubts),
     )
+
+
+def _note_on_two(variables: list[str], version: tuple[int, int] | None) -> str:
+    winner = "which one wins depends on the version"
+    if version is None or version > NEW_NAME:
+        winner = f"{variables[0]} wins"
+    return f"{' and '.join(variables)} are both set and differ; nothing is merged: {winner}."
 
 
 def _is_read(name: str, version: tuple[int, int] | None, is_rocm: bool) -> bool:

@@ -184,7 +184,8 @@ def warn_if_not_destroyed() -> str | None:
         return None
     backend = answer_of(lambda: str(distributed.get_backend())) or "its backend"
     return (
-        f"The process group ({backend}) was not destroyed: call torch.distributed.destroy_process_group() at the end, "
+        f"The process group ({backend}) was not destroyed: call"
+        " torch.distributed.destroy_process_group() at the end, "
         "or its threads and memory outlive the program's last line."
     )
 
@@ -248,9 +249,8 @@ _watch = _Watch()
 
 
 def _launcher(known: Mapping[str, str]) -> str:
-    if (
-        "ACCELERATE_MIXED_PRECISION" in known
-    ):  # accelerate/utils/launch.py sets it always, and may run torchrun below
+    # Accelerate/utils/launch.py sets it always, and may run torchrun below.
+    if "ACCELERATE_MIXED_PRECISION" in known:
         return "accelerate"
     if "TORCHELASTIC_RUN_ID" in known:  # torch.distributed.is_torchelastic_launched
         return "torchrun"
@@ -343,19 +343,20 @@ def _duplicate(
         or local_size < 2
     ):
         return None, ""
-    if (
-        devices < local_size
-    ):  # each rank may have been given devices of its own: nothing is known of the others'
+    # Each rank may have been given devices of its own: nothing is known of the others'.
+    if devices < local_size:
         return None, f"{counted(devices, 'device')} visible for {local_size} local ranks."
     if device == local_rank:
         return False, ""
     if device:
         return (
             None,
-            f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use it is not known.",
+            f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use"
+            " it is not known.",
         )
     return True, (
-        f"Device 0, the default, is in use where LOCAL_RANK is {local_rank}: call torch.cuda.set_device({local_rank}) "
+        f"Device 0, the default, is in use where LOCAL_RANK is {local_rank}: call"
+        f" torch.cuda.set_device({local_rank}) "
         "first, or this rank shares local rank 0's GPU."
     )
 
@@ -363,27 +364,34 @@ def _duplicate(
 def _lines(state: DistributedState) -> list[str]:
     if state.launcher == "none" and not state.initialized:
         return ["One process: no launcher, no process group."]
+    lines = [_rank_line(state), *_group_lines(state)]
+    if state.device is not None:
+        lines.append(f"Device: {state.device}{_WHEN_SET[state.device_set_first]}")
+    return [*lines, state.note] if state.note else lines
+
+
+_WHEN_SET = {
+    True: ", set before the first use of CUDA",
+    False: ", not set before the first use of CUDA",
+    None: "",
+}
+_LAUNCHED_BY = {"none": "", "environment": ", ranks set in the environment"}
+
+
+def _rank_line(state: DistributedState) -> str:
+    rank = "unknown" if state.rank is None else state.rank
     size = "" if state.world_size is None else f" of {state.world_size}"
     local = "" if state.local_rank is None else f" (local {state.local_rank})"
-    by = {"none": "", "environment": ", ranks set in the environment"}.get(
-        state.launcher, f", launched by {state.launcher}"
-    )
-    lines = [f"Rank {'unknown' if state.rank is None else state.rank}{size}{local}{by}"]
-    if state.initialized:
-        timeout = "" if state.timeout_s is None else f", timeout {state.timeout_s:g} s"
-        lines.append(f"Process group: {state.backend or 'backend unknown'}{timeout}")
-        for group in state.groups[1:]:
-            ranks = listed(group.ranks, 8)
-            lines.append(
-                f"  {group.description or 'group ' + group.name}: {group.backend}, ranks {ranks}"
-            )
-    else:
-        lines.append("Process group: none yet in this process")
-    if state.device is not None:
-        how = {
-            True: ", set before the first use of CUDA",
-            False: ", not set before the first use of CUDA",
-            None: "",
-        }
-        lines.append(f"Device: {state.device}{how[state.device_set_first]}")
-    return [*lines, state.note] if state.note else lines
+    launcher = _LAUNCHED_BY.get(state.launcher, f", launched by {state.launcher}")
+    return f"Rank {rank}{size}{local}{launcher}"
+
+
+def _group_lines(state: DistributedState) -> list[str]:
+    if not state.initialized:
+        return ["Process group: none yet in this process"]
+    timeout = "" if state.timeout_s is None else f", timeout {state.timeout_s:g} s"
+    lines = [f"Process group: {state.backend or 'backend unknown'}{timeout}"]
+    for group in state.groups[1:]:
+        name, ranks = group.description or "group " + group.name, listed(group.ranks, 8)
+        lines.append(f"  {name}: {group.backend}, ranks {ranks}")
+    return lines

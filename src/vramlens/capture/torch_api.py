@@ -48,8 +48,8 @@ def device_memory(module: Any, device: int) -> tuple[int, int]:
 
 
 def context_asker(torch: Any, kind: str) -> Callable[[int], Any] | None:
-    """What says whether this process has a context on a device, without making one; None where
-    this PyTorch does not say.
+    """The function that says whether this process has a context on a device, without making one;
+    None where this PyTorch does not say.
     """
     return getattr(getattr(torch, "_C", None), f"_{kind}_hasPrimaryContext", None)
 
@@ -86,11 +86,11 @@ class Allocator:
         self._torch, self._module, self.kind = torch, module, kind
 
     def is_initialized(self) -> bool:
-        """Whether this process has begun to use a GPU."""
+        """True where this process has begun to use a GPU."""
         return bool(self._module.is_initialized())
 
     def is_visible(self) -> bool:
-        """Whether there is a GPU at all. Asks the driver: only for when the program is over."""
+        """True where there is a GPU at all. Asks the driver: only for when the program is over."""
         return bool(self._module.is_available())
 
     def when_initialized(self, action: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class Allocator:
             self._module._lazy_call(action)
 
     def device_count(self) -> int:
-        """How many devices the process sees."""
+        """The number of devices that the process sees."""
         return int(self._module.device_count())
 
     def current_device(self) -> int:
@@ -109,7 +109,7 @@ class Allocator:
         return int(self._module.current_device())
 
     def history_is_on(self) -> bool:
-        """Whether somebody has PyTorch record already."""
+        """True where somebody has PyTorch record already."""
         is_enabled = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
         try:
             return self.kind == "cuda" and is_enabled is not None and bool(is_enabled())
@@ -159,8 +159,8 @@ class Allocator:
                 attach(observer)
 
     def marker(self) -> tuple[Callable[[str], None], Callable[[], str]] | None:
-        """What puts a text on the calling thread's allocations from now on, and what reads it;
-        from PyTorch 2.10 on.
+        """The functions that put a text on the calling thread's allocations from now on, and that
+        read it; from PyTorch 2.10 on.
         """
         put = getattr(self._torch._C, "_cuda_setMemoryMetadata", None)
         read = getattr(self._torch._C, "_cuda_getMemoryMetadata", None)
@@ -184,8 +184,8 @@ class Allocator:
             return {}
 
     def memory_fraction(self, device: int) -> float | None:
-        """What ``set_per_process_memory_fraction`` was given; 1.0 by default, None where it
-        cannot be told.
+        """The share that ``set_per_process_memory_fraction`` was given; 1.0 by default, None where
+        it cannot be told.
         """
         get = getattr(self._torch._C, f"_{self.kind}_getMemoryFraction", None)
         try:

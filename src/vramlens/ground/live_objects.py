@@ -1,4 +1,5 @@
-"""Objects as the interpreter keeps them: types by ``type()``, attributes from the real dict and slots.
+"""Objects as the interpreter keeps them: types by ``type()``, attributes from the real dict and
+slots.
 
 No ``__getattr__``, ``__class__``, ``__eq__``, ``__hash__`` or property of the program runs here,
 and nothing that a metaclass defines.

@@ -1,4 +1,5 @@
-"""What on this machine helps or hinders memory debugging: one row a check, and a verdict.
+"""Everything on this machine that helps or hinders memory debugging: one row a check, and a
+verdict.
 
 No check raises, and none makes a GPU context in this process: PyTorch is asked in a child.
 """
@@ -38,7 +39,7 @@ reason is looked for.
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the doctor found.
+    """The doctor's findings.
 
     Attributes:
         verdict: the answer in one sentence.

@@ -27,7 +27,7 @@ _HARMLESS = {"CUDA_MODULE_LOADING": ("LAZY", "DEFAULT"), "CUDA_LAUNCH_BLOCKING":
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the rows are made from.
+    """The evidence that the rows are made from.
 
     Attributes:
         answer: what PyTorch said.
@@ -51,7 +51,7 @@ class Seen:
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether PyTorch is built for NVIDIA's GPUs."""
+        """True where PyTorch is built for NVIDIA's GPUs."""
         return self.fact("kind") == "cuda" and not self.fact("hip")
 
     @property
@@ -92,42 +92,41 @@ def torch(evidence: Seen) -> Check:
 
 def gpu(evidence: Seen) -> Check:
     """The GPUs that PyTorch can use, or why there are none."""
+    shown_gpus = f"{counted(len(evidence.gpus), 'GPU')} ({evidence.names})"
     if evidence.answer.facts is None:
-        shown_gpus = (
-            f"The driver shows {counted(len(evidence.gpus), 'GPU')} ({evidence.names})."
-            if evidence.gpus
-            else _no_gpu(evidence)
-        )
-        return Check("gpu", "unknown", shown_gpus)
+        text = f"The driver shows {shown_gpus}." if evidence.gpus else _no_gpu(evidence)
+        return Check("gpu", "unknown", text)
     if evidence.visible:
         return _usable(evidence)
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and evidence.fact("kind") == "cuda" and not _selects(hidden):
-        return Check(
-            "gpu",
-            "problem",
-            f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU.",
-            "unset CUDA_VISIBLE_DEVICES",
-        )
-    there_are = _driver_count() if hidden is not None and evidence.fact("kind") == "cuda" else 0
-    if not evidence.gpus and there_are:
-        text = f"CUDA_VISIBLE_DEVICES={hidden!r} names no GPU of the {there_are} here."
-        return Check(
-            "gpu", "problem", text, "Name those that nvidia-smi -L lists, from 0 on, or unset it."
-        )
+    hidden = _hidden(evidence)
+    if hidden is not None:
+        return hidden
     if not evidence.gpus:
         return Check("gpu", "note", _no_gpu(evidence))
-    shown_gpus = f"{counted(len(evidence.gpus), 'GPU')} ({evidence.names})"
     if evidence.fact("kind") is None:
+        text = f"{shown_gpus} here, but this PyTorch is built for the CPU."
         do = "Install a CUDA build: https://pytorch.org/get-started/locally"
-        return Check(
-            "gpu", "problem", f"{shown_gpus} here, but this PyTorch is built for the CPU.", do
-        )
+        return Check("gpu", "problem", text, do)
     why = next(iter(evidence.fact("warnings") or ()), "it does not say why")
+    text = f"{shown_gpus} here, but PyTorch cannot use them: {_sentence(why)}"
     do = "Compare the rows torch and driver; in a container, was it started with --gpus?"
-    return Check(
-        "gpu", "problem", f"{shown_gpus} here, but PyTorch cannot use them: {_sentence(why)}", do
-    )
+    return Check("gpu", "problem", text, do)
+
+
+def _hidden(evidence: Seen) -> Check | None:
+    """The row where CUDA_VISIBLE_DEVICES hides every GPU; else None."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or evidence.fact("kind") != "cuda":
+        return None
+    if not _selects(visible):
+        text = f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU."
+        return Check("gpu", "problem", text, "unset CUDA_VISIBLE_DEVICES")
+    count = _driver_count()
+    if evidence.gpus or not count:
+        return None
+    text = f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU of the {count} here."
+    do = "Name those that nvidia-smi -L lists, from 0 on, or unset it."
+    return Check("gpu", "problem", text, do)
 
 
 def _usable(evidence: Seen) -> Check:
@@ -169,11 +168,14 @@ def driver(evidence: Seen) -> Check | None:
 
 
 def allocator(evidence: Seen) -> Check | None:
-    """Which allocator PyTorch uses: only its own keeps a history."""
+    """The allocator that PyTorch uses: only its own keeps a history."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
     if _UNCACHED in os.environ:
-        text = f"{_UNCACHED} is set, whatever its value: nothing is cached, and recordings mean nothing."
+        text = (
+            f"{_UNCACHED} is set, whatever its value: nothing is cached, and recordings mean"
+            " nothing."
+        )
         return Check("allocator", "problem", text, f"unset {_UNCACHED}")
     backend = evidence.fact("backend")
     if backend is None:
@@ -184,7 +186,10 @@ def allocator(evidence: Seen) -> Check | None:
         )
     if backend != "native":
         text = f"{backend} keeps no history: nothing can be recorded."
-        do = "Take backend:… out of the allocator's settings, and any CUDAPluggableAllocator out of the program."
+        do = (
+            "Take backend:… out of the allocator's settings, and any CUDAPluggableAllocator out"
+            " of the program."
+        )
         return Check("allocator", "problem", text, do)
     return Check("allocator", "ok", "PyTorch's own (native): can be recorded.")
 
@@ -198,7 +203,10 @@ def settings(evidence: Seen) -> Check:
         do = f"Correct {conf.variable}: PyTorch refuses it at import or at the first use of a GPU."
         return Check("settings", "problem", f"{shown_conf}: {' '.join(conf.faults)}{kills}", do)
     if evidence.answer.settings_failed:
-        text = f"{shown_conf}: PyTorch does not import with it ({_sentence(evidence.answer.failure)[:-1]})."
+        text = (
+            f"{shown_conf}: PyTorch does not import with it"
+            f" ({_sentence(evidence.answer.failure)[:-1]})."
+        )
         return Check("settings", "problem", text, f"unset {conf.variable or 'PYTORCH_ALLOC_CONF'}")
     if conf.notes:
         return Check(
@@ -211,7 +219,7 @@ def settings(evidence: Seen) -> Check:
 
 
 def snapshot(evidence: Seen) -> Check | None:
-    """What recordings of this PyTorch version can hold."""
+    """The contents that recordings of this PyTorch version can have."""
     if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
     if not evidence.fact("history"):
@@ -240,24 +248,15 @@ def snapshot(evidence: Seen) -> Check | None:
 
 
 def trial(evidence: Seen) -> Check | None:
-    """What ``--gpu`` gave: a small recording on the GPU itself."""
+    """The outcome of ``--gpu``: a small recording on the GPU itself."""
     recording = evidence.answer.trial
     if recording is None:
-        failure = evidence.answer.failure
-        if not failure or evidence.answer.facts is None or evidence.answer.settings_failed:
-            return None
-        died = failure.startswith(DIED)
-        do = (
-            "Run nvidia-smi: if that hangs or fails too, it is the driver or the GPU."
-            if died
-            else ""
-        )
-        return Check(
-            "trial", "problem", f"A small recording on the GPU failed: {_sentence(failure)}", do
-        )
+        return _failed_trial(evidence)
     expected_parts = {"stacks": "python_stacks", "times": "times"}
-    expected_parts |= {"marks": "marks"} if evidence.fact("marks") else {}
-    expected_parts |= {"failures": "observer"} if evidence.fact("observer") else {}
+    if evidence.fact("marks"):
+        expected_parts["marks"] = "marks"
+    if evidence.fact("observer"):
+        expected_parts["failures"] = "observer"
     broken = [name for name, key in expected_parts.items() if not recording.get(key)]
     events, seconds = int(recording.get("events") or 0), float(recording.get("seconds") or 0)
     text = f"{counted(events, 'event')} recorded in {seconds:.1f} s"
@@ -269,8 +268,19 @@ def trial(evidence: Seen) -> Check | None:
     return Check("trial", "ok", f"{text}, with {', '.join(expected_parts)}.")
 
 
+def _failed_trial(evidence: Seen) -> Check | None:
+    failure = evidence.answer.failure
+    if not failure or evidence.answer.facts is None or evidence.answer.settings_failed:
+        return None
+    do = ""
+    if failure.startswith(DIED):
+        do = "Run nvidia-smi: if that hangs or fails too, it is the driver or the GPU."
+    text = f"A small recording on the GPU failed: {_sentence(failure)}"
+    return Check("trial", "problem", text, do)
+
+
 def profiler(evidence: Seen) -> Check | None:
-    """Whether PyTorch's profiler can see GPU kernels."""
+    """True where PyTorch's profiler can see GPU kernels."""
     if evidence.answer.facts is None:
         return None
     if not evidence.fact("kineto"):
@@ -289,7 +299,7 @@ def profiler(evidence: Seen) -> Check | None:
 
 
 def nvml(evidence: Seen) -> Check | None:
-    """Whether the driver tells who holds the GPU's memory."""
+    """True where the driver tells who holds the GPU's memory."""
     if evidence.fact("kind") == "xpu" or evidence.fact("hip"):
         return None
     if evidence.nvml is None:
@@ -379,7 +389,7 @@ def _no_gpu(evidence: Seen) -> str:
 
 
 def _selects(visible: str) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is no device ends the
+    """True where CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is no device ends the
     list.
     """
     return re.match(r"\s*(\+?[0-9]+|GPU-|MIG-)", visible) is not None

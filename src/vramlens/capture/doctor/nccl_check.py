@@ -17,13 +17,16 @@ from typing import IO, Any
 
 from vramlens.capture.process.child import PATHS_OF_PARENT, paths_for_child
 
-_CODE = f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.nccl_worker import print_answer; print_answer()"
+_CODE = (
+    f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.nccl_worker import print_answer;"
+    " print_answer()"
+)
 _PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How quick a collective is at a size: bytes of the buffer, seconds a call, bytes a second
+    """The speed of a collective at a size: bytes of the buffer, seconds a call, bytes a second
     as nccl-tests counts.
     """
 
@@ -43,7 +46,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class CollectivesCheck:
-    """What the check of collectives found.
+    """The outcome of the check of collectives.
 
     Attributes:
         backend: nccl or gloo.
@@ -68,7 +71,7 @@ class CollectivesCheck:
 
     @property
     def right(self) -> bool:
-        """Whether there is an answer, and all values were right."""
+        """True where there is an answer, and all values were right."""
         return not self.error and all(operation.right for operation in self.operations)
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class _RankFailed(Exception):
 
 
 def _answers_of(commands: list[list[str]], deadline: float) -> list[dict[str, Any]]:
-    """What each rank printed at its end, in order.
+    """The answers that the ranks print at their end, in order.
 
     Raises:
         _RankFailed: one ended with an error.
@@ -192,11 +195,11 @@ def _joined(
         return max((answer[key] for answer in answers if answer[key] is not None), default=None)
 
     return CollectivesCheck(
-        backend,
-        first["library"],
-        world,
-        operations,
-        most("held_bytes"),
-        most("counted"),
-        environment,
+        backend=backend,
+        library=first["library"],
+        world=world,
+        operations=operations,
+        held_bytes=most("held_bytes"),
+        counted_bytes=most("counted"),
+        environment=environment,
     )

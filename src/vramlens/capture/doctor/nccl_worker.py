@@ -20,7 +20,7 @@ _MOST_TURNS = 200
 
 
 def main(address: str, rank: int, world: int, backend: str, timeout_s: float) -> dict[str, Any]:
-    """What this rank found, ready for JSON.
+    """The figures of this rank, ready for JSON.
 
     Args:
         address: ``host:port`` of rank 0's store.
@@ -129,7 +129,7 @@ def _operations(
 
 
 def _is_right(name: str, make: Callable[[int], Call], torch: Any, rank: int, world: int) -> bool:
-    """Whether the values that a call leaves are those that it should."""
+    """True where the values that a call leaves are those that it should."""
     got = make(4 * 1024 * world)().cpu()
     ranks = torch.arange(1.0, world + 1)
     expected = {
@@ -143,7 +143,7 @@ def _is_right(name: str, make: Callable[[int], Call], torch: Any, rank: int, wor
 
 
 def _seconds(call: Call, torch: Any, dist: Any, gpu: bool) -> float:
-    """How long a call takes on the slowest rank, on average."""
+    """The seconds that a call takes on the slowest rank, on average."""
 
     def finish() -> None:
         if gpu:
@@ -173,7 +173,7 @@ def _library(torch: Any) -> str:
 
 
 def _counted(dist: Any, device: Any) -> int | None:
-    """What NCCL itself says that its communicators hold (PyTorch 2.12 and NCCL 2.29.7, or
+    """The bytes that NCCL itself says its communicators hold (PyTorch 2.12 and NCCL 2.29.7, or
     newer); else None.
     """
     try:

@@ -323,8 +323,8 @@ def switch(name: str) -> Switch:
 
 
 def debug_bundle(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What ``vramlens run --debug`` sets: the cheap switches that are not set already, by name. No
-    torch is imported.
+    """The variables that ``vramlens run --debug`` sets: the cheap switches that are not set
+    already, by name. No torch is imported.
 
     Each can stay on for a whole run; nothing in it changes how memory is allocated.
     """

@@ -1,4 +1,4 @@
-"""What PyTorch here can do, asked in a process of its own: it may abort, hang or take a GPU without
+"""PyTorch's abilities here, asked in a process of its own: it may abort, hang or take a GPU without
 harm to ours.
 
 A wrong PYTORCH_ALLOC_CONF ends the process that imports torch (seen with 2.11), and a broken driver
@@ -38,7 +38,7 @@ _TOO_LARGE = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the child said.
+    """The child's answer.
 
     Attributes:
         facts: see ``facts``; None where torch could not be imported.
@@ -176,8 +176,8 @@ def _emit(part: dict[str, Any]) -> None:
 
 
 def facts(torch: Any) -> dict[str, Any]:
-    """What a torch module says of itself without making a GPU context; None where it fails or is
-    not there.
+    """The facts that a torch module gives of itself without making a GPU context; None where it
+    fails or is not there.
 
     Returns:
         version, cuda, hip, xpu (what it was built with), kind ("cuda", "xpu" or None), visible
@@ -228,7 +228,8 @@ def facts(torch: Any) -> dict[str, Any]:
 
 
 def try_gpu() -> dict[str, Any]:
-    """What recording on the present GPU gave: one allocation, one failed request, one snapshot.
+    """The outcome of recording on the present GPU: one allocation, one failed request, one
+    snapshot.
 
     Returns:
         name, capability, total_bytes, free_bytes; events, python_stacks, marks, pool_ids, times,

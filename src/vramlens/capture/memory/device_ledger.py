@@ -232,7 +232,7 @@ def _nccl_rows(counters: PyTorchCounters, most: int | None = None) -> list[Ledge
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The driver's list of a device's processes (None: there is none), and this process's numbers."""
+    """The driver's list of a device's processes (None: it has none), and our numbers."""
 
     processes: tuple[GpuProcess, ...] | None
     pids: tuple[int, ...]
@@ -308,39 +308,40 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
     the driver's own sum.
     """
     own_process = _own_process(listed, counters)
-    processes = listed.processes or ()
-    other_processes = [
-        process for process in processes if own_process is None or process.pid != own_process.pid
-    ]
-    has_all_sizes = all(process.used_bytes is not None for process in other_processes)
+    own_pid = None if own_process is None else own_process.pid
+    others = [process for process in listed.processes or () if process.pid != own_pid]
+    has_all_sizes = all(process.used_bytes is not None for process in others)
     if own_process is None or (own_process.bytes is None and not has_all_sizes):
-        nccl = _nccl_rows(counters, max(0, outside))
-        unknown = max(0, outside - _sum_of(nccl))
-        why = _why_together(listed, other_processes)
-        note = f"this process outside PyTorch, and other processes: {why}"
-        return [
-            *nccl,
-            LedgerRow(LedgerKind.OUTSIDE_PYTORCH, unknown, RowConfidence.INFERRED, note),
-        ]
-    other_bytes = sum(process.used_bytes or 0 for process in other_processes)
-    own_outside, confidence = outside - other_bytes, own_process.confidence
+        return _rows_together(outside, counters, _why_together(listed, others))
+    other_bytes = sum(process.used_bytes or 0 for process in others)
+    own_bytes, confidence = outside - other_bytes, own_process.confidence
     if own_process.bytes is not None:
-        own_outside = own_process.bytes - (counters.reserved_bytes or 0)
-    if own_outside < 0:
-        own_outside, confidence = 0, RowConfidence.INFERRED
-    nccl = _nccl_rows(counters, own_outside)
-    note = _what_is_other(counters, own_process, bool(nccl))
+        own_bytes = own_process.bytes - (counters.reserved_bytes or 0)
+    if own_bytes < 0:
+        own_bytes, confidence = 0, RowConfidence.INFERRED
+    nccl = _nccl_rows(counters, own_bytes)
     own_row = LedgerRow(
-        LedgerKind.THIS_PROCESS_OTHER, own_outside - _sum_of(nccl), confidence, note
+        kind=LedgerKind.THIS_PROCESS_OTHER,
+        bytes=own_bytes - _sum_of(nccl),
+        confidence=confidence,
+        note=_what_is_other(counters, own_process, bool(nccl)),
     )
-    names = _names(other_processes, listed.at_home)
+    names = _names(others, listed.at_home)
     if has_all_sizes:
         is_certain = own_process.confidence == RowConfidence.EXACT or own_process.bytes is None
         size, certainty = other_bytes, _exact_if(is_certain)
     else:
         names += "; by subtraction: the driver does not give the size of each"
-        size, certainty = max(other_bytes, outside - own_outside), RowConfidence.INFERRED
+        size, certainty = max(other_bytes, outside - own_bytes), RowConfidence.INFERRED
     return [*nccl, own_row, LedgerRow(LedgerKind.OTHER_PROCESSES, size, certainty, names)]
+
+
+def _rows_together(outside: int, counters: PyTorchCounters, why: str) -> list[LedgerRow]:
+    """The rows where this process cannot be told from the others."""
+    nccl = _nccl_rows(counters, max(0, outside))
+    size = max(0, outside - _sum_of(nccl))
+    note = f"this process outside PyTorch, and other processes: {why}"
+    return [*nccl, LedgerRow(LedgerKind.OUTSIDE_PYTORCH, size, RowConfidence.INFERRED, note)]
 
 
 def _sum_of(rows: Iterable[LedgerRow]) -> int:

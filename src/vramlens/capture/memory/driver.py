@@ -1,4 +1,4 @@
-"""What the driver knows: each GPU's memory and the processes on it, asked of NVML; nothing here
+"""The driver's knowledge: each GPU's memory and the processes on it, asked of NVML; nothing here
 touches CUDA.
 
 GPUs are found by UUID or PCI address, never by NVML's index: CUDA numbers them by its own order and
@@ -205,7 +205,7 @@ class Driver:
         return None
 
     def _ask(self, name: str, *args: Any) -> Any:
-        """What a call of NVML returns; None where it is missing, refused or fails."""
+        """The answer of a call of NVML; None where it is missing, refused or fails."""
         try:
             return getattr(self._nvml, name)(*args)
         except Exception:
@@ -274,7 +274,7 @@ class Driver:
                 yield handle
 
     def _numbered_by_environment(self) -> tuple[Gpu, ...]:
-        """The GPUs as CUDA would number them: the rules of ``torch.cuda._parse_visible_devices``."""
+        """The GPUs in CUDA's order: the rules of ``torch.cuda._parse_visible_devices``."""
         variable, order = _environment()
         count = self._ask("nvmlDeviceGetCount") or 0
         handles = [self._ask("nvmlDeviceGetHandleByIndex", number) for number in range(count)]

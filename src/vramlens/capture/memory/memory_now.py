@@ -1,4 +1,4 @@
-"""What ``vramlens.memory()`` answers: all GPUs and the host right now, as figures and as a small
+"""The answer of ``vramlens.memory()``: all GPUs and the host right now, as figures and as a small
 plain table.
 """
 
@@ -195,7 +195,8 @@ def _host_line(host: HostMemory) -> str:
     if host.available_bytes is not None and host.total_bytes is not None:
         place = " of this container" if host.limit == "cgroup" else ""
         parts.append(
-            f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{place} available"
+            f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{place}"
+            " available"
         )
     return f"Host: {', '.join(parts) or 'not known'}"
 

@@ -1,8 +1,11 @@
-"""What PyTorch of this process holds on its devices, asked without making it begin to use one."""
+"""The memory that PyTorch of this process holds on its devices, asked without making it begin to
+use one.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +16,7 @@ from vramlens.ground.answers import answer_of
 
 @dataclass(frozen=True, slots=True)
 class PyTorchCounters:
-    """What PyTorch holds on a device, by its own counters.
+    """The memory that PyTorch holds on a device, by its own counters.
 
     Attributes:
         has_context: whether this process surely uses the device.
@@ -34,7 +37,7 @@ class PyTorchCounters:
 
 
 class PyTorch:
-    """What PyTorch of this process says, if the program has imported it; it is asked only once
+    """PyTorch's answers of this process, if the program has imported it; it is asked only once
     it uses a GPU.
     """
 
@@ -109,20 +112,27 @@ class PyTorch:
         if world is None or self.module is None or not counters.has_context:
             return counters
         uses_one_device = sum(bool(self._has_context(gpu.index)) for gpu in self.gpus()) == 1
-        asked_backends: list[Any] = []
         total, is_certain = None, True
-        for group in list(answer_of(lambda: world.pg_map) or ()):
-            bound = getattr(getattr(group, "bound_device_id", None), "index", None)
-            backend = self._backend_of(group)
-            is_here = (self.current() if bound is None else bound) == index
-            if not is_here or any(backend is other for other in asked_backends):
-                continue
-            asked_backends.append(backend)
+        for backend, is_bound in self._backends_on(index, world):
             stats = answer_of(lambda backend=backend: backend.memory_stats())
             if stats and "total" in stats:
                 total = (total or 0) + int(stats["total"])
-                is_certain = is_certain and (uses_one_device or bound is not None)
+                is_certain = is_certain and (uses_one_device or is_bound)
         return replace(counters, nccl_bytes=total, nccl_certain=is_certain)
+
+    def _backends_on(self, index: int, world: Any) -> Iterator[tuple[Any, bool]]:
+        """Yields the process groups' backends on a device, each once, and whether it is bound to
+        that device.
+        """
+        backends: list[Any] = []
+        for group in list(answer_of(lambda: world.pg_map) or ()):
+            bound = getattr(getattr(group, "bound_device_id", None), "index", None)
+            if (self.current() if bound is None else bound) != index:
+                continue
+            backend = self._backend_of(group)
+            if not any(backend is other for other in backends):
+                backends.append(backend)
+                yield backend, bound is not None
 
     def _backend_of(self, group: Any) -> Any:
         return answer_of(lambda: group._get_backend(self.torch.device(self.kind)))

@@ -43,7 +43,7 @@ class StorageName:
 
 
 class Claims:
-    """What storages are called.
+    """The names of storages.
 
     Attributes:
         names: by device and address.

@@ -31,7 +31,7 @@ _NOBODYS = "?"
 
 
 class HolderNames:
-    """Who holds some tensors: a few sweeps over the heap, from the tensors upwards."""
+    """The holders of some tensors: a few sweeps over the heap, from the tensors upwards."""
 
     def __init__(self, heap: LiveHeap, paths: dict[int, str], tensors: list[Any]) -> None:
         self._heap, self._paths = heap, paths
@@ -46,8 +46,8 @@ class HolderNames:
             children = self._sweep(sought, until)
 
     def name(self, tensor: Any) -> str:
-        """What leads to the tensor from a module, a class, an instance or a variable; "" if
-        nothing is known.
+        """The name that leads to the tensor from a module, a class, an instance or a variable; ""
+        if nothing is known.
         """
         name = self._best(self._edges.get(id(tensor), []), _LEVELS)
         return name.removeprefix(_NOBODYS).removeprefix("__main__.")

@@ -55,7 +55,7 @@ class _Attributes(list[tuple[str, Any]]):
 
 
 class LiveHeap:
-    """What is alive, by kind, and how to look into it.
+    """Everything alive, by kind, and how to look into it.
 
     Attributes:
         objects: everything that is alive.
@@ -133,7 +133,7 @@ class LiveHeap:
         return self._layouts[id(cls)]
 
     def edges(self, owner: Any) -> list[tuple[str, Any]]:
-        """What a container or an instance holds, with the text that leads to each: ``['key']``,
+        """The members of a container or an instance, with the text that leads to each: ``['key']``,
         ``[3]``, ``.name``.
         """
         cls = type(owner)
@@ -241,7 +241,7 @@ class LiveHeap:
         return int(self.tensor.numel(tensor) * self.tensor.dtype.__get__(tensor).itemsize)
 
     def gradient(self, tensor: Any) -> Any:
-        """What ``.grad`` holds, or None; of leaves only: reading it of others warns."""
+        """The tensor in ``.grad``, or None; of leaves only: reading it of others warns."""
         try:
             return self.tensor.grad.__get__(tensor) if self.tensor.is_leaf.__get__(tensor) else None
         except Exception:

@@ -27,7 +27,7 @@ _MOST_TENSORS = 8  # of a module's outputs
 
 
 class _State:
-    """What runs on one thread.
+    """The state of one thread.
 
     Attributes:
         entered: the modules that have begun and not ended, outermost first: id and path.
@@ -94,8 +94,8 @@ class ModuleMarks:
         self._threads.state.entered.clear()
 
     def _hooks(self) -> tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]:
-        """What runs before and after every module: a few microseconds each, so everything is a
-        local name.
+        """The hooks that run before and after every module: a few microseconds each, so everything
+        is a local name.
         """
         torch, threads, set_mark, get_mark = self._torch, self._threads, self._set, self._get
         is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
@@ -136,7 +136,9 @@ class ModuleMarks:
                 )
                 if entered:
                     set_mark(entered[-1][1] + state.suffix)
-                else:  # in a backward pass this is part of a checkpointed block that runs again: its caller's turn
+                else:
+                    # In a backward pass this is part of a checkpointed block that runs again: its
+                    # caller's turn.
                     set_mark(path.rpartition(".")[0] if state.before else "")
                 if path and is_grad_enabled():
                     if type(output) in plain:
@@ -180,7 +182,7 @@ class ModuleMarks:
         node.register_prehook(last)
 
     def _is_plain(self, candidate: Any) -> bool:
-        """Whether it is a tensor that can be asked for its node without running anybody's code."""
+        """True for a tensor that can be asked for its node without running anybody's code."""
         cls = type(candidate)
         is_plain = self._plain.get(cls)
         if is_plain is None:
@@ -205,7 +207,7 @@ def _left(entered: list[tuple[int, str]], key: int) -> str:
 
 
 def _values(output: Any) -> Iterable[Any]:
-    """What a module's output holds: the elements of its tuple, list or dict, else itself."""
+    """The parts of a module's output: the elements of its tuple, list or dict, else itself."""
     if isinstance(output, dict):
         return tuple(output.values())[:_MOST_TENSORS]
     if isinstance(output, (tuple, list)):

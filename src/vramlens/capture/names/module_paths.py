@@ -32,9 +32,8 @@ class ModulePaths:
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
-        self.known = (
-            self._paths.get
-        )  # by id, without a look at a module that has not been asked for
+        # By id, without a look at a module that has not been asked for.
+        self.known = self._paths.get
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._roots: dict[int, str] = {}
         self._began, self._spent = time.monotonic(), 0.0
@@ -132,7 +131,7 @@ def _children(module: Any) -> dict[str, Any]:
 
 
 def _size(module: Any) -> int:
-    """How many modules lie below, as a measure of importance."""
+    """The number of modules that lie below, as a measure of importance."""
     visited: set[int] = set()
     waiting = [module]
     while waiting:

@@ -60,7 +60,7 @@ class _Symbol(ctypes.Structure):
 
 
 class Referents:
-    """What objects hold, for one sweep over the heap.
+    """The referents of objects, for one sweep over the heap.
 
     Attributes:
         asked: ids of types whose instances are asked.
@@ -96,7 +96,7 @@ class Referents:
         return referents
 
     def of_one(self, holder: Any) -> list[Any]:
-        """What one object holds."""
+        """The objects that one object holds."""
         kind = type(holder)
         if id(kind) not in self.asked and id(kind) not in self._others:
             self._judge(kind)
@@ -108,7 +108,7 @@ class Referents:
         (self.asked if is_harmless else self._others).add(id(kind))
 
     def _is_ours_to_ask(self, kind: type) -> bool:
-        """Whether all functions that would answer for an instance are Python's or PyTorch's."""
+        """True where all functions that would answer for an instance are Python's or PyTorch's."""
         base: type | None = kind
         while base is not None:
             if not self._is_owned(base):
@@ -134,8 +134,8 @@ class Referents:
 
 
 def shown_by(holder: Any) -> list[Any]:
-    """What an object holds as far as Python shows it: its namespace, its slots, its elements. No
-    code of its runs.
+    """The objects that an object holds, as far as Python shows it: its namespace, its slots, its
+    elements. No code of its runs.
     """
     shown: list[Any] = [type(holder)]
     if issubclass(type(holder), types.ModuleType):
@@ -145,10 +145,7 @@ def shown_by(holder: Any) -> list[Any]:
         shown += dict(class_dict(holder)).values()
     for kind in class_order(type(holder)):
         for name, member in list(class_dict(kind).items()):
-            is_namespace = name == "__dict__" and type(member) in DESCRIPTORS
-            if is_namespace or (
-                type(member) is types.MemberDescriptorType and not str(name).startswith("__")
-            ):
+            if _is_storage(name, member):
                 with suppress(Exception):
                     shown.append(member.__get__(holder))
     for container in _SEQUENCES:
@@ -159,9 +156,16 @@ def shown_by(holder: Any) -> list[Any]:
     return shown
 
 
+def _is_storage(name: Any, member: Any) -> bool:
+    """True for the descriptors of a namespace and of slots."""
+    if name == "__dict__":
+        return type(member) in DESCRIPTORS
+    return type(member) is types.MemberDescriptorType and not str(name).startswith("__")
+
+
 def lengths_of(holders: list[Any]) -> int:
-    """How many things the built-in containers among some objects hold, together: what their
-    answer will take.
+    """The number of things that the built-in containers among some objects hold, together: what
+    their answer will take.
     """
     ids = map(id, map(type, holders))
     return sum(map(len, compress(holders, map(_CONTAINER_IDS.__contains__, ids))))

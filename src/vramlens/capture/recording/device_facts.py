@@ -1,4 +1,4 @@
-"""What a recording tells of its devices: names, limits, statistics, and the ledger at start,
+"""The facts of a recording about its devices: names, limits, statistics, and the ledger at start,
 peak and end.
 """
 
@@ -101,9 +101,8 @@ class DeviceFacts:
 
     def ledgers(self) -> dict[str, Any]:
         """For the recording: by moment."""
-        return dict(
-            self._ledgers
-        )  # a driver that answers late adds to it while the recording is written
+        # A driver that answers late adds to it while the recording is written.
+        return dict(self._ledgers)
 
     def _keep(self, moment: str, ledgers: list[Ledger]) -> None:
         self._ledgers[moment] = {
@@ -113,7 +112,7 @@ class DeviceFacts:
 
 
 def _used_bytes(ledger_now: Ledger) -> int:
-    """What is in use; where the driver does not say what is free, what somebody is known to
+    """The bytes in use; where the driver does not say what is free, what somebody is known to
     hold.
     """
     return sum(

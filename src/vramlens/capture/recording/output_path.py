@@ -115,7 +115,7 @@ class Places:
             self._failures.append(path)
 
     def may_replace(self, path: str) -> bool:
-        """Whether a file may be replaced: all but the recordings of failures, of which only this
+        """True where a file may be replaced: all but the recordings of failures, of which only this
         process's eighth.
         """
         is_last = len(self._failures) >= _MOST_FAILURES and path == self._failures[-1]
@@ -131,7 +131,7 @@ class Places:
 
 
 def tells_of_failure(path: str) -> bool:
-    """Whether a file is the recording of a failure: out of memory, an exception, a signal that
+    """True where a file is the recording of a failure: out of memory, an exception, a signal that
     ended the program.
     """
     if not os.path.isfile(path):  # a pipe would keep us

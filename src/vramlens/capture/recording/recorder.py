@@ -51,7 +51,7 @@ _IN_TROUBLE = ("oom", "error", "sigterm", "sighup", "signal")
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """What a recording is written for, and how.
+    """A request to write a recording: for what, and how.
 
     Attributes:
         trigger: oom, error, sigterm, sighup, exit, signal, steps, every or api.
@@ -135,7 +135,8 @@ class Recorder:
                 reason = str(error).partition("\n")[0]
                 say(f"this allocator keeps no history ({reason}): the recording holds figures only")
         self._started_us = time.time_ns() // 1000
-        self._earlier_names = []  # of an earlier block: other tensors may have those addresses by now
+        # Those of an earlier block: other tensors may have their addresses by now.
+        self._earlier_names = []
         self.recording = True
         self.mark_modules()
         if self._marks is not None:
@@ -151,7 +152,8 @@ class Recorder:
         marker = self.gpu.marker()
         if marker is None:
             say_once(
-                "this PyTorch cannot mark allocations with modules (2.10 can): names come from addresses alone"
+                "this PyTorch cannot mark allocations with modules (2.10 can): names come"
+                " from addresses alone"
             )
             return
         self._marks = ModuleMarks(*marker, self._paths)
@@ -256,37 +258,39 @@ class Recorder:
         if self.facts is None:
             self.facts = DeviceFacts(gpu)
         self.facts.look_at_the_end(in_trouble=request.trigger in _IN_TROUBLE)
-        names = self._names(gpu.kind)  # before there are millions of objects more
-        owners = None if self.owners is None else self.owners(gpu.kind)
+        # The names before the snapshot: it is millions of objects more.
+        parts = self._parts(gpu, self.facts)
         snapshot = gpu.snapshot()
         if request.since_us:
             leave_out_before(snapshot, request.since_us)
         meta = {**self._meta(gpu, snapshot, request), "ending": request.ending}
-        redaction = self._redaction
-        if redaction is not None:
-            redaction.look_again()
-            redaction.snapshot(snapshot)
-            redaction.meta(meta)
+        check = None
+        if self._redaction is not None:
+            parts = _redacted(self._redaction, snapshot, meta, parts)
+            check = _search_of(self._redaction)
         os.makedirs(os.path.dirname(place.path), exist_ok=True)
         if request.keep_previous and os.path.exists(place.path):
             _keep(place.path, self.places.previous())
         meta["dump_seconds"] = round(time.perf_counter() - began, 3)
-        parts = {
-            "names": {"tensors": [*self._earlier_names, *(names or [])]},
-            "ledger": self.facts.ledgers(),
-            "samples": self._samples.to_dict(),
-        }
-        if owners is not None:
-            parts["owners"] = owners
-        if redaction is not None:
-            parts = {name: redaction.part(part) for name, part in parts.items()}
-        start = None if self._start_state is None else zlib.decompress(self._start_state)
-        check = None if redaction is None else _search_of(redaction)
         parts = {"meta": meta, **parts}
+        start = None if self._start_state is None else zlib.decompress(self._start_state)
         write_recording(place.path, snapshot, parts, start, put=place.put, check=check)
         events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
         snapshot.clear()
         return events, any(meta["wrapped"].values())
+
+    def _parts(self, gpu: Allocator, facts: DeviceFacts) -> dict[str, Any]:
+        """The contents of a recording beside its snapshot and meta data."""
+        names = self._names(gpu.kind) or []
+        owners = None if self.owners is None else self.owners(gpu.kind)
+        parts = {
+            "names": {"tensors": [*self._earlier_names, *names]},
+            "ledger": facts.ledgers(),
+            "samples": self._samples.to_dict(),
+        }
+        if owners is not None:
+            parts["owners"] = owners
+        return parts
 
     @harmless("naming tensors")
     def _names(self, kind: str) -> list[dict[str, Any]]:
@@ -383,14 +387,24 @@ def _reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def _redacted(
+    redaction: Redaction, snapshot: dict[str, Any], meta: dict[str, Any], parts: dict[str, Any]
+) -> dict[str, Any]:
+    """The parts without what is private; snapshot and meta data are rewritten in place."""
+    redaction.look_again()
+    redaction.snapshot(snapshot)
+    redaction.meta(meta)
+    return {name: redaction.part(part) for name, part in parts.items()}
+
+
 def _search_of(redaction: Redaction) -> Callable[[str], None]:
-    """What searches a written recording for what was to go."""
+    """The function that searches a written recording for what was to go."""
     folders = [folder for folder, _ in redaction.facts.folders]
     return lambda path: check_redacted(path, folders, redaction.private_words())
 
 
 def _is_full(events: int, room: int) -> bool | None:
-    """Whether a ring of this room has wrapped; None where its room is not known: the program
+    """True where a ring of this room has wrapped; None where its room is not known: the program
     made it.
     """
     return events >= room if room else None
@@ -407,15 +421,15 @@ def _keep(path: str, previous: str) -> None:
 
 
 def _rings(gpu: Allocator) -> int:
-    """How many devices' rings this process may fill: under a launcher each process has its own
-    device.
+    """The number of devices' rings that this process may fill: under a launcher each process has
+    its own device.
     """
     return 1 if rank_of_process() is not None else gpu.device_count()
 
 
 def _platform() -> str:
-    """What ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that the
-    program might wait for.
+    """The text that ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that
+    the program might wait for.
     """
     if not hasattr(os, "uname"):
         return platform.platform()

@@ -19,9 +19,8 @@ from vramlens.whole_file import whole_file
 
 SCHEMA = "vramlens.recording/1"
 _FASTEST = 1  # deflate's quickest level shrinks a snapshot twelve times, its best sixteen times
-_CHUNK_BYTES = (
-    1 << 22
-)  # the two threads change places rarely: each time they may wait 5 ms for the interpreter's lock
+# The two threads change places rarely: each time they may wait 5 ms for the interpreter's lock.
+_CHUNK_BYTES = 1 << 22
 _WAITING_CHUNKS = 4
 
 

@@ -17,9 +17,8 @@ from vramlens.capture.recording.private_facts import PrivateFacts, is_short, pri
 # What everybody has is kept from here on, so that the reader can tell libraries from the user's own
 # code.
 _LIBRARY = re.compile(r"(?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\].*$")
-_COMPILED = re.compile(
-    r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$"
-)  # the folder has the user's name in it
+# The folder has the user's name in it.
+_COMPILED = re.compile(r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$")
 _PRIVATE_META = ("command", "ending", "host", "folder")
 _HIDDEN = "***"
 # In a text nobody says where a path with spaces ends: up to the last slash before a mark that paths
@@ -226,7 +225,7 @@ def redacted_path(path: str) -> str:
 
 
 def _without_folder(match: re.Match[str]) -> str:
-    """What stays of a path up to its last slash: where it is in a library."""
+    """The rest of a path up to its last slash: where it is in a library."""
     folder = match[0]
     shortened = redacted_path(folder)
     return shortened if shortened != os.path.basename(shortened) and " " not in shortened else ""
@@ -238,7 +237,7 @@ def _without_relative_folder(match: re.Match[str]) -> str:
 
 
 def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
-    """What finds each of the words where it stands by itself."""
+    """The pattern that finds each of the words where it stands by itself."""
     if not words:
         return re.compile(r"(?!)")
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)")

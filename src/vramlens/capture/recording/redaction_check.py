@@ -98,7 +98,7 @@ def _beginning_of_text(chunk: bytes, start: int, end: int) -> int | None:
 
 
 def _ends_text(chunk: bytes, begin: int, end: int) -> bool:
-    """Whether a text ends there: pickle memorizes each one; the end may lie in the next chunk."""
+    """True where a text ends: pickle memorizes each one; the end may lie in the next chunk."""
     if end - begin > _LONGEST_TEXT or end >= len(chunk):
         return end - begin <= _LONGEST_TEXT
     try:
