@@ -40,14 +40,16 @@ def bed(pytester, monkeypatch):
         "BUILD_NUMBER",
     ):  # where these are set, pytest's summary tells each failure a second time, whole
         monkeypatch.delenv(variable, raising=False)
-    pytester.makeconftest("from plugin_gpu import plug_in\nplug_in()\n")
+    pytester.makeconftest("from support.plugin_gpu import plug_in\nplug_in()\n")
     pytester.syspathinsert(TESTS)
     return pytester
 
 
 def run(bed, *arguments: str, tests: str | None = None):
     if tests is not None:
-        bed.makepyfile(test_it="import pytest\nfrom plugin_gpu import GPU\nMIB = 2**20\n" + tests)
+        bed.makepyfile(
+            test_it="import pytest\nfrom support.plugin_gpu import GPU\nMIB = 2**20\n" + tests
+        )
     return bed.runpytest_inprocess(*PLUGIN, *arguments)
 
 
@@ -335,7 +337,7 @@ def test_figures_are_properties_in_junit_files(bed):
 def test_with_xdist_each_worker_measures_and_one_process_stores(bed):
     pytest.importorskip("xdist")
     bed.makepyfile(
-        test_it="import pytest\nfrom plugin_gpu import GPU\n"
+        test_it="import pytest\nfrom support.plugin_gpu import GPU\n"
         "@pytest.mark.parametrize('n', range(6))\n"
         "def test_many(n): GPU.alloc((n + 1) * 2**20)\n"
     )
@@ -409,7 +411,7 @@ def pytest_configure(config):
 
 
 def test_an_option_of_the_projects_own_with_that_name_stays(bed):
-    bed.makeconftest(f"from plugin_gpu import plug_in\nplug_in()\n{OWN_OPTION}")
+    bed.makeconftest(f"from support.plugin_gpu import plug_in\nplug_in()\n{OWN_OPTION}")
     done = run(bed, "--vramlens=theirs", tests=LIMITS)
     done.assert_outcomes(passed=2)
     done = run(bed, "--vramlens=theirs", "--vramlens-measure", tests=LIMITS)
@@ -418,9 +420,11 @@ def test_an_option_of_the_projects_own_with_that_name_stays(bed):
 
 def test_a_conftest_that_names_the_plugin_has_the_option(bed):
     bed.makeconftest(
-        "pytest_plugins = ['vramlens.pytest_plugin']\nfrom plugin_gpu import plug_in\nplug_in()\n"
+        "pytest_plugins = ['vramlens.pytest_plugin']\nfrom support.plugin_gpu import plug_in\nplug_in()\n"
     )
-    bed.makepyfile(test_it="import pytest\nfrom plugin_gpu import GPU\nMIB = 2**20\n" + LIMITS)
+    bed.makepyfile(
+        test_it="import pytest\nfrom support.plugin_gpu import GPU\nMIB = 2**20\n" + LIMITS
+    )
     bed.runpytest_inprocess("-p", "no:cacheprovider", "--vramlens").assert_outcomes(
         passed=1, failed=1
     )

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from recovery.test_guard_refusals import contrastive, mlp, pairs, sgd, squared
 from torch import nn
 
+from recovery.guarding.test_guard_refusals import contrastive, mlp, pairs, sgd, squared
 from vramlens.recovery import guard, inject_oom
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "guard_trials.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "guard_trials.py"
 ONCE_WRONG = (5, 105, 559, 1235, 1848, 2124, 2216, 2653, 2880, 3031, 3235, 21088, 25864, 27284)
 """Seeds that ended in other parameters at some time, each for another reason."""
 
