@@ -59,8 +59,8 @@ def read_settings(
     notes = [_why_unread(name, version) for name in settings if name not in read]
     if len({settings[name] for name in read}) > 1:
         notes.append(_note_on_two(read, version))
-    variable = read[0] if read else None
-    text = settings[variable] if variable else ""
+    variable = next(iter(read), None)
+    text = settings.get(variable or "", "")
     values, faults, doubts = _checked(text)
     return AllocatorSettings(
         variable=variable,

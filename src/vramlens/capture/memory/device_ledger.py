@@ -309,11 +309,11 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
     """
     own_process = _own_process(listed, counters)
     own_pid = None if own_process is None else own_process.pid
-    others = [process for process in listed.processes or () if process.pid != own_pid]
-    has_all_sizes = all(process.used_bytes is not None for process in others)
+    other_processes = [process for process in listed.processes or () if process.pid != own_pid]
+    has_all_sizes = all(process.used_bytes is not None for process in other_processes)
     if own_process is None or (own_process.bytes is None and not has_all_sizes):
-        return _rows_together(outside, counters, _why_together(listed, others))
-    other_bytes = sum(process.used_bytes or 0 for process in others)
+        return _rows_together(outside, counters, _why_together(listed, other_processes))
+    other_bytes = sum(process.used_bytes or 0 for process in other_processes)
     own_bytes, confidence = outside - other_bytes, own_process.confidence
     if own_process.bytes is not None:
         own_bytes = own_process.bytes - (counters.reserved_bytes or 0)
@@ -326,7 +326,7 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
         confidence=confidence,
         note=_what_is_other(counters, own_process, bool(nccl)),
     )
-    names = _names(others, listed.at_home)
+    names = _names(other_processes, listed.at_home)
     if has_all_sizes:
         is_certain = own_process.confidence == RowConfidence.EXACT or own_process.bytes is None
         size, certainty = other_bytes, _exact_if(is_certain)

@@ -114,7 +114,16 @@ def host_memory() -> HostMemory:
     if limit is not None and (total is None or limit < total):
         total, source = limit, "cgroup"
         available = room if available is None or room is None else min(available, room)
-    return HostMemory(rss, peak, total, available, source, *pinned_memory())
+    pinned, pinned_reserved = pinned_memory()
+    return HostMemory(
+        rss_bytes=rss,
+        peak_rss_bytes=peak,
+        total_bytes=total,
+        available_bytes=available,
+        limit=source,
+        pinned_bytes=pinned,
+        pinned_reserved_bytes=pinned_reserved,
+    )
 
 
 def _why_no_gpu() -> str:
