@@ -125,7 +125,7 @@ def dumps(step: Callable[[], None]) -> dict[str, object]:
         torch.cuda.memory._dump_snapshot(theirs)
         times["pytorch"].append(time.perf_counter() - began)
         began = time.perf_counter()
-        recorder.write("api", ours, quiet=True)
+        recorder.write(WriteRequest("api", quiet=True), ours)
         times["vramlens"].append(time.perf_counter() - began)
     sizes = {"pytorch": os.path.getsize(theirs), "vramlens": os.path.getsize(ours)}
     snapshot = torch.cuda.memory._snapshot()

@@ -60,9 +60,8 @@ class _Call(Generic[T]):
                 if self._has_begun:
                     self.wait()
                 return
-            except (
-                BaseException
-            ):  # the first interruption is the one that is raised, once the thread has ended
+            # The first interruption is the one that is raised, once the thread has ended.
+            except BaseException:
                 continue
 
 
@@ -83,8 +82,8 @@ def call_apart(work: Callable[[], T], stop: Callable[[], None], undo: Callable[[
     except BaseException:
         stop()
         call.call_off()
-        for result in call.results:
-            undo(result)
+        for late_return in call.results:
+            undo(late_return)
         raise
     if call.errors:
         raise call.errors[0]

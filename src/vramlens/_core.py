@@ -23,12 +23,12 @@ def load_core() -> ctypes.CDLL:
     """
     suffix = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
     paths = [os.path.join(place, "libvramlens" + suffix) for place in vramlens.__path__]
-    found = next(filter(os.path.exists, paths), None)
-    if found is None:
+    path = next(filter(os.path.exists, paths), None)
+    if path is None:
         raise VramlensError(
             "the native core of vramlens is missing: install the package with `pip install .`"
         )
-    library = ctypes.CDLL(found)
+    library = ctypes.CDLL(path)
     if library.vl_interface() != _INTERFACE:
-        raise VramlensError(f"{found} is of another version: install vramlens again")
+        raise VramlensError(f"{path} is of another version: install vramlens again")
     return library

@@ -1,4 +1,4 @@
-"""What a verb may take of this machine for its input: the one place that states the bounds, and
+"""The allowance of a verb for its input: the one place that states the bounds, and
 what keeps to them.
 
 Files come from anywhere. Each reader has bounds of its own (``read/values.py``,
@@ -49,7 +49,7 @@ class Exhausted(BaseException):
 
 
 class Allowance:
-    """What one verb may take, and what it has taken.
+    """The most that one verb may take, and what it has taken.
 
     Args:
         factor: how many times the seconds, where the verb was asked for several answers.
@@ -75,7 +75,7 @@ class Allowance:
 
     @property
     def input_bytes(self) -> int:
-        """What the bounds grow with."""
+        """The bytes that the bounds grow with."""
         return sum(self._input_bytes.values()) + self._expanded_bytes
 
     @property
@@ -91,7 +91,7 @@ class Allowance:
         return self._factor * (seconds + (STREAM_SECONDS if self._has_stream else 0))
 
     def is_exceeded(self) -> bool:
-        """Whether more was taken; ``reason`` then says what."""
+        """True where more was taken; ``reason`` then says what."""
         if self.is_over:
             return False
         if time.process_time() - self._began_s > self.most_seconds:
@@ -101,7 +101,7 @@ class Allowance:
         return bool(self.reason)
 
     def is_far_exceeded(self) -> bool:
-        """Whether so much more memory was taken that nothing waits for the verb to end by
+        """True where so much more memory was taken that nothing waits for the verb to end by
         itself.
         """
         return _private_bytes() - self._began_bytes > _FAR_TIMES * self.most_bytes
@@ -111,7 +111,8 @@ class Allowance:
         named = list(self._input_bytes)
         source = f"{named[0]}: " if len(named) == 1 else f"{len(named)} files: " if named else ""
         return (
-            f"{source}{self.reason}, which no recording of {self.input_bytes:,} bytes needs; it was given up, and"
+            f"{source}{self.reason}, which no recording of {self.input_bytes:,} bytes needs;"
+            " it was given up, and"
             " nothing was written (vramlens.load in Python has no such bound)"
         )
 
@@ -164,9 +165,8 @@ def allowance(factor: int = 1) -> Iterator[Allowance]:
     finally:
         over.set()
         watcher.join()
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(threading.get_ident()), None
-        )  # it came too late
+        # It came too late.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
         _current = None
 
 

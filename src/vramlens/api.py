@@ -293,8 +293,10 @@ _NO_RECORDING = {
     "binary": "is neither a recording nor a text",
 }
 _NO_ERROR = _NO_RECORDING | {
-    "text": "is a text with no out-of-memory error in it; give the log that has the error, or a recording",
-    "json": "is JSON with no out-of-memory error in it, and no profiler trace; give the log with the error, a trace or"
+    "text": "is a text with no out-of-memory error in it; give the log that has the error,"
+    " or a recording",
+    "json": "is JSON with no out-of-memory error in it, and no profiler trace; give the log with"
+    " the error, a trace or"
     " a recording",
 }
 
@@ -307,7 +309,7 @@ def example_path() -> Path:
 
 
 def _moment(at: str | int | None) -> str | None:
-    """What ``at`` says, as text; an event's number may be given as one."""
+    """The moment ``at`` as text; an event's number may be given as one."""
     return at if at is None or isinstance(at, str) else str(number_given("at", at, _MOMENTS))
 
 
@@ -325,8 +327,8 @@ def _limit(name: str, size: str | int | None) -> int | None:
         UsageError: it is no size, or less than 1 MiB.
     """
     try:
-        found = size_given(name, size)
-        return None if found is None else check_limit(found, size)
+        limit = size_given(name, size)
+        return None if limit is None else check_limit(limit, size)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
 
@@ -358,7 +360,7 @@ def _messages(path: str | os.PathLike[str]) -> OomMessages:
 
 
 def _reporter(source: Source, progress: Progress | None) -> Callable[[], None] | None:
-    """What tells how much of a source has been read."""
+    """The function that tells how much of a source has been read."""
     size = source.size_bytes
     if progress is None or not size:
         return None

@@ -1,4 +1,4 @@
-"""What a public function was given, checked before anything is done with it: a wrong type is
+"""The arguments of public functions, checked before anything is done with it: a wrong type is
 told in words.
 """
 

@@ -128,12 +128,8 @@ def workflow_command(kind: str, message: str, **properties: str | int | None) ->
         message: it may have several lines, each of which is shown as it is.
         properties: None is left out.
     """
-    given = {name: value for name, value in properties.items() if value is not None}
-    head = " ".join(
-        filter(
-            None, (kind, ",".join(f"{name}={_property(value)}" for name, value in given.items()))
-        )
-    )
+    shown = [f"{name}={_property(text)}" for name, text in properties.items() if text is not None]
+    head = " ".join(filter(None, (kind, ",".join(shown))))
     lines = "\n".join(one_line(line) for line in _cut(message, _LONGEST_MESSAGE).split("\n"))
     return f"::{head}::{_data(lines)}"
 

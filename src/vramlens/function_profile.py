@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import io
-import pickle
 import re
 import sys
 import threading
@@ -72,7 +70,7 @@ def profile(function: Any = None, /, *, lines: bool = False, report: Report | No
             or no function.
     """
     if function is None:
-        return lambda found: profile(found, lines=lines, report=report)
+        return lambda decorated: profile(decorated, lines=lines, report=report)
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(profile(function.__func__, lines=lines, report=report))
     _refuse_what_is_no_plain_function(function)
@@ -84,15 +82,14 @@ def profile(function: Any = None, /, *, lines: bool = False, report: Report | No
         if _is_compiling():
             return function(*args, **kwargs)
         call = profiler.begin()
-        held: list[Any] = [kwargs, args]
-        del (
-            args,
-            kwargs,
-        )  # from Python 3.12 the function alone holds what it is given without a name, and may free it
+        arguments: list[Any] = [kwargs, args]
+        # From Python 3.12 the function alone holds what it is given without a name, and may free
+        # it.
+        del args, kwargs
         if call is None:
-            return function(*held.pop(), **held.pop())
+            return function(*arguments.pop(), **arguments.pop())
         try:
-            return function(*held.pop(), **held.pop())
+            return function(*arguments.pop(), **arguments.pop())
         except BaseException as error:
             call.error = type(error).__name__
             raise
@@ -114,7 +111,8 @@ def _refuse_what_is_no_plain_function(function: Any) -> None:
         if any(test(function) or test(inner) for test in tests):
             name = getattr(function, "__qualname__", repr(function))
             raise TypeError(
-                f"vramlens.profile: {name} is {kind}: profile the function that does the work, or runs it"
+                f"vramlens.profile: {name} is {kind}: profile the function that does the"
+                " work, or runs it"
             )
 
 
@@ -140,7 +138,7 @@ def _know_torch() -> None:
 
 
 class _Thread(threading.local):
-    """What runs on one thread.
+    """The state of one thread.
 
     Attributes:
         calls: the calls that are measured, by profiler.
@@ -161,9 +159,8 @@ class _History:
     """
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.RLock()
-        )  # where another thread begins to use the GPU meanwhile, _start_late runs at once
+        # Where another thread begins to use the GPU meanwhile, _start_late runs at once.
+        self._lock = threading.RLock()
         self._users = 0
         self._is_ours = self._waits = False
 
@@ -188,9 +185,8 @@ class _History:
                 return
             self._is_ours = False
             session = current_session()
-            if (
-                session is None or not session.recorder.recording
-            ):  # it began during the call: the recording is its now
+            # A session that began during the call records now: the history is its own.
+            if session is None or not session.recorder.recording:
                 gpu.stop_history()
 
     def _start_late(self, gpu: Allocator) -> None:
@@ -286,11 +282,11 @@ class _Profiler:
         try:
             if call.clock is not None:
                 call.clock.stop()
-            found = self._measure(call, ended_us, seconds)
+            measured = self._measure(call, ended_us, seconds)
         finally:
             _leave(call.gpu)
-        if found is not None:
-            self._hand_over(found)
+        if measured is not None:
+            self._hand_over(measured)
         _thread.own_ns += time.perf_counter_ns() - ended_ns
 
     @harmless("measuring a function")
@@ -304,13 +300,13 @@ class _Profiler:
         trace = _trace_of(call.gpu, 0 if call.is_whole else call.began_us)
         devices = []
         for index, level in levels.items():
-            kept, device = level - call.levels.get(index, 0), trace.devices.get(index)
+            kept_bytes, device = level - call.levels.get(index, 0), trace.devices.get(index)
             if device is not None and len(device.events):
-                moves = moves_of(trace, device, kept, ended_us)
-                if kept or moves.delta.any():
+                moves = moves_of(trace, device, kept_bytes, ended_us)
+                if kept_bytes or moves.delta.any():
                     devices.append(device_use(moves, self._source_lines(moves, call)))
-            elif kept:
-                devices.append(DeviceUse(index, kept, None, (), (), 0, 0, (), exact=False))
+            elif kept_bytes:
+                devices.append(DeviceUse(index, kept_bytes, None, (), (), 0, 0, (), exact=False))
         file, line = self._place()
         return FunctionProfile(
             function=self._name,
@@ -324,8 +320,8 @@ class _Profiler:
         )
 
     @harmless("reporting on a function")
-    def _hand_over(self, found: FunctionProfile) -> None:
-        self._report(found)
+    def _hand_over(self, measured: FunctionProfile) -> None:
+        self._report(measured)
 
     def _source_lines(self, moves: Moves, call: _Call) -> tuple[SourceLine, ...]:
         from vramlens.analyses.profile.function_use import LinesSeen, source_lines
@@ -333,11 +329,13 @@ class _Profiler:
         clock = call.clock
         if clock is None or self._code is None:
             return ()
-        seen = LinesSeen(clock.lines, clock.times_ns, clock.hits, followed=not clock.trouble)
-        return source_lines(moves, self._code, dict(self._source()), seen, is_nested=call.is_nested)
+        timed_lines = LinesSeen(clock.lines, clock.times_ns, clock.hits, followed=not clock.trouble)
+        return source_lines(
+            moves, self._code, dict(self._source()), timed_lines, is_nested=call.is_nested
+        )
 
     def _is_running(self) -> bool:
-        """Whether the function's code runs on this thread already, as where it calls itself
+        """True where the function's code runs on this thread already, as where it calls itself
         undecorated.
         """
         frame: FrameType | None = sys._getframe()
@@ -374,34 +372,35 @@ def _leave(gpu: Allocator) -> None:
 
 
 def _trace_of(gpu: Allocator, since_us: int) -> Trace:
-    """What PyTorch recorded since a moment (microseconds since the epoch), read in memory."""
-    from vramlens.read.snapshot import read_snapshot
+    """The history that PyTorch recorded since a moment (microseconds since the epoch)."""
+    from vramlens.read.live_history import read_history
 
     with no_collection():
-        snapshot = gpu.snapshot()
-        snapshot["device_traces"] = [
-            [event for event in events if event.get("time_us", since_us) >= since_us]
-            for events in snapshot.get("device_traces", ())
-        ]
-        data = pickle.dumps(snapshot, 4)
-        del snapshot
-    return read_snapshot(io.BytesIO(data), "the call")
+        return read_history(gpu.snapshot(), "the call", since_us)
 
 
 def _notes(devices: list[DeviceUse], clock: LineClock | None) -> Iterator[str]:
     for use in devices:
         if use.peak_bytes is None:
-            yield f"device {use.device}: nothing was recorded, so that the peak and the lines are not known"
+            yield (
+                f"device {use.device}: nothing was recorded, so that the peak and the lines are"
+                " not known"
+            )
         elif not use.exact:
-            yield f"device {use.device}: not all of the call was recorded: the peak and the lines are estimates"
+            yield (
+                f"device {use.device}: not all of the call was recorded: the peak and the lines"
+                " are estimates"
+            )
     if clock is not None and clock.trouble:
-        yield f"{clock.trouble}: lines are told by stacks alone; what has none (backward) is on the line before it"
+        yield (
+            f"{clock.trouble}: lines are told by stacks alone; what has none (backward) is on the"
+            " line before it"
+        )
 
 
-def _print(found: FunctionProfile) -> None:
+def _print(measured: FunctionProfile) -> None:
     """Prints a profile on standard error."""
-    with contextlib.suppress(
-        OSError, ValueError, AttributeError
-    ):  # closed or replaced: not the program's trouble
-        sys.stderr.write(f"{found}\n")
+    # Closed or replaced: not the program's trouble.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{measured}\n")
         sys.stderr.flush()

@@ -1,12 +1,11 @@
-"""What a program calls to have itself watched: one line each, none of which can break or slow
-it.
+"""The functions that a program calls to have itself watched: one line each, none of which can break
+or slow it.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import pickle
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vramlens.capture.recording.output_path import Places
-from vramlens.capture.recording.recorder import Recorder
+from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import no_collection
 from vramlens.capture.recording.session import Plan, Session, begin_session, current_session
 from vramlens.capture.recording.step_marks import NO_STEP, by_hand
@@ -69,7 +68,7 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
 
 
 class _LeaksOfSteps:
-    """What looks for leaks, made when torch is there.
+    """The watch for leaks, made when torch is there.
 
     It brings NumPy, as torch does: imported before the program's own first line, that would fix the
     number of NumPy's threads and the filters of warnings before the program says what it wants.
@@ -102,7 +101,7 @@ class _LeaksOfSteps:
             self._follower.tell()
 
     def owners(self, kind: str) -> dict[str, Any] | None:
-        """Who owns each live storage on devices of a kind, for a recording."""
+        """The owner of each live storage on devices of a kind, for a recording."""
         return None if self._follower is None else self._follower.owners(kind)
 
 
@@ -132,7 +131,7 @@ def snapshot(path: str | os.PathLike[str]) -> str | None:
     recorder = session.recorder if session is not None else Recorder(Places(os.fspath(path), None))
     if recorder.gpu is None:
         recorder.connect()
-    answer = recorder.write("api", os.fspath(path), quiet=True)
+    answer = recorder.write(WriteRequest("api", quiet=True), os.fspath(path))
     if "error" in answer:
         say(f"no {os.fspath(path)}: {answer['error']}")
     return answer.get("path")
@@ -187,12 +186,12 @@ def memory() -> MemoryNow:
 def _fullest_lines(recorder: Recorder) -> list[str]:
     from vramlens.analyses.attribution.attribution import attribute
     from vramlens.analyses.memory.heap import heap_at
-    from vramlens.read.snapshot import read_snapshot
+    from vramlens.read.live_history import read_history
 
     if recorder.gpu is None:
         return []
     with no_collection():
-        trace = read_snapshot(io.BytesIO(pickle.dumps(recorder.gpu.snapshot(), 4)), "now")
+        trace = read_history(recorder.gpu.snapshot(), "now")
     lines = []
     for device in trace.devices.values():
         heap = heap_at(attribute(trace, device), len(device.events) - 1)

@@ -71,9 +71,9 @@ def format_duration(nanoseconds: int | float) -> str:
     """
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if abs(nanoseconds) >= factor * 0.9995:
-            value = nanoseconds / factor
-            digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-            return f"{value:,.{digits}f} {unit}"
+            amount = nanoseconds / factor
+            digits = sum(abs(amount) < limit for limit in (9.995, 99.95))
+            return f"{amount:,.{digits}f} {unit}"
     return f"{nanoseconds:.0f} ns"
 
 

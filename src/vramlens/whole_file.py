@@ -24,13 +24,13 @@ def whole_file(path: str, *, put: Callable[[str, str], None] = os.replace) -> It
         OSError: it cannot be written; nothing is left behind.
     """
     target = os.path.realpath(path)
-    if (
-        os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target)
-    ):  # a pipe, a device
+    # A pipe, a device.
+    if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):
         with open(target, "wb") as file:
             yield file
         return
-    who = f"{threading.get_ident()}.{os.getpid()}"  # two threads that write one file do not write into each other's
+    # Two threads that write one file do not write into each other's.
+    who = f"{threading.get_ident()}.{os.getpid()}"
     partial = os.path.join(
         os.path.dirname(target), f".{os.path.basename(target)[:40]}.{who}.partial"
     )

@@ -13,8 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""In the order in which PyTorch looks."""
+from vramlens.ground.conf_text import VARIABLES, conf_options, is_power_of_two
 
 NEW_NAME = (2, 9)
 """The first version of PyTorch that reads PYTORCH_ALLOC_CONF; which one comes first was settled
@@ -24,7 +23,7 @@ in the next.
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """What the environment sets.
+    """The allocator's settings in the environment.
 
     Attributes:
         variable: the variable that this PyTorch reads; None where none is set that it would.
@@ -49,26 +48,34 @@ class AllocatorSettings:
 def read_settings(
     environment: Mapping[str, str], version: tuple[int, int] | None = None, *, is_rocm: bool = False
 ) -> AllocatorSettings:
-    """What the allocator of a PyTorch version takes from an environment.
+    """The settings that the allocator of a PyTorch version takes from an environment.
 
     Args:
         version: major and minor; None is taken for the newest.
         is_rocm: whether it is built for AMD GPUs, which alone reads PYTORCH_HIP_ALLOC_CONF.
     """
-    given = {name: environment[name] for name in VARIABLES if name in environment}
-    read = [name for name in given if _is_read(name, version, is_rocm)]
-    notes = [_why_unread(name, version) for name in given if name not in read]
-    if len(read) > 1 and len({given[name] for name in read}) > 1:
-        which = (
-            f"{read[0]} wins"
-            if version is None or version > NEW_NAME
-            else "which one wins depends on the version"
-        )
-        notes.append(f"{' and '.join(read)} are both set and differ; nothing is merged: {which}.")
-    variable = read[0] if read else None
-    text = given[variable] if variable else ""
+    settings = {name: environment[name] for name in VARIABLES if name in environment}
+    read = [name for name in settings if _is_read(name, version, is_rocm)]
+    notes = [_why_unread(name, version) for name in settings if name not in read]
+    if len({settings[name] for name in read}) > 1:
+        notes.append(_note_on_two(read, version))
+    variable = next(iter(read), None)
+    text = settings.get(variable or "", "")
     values, faults, doubts = _checked(text)
-    return AllocatorSettings(variable, text, values, tuple(faults), (*notes, *doubts))
+    return AllocatorSettings(
+        variable=variable,
+        text=text,
+        values=values,
+        faults=tuple(faults),
+        notes=(*notes, *doubts),
+    )
+
+
+def _note_on_two(variables: list[str], version: tuple[int, int] | None) -> str:
+    winner = "which one wins depends on the version"
+    if version is None or version > NEW_NAME:
+        winner = f"{variables[0]} wins"
+    return f"{' and '.join(variables)} are both set and differ; nothing is merged: {winner}."
 
 
 def _is_read(name: str, version: tuple[int, int] | None, is_rocm: bool) -> bool:
@@ -89,29 +96,24 @@ def _checked(text: str) -> tuple[dict[str, str], list[str], list[str]]:
     values: dict[str, str] = {}
     faults: list[str] = []
     notes: list[str] = []
-    for part in _parts("".join(text.split())):
-        key, colon, value = part.partition(":")
-        if not colon or not value:
-            hint = " (write key:value, not key=value)" if "=" in part else ""
-            faults.append(f"'{part}' has no value{hint}.")
+    for option in conf_options(text):
+        key, _, setting = option.partition(":")
+        if not setting:
+            hint = " (write key:value, not key=value)" if "=" in option else ""
+            faults.append(f"'{option}' has no value{hint}.")
             continue
         if key in values:
             notes.append(f"{key} is given twice; the last one holds.")
-        values[key] = value
+        values[key] = setting
         rule = _RULES.get(key)
         if rule is None:
             faults.append(f"'{key}' is no setting that PyTorch 2.13 knows.")
-        elif not rule[0](value):
-            faults.append(f"{key}:{value} is refused: {rule[1]}.")
+        elif not rule[0](setting):
+            faults.append(f"{key}:{setting} is refused: {rule[1]}.")
     if values.get("backend", "native") != "native" and set(values) & _NATIVE_ONLY:
         ignored = ", ".join(sorted(set(values) & _NATIVE_ONLY))
         notes.append(f"{values['backend']} ignores {ignored}.")
     return values, faults, notes
-
-
-def _parts(text: str) -> list[str]:
-    """The pieces between commas, those in brackets kept together."""
-    return [part for part in re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", text) if part]
 
 
 def _is_flag(value: str) -> bool:
@@ -135,7 +137,7 @@ def _is_share(value: str) -> bool:
 
 
 def _is_power_of_two(value: str) -> bool:
-    return re.fullmatch(r"[0-9]{1,18}", value) is not None and int(value).bit_count() == 1
+    return re.fullmatch(r"[0-9]{1,18}", value) is not None and is_power_of_two(int(value))
 
 
 def _is_division(value: str) -> bool:

@@ -26,8 +26,8 @@ _thread = _Thread()
 
 
 class LineClock:
-    """Which line of one frame of a function was running when: ``sys.monitoring``, before Python
-    3.12 ``sys.settrace``.
+    """The line of one frame of a function that was running at each time: ``sys.monitoring``, before
+    Python 3.12 ``sys.settrace``.
 
     Attributes:
         lines, times_ns: one entry each time that a line began: its number, the time since the

@@ -15,6 +15,7 @@ from typing import Any
 
 from vramlens.capture.triggers.on_import import when_imported
 from vramlens.foreign_text import text_of
+from vramlens.ground.answers import answer_of
 from vramlens.units import counted, listed
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -81,9 +82,9 @@ class DistributedState:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, ready for JSON."""
-        found = asdict(self)
-        found["groups"] = [{**group, "ranks": list(group["ranks"])} for group in found["groups"]]
-        return found
+        fields = asdict(self)
+        fields["groups"] = [{**group, "ranks": list(group["ranks"])} for group in fields["groups"]]
+        return fields
 
     def __str__(self) -> str:
         return text_of(_lines(self))
@@ -98,20 +99,20 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
     Args:
         environment: read instead of ``os.environ``.
     """
-    known = os.environ if environment is None else environment
-    launcher = _launcher(known)
+    group = os.environ if environment is None else environment
+    launcher = _launcher(group)
     many = launcher != "none"
     rank, local_rank, world_size, local_size = (
-        _number(known, names) if many else None
+        _number(group, names) if many else None
         for names in (_RANK, _LOCAL_RANK, _WORLD_SIZE, _LOCAL_SIZE)
     )
     distributed = _initialized()
     backend = timeout = None
     groups: tuple[Group, ...] = ()
     if distributed is not None:
-        rank = _said(distributed.get_rank, rank)
-        world_size = _said(distributed.get_world_size, world_size)
-        backend = _said(lambda: str(distributed.get_backend()))
+        rank = answer_of(distributed.get_rank, rank)
+        world_size = answer_of(distributed.get_world_size, world_size)
+        backend = answer_of(lambda: str(distributed.get_backend()))
         timeout = _timeout(distributed)
         groups = _groups(distributed)
     device, devices = _device()
@@ -120,18 +121,18 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
     if first is False and device and not note:
         note = "CUDA was used before torch.cuda.set_device: a context may lie on device 0."
     return DistributedState(
-        distributed is not None,
-        launcher,
-        rank,
-        local_rank,
-        world_size,
-        backend,
-        timeout,
-        groups,
-        device,
-        first,
-        duplicate,
-        note,
+        initialized=distributed is not None,
+        launcher=launcher,
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        backend=backend,
+        timeout_s=timeout,
+        groups=groups,
+        device=device,
+        device_set_first=first,
+        duplicate_device=duplicate,
+        note=note,
     )
 
 
@@ -145,18 +146,18 @@ def groups_for_meta() -> list[dict[str, Any]]:
     distributed = _initialized()
     if distributed is None:
         return []
-    found = []
-    left = _MOST_SPANS
+    groups = []
+    spans_left = _MOST_SPANS
     for group in _groups(distributed)[:_MOST_GROUPS]:
         spans = rank_spans(group.ranks)
-        if group.name == "0" or len(spans) > left:
+        if group.name == "0" or len(spans) > spans_left:
             continue
-        left -= len(spans)
+        spans_left -= len(spans)
         description = group.description[:_LONGEST_NAME]
-        found.append(
+        groups.append(
             {"name": group.name[:_LONGEST_NAME], "description": description, "ranks": spans}
         )
-    return found
+    return groups
 
 
 def rank_spans(ranks: Sequence[int]) -> list[list[int]]:
@@ -181,9 +182,10 @@ def warn_if_not_destroyed() -> str | None:
     distributed = _initialized()
     if distributed is None:
         return None
-    backend = _said(lambda: str(distributed.get_backend())) or "its backend"
+    backend = answer_of(lambda: str(distributed.get_backend())) or "its backend"
     return (
-        f"The process group ({backend}) was not destroyed: call torch.distributed.destroy_process_group() at the end, "
+        f"The process group ({backend}) was not destroyed: call"
+        " torch.distributed.destroy_process_group() at the end, "
         "or its threads and memory outlive the program's last line."
     )
 
@@ -247,9 +249,8 @@ _watch = _Watch()
 
 
 def _launcher(known: Mapping[str, str]) -> str:
-    if (
-        "ACCELERATE_MIXED_PRECISION" in known
-    ):  # accelerate/utils/launch.py sets it always, and may run torchrun below
+    # Accelerate/utils/launch.py sets it always, and may run torchrun below.
+    if "ACCELERATE_MIXED_PRECISION" in known:
         return "accelerate"
     if "TORCHELASTIC_RUN_ID" in known:  # torch.distributed.is_torchelastic_launched
         return "torchrun"
@@ -277,7 +278,7 @@ def _initialized() -> Any:
         return None
     return (
         distributed
-        if _said(lambda: distributed.is_available() and distributed.is_initialized())
+        if answer_of(lambda: distributed.is_available() and distributed.is_initialized())
         else None
     )
 
@@ -290,31 +291,33 @@ def _timeout(distributed: Any) -> float | None:
     """Of the default group's backends the longest: each device has a backend, most share one."""
     world = _world(distributed)
     group: Any = None if world is None else world.default_pg
-    found = []
-    for device in _said(lambda: list(group._device_types)) or ():
-        options = _said(lambda device=device: group._get_backend(device).options)
-        seconds = _said(lambda options=options: float(options._timeout.total_seconds()))
-        found += [] if seconds is None else [seconds]
-    return max(found, default=None)
+    timeouts = []
+    for device in answer_of(lambda: list(group._device_types)) or ():
+        options = answer_of(lambda device=device: group._get_backend(device).options)
+        seconds = answer_of(lambda options=options: float(options._timeout.total_seconds()))
+        timeouts += [] if seconds is None else [seconds]
+    return max(timeouts, default=None)
 
 
 def _groups(distributed: Any) -> tuple[Group, ...]:
     world = _world(distributed)
-    found = []
-    for group in _said(lambda: list(world.pg_map)) or ():
-        ranks = _said(
+    groups = []
+    for group in answer_of(lambda: list(world.pg_map)) or ():
+        ranks = answer_of(
             lambda group=group: tuple(int(rank) for rank in world.pg_group_ranks[group]), ()
         )
-        name = _said(lambda group=group: str(world.pg_names[group]), "")
-        backend = _said(lambda group=group: str(world.pg_backend_config[group]), "")
-        description = _said(lambda group=group: str(group.group_desc), "")
-        found.append(Group(name, "" if description == "undefined" else description, backend, ranks))
-    return tuple(found)
+        name = answer_of(lambda group=group: str(world.pg_names[group]), "")
+        backend = answer_of(lambda group=group: str(world.pg_backend_config[group]), "")
+        description = answer_of(lambda group=group: str(group.group_desc), "")
+        groups.append(
+            Group(name, "" if description == "undefined" else description, backend, ranks)
+        )
+    return tuple(groups)
 
 
 def _cuda_in_use() -> Any:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda if cuda is not None and _said(cuda.is_initialized) else None
+    return cuda if cuda is not None and answer_of(cuda.is_initialized) else None
 
 
 def _device() -> tuple[int | None, int | None]:
@@ -322,7 +325,11 @@ def _device() -> tuple[int | None, int | None]:
     make it so.
     """
     cuda = _cuda_in_use()
-    return (None, None) if cuda is None else (_said(cuda.current_device), _said(cuda.device_count))
+    return (
+        (None, None)
+        if cuda is None
+        else (answer_of(cuda.current_device), answer_of(cuda.device_count))
+    )
 
 
 def _duplicate(
@@ -336,19 +343,20 @@ def _duplicate(
         or local_size < 2
     ):
         return None, ""
-    if (
-        devices < local_size
-    ):  # each rank may have been given devices of its own: nothing is known of the others'
+    # Each rank may have been given devices of its own: nothing is known of the others'.
+    if devices < local_size:
         return None, f"{counted(devices, 'device')} visible for {local_size} local ranks."
     if device == local_rank:
         return False, ""
     if device:
         return (
             None,
-            f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use it is not known.",
+            f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use"
+            " it is not known.",
         )
     return True, (
-        f"Device 0, the default, is in use where LOCAL_RANK is {local_rank}: call torch.cuda.set_device({local_rank}) "
+        f"Device 0, the default, is in use where LOCAL_RANK is {local_rank}: call"
+        f" torch.cuda.set_device({local_rank}) "
         "first, or this rank shares local rank 0's GPU."
     )
 
@@ -356,35 +364,34 @@ def _duplicate(
 def _lines(state: DistributedState) -> list[str]:
     if state.launcher == "none" and not state.initialized:
         return ["One process: no launcher, no process group."]
-    size = "" if state.world_size is None else f" of {state.world_size}"
-    local = "" if state.local_rank is None else f" (local {state.local_rank})"
-    by = {"none": "", "environment": ", ranks set in the environment"}.get(
-        state.launcher, f", launched by {state.launcher}"
-    )
-    lines = [f"Rank {'unknown' if state.rank is None else state.rank}{size}{local}{by}"]
-    if state.initialized:
-        timeout = "" if state.timeout_s is None else f", timeout {state.timeout_s:g} s"
-        lines.append(f"Process group: {state.backend or 'backend unknown'}{timeout}")
-        for group in state.groups[1:]:
-            ranks = listed(group.ranks, 8)
-            lines.append(
-                f"  {group.description or 'group ' + group.name}: {group.backend}, ranks {ranks}"
-            )
-    else:
-        lines.append("Process group: none yet in this process")
+    lines = [_rank_line(state), *_group_lines(state)]
     if state.device is not None:
-        how = {
-            True: ", set before the first use of CUDA",
-            False: ", not set before the first use of CUDA",
-            None: "",
-        }
-        lines.append(f"Device: {state.device}{how[state.device_set_first]}")
+        lines.append(f"Device: {state.device}{_WHEN_SET[state.device_set_first]}")
     return [*lines, state.note] if state.note else lines
 
 
-def _said(ask: Any, otherwise: Any = None) -> Any:
-    """What a call returns; ``otherwise`` where it is missing or fails."""
-    try:
-        return ask()
-    except Exception:
-        return otherwise
+_WHEN_SET = {
+    True: ", set before the first use of CUDA",
+    False: ", not set before the first use of CUDA",
+    None: "",
+}
+_LAUNCHED_BY = {"none": "", "environment": ", ranks set in the environment"}
+
+
+def _rank_line(state: DistributedState) -> str:
+    rank = "unknown" if state.rank is None else state.rank
+    size = "" if state.world_size is None else f" of {state.world_size}"
+    local = "" if state.local_rank is None else f" (local {state.local_rank})"
+    launcher = _LAUNCHED_BY.get(state.launcher, f", launched by {state.launcher}")
+    return f"Rank {rank}{size}{local}{launcher}"
+
+
+def _group_lines(state: DistributedState) -> list[str]:
+    if not state.initialized:
+        return ["Process group: none yet in this process"]
+    timeout = "" if state.timeout_s is None else f", timeout {state.timeout_s:g} s"
+    lines = [f"Process group: {state.backend or 'backend unknown'}{timeout}"]
+    for group in state.groups[1:]:
+        name, ranks = group.description or "group " + group.name, listed(group.ranks, 8)
+        lines.append(f"  {name}: {group.backend}, ranks {ranks}")
+    return lines

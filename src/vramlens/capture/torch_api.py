@@ -32,6 +32,49 @@ def connect() -> Allocator | None:
     return None
 
 
+def flat_stats(module: Any, device: int) -> dict[str, Any]:
+    """``torch.cuda.memory_stats`` of a module such as ``torch.cuda``.
+
+    Raises:
+        Exception: an allocator that does not count (CUDAPluggableAllocator).
+    """
+    return dict(module.memory_stats(device))
+
+
+def device_memory(module: Any, device: int) -> tuple[int, int]:
+    """Free and total bytes by ``mem_get_info``, which makes a context where there is none."""
+    free, total = module.mem_get_info(device)
+    return int(free), int(total)
+
+
+def context_asker(torch: Any, kind: str) -> Callable[[int], Any] | None:
+    """The function that says whether this process has a context on a device, without making one;
+    None where this PyTorch does not say.
+    """
+    return getattr(getattr(torch, "_C", None), f"_{kind}_hasPrimaryContext", None)
+
+
+def pinned_memory() -> tuple[int | None, int | None]:
+    """PyTorch's page-locked bytes: handed out, and with those kept for later.
+
+    Those are ``active_bytes`` and ``allocated_bytes``; in older versions, which count
+    ``reserved_bytes``, they are ``allocated_bytes`` and that (the docstrings of
+    ``torch.cuda.host_memory_stats``).
+    """
+    cuda = getattr(loaded_torch(), "cuda", None)
+    try:
+        stats = cuda.host_memory_stats() if cuda is not None and cuda.is_initialized() else {}
+        is_older = "reserved_bytes.current" in stats
+        keys = ("allocated", "reserved") if is_older else ("active", "allocated")
+        handed_out, reserved = (stats.get(f"{key}_bytes.current") for key in keys)
+        return (
+            None if handed_out is None else int(handed_out),
+            None if reserved is None else int(reserved),
+        )
+    except Exception:
+        return None, None
+
+
 class Allocator:
     """The caching allocator of the GPUs that this process uses.
 
@@ -43,11 +86,11 @@ class Allocator:
         self._torch, self._module, self.kind = torch, module, kind
 
     def is_initialized(self) -> bool:
-        """Whether this process has begun to use a GPU."""
+        """True where this process has begun to use a GPU."""
         return bool(self._module.is_initialized())
 
     def is_visible(self) -> bool:
-        """Whether there is a GPU at all. Asks the driver: only for when the program is over."""
+        """True where there is a GPU at all. Asks the driver: only for when the program is over."""
         return bool(self._module.is_available())
 
     def when_initialized(self, action: Callable[[], None]) -> None:
@@ -58,7 +101,7 @@ class Allocator:
             self._module._lazy_call(action)
 
     def device_count(self) -> int:
-        """How many devices the process sees."""
+        """The number of devices that the process sees."""
         return int(self._module.device_count())
 
     def current_device(self) -> int:
@@ -66,10 +109,10 @@ class Allocator:
         return int(self._module.current_device())
 
     def history_is_on(self) -> bool:
-        """Whether somebody has PyTorch record already."""
-        asked = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
+        """True where somebody has PyTorch record already."""
+        is_enabled = getattr(self._torch._C, "_cuda_isHistoryEnabled", None)
         try:
-            return self.kind == "cuda" and asked is not None and bool(asked())
+            return self.kind == "cuda" and is_enabled is not None and bool(is_enabled())
         except RuntimeError:  # an allocator that keeps no history
             return False
 
@@ -94,10 +137,10 @@ class Allocator:
     def snapshot(self) -> dict[str, Any]:
         """Everything that PyTorch recorded, and the state now: ``torch.cuda.memory._snapshot``."""
         try:
-            found: dict[str, Any] = self._module.memory._snapshot()
+            snapshot: dict[str, Any] = self._module.memory._snapshot()
         except RuntimeError:  # cudaMallocAsync and pluggable allocators have nothing to show
             return {"segments": [], "device_traces": []}
-        return found
+        return snapshot
 
     def state(self) -> dict[str, Any] | None:
         """The segments now, without events; None where this version cannot give them cheaply."""
@@ -116,8 +159,8 @@ class Allocator:
                 attach(observer)
 
     def marker(self) -> tuple[Callable[[str], None], Callable[[], str]] | None:
-        """What puts a text on the calling thread's allocations from now on, and what reads it;
-        from PyTorch 2.10 on.
+        """The functions that put a text on the calling thread's allocations from now on, and that
+        read it; from PyTorch 2.10 on.
         """
         put = getattr(self._torch._C, "_cuda_setMemoryMetadata", None)
         read = getattr(self._torch._C, "_cuda_getMemoryMetadata", None)
@@ -136,13 +179,13 @@ class Allocator:
     def stats(self, device: int) -> dict[str, Any]:
         """``torch.cuda.memory_stats``."""
         try:
-            return dict(self._module.memory_stats(device))
+            return flat_stats(self._module, device)
         except RuntimeError:
             return {}
 
     def memory_fraction(self, device: int) -> float | None:
-        """What ``set_per_process_memory_fraction`` was given; 1.0 by default, None where it
-        cannot be told.
+        """The share that ``set_per_process_memory_fraction`` was given; 1.0 by default, None where
+        it cannot be told.
         """
         get = getattr(self._torch._C, f"_{self.kind}_getMemoryFraction", None)
         try:
@@ -152,12 +195,12 @@ class Allocator:
 
     def properties(self, device: int) -> dict[str, Any]:
         """Name, unique id and memory (bytes) of a device."""
-        found = self._module.get_device_properties(device)
-        uuid = getattr(found, "uuid", None)
+        device_properties = self._module.get_device_properties(device)
+        uuid = getattr(device_properties, "uuid", None)
         return {
-            "name": str(found.name),
+            "name": str(device_properties.name),
             "uuid": None if uuid is None else str(uuid),
-            "total_bytes": int(found.total_memory),
+            "total_bytes": int(device_properties.total_memory),
         }
 
     def versions(self) -> dict[str, str | None]:
@@ -171,7 +214,7 @@ class Allocator:
 
     def out_of_memory_error(self) -> type[BaseException] | None:
         """The exception that a failed request raises."""
-        found: type[BaseException] | None = getattr(
+        error: type[BaseException] | None = getattr(
             self._torch, "OutOfMemoryError", None
         ) or getattr(self._torch.cuda, "OutOfMemoryError", None)
-        return found
+        return error

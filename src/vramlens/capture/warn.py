@@ -1,4 +1,4 @@
-"""What capture says to the person: one line on standard error, and nothing that could stop the
+"""Capture's words to the person: one line on standard error, and nothing that could stop the
 program.
 """
 
@@ -18,9 +18,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def say(line: str) -> None:
     """Prints one line on standard error."""
-    with contextlib.suppress(
-        Exception
-    ):  # closed, a full disk behind it, replaced: never the program's trouble
+    # Closed, a full disk behind it, replaced: never the program's trouble.
+    with contextlib.suppress(Exception):
         sys.stderr.write(f"vramlens: {one_line(line)}\n")
         sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""What an out-of-memory failure hit, and why it came to that: the words that output and JSON share."""
+"""The wall that an out-of-memory failure hit, and its cause: words of output and JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vramlens.ground.closed_words import ClosedWords
 
 
 class Wall(ClosedWords):
-    """What refused a request."""
+    """The limit that refused a request."""
 
     PROCESS_LIMIT = "process_limit"
     DEVICE = "device"

@@ -1,4 +1,6 @@
-"""The kinds of a device's memory, which sum to its total: one list, in the order in which they are shown."""
+"""The kinds of a device's memory, which sum to its total: one list, in the order in which they are
+shown.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from vramlens.ground.closed_words import ClosedWords
 
 
 class LedgerKind(ClosedWords):
-    """Who holds a part of a device's memory."""
+    """The holders of parts of a device's memory."""
 
     PYTORCH_ALLOCATED = "pytorch_allocated"
     PYTORCH_PRIVATE_POOLS = "pytorch_private_pools"

@@ -1,4 +1,4 @@
-"""How certain a claim, a number and a ledger's row are: the words that output and JSON share."""
+"""The certainty of claims, numbers and rows of the ledger: the words that output and JSON share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vramlens.ground.closed_words import ClosedWords
 
 
 class Verdict(ClosedWords):
-    """How certain a finding or a category is, the most certain first."""
+    """The certainty of a finding or a category, the most certain first."""
 
     PROVEN = "proven"
     LIKELY = "likely"
@@ -15,7 +15,7 @@ class Verdict(ClosedWords):
 
 
 class Confidence(ClosedWords):
-    """How far a number can be trusted, the most trusted first."""
+    """The trust that a number deserves, the most trusted first."""
 
     EXACT = "exact"
     BOUNDED = "bounded"

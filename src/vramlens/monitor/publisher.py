@@ -123,7 +123,7 @@ class Publisher:
         # hangs, and NCCL's memory seldom changes once its communicators are up.
         pytorch = PyTorch()
         for index in self._devices:
-            size = pytorch.with_nccl(index, pytorch.held(index)).nccl_bytes
+            size = pytorch.with_nccl(index, pytorch.counters(index)).nccl_bytes
             if size is not None:
                 self._nccl[index] = size
 

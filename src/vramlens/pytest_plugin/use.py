@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import io
-import pickle
 import sys
 import time
 from dataclasses import dataclass
@@ -137,20 +135,12 @@ def _use_of(snapshot: dict[str, Any], since_us: int) -> TestUse:
     since a moment.
     """
     from vramlens.analyses.attribution.attribution import attribute
-    from vramlens.read.snapshot import read_snapshot
+    from vramlens.read.live_history import read_history
 
-    earlier = [
-        sum(event.get("time_us", since_us) < since_us for event in device_trace)
-        for device_trace in snapshot["device_traces"]
-    ]
-    snapshot["device_traces"] = [
-        device_trace[count:]
-        for device_trace, count in zip(snapshot["device_traces"], earlier, strict=True)
-    ]
     room = snapshot.get("allocator_settings", {}).get(
         "trace_alloc_max_entries"
     ) or default_max_events(1)
-    trace = read_snapshot(io.BytesIO(pickle.dumps(snapshot, 4)), "this test")
+    trace = read_history(snapshot, "this test", since_us)
     uses = []
     for device in trace.devices.values():
         if not len(device.events):

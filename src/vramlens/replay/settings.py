@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vramlens.errors import UsageError
+from vramlens.ground.conf_text import conf_tokens, is_power_of_two
 from vramlens.replay.versions import VERSIONS, Version
 from vramlens.units import MIB
 
@@ -94,10 +95,7 @@ class _Refused(Exception):
 class _Parser:
     def __init__(self, conf: str, version: Version) -> None:
         self._conf, self._version = conf, version
-        # ConfigTokenizer: separators are tokens of their own, white space is dropped.
-        self._tokens: list[str] = re.findall(
-            r"[,:\[\]]|[^,:\[\]]+", re.sub(r"[ \t\n\v\f\r]", "", conf)
-        )
+        self._tokens = conf_tokens(conf)
         self._divisions = [0] * _INTERVALS
         self._ignored: list[str] = []
 
@@ -185,7 +183,7 @@ class _Parser:
         """
         if self._token(at) != "[":
             divisions = self._number(at)
-            if not _is_power_of_two(divisions):
+            if not is_power_of_two(divisions):
                 raise _Refused("For roundups, the divisions has to be power of 2 ")
             self._divisions = [divisions] * _INTERVALS
             return at
@@ -195,7 +193,7 @@ class _Parser:
             interval = self._token(at)
             self._expect(at + 1, ":")
             divisions = self._number(at + 2)
-            if divisions and not _is_power_of_two(divisions):
+            if divisions and not is_power_of_two(divisions):
                 raise _Refused(
                     "For roundups, the divisions has to be power of 2 or 0 to disable roundup "
                 )
@@ -216,7 +214,7 @@ class _Parser:
     def _interval(self, at: int) -> int:
         """The place of the interval that begins at a boundary."""
         boundary = self._number(at)
-        if not _is_power_of_two(boundary):
+        if not is_power_of_two(boundary):
             raise _Refused("For roundups, the intervals have to be power of 2 ")
         return min(boundary.bit_length() - 1, _INTERVALS - 1)
 
@@ -258,10 +256,6 @@ class _Parser:
                 f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{token}'"
             )
         return token == "True"
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
 
 
 def recorded_conf(settings: Mapping[str, Any]) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from vramlens.capture.alloc_conf import VARIABLES
 from vramlens.capture.doctor import diagnosis as doctor
 from vramlens.capture.doctor import gpu_checks as doctor_gpu
 from vramlens.capture.doctor import host_checks as doctor_host
@@ -25,6 +24,7 @@ from vramlens.capture.doctor.gpu_checks import Seen
 from vramlens.capture.doctor.switches import SWITCHES
 from vramlens.capture.doctor.torch_checks import Answer, ask_torch, facts
 from vramlens.capture.memory.driver import Gpu, GpuMemory
+from vramlens.ground.conf_text import VARIABLES
 
 FACTS: dict[str, Any] = {
     "version": "2.11.0+cu130",

@@ -42,7 +42,7 @@ def test_a_rank_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 CHATTY = """#!{python}
 import json, os, sys, time
-rank, done = int(sys.argv[4]), {done!r}
+rank, done = int(sys.argv[5]), {done!r}
 print("NCCL INFO " * 30_000, flush=True)  # more than a pipe holds
 if rank:
     open(done, "w").close()

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from capture.memory.test_driver import FakeGpu, Install, nvml
 from monitor.fake_nvml import NO_PERMISSION, FakeNvml, NVMLError
 from vramlens.capture.memory import device_ledger as module
-from vramlens.capture.memory.device_ledger import Held, Ledger, LedgerRow, ledger, ledgers, rows_of
+from vramlens.capture.memory.device_ledger import (
+    Ledger,
+    LedgerRow,
+    PyTorchCounters,
+    ledger,
+    ledgers,
+    rows_of,
+)
 from vramlens.capture.memory.driver import GpuMemory, GpuProcess, forget
 from vramlens.units import GIB, MIB
 
@@ -572,7 +579,7 @@ LISTS = st.none() | st.lists(
         LISTS.map(lambda found: None if found is None else tuple(found)),
     ),
     held=st.builds(
-        Held,
+        PyTorchCounters,
         st.booleans(),
         SOME,
         SOME,
@@ -585,7 +592,7 @@ LISTS = st.none() | st.lists(
     at_home=st.booleans(),
 )
 def test_the_sum_closes_whatever_is_said(
-    memory: GpuMemory, held: Held, pids: list[int], *, at_home: bool
+    memory: GpuMemory, held: PyTorchCounters, pids: list[int], *, at_home: bool
 ) -> None:
     rows = rows_of(memory, held, pids, at_home=at_home)
     assert sum(row.bytes for row in rows) == memory.total_bytes

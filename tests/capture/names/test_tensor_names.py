@@ -18,6 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from vramlens.capture.names import holder_names  # noqa: E402
 from vramlens.capture.names import tensor_names as names  # noqa: E402
 from vramlens.capture.names.tensor_names import NamedTensor, named_tensors  # noqa: E402
 
@@ -35,7 +36,7 @@ def test_the_last_percent_is_not_searched_for(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _only_this_tests_tensors(monkeypatch):
-    monkeypatch.setattr(names, "_SEARCH_SECONDS", 60.0)
+    monkeypatch.setattr(holder_names, "SEARCH_SECONDS", 60.0)
     monkeypatch.setattr(names, "_MOST_OTHERS", 100_000)
     monkeypatch.setattr(
         names, "_WORTH_A_SEARCH", 0.0

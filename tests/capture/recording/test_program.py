@@ -142,7 +142,8 @@ def test_memory_names_the_lines_that_hold_most_while_recording(tmp_path: Path) -
 
 def test_names_are_in_the_recording(tmp_path: Path) -> None:
     outcome(
-        tmp_path, "gpu.use()\nfrom vramlens.capture import recorder\nvramlens.snapshot('a.vram')\n"
+        tmp_path,
+        "gpu.use()\nfrom vramlens.capture.recording import recorder\nvramlens.snapshot('a.vram')\n",
     )
     with zipfile.ZipFile(tmp_path / "a.vram") as archive:
         assert archive.read("names.json") == b'{"tensors": []}'

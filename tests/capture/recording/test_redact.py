@@ -16,7 +16,7 @@ import pytest
 from capture.fake_gpu import FakeGpu
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.private_facts import PrivateFacts, private_facts
-from vramlens.capture.recording.recorder import Recorder
+from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.redact import Redaction
 from vramlens.capture.recording.redaction_check import check_redacted
 
@@ -233,7 +233,7 @@ def test_what_would_still_tell_is_not_written(
     monkeypatch.setenv("HOME", "/home/jane doe")
     made = snapshot_of("x")
     made["device_traces"][0][0]["/home/jane doe/secret"] = 1  # a key, which nothing rewrites
-    answer = recorder_at(tmp_path, made).write("exit")
+    answer = recorder_at(tmp_path, made).write(WriteRequest("exit"))
     assert "error" in answer
     assert os.listdir(tmp_path) == []
     said = capsys.readouterr().err
@@ -255,7 +255,7 @@ def test_a_recording_of_this_process_is_written(
     text = f"{os.getcwd()}/a b/c.py {os.path.expanduser('~')}/x {host} {' '.join(sys.orig_argv)}"
     made["external_annotations"][0]["name"] = text
     made["segments"][0]["frames"][0]["fx_original_trace"] = text
-    assert "error" not in recorder.write("exit")
+    assert "error" not in recorder.write(WriteRequest("exit"))
     with zipfile.ZipFile(tmp_path / "run.vram") as archive:
         everything = b"".join(map(archive.read, archive.namelist()))
     assert b"a folder" not in everything

@@ -28,7 +28,7 @@ from vramlens.capture.process.undisturbed import no_other_thread
 from vramlens.capture.recording import recording_file
 from vramlens.capture.recording.device_facts import _used_bytes
 from vramlens.capture.recording.output_path import Places
-from vramlens.capture.recording.recorder import Recorder
+from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import no_collection, write_recording
 from vramlens.capture.recording.redact import Redaction, redacted_path
 from vramlens.capture.recording.ring_size import EVENT_BYTES, default_max_events
@@ -174,8 +174,8 @@ def test_failures_of_two_processes_at_once_are_both_kept(tmp_path: Path) -> None
         recorders.append(recorder)
     one, other = recorders
     taken = one.gpu.snapshot
-    one.gpu.snapshot = lambda: (other.write("oom", failure={}), taken())[1]  # type: ignore[union-attr, method-assign]
-    assert one.write("oom", failure={})["path"] == str(tmp_path / "run-2.vram")
+    one.gpu.snapshot = lambda: (other.write(WriteRequest("oom", failure={})), taken())[1]  # type: ignore[union-attr, method-assign]
+    assert one.write(WriteRequest("oom", failure={}))["path"] == str(tmp_path / "run-2.vram")
     assert sorted(os.listdir(tmp_path)) == ["run-2.vram", "run.vram"]
 
 
@@ -198,7 +198,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[
     gpu: Any = FakeGpu()
     recorder.gpu = gpu
     gpu.use()
-    assert recorder.write("exit")["error"].endswith("is no regular file")
+    assert recorder.write(WriteRequest("exit"))["error"].endswith("is no regular file")
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -353,7 +353,7 @@ def test_a_redacted_recording_tells_no_folder(
     recorder.gpu = gpu  # type: ignore[assignment]
     recorder.owners = lambda _kind: {"owners": [{"file": str(secret / "train.py"), "line": 1}]}
     assert "error" not in recorder.write(
-        "api", ending=f"SIGTERM, at {secret / 'train.py'}:1 in step"
+        WriteRequest("api", ending=f"SIGTERM, at {secret / 'train.py'}:1 in step")
     )
     with zipfile.ZipFile(secret / "run.vram") as archive:
         for name in archive.namelist():
@@ -373,7 +373,9 @@ def test_a_program_may_remove_the_folder_that_it_is_in(
     gpu.use()
     recorder = Recorder(Places("run.vram", None))
     recorder.gpu = gpu  # type: ignore[assignment]
-    assert recorder.write("api", str(tmp_path / "run.vram"))["path"] == str(tmp_path / "run.vram")
+    assert recorder.write(WriteRequest("api"), str(tmp_path / "run.vram"))["path"] == str(
+        tmp_path / "run.vram"
+    )
     with zipfile.ZipFile(tmp_path / "run.vram") as archive:
         assert json.loads(archive.read("meta.json"))["folder"] is None
 
@@ -390,7 +392,7 @@ def test_a_later_block_has_no_names_of_an_earlier_one(
         recorder.start()
         if not counts:
             recorder.step_ended(2)
-        recorder.write("api")
+        recorder.write(WriteRequest("api"))
         recorder.stop()
         with zipfile.ZipFile(tmp_path / "run.vram") as archive:
             counts.append(len(json.loads(archive.read("names.json"))["tensors"]))

@@ -1,1 +1,11 @@
-"""Doctor: what on this machine helps or hinders memory debugging."""
+"""Doctor: what on this machine helps or hinders memory debugging.
+
+checks: one row of the findings.
+diagnosis: all rows and the verdict.
+gpu_checks: PyTorch and the GPU.
+host_checks: the host's memory, limits, disk and process group.
+nccl_check: the collectives, tried in processes of their own.
+nccl_worker: one rank of that trial.
+switches: the debug switches of PyTorch, NCCL, CUDA and Python.
+torch_checks: PyTorch, asked in a process of its own.
+"""

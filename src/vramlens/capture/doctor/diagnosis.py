@@ -1,4 +1,5 @@
-"""What on this machine helps or hinders memory debugging: one row a check, and a verdict.
+"""Everything on this machine that helps or hinders memory debugging: one row a check, and a
+verdict.
 
 No check raises, and none makes a GPU context in this process: PyTorch is asked in a child.
 """
@@ -38,7 +39,7 @@ reason is looked for.
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the doctor found.
+    """The doctor's findings.
 
     Attributes:
         verdict: the answer in one sentence.
@@ -74,11 +75,11 @@ def diagnose(*, gpu: bool = False, further: Sequence[tuple[str, Probe]] = ()) ->
         gpu: also make a small recording on the GPU, in a child process with a time limit.
         further: more checks, by name.
     """
-    seen = _look(gpu)
+    evidence = _look(gpu)
     state = distributed_state()
-    checks = [_guarded(name, probe) for name, probe in (*_probes(seen, state, gpu), *further)]
+    checks = [_guarded(name, probe) for name, probe in (*_probes(evidence, state, gpu), *further)]
     rows = tuple(check for check in checks if check is not None)
-    verdict, ready = _verdict(seen, rows)
+    verdict, ready = _verdict(evidence, rows)
     return Diagnosis(verdict, ready, rows, state)
 
 
@@ -95,7 +96,7 @@ def _look(gpu: bool) -> Seen:
     return Seen(answer, nvml, reason, gpus)
 
 
-def _probes(seen: Seen, state: DistributedState, gpu: bool) -> list[tuple[str, Probe]]:
+def _probes(evidence: Seen, state: DistributedState, gpu: bool) -> list[tuple[str, Probe]]:
     of_gpu = [
         "torch",
         "gpu",
@@ -109,7 +110,7 @@ def _probes(seen: Seen, state: DistributedState, gpu: bool) -> list[tuple[str, P
     # Looked up when they run, so that a broken one is one row.
     return [
         ("python", lambda: doctor_host.python()),
-        *((name.replace("_", " "), partial(_of_gpu, name, seen)) for name in of_gpu),
+        *((name.replace("_", " "), partial(_of_gpu, name, evidence)) for name in of_gpu),
         ("psutil", lambda: doctor_host.psutil()),
         ("host memory", lambda: doctor_host.memory()),
         ("shared memory", lambda: doctor_host.shared_memory()),
@@ -119,9 +120,9 @@ def _probes(seen: Seen, state: DistributedState, gpu: bool) -> list[tuple[str, P
     ]
 
 
-def _of_gpu(name: str, seen: Seen) -> Check | None:
-    found: Check | None = getattr(doctor_gpu, name)(seen)
-    return found
+def _of_gpu(name: str, evidence: Seen) -> Check | None:
+    check: Check | None = getattr(doctor_gpu, name)(evidence)
+    return check
 
 
 def _guarded(name: str, probe: Probe) -> Check | None:
@@ -131,19 +132,19 @@ def _guarded(name: str, probe: Probe) -> Check | None:
         return Check(name, "unknown", f"This could not be looked at ({_words(error)}).")
 
 
-def _verdict(seen: Seen, checks: Sequence[Check]) -> tuple[str, bool | None]:
+def _verdict(evidence: Seen, checks: Sequence[Check]) -> tuple[str, bool | None]:
     by_name = {check.name: check for check in checks}
-    if seen.answer.missing:
+    if evidence.answer.missing:
         return "No PyTorch here: recordings can be read, not made.", False
     for name, words in _BLOCKING.items():
         if name in by_name and by_name[name].state == "problem":
             return f"Not ready to record: {words}.", False
-    if seen.answer.facts is None:
+    if evidence.answer.facts is None:
         return "Whether recordings can be made here is not known: PyTorch could not be asked.", None
-    if not seen.visible:
+    if not evidence.visible:
         return "No GPU here: recordings can be read, not made.", False
-    about = ", ".join(filter(None, (seen.names, f"torch {seen.fact('version')}")))
-    return f"Ready to record on {counted(seen.visible, 'GPU')} ({about}).", True
+    about = ", ".join(filter(None, (evidence.names, f"torch {evidence.fact('version')}")))
+    return f"Ready to record on {counted(evidence.visible, 'GPU')} ({about}).", True
 
 
 def _words(error: Exception) -> str:

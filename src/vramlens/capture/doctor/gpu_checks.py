@@ -27,7 +27,7 @@ _HARMLESS = {"CUDA_MODULE_LOADING": ("LAZY", "DEFAULT"), "CUDA_LAUNCH_BLOCKING":
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the rows are made from.
+    """The evidence that the rows are made from.
 
     Attributes:
         answer: what PyTorch said.
@@ -51,36 +51,36 @@ class Seen:
 
     @property
     def is_nvidia(self) -> bool:
-        """Whether PyTorch is built for NVIDIA's GPUs."""
+        """True where PyTorch is built for NVIDIA's GPUs."""
         return self.fact("kind") == "cuda" and not self.fact("hip")
 
     @property
     def release(self) -> tuple[int, int] | None:
         """PyTorch's major and minor version."""
-        found = list(self.fact("release") or ())
-        return (int(found[0]), int(found[1])) if len(found) >= 2 else None
+        release = list(self.fact("release") or ())
+        return (int(release[0]), int(release[1])) if len(release) >= 2 else None
 
     @property
     def names(self) -> str:
         """The GPUs' products, each once."""
         trial = self.answer.trial or {}
-        found = [gpu.name for gpu in self.gpus if gpu.name] or [
+        names = [gpu.name for gpu in self.gpus if gpu.name] or [
             name for name in [trial.get("name")] if name
         ]
-        return ", ".join(dict.fromkeys(found))
+        return ", ".join(dict.fromkeys(names))
 
 
-def torch(seen: Seen) -> Check:
+def torch(evidence: Seen) -> Check:
     """PyTorch: whether it is there, its version and its build."""
-    if seen.answer.missing:
+    if evidence.answer.missing:
         do = "To record, run the doctor with the Python that trains: python -m vramlens doctor."
         return Check("torch", "problem", "PyTorch is not installed in this Python.", do)
-    if seen.answer.facts is None:
+    if evidence.answer.facts is None:
         return Check(
-            "torch", "problem", f"PyTorch cannot be asked: {_sentence(seen.answer.failure)}"
+            "torch", "problem", f"PyTorch cannot be asked: {_sentence(evidence.answer.failure)}"
         )
-    text = f"PyTorch {seen.fact('version')}, built for {_build(seen)}."
-    if seen.release is not None and seen.release < _OLDEST_TORCH:
+    text = f"PyTorch {evidence.fact('version')}, built for {_build(evidence)}."
+    if evidence.release is not None and evidence.release < _OLDEST_TORCH:
         return Check(
             "torch",
             "note",
@@ -90,75 +90,76 @@ def torch(seen: Seen) -> Check:
     return Check("torch", "ok", text)
 
 
-def gpu(seen: Seen) -> Check:
+def gpu(evidence: Seen) -> Check:
     """The GPUs that PyTorch can use, or why there are none."""
-    if seen.answer.facts is None:
-        there = (
-            f"The driver shows {counted(len(seen.gpus), 'GPU')} ({seen.names})."
-            if seen.gpus
-            else _no_gpu(seen)
-        )
-        return Check("gpu", "unknown", there)
-    if seen.visible:
-        return _usable(seen)
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and seen.fact("kind") == "cuda" and not _selects(hidden):
-        return Check(
-            "gpu",
-            "problem",
-            f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU.",
-            "unset CUDA_VISIBLE_DEVICES",
-        )
-    there_are = _driver_count() if hidden is not None and seen.fact("kind") == "cuda" else 0
-    if not seen.gpus and there_are:
-        text = f"CUDA_VISIBLE_DEVICES={hidden!r} names no GPU of the {there_are} here."
-        return Check(
-            "gpu", "problem", text, "Name those that nvidia-smi -L lists, from 0 on, or unset it."
-        )
-    if not seen.gpus:
-        return Check("gpu", "note", _no_gpu(seen))
-    there = f"{counted(len(seen.gpus), 'GPU')} ({seen.names})"
-    if seen.fact("kind") is None:
+    shown_gpus = f"{counted(len(evidence.gpus), 'GPU')} ({evidence.names})"
+    if evidence.answer.facts is None:
+        text = f"The driver shows {shown_gpus}." if evidence.gpus else _no_gpu(evidence)
+        return Check("gpu", "unknown", text)
+    if evidence.visible:
+        return _usable(evidence)
+    hidden = _hidden(evidence)
+    if hidden is not None:
+        return hidden
+    if not evidence.gpus:
+        return Check("gpu", "note", _no_gpu(evidence))
+    if evidence.fact("kind") is None:
+        text = f"{shown_gpus} here, but this PyTorch is built for the CPU."
         do = "Install a CUDA build: https://pytorch.org/get-started/locally"
-        return Check("gpu", "problem", f"{there} here, but this PyTorch is built for the CPU.", do)
-    why = next(iter(seen.fact("warnings") or ()), "it does not say why")
+        return Check("gpu", "problem", text, do)
+    why = next(iter(evidence.fact("warnings") or ()), "it does not say why")
+    text = f"{shown_gpus} here, but PyTorch cannot use them: {_sentence(why)}"
     do = "Compare the rows torch and driver; in a container, was it started with --gpus?"
-    return Check(
-        "gpu", "problem", f"{there} here, but PyTorch cannot use them: {_sentence(why)}", do
-    )
+    return Check("gpu", "problem", text, do)
 
 
-def _usable(seen: Seen) -> Check:
-    text = f"{counted(seen.visible, 'GPU')}{f' ({seen.names})' if seen.names else ''}."
-    archs = seen.fact("archs") or []
-    for one in seen.gpus if archs and seen.is_nvidia else ():
-        capability = _capability(one)
+def _hidden(evidence: Seen) -> Check | None:
+    """The row where CUDA_VISIBLE_DEVICES hides every GPU; else None."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or evidence.fact("kind") != "cuda":
+        return None
+    if not _selects(visible):
+        text = f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU."
+        return Check("gpu", "problem", text, "unset CUDA_VISIBLE_DEVICES")
+    count = _driver_count()
+    if evidence.gpus or not count:
+        return None
+    text = f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU of the {count} here."
+    do = "Name those that nvidia-smi -L lists, from 0 on, or unset it."
+    return Check("gpu", "problem", text, do)
+
+
+def _usable(evidence: Seen) -> Check:
+    text = f"{counted(evidence.visible, 'GPU')}{f' ({evidence.names})' if evidence.names else ''}."
+    archs = evidence.fact("archs") or []
+    for device in evidence.gpus if archs and evidence.is_nvidia else ():
+        capability = _capability(device)
         if capability is not None and not _has_kernels(archs, capability):
             sm = "sm_{}{}".format(*capability)
             do = f"Install a PyTorch that is built for {sm}: torch.cuda.get_arch_list() names it."
             return Check(
                 "gpu",
                 "problem",
-                f"{text[:-1]}; this PyTorch holds no kernels for {one.name} ({sm}).",
+                f"{text[:-1]}; this PyTorch holds no kernels for {device.name} ({sm}).",
                 do,
             )
     return Check("gpu", "ok", text)
 
 
-def driver(seen: Seen) -> Check | None:
+def driver(evidence: Seen) -> Check | None:
     """The driver, and whether it is new enough for PyTorch's CUDA."""
-    if seen.nvml is None:
+    if evidence.nvml is None:
         return None
-    version, cuda = seen.nvml.version() or "unknown", _driver_cuda()
+    version, cuda = evidence.nvml.version() or "unknown", _driver_cuda()
     text = f"Driver {version}{'' if cuda is None else ' (CUDA {}.{})'.format(*cuda)}"
-    built = re.match(r"(\d+)\.(\d+)", seen.fact("cuda") or "") if seen.is_nvidia else None
+    built = re.match(r"(\d+)\.(\d+)", evidence.fact("cuda") or "") if evidence.is_nvidia else None
     if built is None or cuda is None:
         return Check("driver", "ok", f"{text}.")
     # CUDA's minor version compatibility: any driver of the same major version runs it (CUDA
     # compatibility guide).
     if cuda[0] >= int(built[1]):
         return Check("driver", "ok", f"{text} fits this PyTorch.")
-    if seen.visible:
+    if evidence.visible:
         return Check(
             "driver", "ok", f"{text}; CUDA {built[0]} runs by a forward compatibility package."
         )
@@ -166,67 +167,76 @@ def driver(seen: Seen) -> Check | None:
     return Check("driver", "problem", f"{text}: too old for this PyTorch's CUDA {built[0]}.", do)
 
 
-def allocator(seen: Seen) -> Check | None:
-    """Which allocator PyTorch uses: only its own keeps a history."""
-    if seen.answer.facts is None or seen.fact("kind") is None:
+def allocator(evidence: Seen) -> Check | None:
+    """The allocator that PyTorch uses: only its own keeps a history."""
+    if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
     if _UNCACHED in os.environ:
-        text = f"{_UNCACHED} is set, whatever its value: nothing is cached, and recordings mean nothing."
+        text = (
+            f"{_UNCACHED} is set, whatever its value: nothing is cached, and recordings mean"
+            " nothing."
+        )
         return Check("allocator", "problem", text, f"unset {_UNCACHED}")
-    backend = seen.fact("backend")
+    backend = evidence.fact("backend")
     if backend is None:
         return Check(
             "allocator",
-            "ok" if seen.fact("kind") == "xpu" else "unknown",
+            "ok" if evidence.fact("kind") == "xpu" else "unknown",
             "PyTorch's own, as it seems.",
         )
     if backend != "native":
         text = f"{backend} keeps no history: nothing can be recorded."
-        do = "Take backend:… out of the allocator's settings, and any CUDAPluggableAllocator out of the program."
+        do = (
+            "Take backend:… out of the allocator's settings, and any CUDAPluggableAllocator out"
+            " of the program."
+        )
         return Check("allocator", "problem", text, do)
     return Check("allocator", "ok", "PyTorch's own (native): can be recorded.")
 
 
-def settings(seen: Seen) -> Check:
+def settings(evidence: Seen) -> Check:
     """The allocator's settings in the environment."""
-    found = read_settings(os.environ, seen.release, is_rocm=bool(seen.fact("hip")))
-    given = f"{found.variable}={found.text}" if found.variable else "No allocator settings"
-    if found.faults:
-        kills = " PyTorch does not even import with it." if seen.answer.settings_failed else ""
-        do = f"Correct {found.variable}: PyTorch refuses it at import or at the first use of a GPU."
-        return Check("settings", "problem", f"{given}: {' '.join(found.faults)}{kills}", do)
-    if seen.answer.settings_failed:
-        text = f"{given}: PyTorch does not import with it ({_sentence(seen.answer.failure)[:-1]})."
-        return Check("settings", "problem", text, f"unset {found.variable or 'PYTORCH_ALLOC_CONF'}")
-    if found.notes:
+    conf = read_settings(os.environ, evidence.release, is_rocm=bool(evidence.fact("hip")))
+    shown_conf = f"{conf.variable}={conf.text}" if conf.variable else "No allocator settings"
+    if conf.faults:
+        kills = " PyTorch does not even import with it." if evidence.answer.settings_failed else ""
+        do = f"Correct {conf.variable}: PyTorch refuses it at import or at the first use of a GPU."
+        return Check("settings", "problem", f"{shown_conf}: {' '.join(conf.faults)}{kills}", do)
+    if evidence.answer.settings_failed:
+        text = (
+            f"{shown_conf}: PyTorch does not import with it"
+            f" ({_sentence(evidence.answer.failure)[:-1]})."
+        )
+        return Check("settings", "problem", text, f"unset {conf.variable or 'PYTORCH_ALLOC_CONF'}")
+    if conf.notes:
         return Check(
             "settings",
             "note",
-            f"{given}. {' '.join(found.notes)}",
+            f"{shown_conf}. {' '.join(conf.notes)}",
             "Set one variable, with what you mean.",
         )
-    return Check("settings", "ok", f"{given}.")
+    return Check("settings", "ok", f"{shown_conf}.")
 
 
-def snapshot(seen: Seen) -> Check | None:
-    """What recordings of this PyTorch version can hold."""
-    if seen.answer.facts is None or seen.fact("kind") is None:
+def snapshot(evidence: Seen) -> Check | None:
+    """The contents that recordings of this PyTorch version can have."""
+    if evidence.answer.facts is None or evidence.fact("kind") is None:
         return None
-    if not seen.fact("history"):
+    if not evidence.fact("history"):
         return Check(
             "snapshot", "problem", "This PyTorch cannot record events.", "Use PyTorch 2.4 or newer."
         )
     parts = {
-        "module marks (2.10)": seen.fact("marks"),
-        "step marks (2.5)": seen.fact("annotations"),
-        "cheap state (2.10)": seen.fact("cheap_state"),
-        "an out-of-memory hook": seen.fact("observer"),
+        "module marks (2.10)": evidence.fact("marks"),
+        "step marks (2.5)": evidence.fact("annotations"),
+        "cheap state (2.10)": evidence.fact("cheap_state"),
+        "an out-of-memory hook": evidence.fact("observer"),
     }
-    missing = [name for name, there in parts.items() if not there]
+    missing = [name for name, is_supported in parts.items() if not is_supported]
     extra = [
         name
         for name, key in (("skip_actions", "skip_actions"), ("pool ids", "pool_ids"))
-        if seen.fact(key)
+        if evidence.fact(key)
     ]
     if missing:
         text = f"Events can be recorded; this PyTorch lacks {', '.join(missing)}."
@@ -237,68 +247,71 @@ def snapshot(seen: Seen) -> Check | None:
     return Check("snapshot", "ok", f"Events, module and step marks, failures{more}.")
 
 
-def trial(seen: Seen) -> Check | None:
-    """What ``--gpu`` gave: a small recording on the GPU itself."""
-    found = seen.answer.trial
-    if found is None:
-        failure = seen.answer.failure
-        if not failure or seen.answer.facts is None or seen.answer.settings_failed:
-            return None
-        died = failure.startswith(DIED)
-        do = (
-            "Run nvidia-smi: if that hangs or fails too, it is the driver or the GPU."
-            if died
-            else ""
-        )
-        return Check(
-            "trial", "problem", f"A small recording on the GPU failed: {_sentence(failure)}", do
-        )
-    wanted = {"stacks": "python_stacks", "times": "times"}
-    wanted |= {"marks": "marks"} if seen.fact("marks") else {}
-    wanted |= {"failures": "observer"} if seen.fact("observer") else {}
-    broken = [name for name, key in wanted.items() if not found.get(key)]
-    text = f"{counted(int(found.get('events') or 0), 'event')} recorded in {float(found.get('seconds') or 0):.1f} s"
-    if not found.get("events"):
+def trial(evidence: Seen) -> Check | None:
+    """The outcome of ``--gpu``: a small recording on the GPU itself."""
+    recording = evidence.answer.trial
+    if recording is None:
+        return _failed_trial(evidence)
+    expected_parts = {"stacks": "python_stacks", "times": "times"}
+    if evidence.fact("marks"):
+        expected_parts["marks"] = "marks"
+    if evidence.fact("observer"):
+        expected_parts["failures"] = "observer"
+    broken = [name for name, key in expected_parts.items() if not recording.get(key)]
+    events, seconds = int(recording.get("events") or 0), float(recording.get("seconds") or 0)
+    text = f"{counted(events, 'event')} recorded in {seconds:.1f} s"
+    if not events:
         do = "Record in the program itself: vramlens run says what it recorded."
         return Check("trial", "problem", f"{text}: nothing is recorded here.", do)
     if broken:
         return Check("trial", "note", f"{text}, but without {', '.join(broken)}.")
-    return Check("trial", "ok", f"{text}, with {', '.join(wanted)}.")
+    return Check("trial", "ok", f"{text}, with {', '.join(expected_parts)}.")
 
 
-def profiler(seen: Seen) -> Check | None:
-    """Whether PyTorch's profiler can see GPU kernels."""
-    if seen.answer.facts is None:
+def _failed_trial(evidence: Seen) -> Check | None:
+    failure = evidence.answer.failure
+    if not failure or evidence.answer.facts is None or evidence.answer.settings_failed:
         return None
-    if not seen.fact("kineto"):
+    do = ""
+    if failure.startswith(DIED):
+        do = "Run nvidia-smi: if that hangs or fails too, it is the driver or the GPU."
+    text = f"A small recording on the GPU failed: {_sentence(failure)}"
+    return Check("trial", "problem", text, do)
+
+
+def profiler(evidence: Seen) -> Check | None:
+    """True where PyTorch's profiler can see GPU kernels."""
+    if evidence.answer.facts is None:
+        return None
+    if not evidence.fact("kineto"):
         return Check(
             "profiler",
             "note",
             "This PyTorch has no Kineto: 'vramlens run --profile' gives nothing.",
         )
-    if not seen.visible:
+    if not evidence.visible:
         return Check("profiler", "ok", "Kineto is there; without a GPU it sees the CPU only.")
-    if seen.is_nvidia and not seen.fact("gpu_profiler"):
+    if evidence.is_nvidia and not evidence.fact("gpu_profiler"):
         return Check(
             "profiler", "note", "Kineto is there, but not CUPTI: traces hold no GPU kernels."
         )
     return Check("profiler", "ok", "Kineto sees GPU kernels.")
 
 
-def nvml(seen: Seen) -> Check | None:
-    """Whether the driver tells who holds the GPU's memory."""
-    if seen.fact("kind") == "xpu" or seen.fact("hip"):
+def nvml(evidence: Seen) -> Check | None:
+    """True where the driver tells who holds the GPU's memory."""
+    if evidence.fact("kind") == "xpu" or evidence.fact("hip"):
         return None
-    if seen.nvml is None:
-        more = " Memory of other processes cannot be told apart." if seen.visible else ""
-        return Check("nvml", "note", f"{seen.reason}{more}")
+    if evidence.nvml is None:
+        more = " Memory of other processes cannot be told apart." if evidence.visible else ""
+        return Check("nvml", "note", f"{evidence.reason}{more}")
     _, at_home = own_pids()
-    figures = [found for found in map(seen.nvml.memory, seen.gpus) if found is not None]
-    if seen.gpus and not figures:
+    figures = [memory for memory in map(evidence.nvml.memory, evidence.gpus) if memory is not None]
+    if evidence.gpus and not figures:
         return Check(
             "nvml", "note", "The driver gives no memory figures (permission, or an old driver)."
         )
-    if any(found.processes is None for found in figures):
+    if any(memory.processes is None for memory in figures):
         return Check(
             "nvml",
             "note",
@@ -311,29 +324,29 @@ def nvml(seen: Seen) -> Check | None:
     return Check("nvml", "ok", "Memory and processes of every GPU can be read.")
 
 
-def nccl(seen: Seen) -> Check | None:
+def nccl(evidence: Seen) -> Check | None:
     """NCCL's version, and whether its memory can be read."""
-    if not seen.is_nvidia:
+    if not evidence.is_nvidia:
         return None
-    found = seen.fact("nccl")
-    if not found:
+    version = evidence.fact("nccl")
+    if not version:
         return Check("nccl", "note", "This PyTorch has no NCCL: jobs of several GPUs use gloo.")
-    text = f"NCCL {'.'.join(map(str, found))}"
-    if tuple(found) < _NCCL_COUNTS:
+    text = f"NCCL {'.'.join(map(str, version))}"
+    if tuple(version) < _NCCL_COUNTS:
         return Check("nccl", "ok", f"{text}; its memory cannot be read (from 2.29.7 on).")
-    if not seen.fact("nccl_memory"):
+    if not evidence.fact("nccl_memory"):
         return Check("nccl", "ok", f"{text}; this PyTorch cannot read its memory (2.12 can).")
     return Check("nccl", "ok", f"{text}; its memory can be read.")
 
 
-def visible_devices(seen: Seen) -> Check | None:
+def visible_devices(evidence: Seen) -> Check | None:
     """CUDA_VISIBLE_DEVICES, where it is set."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return None
-    text = f"CUDA_VISIBLE_DEVICES={given!r}"
-    if not _selects(given):
-        if seen.fact("kind") == "cuda" and not seen.visible:
+    text = f"CUDA_VISIBLE_DEVICES={visible!r}"
+    if not _selects(visible):
+        if evidence.fact("kind") == "cuda" and not evidence.visible:
             return None  # the row gpu says so
         return Check(
             "visible devices", "note", f"{text} hides every GPU.", "unset CUDA_VISIBLE_DEVICES"
@@ -341,17 +354,17 @@ def visible_devices(seen: Seen) -> Check | None:
     return Check("visible devices", "ok", f"{text}: cuda:0 is the first of these.")
 
 
-def switches(seen: Seen) -> Check:
+def switches(evidence: Seen) -> Check:
     """Debug switches that are on and slow the program down, or change its memory."""
-    found = []
-    for one in SWITCHES:
-        given = None if one.weight == "cheap" else one.present()
-        if given is not None and given[1] not in _HARMLESS.get(one.name, ()):
-            found.append(given)
-    if not found:
+    active = []
+    for candidate in SWITCHES:
+        setting = None if candidate.weight == "cheap" else candidate.present()
+        if setting is not None and setting[1] not in _HARMLESS.get(candidate.name, ()):
+            active.append(setting)
+    if not active:
         return Check("switches", "ok", "No switch slows the program or changes its memory.")
-    set_so = ", ".join(f"{name}={value}" for name, value in found)
-    why = switch(found[0][0]).cost
+    set_so = ", ".join(f"{name}={text}" for name, text in active)
+    why = switch(active[0][0]).cost
     return Check(
         "switches",
         "note",
@@ -360,32 +373,34 @@ def switches(seen: Seen) -> Check:
     )
 
 
-def _build(seen: Seen) -> str:
+def _build(evidence: Seen) -> str:
     for name, key in (("ROCm", "hip"), ("CUDA", "cuda"), ("XPU", "xpu")):
-        if seen.fact(key):
-            return f"{name} {seen.fact(key)}"
+        if evidence.fact(key):
+            return f"{name} {evidence.fact(key)}"
     return "the CPU"
 
 
-def _no_gpu(seen: Seen) -> str:
+def _no_gpu(evidence: Seen) -> str:
     return (
         "No GPU to be seen."
-        if seen.nvml is not None or seen.fact("kind")
+        if evidence.nvml is not None or evidence.fact("kind")
         else "No GPU that PyTorch can use."
     )
 
 
-def _selects(given: str) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is no device ends the
+def _selects(visible: str) -> bool:
+    """True where CUDA_VISIBLE_DEVICES leaves any GPU: a first entry that is no device ends the
     list.
     """
-    return re.match(r"\s*(\+?[0-9]+|GPU-|MIG-)", given) is not None
+    return re.match(r"\s*(\+?[0-9]+|GPU-|MIG-)", visible) is not None
 
 
-def _capability(one: Gpu) -> tuple[int, int] | None:
+def _capability(device: Gpu) -> tuple[int, int] | None:
     try:
-        found = importlib.import_module("pynvml").nvmlDeviceGetCudaComputeCapability(one.handle)
-        return int(found[0]), int(found[1])
+        capability = importlib.import_module("pynvml").nvmlDeviceGetCudaComputeCapability(
+            device.handle
+        )
+        return int(capability[0]), int(capability[1])
     except Exception:
         return None
 

@@ -61,12 +61,20 @@ def memory() -> Check:
         return Check(
             "host memory", "unknown", "The host's memory cannot be read here.", "pip install psutil"
         )
-    whose = " (this container's limit)" if host.limit == "cgroup" else ""
+    container = " (this container's limit)" if host.limit == "cgroup" else ""
     if host.available_bytes is None:
-        return Check("host memory", "ok", f"{format_size(host.total_bytes)}{whose} host memory.")
-    text = f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{whose} host memory available."
+        return Check(
+            "host memory", "ok", f"{format_size(host.total_bytes)}{container} host memory."
+        )
+    text = (
+        f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{container} host"
+        " memory available."
+    )
     if host.available_bytes < GIB:
-        do = "The host may end the program before the GPU is full: free some, or raise the container's limit."
+        do = (
+            "The host may end the program before the GPU is full: free some, or raise the"
+            " container's limit."
+        )
         return Check("host memory", "note", text, do)
     return Check("host memory", "ok", text)
 
@@ -84,7 +92,7 @@ def shared_memory() -> Check | None:
 
 
 def locked_memory(state: DistributedState) -> Check | None:
-    """How much a process may lock, which InfiniBand registers."""
+    """The memory that a process may lock, which InfiniBand registers."""
     try:
         resource = importlib.import_module("resource")
     except ImportError:  # Windows
@@ -100,7 +108,7 @@ def locked_memory(state: DistributedState) -> Check | None:
 
 
 def disk() -> Check:
-    """Whether recordings can be written to the working directory."""
+    """True where recordings can be written to the working directory."""
     folder = os.getcwd()
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -137,6 +145,7 @@ def process_group(state: DistributedState) -> Check | None:
             "process group",
             "note",
             text,
-            "Only the program itself knows its group and device: print(vramlens.distributed_state()) in it.",
+            "Only the program itself knows its group and device:"
+            " print(vramlens.distributed_state()) in it.",
         )
     return Check("process group", "ok", text)

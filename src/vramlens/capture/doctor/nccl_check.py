@@ -17,13 +17,16 @@ from typing import IO, Any
 
 from vramlens.capture.process.child import PATHS_OF_PARENT, paths_for_child
 
-_CODE = f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.nccl_worker import print_answer; print_answer()"
+_CODE = (
+    f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.nccl_worker import print_answer;"
+    " print_answer()"
+)
 _PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How quick a collective is at a size: bytes of the buffer, seconds a call, bytes a second
+    """The speed of a collective at a size: bytes of the buffer, seconds a call, bytes a second
     as nccl-tests counts.
     """
 
@@ -43,7 +46,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class CollectivesCheck:
-    """What the check of collectives found.
+    """The outcome of the check of collectives.
 
     Attributes:
         backend: nccl or gloo.
@@ -68,8 +71,8 @@ class CollectivesCheck:
 
     @property
     def right(self) -> bool:
-        """Whether there is an answer, and all values were right."""
-        return not self.error and all(one.right for one in self.operations)
+        """True where there is an answer, and all values were right."""
+        return not self.error and all(operation.right for operation in self.operations)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, ready for JSON."""
@@ -87,13 +90,22 @@ def check_collectives(
         backend: "nccl", or "gloo" to try it without GPUs.
     """
     environment = {
-        name: value
-        for name, value in sorted(os.environ.items())
+        name: text
+        for name, text in sorted(os.environ.items())
         if name.startswith(("NCCL_", "TORCH_NCCL"))
     }
 
     def failed(reason: str) -> CollectivesCheck:
-        return CollectivesCheck(backend, None, world, (), None, None, environment, reason)
+        return CollectivesCheck(
+            backend=backend,
+            library=None,
+            world=world,
+            operations=(),
+            held_bytes=None,
+            counted_bytes=None,
+            environment=environment,
+            error=reason,
+        )
 
     if world < 2:
         return failed(
@@ -104,49 +116,66 @@ def check_collectives(
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [sys.executable, "-c", _CODE, paths_for_child(), address]
+    commands = [
+        [*command, str(rank), str(world), backend, str(patience_s / 2)] for rank in range(world)
+    ]
+    try:
+        answers = _answers_of(commands, time.monotonic() + patience_s)
+    except _RankFailed as error:
+        return failed(str(error))
+    except subprocess.TimeoutExpired:
+        return failed(f"the collectives did not end within {patience_s:.0f} s: a rank hangs")
+    except (OSError, ValueError, IndexError) as error:
+        return failed(f"the check could not be run: {error}")
+    return _joined(answers, backend, world, environment)
+
+
+class _RankFailed(Exception):
+    """A rank ended with an error; the text says which and why."""
+
+
+def _answers_of(commands: list[list[str]], deadline: float) -> list[dict[str, Any]]:
+    """The answers that the ranks print at their end, in order.
+
+    Raises:
+        _RankFailed: one ended with an error.
+        subprocess.TimeoutExpired: one did not end in time.
+        Exception: one could not be started or printed something else.
+    """
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     children: list[subprocess.Popen[bytes]] = []
-    deadline = time.monotonic() + patience_s
     answers: list[dict[str, Any]] = []
     # Files, not pipes: with NCCL_DEBUG=INFO a rank says more than a pipe holds, and all would wait
-    #     for it.
+    # for it.
     with contextlib.ExitStack() as files:
-        said = [
+        outputs = [
             [files.enter_context(tempfile.TemporaryFile()) for _ in ("out", "err")]
-            for _ in range(world)
+            for _ in commands
         ]
         try:
-            for rank, (out, errors) in enumerate(said):
-                arguments = [str(rank), str(world), backend, str(patience_s / 2)]
-                surroundings = os.environ | {"OMP_NUM_THREADS": "1"}
+            for command, (out, errors) in zip(commands, outputs, strict=True):
                 children.append(
-                    subprocess.Popen(
-                        [*command, *arguments], stdout=out, stderr=errors, env=surroundings
-                    )
+                    subprocess.Popen(command, stdout=out, stderr=errors, env=environment)
                 )
-            for rank, (child, (out, errors)) in enumerate(zip(children, said, strict=True)):
+            for rank, (child, (out, errors)) in enumerate(zip(children, outputs, strict=True)):
                 code = child.wait(timeout=max(0.1, deadline - time.monotonic()))
                 if code:
                     last = (_lines(errors) or [f"exit code {code}"])[-1]
-                    return failed(f"rank {rank} failed: {last[:300]}")
+                    raise _RankFailed(f"rank {rank} failed: {last[:300]}")
                 answers.append(json.loads(_lines(out)[-1]))
-        except subprocess.TimeoutExpired:
-            return failed(f"the collectives did not end within {patience_s:.0f} s: a rank hangs")
-        except (OSError, ValueError, IndexError) as error:
-            return failed(f"the check could not be run: {error}")
         finally:
             for child in children:
                 if child.poll() is None:
                     child.kill()
-                with contextlib.suppress(
-                    subprocess.TimeoutExpired
-                ):  # one that hangs in the driver cannot be killed
+                # One that hangs in the driver cannot be killed.
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(2.0)
-    return _joined(answers, backend, world, environment)
+    return answers
 
 
-def _lines(said: IO[bytes]) -> list[str]:
-    said.seek(0)
-    return said.read().decode("utf-8", "replace").strip().splitlines()
+def _lines(output: IO[bytes]) -> list[str]:
+    output.seek(0)
+    return output.read().decode("utf-8", "replace").strip().splitlines()
 
 
 def _joined(
@@ -166,11 +195,11 @@ def _joined(
         return max((answer[key] for answer in answers if answer[key] is not None), default=None)
 
     return CollectivesCheck(
-        backend,
-        first["library"],
-        world,
-        operations,
-        most("held_bytes"),
-        most("counted"),
-        environment,
+        backend=backend,
+        library=first["library"],
+        world=world,
+        operations=operations,
+        held_bytes=most("held_bytes"),
+        counted_bytes=most("counted"),
+        environment=environment,
     )

@@ -20,7 +20,7 @@ _MOST_TURNS = 200
 
 
 def main(address: str, rank: int, world: int, backend: str, timeout_s: float) -> dict[str, Any]:
-    """What this rank found, ready for JSON.
+    """The figures of this rank, ready for JSON.
 
     Args:
         address: ``host:port`` of rank 0's store.
@@ -49,7 +49,7 @@ def main(address: str, rank: int, world: int, backend: str, timeout_s: float) ->
     dist.all_reduce(torch.ones(1, device=device))
     if gpu:
         torch.cuda.synchronize()
-    held = before - torch.cuda.mem_get_info(device)[0] if gpu else None
+    context_bytes = before - torch.cuda.mem_get_info(device)[0] if gpu else None
     operations = _operations(dist, torch, device, rank, world)
     rows = []
     for name, (make, share) in operations.items():
@@ -66,18 +66,18 @@ def main(address: str, rank: int, world: int, backend: str, timeout_s: float) ->
         if gpu
         else None
     )
-    found = {
+    stats = {
         "rank": rank,
         "backend": backend,
         "library": _library(torch) if gpu else None,
-        "held_at_start_bytes": held,
+        "held_at_start_bytes": context_bytes,
         "held_bytes": after,
         "counted": _counted(dist, device) if gpu else None,
         "operations": rows,
     }
     dist.barrier()
     dist.destroy_process_group()
-    return found
+    return stats
 
 
 Call = Callable[[], Any]
@@ -129,21 +129,21 @@ def _operations(
 
 
 def _is_right(name: str, make: Callable[[int], Call], torch: Any, rank: int, world: int) -> bool:
-    """Whether the values that a call leaves are those that it should."""
+    """True where the values that a call leaves are those that it should."""
     got = make(4 * 1024 * world)().cpu()
     ranks = torch.arange(1.0, world + 1)
-    wanted = {
+    expected = {
         "all_reduce": torch.full_like(got, float(ranks.sum())),
         "reduce_scatter": torch.full_like(got, float(ranks.sum())),
         "broadcast": torch.full_like(got, 1.0),
         "all_gather": ranks.repeat_interleave(len(got) // world),
         "all_to_all": ranks.repeat_interleave(len(got) // world),
     }[name]
-    return bool(torch.equal(got, wanted))
+    return bool(torch.equal(got, expected))
 
 
 def _seconds(call: Call, torch: Any, dist: Any, gpu: bool) -> float:
-    """How long a call takes on the slowest rank, on average."""
+    """The seconds that a call takes on the slowest rank, on average."""
 
     def finish() -> None:
         if gpu:
@@ -173,7 +173,7 @@ def _library(torch: Any) -> str:
 
 
 def _counted(dist: Any, device: Any) -> int | None:
-    """What NCCL itself says that its communicators hold (PyTorch 2.12 and NCCL 2.29.7, or
+    """The bytes that NCCL itself says its communicators hold (PyTorch 2.12 and NCCL 2.29.7, or
     newer); else None.
     """
     try:

@@ -53,19 +53,20 @@ class Switch:
 
     def present(self, environment: Mapping[str, str] | None = None) -> tuple[str, str] | None:
         """The name that is set and its value; None where neither it nor an older name is."""
-        known = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
         return next(
-            ((name, known[name]) for name in (self.name, *self.older) if name in known), None
+            ((name, variables[name]) for name in (self.name, *self.older) if name in variables),
+            None,
         )
 
     def to_dict(self, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         """All of it with the present value, ready for JSON."""
-        found = self.present(environment)
+        setting = self.present(environment)
         return {
             "name": self.name,
             "older_names": list(self.older),
-            "set_as": None if found is None else found[0],
-            "present": None if found is None else found[1],
+            "set_as": None if setting is None else setting[0],
+            "present": None if setting is None else setting[1],
             "value": self.value,
             "default": self.default,
             "does": self.does,
@@ -79,185 +80,232 @@ class Switch:
 
 SWITCHES: tuple[Switch, ...] = (
     Switch(
-        "TORCH_SHOW_CPP_STACKTRACES",
-        "1",
-        "off",
-        "adds the C++ stack to every error that PyTorch's C++ code raises",
-        "an error without a Python line of its own: from the backward pass, from NCCL",
-        "cheap",
-        "only when such an error is raised, caught ones too; with addr2line that can take minutes",
-        "torch/csrc/utils/cpp_stacktraces.cpp",
+        name="TORCH_SHOW_CPP_STACKTRACES",
+        value="1",
+        default="off",
+        does="adds the C++ stack to every error that PyTorch's C++ code raises",
+        when="an error without a Python line of its own: from the backward pass, from NCCL",
+        weight="cheap",
+        cost=(
+            "only when such an error is raised, caught ones too; with addr2line that can"
+            " take minutes"
+        ),
+        source="torch/csrc/utils/cpp_stacktraces.cpp",
         bundled="1",
     ),
     Switch(
-        "TORCH_DISABLE_ADDR2LINE",
-        "1",
-        "depends on the version",
-        "names functions in C++ stacks without line numbers, by dladdr instead of addr2line",
-        "together with TORCH_SHOW_CPP_STACKTRACES: PyTorch itself warns that addr2line may hang",
-        "cheap",
-        "none: it saves time; the line numbers of C++ frames are lost",
-        "torch/csrc/utils/cpp_stacktraces.cpp",
+        name="TORCH_DISABLE_ADDR2LINE",
+        value="1",
+        default="depends on the version",
+        does="names functions in C++ stacks without line numbers, by dladdr instead of addr2line",
+        when=(
+            "together with TORCH_SHOW_CPP_STACKTRACES: PyTorch itself warns that addr2line may hang"
+        ),
+        weight="cheap",
+        cost="none: it saves time; the line numbers of C++ frames are lost",
+        source="torch/csrc/utils/cpp_stacktraces.cpp",
         bundled="1",
     ),
     Switch(
-        "PYTHONFAULTHANDLER",
-        "1",
-        "off",
-        "prints every thread's Python stack when the process dies by a signal such as SIGSEGV or SIGABRT",
-        "a crash without a traceback, a watchdog that aborts the process",
-        "cheap",
-        "nothing until the crash",
-        "Python docs, faulthandler",
+        name="PYTHONFAULTHANDLER",
+        value="1",
+        default="off",
+        does=(
+            "prints every thread's Python stack when the process dies by a signal such as"
+            " SIGSEGV or SIGABRT"
+        ),
+        when="a crash without a traceback, a watchdog that aborts the process",
+        weight="cheap",
+        cost="nothing until the crash",
+        source="Python docs, faulthandler",
         bundled="1",
     ),
     Switch(
-        "TORCH_DISTRIBUTED_DEBUG",
-        "INFO",
-        "OFF",
-        "INFO logs how DDP was built and names parameters without a gradient; DETAIL also checks every collective",
-        "ranks that disagree; DETAIL when a desync must be found. Most lines need TORCH_CPP_LOG_LEVEL=INFO",
-        "cheap",
-        "INFO: lines when DDP is built. DETAIL: a check on every collective, for debugging only, and C++ stacks",
-        _DISTRIBUTED_DOCS,
+        name="TORCH_DISTRIBUTED_DEBUG",
+        value="INFO",
+        default="OFF",
+        does=(
+            "INFO logs how DDP was built and names parameters without a gradient; DETAIL"
+            " also checks every collective"
+        ),
+        when=(
+            "ranks that disagree; DETAIL when a desync must be found. Most lines need"
+            " TORCH_CPP_LOG_LEVEL=INFO"
+        ),
+        weight="cheap",
+        cost=(
+            "INFO: lines when DDP is built. DETAIL: a check on every collective, for"
+            " debugging only, and C++ stacks"
+        ),
+        source=_DISTRIBUTED_DOCS,
         bundled="INFO",
     ),
     Switch(
-        "TORCH_FR_BUFFER_SIZE",
-        "2000",
-        "2000 from PyTorch 2.11; earlier versions differ, off in the oldest",
-        "keeps the last collectives of this rank with their stacks: the flight recorder",
-        "any job of several ranks: a hang or a rank's out-of-memory error is explained from it",
-        "cheap",
-        "a ring of fixed size on the host and one Python stack a collective",
-        f"{_FLIGHT_RECORDER}; the older name is the only one before PyTorch 2.8 (PR 152563)",
+        name="TORCH_FR_BUFFER_SIZE",
+        value="2000",
+        default="2000 from PyTorch 2.11; earlier versions differ, off in the oldest",
+        does="keeps the last collectives of this rank with their stacks: the flight recorder",
+        when=(
+            "any job of several ranks: a hang or a rank's out-of-memory error is explained from it"
+        ),
+        weight="cheap",
+        cost="a ring of fixed size on the host and one Python stack a collective",
+        source=f"{_FLIGHT_RECORDER}; the older name is the only one before PyTorch 2.8 (PR 152563)",
         older=("TORCH_NCCL_TRACE_BUFFER_SIZE",),
         bundled="2000",
     ),
     Switch(
-        "TORCH_NCCL_DUMP_ON_TIMEOUT",
-        "1",
-        "on in newer versions, off in older",
-        "writes the flight record to a file on a timeout or an error of the watchdog",
-        "together with TORCH_FR_BUFFER_SIZE; TORCH_FR_DUMP_TEMP_FILE says where to",
-        "cheap",
-        "one file a rank, only when something has gone wrong",
-        _NCCL_HEADER,
+        name="TORCH_NCCL_DUMP_ON_TIMEOUT",
+        value="1",
+        default="on in newer versions, off in older",
+        does="writes the flight record to a file on a timeout or an error of the watchdog",
+        when="together with TORCH_FR_BUFFER_SIZE; TORCH_FR_DUMP_TEMP_FILE says where to",
+        weight="cheap",
+        cost="one file a rank, only when something has gone wrong",
+        source=_NCCL_HEADER,
         bundled="1",
     ),
     Switch(
-        "NCCL_DEBUG",
-        "WARN",
-        "unset: almost silent",
-        "WARN prints NCCL's own errors and warnings; INFO its topology, channels and buffers too",
-        "WARN always; INFO to see which buffers NCCL allocates",
-        "cheap",
-        "WARN: none to speak of. INFO: many lines from every rank at start",
-        _NCCL_DOCS,
+        name="NCCL_DEBUG",
+        value="WARN",
+        default="unset: almost silent",
+        does=(
+            "WARN prints NCCL's own errors and warnings; INFO its topology, channels and"
+            " buffers too"
+        ),
+        when="WARN always; INFO to see which buffers NCCL allocates",
+        weight="cheap",
+        cost="WARN: none to speak of. INFO: many lines from every rank at start",
+        source=_NCCL_DOCS,
         bundled="WARN",
     ),
     Switch(
-        "NCCL_DEBUG_SUBSYS",
-        "INIT,ALLOC",
-        "INIT,BOOTSTRAP,ENV",
-        "chooses what NCCL_DEBUG=INFO prints; ALLOC prints every buffer that NCCL allocates",
-        "NCCL's memory where PyTorch cannot read it (before PyTorch 2.12 and NCCL 2.29.7)",
-        "cheap",
-        "the lines; without NCCL_DEBUG=INFO nothing",
-        _NCCL_DOCS,
+        name="NCCL_DEBUG_SUBSYS",
+        value="INIT,ALLOC",
+        default="INIT,BOOTSTRAP,ENV",
+        does="chooses what NCCL_DEBUG=INFO prints; ALLOC prints every buffer that NCCL allocates",
+        when="NCCL's memory where PyTorch cannot read it (before PyTorch 2.12 and NCCL 2.29.7)",
+        weight="cheap",
+        cost="the lines; without NCCL_DEBUG=INFO nothing",
+        source=_NCCL_DOCS,
     ),
     Switch(
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "3",
-        "3",
-        "what the watchdog does after an error: 0 nothing, 1 aborts NCCL and the process, 2 NCCL only, 3 the process",
-        "leave it at 3: with 1 the flight record may not be written (PyTorch issue 121055)",
-        "cheap",
-        "none",
-        "PyTorch docs, ProcessGroupNCCL environment variables",
+        name="TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        value="3",
+        default="3",
+        does=(
+            "what the watchdog does after an error: 0 nothing, 1 aborts NCCL and the"
+            " process, 2 NCCL only, 3 the process"
+        ),
+        when="leave it at 3: with 1 the flight record may not be written (PyTorch issue 121055)",
+        weight="cheap",
+        cost="none",
+        source="PyTorch docs, ProcessGroupNCCL environment variables",
         older=("NCCL_ASYNC_ERROR_HANDLING",),
     ),
     Switch(
-        "TORCH_CPP_LOG_LEVEL",
-        "INFO",
-        "WARNING",
-        "prints what PyTorch's C++ code logs: INFO, WARNING, ERROR or FATAL",
-        "together with TORCH_DISTRIBUTED_DEBUG, and to see which settings the process groups took",
-        "cheap",
-        "log lines from every rank",
-        "c10/util/Logging.cpp",
+        name="TORCH_CPP_LOG_LEVEL",
+        value="INFO",
+        default="WARNING",
+        does="prints what PyTorch's C++ code logs: INFO, WARNING, ERROR or FATAL",
+        when=(
+            "together with TORCH_DISTRIBUTED_DEBUG, and to see which settings the process"
+            " groups took"
+        ),
+        weight="cheap",
+        cost="log lines from every rank",
+        source="c10/util/Logging.cpp",
     ),
     Switch(
-        "TORCH_LOGS",
-        "recompiles,graph_breaks",
-        "unset",
-        "prints what torch.compile does; memory grows when it compiles the same code again and again",
-        "a compiled program whose memory or step time grows",
-        "cheap",
-        "log lines when something is compiled; artifacts such as output_code print a great deal",
-        "torch/_logging/_internal.py",
+        name="TORCH_LOGS",
+        value="recompiles,graph_breaks",
+        default="unset",
+        does=(
+            "prints what torch.compile does; memory grows when it compiles the same code"
+            " again and again"
+        ),
+        when="a compiled program whose memory or step time grows",
+        weight="cheap",
+        cost=(
+            "log lines when something is compiled; artifacts such as output_code print a great deal"
+        ),
+        source="torch/_logging/_internal.py",
     ),
     Switch(
-        "TORCH_NCCL_DESYNC_DEBUG",
-        "1",
-        "off",
-        "reports at a timeout which rank was at which collective, through the store",
-        "a hang of a job whose flight records are not to be had",
-        "slow",
-        "a message to the store at the start and the end of every collective",
-        _NCCL_HEADER,
+        name="TORCH_NCCL_DESYNC_DEBUG",
+        value="1",
+        default="off",
+        does="reports at a timeout which rank was at which collective, through the store",
+        when="a hang of a job whose flight records are not to be had",
+        weight="slow",
+        cost="a message to the store at the start and the end of every collective",
+        source=_NCCL_HEADER,
         older=("NCCL_DESYNC_DEBUG",),
     ),
     Switch(
-        "CUDA_LAUNCH_BLOCKING",
-        "1",
-        "off",
-        "makes every kernel launch wait until the kernel is done, so that an error shows at its own line",
-        "an illegal memory access or a device-side assert, in a short run",
-        "slow",
-        "host and GPU no longer overlap: the whole program slows down",
-        _CUDA_GUIDE,
+        name="CUDA_LAUNCH_BLOCKING",
+        value="1",
+        default="off",
+        does=(
+            "makes every kernel launch wait until the kernel is done, so that an error"
+            " shows at its own line"
+        ),
+        when="an illegal memory access or a device-side assert, in a short run",
+        weight="slow",
+        cost="host and GPU no longer overlap: the whole program slows down",
+        source=_CUDA_GUIDE,
     ),
     Switch(
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        "1",
-        "off",
-        "turns PyTorch's caching off: every tensor is its own cudaMalloc",
-        "compute-sanitizer memcheck, which cannot see inside cached blocks; never while recording memory",
-        "changes memory",
-        "every allocation and every free waits for the GPU; recordings and memory figures mean nothing",
-        "PyTorch docs, CUDA semantics: memory management",
+        name="PYTORCH_NO_CUDA_MEMORY_CACHING",
+        value="1",
+        default="off",
+        does="turns PyTorch's caching off: every tensor is its own cudaMalloc",
+        when=(
+            "compute-sanitizer memcheck, which cannot see inside cached blocks; never"
+            " while recording memory"
+        ),
+        weight="changes memory",
+        cost=(
+            "every allocation and every free waits for the GPU; recordings and memory"
+            " figures mean nothing"
+        ),
+        source="PyTorch docs, CUDA semantics: memory management",
         older=("PYTORCH_NO_HIP_MEMORY_CACHING",),
     ),
     Switch(
-        "PYTHONMALLOC",
-        "malloc",
-        "pymalloc",
-        "has Python take its objects from malloc, so that valgrind or a heap profiler sees them; debug adds checks",
-        "growth of host memory",
-        "slow",
-        "small Python objects cost more to make; debug also pads and checks each block",
-        "Python docs, command line and environment",
+        name="PYTHONMALLOC",
+        value="malloc",
+        default="pymalloc",
+        does=(
+            "has Python take its objects from malloc, so that valgrind or a heap profiler"
+            " sees them; debug adds checks"
+        ),
+        when="growth of host memory",
+        weight="slow",
+        cost="small Python objects cost more to make; debug also pads and checks each block",
+        source="Python docs, command line and environment",
     ),
     Switch(
-        "CUBLAS_WORKSPACE_CONFIG",
-        ":4096:8",
-        "PyTorch chooses by GPU",
-        "sets cuBLAS' workspace for each handle and stream; it lies inside PyTorch's allocator",
-        "deterministic results, or to find out how much of a peak is cuBLAS' workspace",
-        "changes memory",
-        "a smaller one can choose slower kernels; the workspace's own size changes",
-        "aten/src/ATen/cuda/CublasHandlePool.cpp",
+        name="CUBLAS_WORKSPACE_CONFIG",
+        value=":4096:8",
+        default="PyTorch chooses by GPU",
+        does=(
+            "sets cuBLAS' workspace for each handle and stream; it lies inside PyTorch's allocator"
+        ),
+        when="deterministic results, or to find out how much of a peak is cuBLAS' workspace",
+        weight="changes memory",
+        cost="a smaller one can choose slower kernels; the workspace's own size changes",
+        source="aten/src/ATen/cuda/CublasHandlePool.cpp",
     ),
     Switch(
-        "CUDA_MODULE_LOADING",
-        "LAZY",
-        "LAZY (PyTorch sets it; CUDA 12.2 and newer by itself)",
-        "LAZY loads a kernel when it is first used, EAGER all at start",
-        "EAGER in a test only, when memory outside PyTorch must not grow during the run",
-        "changes memory",
-        "EAGER: a slower start and a larger CUDA context",
-        "CUDA programming guide, lazy loading; PyTorch PR 86509",
+        name="CUDA_MODULE_LOADING",
+        value="LAZY",
+        default="LAZY (PyTorch sets it; CUDA 12.2 and newer by itself)",
+        does="LAZY loads a kernel when it is first used, EAGER all at start",
+        when="EAGER in a test only, when memory outside PyTorch must not grow during the run",
+        weight="changes memory",
+        cost="EAGER: a slower start and a larger CUDA context",
+        source="CUDA programming guide, lazy loading; PyTorch PR 86509",
     ),
 )
 
@@ -268,30 +316,32 @@ def switch(name: str) -> Switch:
     Raises:
         KeyError: there is none.
     """
-    for one in SWITCHES:
-        if name in (one.name, *one.older):
-            return one
+    for candidate in SWITCHES:
+        if name in (candidate.name, *candidate.older):
+            return candidate
     raise KeyError(name)
 
 
 def debug_bundle(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What ``vramlens run --debug`` sets: the cheap switches that are not set already, by name. No
-    torch is imported.
+    """The variables that ``vramlens run --debug`` sets: the cheap switches that are not set
+    already, by name. No torch is imported.
 
     Each can stay on for a whole run; nothing in it changes how memory is allocated.
     """
-    known = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     return {
-        _name_for_this_version(one): one.bundled
-        for one in SWITCHES
-        if one.bundled is not None and one.present(known) is None
+        _name_for_this_version(candidate): candidate.bundled
+        for candidate in SWITCHES
+        if candidate.bundled is not None and candidate.present(variables) is None
     }
 
 
-def _name_for_this_version(one: Switch) -> str:
+def _name_for_this_version(candidate: Switch) -> str:
     version = _torch_version()
-    renamed_later = one.name == "TORCH_FR_BUFFER_SIZE" and version is not None and version < (2, 8)
-    return one.older[0] if renamed_later else one.name
+    renamed_later = (
+        candidate.name == "TORCH_FR_BUFFER_SIZE" and version is not None and version < (2, 8)
+    )
+    return candidate.older[0] if renamed_later else candidate.name
 
 
 def _torch_version() -> tuple[int, int] | None:
@@ -301,7 +351,7 @@ def _torch_version() -> tuple[int, int] | None:
     import importlib.metadata
 
     try:
-        found = re.match(r"(\d+)\.(\d+)", importlib.metadata.version("torch"))
+        numbers = re.match(r"(\d+)\.(\d+)", importlib.metadata.version("torch"))
     except Exception:
         return None
-    return None if found is None else (int(found[1]), int(found[2]))
+    return None if numbers is None else (int(numbers[1]), int(numbers[2]))

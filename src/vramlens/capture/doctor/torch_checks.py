@@ -1,4 +1,4 @@
-"""What PyTorch here can do, asked in a process of its own: it may abort, hang or take a GPU without
+"""PyTorch's abilities here, asked in a process of its own: it may abort, hang or take a GPU without
 harm to ours.
 
 A wrong PYTORCH_ALLOC_CONF ends the process that imports torch (seen with 2.11), and a broken driver
@@ -17,12 +17,13 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vramlens.capture.alloc_conf import VARIABLES
 from vramlens.capture.process.child import PATHS_OF_PARENT, paths_for_child
+from vramlens.ground.answers import answer_of
+from vramlens.ground.conf_text import VARIABLES
 
 _MARK = "vramlens-doctor "
 _CODE = f"{PATHS_OF_PARENT}; from vramlens.capture.doctor.torch_checks import main; main()"
@@ -37,7 +38,7 @@ _TOO_LARGE = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the child said.
+    """The child's answer.
 
     Attributes:
         facts: see ``facts``; None where torch could not be imported.
@@ -68,7 +69,7 @@ def ask_torch(*, gpu: bool = False, limit_s: float | None = None) -> Answer:
         and not answer.missing
         and any(name in os.environ for name in VARIABLES)
     ):
-        without = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        without = {name: text for name, text in os.environ.items() if name not in VARIABLES}
         again = _ask(without, False, limit)
         if again.facts is not None:
             return Answer(again.facts, None, False, answer.failure, settings_failed=True)
@@ -101,31 +102,31 @@ def _ask(environment: Mapping[str, str], gpu: bool, limit_s: float) -> Answer:
                         child.wait(2.0)
             out.seek(0)
             err.seek(0)
-            said, complained = (file.read().decode("utf-8", "replace") for file in (out, err))
+            output, errors = (file.read().decode("utf-8", "replace") for file in (out, err))
     except OSError as error:
         return Answer(failure=f"a process could not be started ({error.strerror or error})")
-    return _answer(said, complained, code, gpu, limit_s)
+    return _answer(output, errors, code, gpu, limit_s)
 
 
-def _answer(said: str, complained: str, code: int | None, gpu: bool, limit_s: float) -> Answer:
+def _answer(output: str, errors: str, code: int | None, gpu: bool, limit_s: float) -> Answer:
     parts: dict[str, Any] = {}
-    for line in said.splitlines():
+    for line in output.splitlines():
         with contextlib.suppress(ValueError):
             parts.update(json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else {})
     facts, trial = parts.get("facts"), parts.get("trial")
     failure = str(parts.get("error", ""))
     if not failure and (facts is None or (gpu and trial is None and facts.get("visible"))):
-        what = DIED if facts is not None else "importing torch"
+        activity = DIED if facts is not None else "importing torch"
         if code is None:
-            failure = f"{what} took more than {limit_s:g} seconds"
+            failure = f"{activity} took more than {limit_s:g} seconds"
         else:
-            failure = f"{what} ended the process with code {code}{_reason(complained)}"
+            failure = f"{activity} ended the process with code {code}{_reason(errors)}"
     return Answer(facts, trial, bool(parts.get("missing")), failure)
 
 
-def _reason(complained: str) -> str:
+def _reason(errors: str) -> str:
     """The line that says why, of all that a dying process prints."""
-    lines = [line.strip() for line in complained.splitlines() if line.strip()]
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
     telling = next(
         (
             line
@@ -150,12 +151,14 @@ def main() -> None:
                     {"missing": error.name == "torch", "error": f"{type(error).__name__}: {error}"}
                 )
                 return
-            found = facts(torch)
-        found["warnings"] = [
-            str(one.message).partition("\n")[0] for one in caught if "CUDA" in str(one.message)
+            torch_facts = facts(torch)
+        torch_facts["warnings"] = [
+            str(warning.message).partition("\n")[0]
+            for warning in caught
+            if "CUDA" in str(warning.message)
         ]
-        _emit({"facts": found})
-        if "--gpu" in sys.argv[2:] and found["visible"]:
+        _emit({"facts": torch_facts})
+        if "--gpu" in sys.argv[2:] and torch_facts["visible"]:
             _emit({"trial": try_gpu()})
     except Exception as error:
         _emit(
@@ -173,8 +176,8 @@ def _emit(part: dict[str, Any]) -> None:
 
 
 def facts(torch: Any) -> dict[str, Any]:
-    """What a torch module says of itself without making a GPU context; None where it fails or is
-    not there.
+    """The facts that a torch module gives of itself without making a GPU context; None where it
+    fails or is not there.
 
     Returns:
         version, cuda, hip, xpu (what it was built with), kind ("cuda", "xpu" or None), visible
@@ -182,8 +185,8 @@ def facts(torch: Any) -> dict[str, Any]:
         skip_actions, marks, cheap_state, pool_ids, annotations, observer (what its snapshots can
         do), kineto, gpu_profiler, nccl, nccl_memory, distributed.
     """
-    version = _said(lambda: str(torch.__version__))
-    known = tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
+    version = answer_of(lambda: str(torch.__version__))
+    release = tuple(int(part) for part in re.findall(r"\d+", version or "")[:2])
     cuda: Any = getattr(torch, "cuda", None)
     c_module: Any = getattr(torch, "_C", None)
     is_cuda = hasattr(c_module, "_cuda_memorySnapshot")  # ROCm answers to the same names
@@ -193,35 +196,40 @@ def facts(torch: Any) -> dict[str, Any]:
     record = getattr(memory, "_record_memory_history", None)
     return {
         "version": version,
-        "release": list(known),
-        "cuda": _said(lambda: torch.version.cuda),
-        "hip": _said(lambda: torch.version.hip),
-        "xpu": _said(lambda: torch.version.xpu),
+        "release": list(release),
+        "cuda": answer_of(lambda: torch.version.cuda),
+        "hip": answer_of(lambda: torch.version.hip),
+        "xpu": answer_of(lambda: torch.version.xpu),
         "kind": "cuda" if is_cuda else "xpu" if is_xpu else None,
         "visible": 0
         if module is None
-        else _said(lambda: int(module.device_count()) if module.is_available() else 0),
-        "archs": _said(lambda: str(c_module._cuda_getArchFlags()).split()) if is_cuda else None,
-        "backend": _said(lambda: str(memory.get_allocator_backend())) if is_cuda else None,
+        else answer_of(lambda: int(module.device_count()) if module.is_available() else 0),
+        "archs": answer_of(lambda: str(c_module._cuda_getArchFlags()).split()) if is_cuda else None,
+        "backend": answer_of(lambda: str(memory.get_allocator_backend())) if is_cuda else None,
         "history": record is not None,
         "skip_actions": _takes(record, "skip_actions"),
         "marks": hasattr(c_module, "_cuda_setMemoryMetadata"),
         "cheap_state": _takes(getattr(memory, "memory_snapshot", None), "include_traces"),
-        "pool_ids": "pool_id" in (_said(lambda: memory._snapshot.__doc__) or ""),
-        "annotations": is_cuda and known >= (2, 5),
+        "pool_ids": "pool_id" in (answer_of(lambda: memory._snapshot.__doc__) or ""),
+        "annotations": is_cuda and release >= (2, 5),
         "observer": hasattr(c_module, "_cuda_attach_out_of_memory_observer"),
-        "kineto": _said(lambda: bool(torch.profiler.kineto_available())),
-        "gpu_profiler": _said(
-            lambda: any(str(one).endswith("CUDA") for one in torch.profiler.supported_activities())
+        "kineto": answer_of(lambda: bool(torch.profiler.kineto_available())),
+        "gpu_profiler": answer_of(
+            lambda: any(
+                str(activity).endswith("CUDA") for activity in torch.profiler.supported_activities()
+            )
         ),
-        "nccl": _said(lambda: list(cuda.nccl.version())) if is_cuda else None,
-        "nccl_memory": _said(lambda: hasattr(torch._C._distributed_c10d.Backend, "memory_stats")),
-        "distributed": _said(lambda: bool(torch.distributed.is_available())),
+        "nccl": answer_of(lambda: list(cuda.nccl.version())) if is_cuda else None,
+        "nccl_memory": answer_of(
+            lambda: hasattr(torch._C._distributed_c10d.Backend, "memory_stats")
+        ),
+        "distributed": answer_of(lambda: bool(torch.distributed.is_available())),
     }
 
 
 def try_gpu() -> dict[str, Any]:
-    """What recording on the present GPU gave: one allocation, one failed request, one snapshot.
+    """The outcome of recording on the present GPU: one allocation, one failed request, one
+    snapshot.
 
     Returns:
         name, capability, total_bytes, free_bytes; events, python_stacks, marks, pool_ids, times,
@@ -250,11 +258,11 @@ def try_gpu() -> dict[str, Any]:
     del tensor
     events = [event for trace in taken.get("device_traces", ()) for event in trace]
     born = [event for event in events if event.get("action") == "alloc"]
-    room = _said(lambda: module.mem_get_info(index))
+    room = answer_of(lambda: module.mem_get_info(index))
     about = gpu.properties(index)
     return {
         "name": about["name"],
-        "capability": _said(lambda: list(module.get_device_capability(index))),
+        "capability": answer_of(lambda: list(module.get_device_capability(index))),
         "total_bytes": about["total_bytes"],
         "free_bytes": None if room is None else int(room[0]),
         "events": len(events),
@@ -271,12 +279,4 @@ def try_gpu() -> dict[str, Any]:
 
 
 def _takes(function: Any, parameter: str) -> bool:
-    return bool(_said(lambda: parameter in inspect.signature(function).parameters))
-
-
-def _said(ask: Callable[[], Any]) -> Any:
-    """What a call returns; None where it is missing or fails."""
-    try:
-        return ask()
-    except Exception:
-        return None
+    return bool(answer_of(lambda: parameter in inspect.signature(function).parameters))

@@ -21,20 +21,22 @@ from vramlens.capture.memory.driver import (
     own_pids,
     process_name,
 )
-from vramlens.capture.memory.pytorch_memory import Held, PyTorch
+from vramlens.capture.memory.pytorch_memory import PyTorch, PyTorchCounters
+from vramlens.ground.ledger import LedgerKind
+from vramlens.ground.verdict import RowConfidence
 from vramlens.units import counted, format_size
 
 _GIVES_WAY = (
-    "this_process_other",
-    "outside_pytorch",
-    "other_processes",
-    "nccl",
-    "free",
-    "driver_reserved",
+    LedgerKind.THIS_PROCESS_OTHER,
+    LedgerKind.OUTSIDE_PYTORCH,
+    LedgerKind.OTHER_PROCESSES,
+    LedgerKind.NCCL,
+    LedgerKind.FREE,
+    LedgerKind.DRIVER_RESERVED,
+    LedgerKind.PYTORCH_CACHED,
+    LedgerKind.PYTORCH_ALLOCATED,
 )
-"""Which row is cut first where the figures add up to more than the device has; PyTorch's own
-come last.
-"""
+"""Which row is cut first where the figures add up to more than the device has."""
 _TRIES = 3
 _NAMED = 6
 
@@ -53,9 +55,9 @@ class LedgerRow:
         note: what is in it and why it is not exact; may be empty.
     """
 
-    kind: str
+    kind: LedgerKind
     bytes: int
-    confidence: str
+    confidence: RowConfidence
     note: str = ""
 
 
@@ -135,189 +137,246 @@ def ledgers() -> tuple[Ledger, ...]:
 
 
 def rows_of(
-    memory: GpuMemory, held: Held, pids: Iterable[int], *, at_home: bool
+    memory: GpuMemory, counters: PyTorchCounters, pids: Iterable[int], *, at_home: bool
 ) -> tuple[LedgerRow, ...]:
     """The rows for what the driver and PyTorch say; they sum to ``memory.total_bytes`` and none is
     negative.
 
     ``pids`` and ``at_home`` are what ``own_pids`` says.
     """
-    kept = memory.reserved_bytes
-    rows = (
-        []
-        if kept is None
-        else [LedgerRow("driver_reserved", kept, "exact", "kept by the driver and firmware")]
-    )
-    rows += _pytorch_rows(held)
-    outside = memory.total_bytes - memory.free_bytes - (kept or 0) - (held.reserved_bytes or 0)
-    rows += _process_rows(memory.processes, outside, held, tuple(pids), at_home)
-    rows.append(LedgerRow("free", memory.free_bytes, "exact"))
+    kind, exact = LedgerKind.DRIVER_RESERVED, RowConfidence.EXACT
+    rows: list[LedgerRow] = []
+    outside = memory.total_bytes - memory.free_bytes - (counters.reserved_bytes or 0)
+    if memory.reserved_bytes is not None:
+        rows.append(
+            LedgerRow(kind, memory.reserved_bytes, exact, "kept by the driver and firmware")
+        )
+        outside -= memory.reserved_bytes
+    rows += _pytorch_rows(counters)
+    rows += _process_rows(_Listed(memory.processes, tuple(pids), at_home), outside, counters)
+    rows.append(LedgerRow(LedgerKind.FREE, memory.free_bytes, exact))
     return _closed(rows, memory.total_bytes)
 
 
 def _ledger_of(
     gpu: Gpu, pytorch: PyTorch, nvml: Driver | None, reason: str, ask_nccl: bool = True
 ) -> Ledger:
-    held = pytorch.held(gpu.index)
-    for _ in range(_TRIES):  # until nothing was allocated between the two questions
-        memory = nvml.memory(gpu) if nvml is not None and pytorch.is_nvidia else None
-        before, held = held, pytorch.held(gpu.index)
-        if held == before:
-            break
-    notes = [gpu.note, held.note]
+    memory, counters = _memory_and_counters(gpu, pytorch, nvml)
+    notes = [gpu.note, counters.note]
     if ask_nccl:
-        held = pytorch.with_nccl(gpu.index, held)
+        counters = pytorch.with_nccl(gpu.index, counters)
     if memory is None:
         if pytorch.is_nvidia:
             notes.insert(0, reason or "The driver gives no figures for this GPU.")
-        memory = pytorch.device_memory(gpu.index, held)
+        memory = pytorch.device_memory(gpu.index, counters)
     base = Ledger(
-        gpu.index, gpu.name, gpu.uuid, None, (), held.has_context, (), tuple(filter(None, notes))
+        device=gpu.index,
+        name=gpu.name,
+        uuid=gpu.uuid,
+        has_context=counters.has_context,
+        notes=tuple(filter(None, notes)),
     )
-    if memory is None:
-        total = getattr(
-            pytorch.properties(gpu.index), "total_memory", None
-        )  # without what the driver keeps
+    if memory is None:  # PyTorch's total is without what the driver keeps
+        total = getattr(pytorch.properties(gpu.index), "total_memory", None)
         if total is None:
             return base
-        return replace(
-            base, total_bytes=total, rows=_closed(_pytorch_rows(held) + _nccl_rows(held), total)
-        )
+        rows = _pytorch_rows(counters) + _nccl_rows(counters)
+        return replace(base, total_bytes=total, rows=_closed(rows, total))
     pids, at_home = own_pids()
-    rows = rows_of(memory, held, pids, at_home=at_home)
-    own = _own(memory.processes, held, pids, at_home)
-    processes = []
-    for process in memory.processes or ():
-        name, is_this = _name(process, at_home), None if own is None else process.pid == own.pid
-        processes.append(LedgerProcess(process.pid, process.used_bytes, name, is_this))
-    return replace(base, total_bytes=memory.total_bytes, rows=rows, processes=tuple(processes))
+    return replace(
+        base,
+        total_bytes=memory.total_bytes,
+        rows=rows_of(memory, counters, pids, at_home=at_home),
+        processes=_ledger_processes(_Listed(memory.processes, pids, at_home), counters),
+    )
 
 
-def _pytorch_rows(held: Held) -> list[LedgerRow]:
-    if held.allocated_bytes is None or held.reserved_bytes is None:
+def _memory_and_counters(
+    gpu: Gpu, pytorch: PyTorch, nvml: Driver | None
+) -> tuple[GpuMemory | None, PyTorchCounters]:
+    """The driver's figures and PyTorch's, of one moment where that can be had."""
+    counters = pytorch.counters(gpu.index)
+    for _ in range(_TRIES):  # until nothing was allocated between the two questions
+        memory = nvml.memory(gpu) if nvml is not None and pytorch.is_nvidia else None
+        before, counters = counters, pytorch.counters(gpu.index)
+        if counters == before:
+            break
+    return memory, counters
+
+
+def _pytorch_rows(counters: PyTorchCounters) -> list[LedgerRow]:
+    allocated, reserved = counters.allocated_bytes, counters.reserved_bytes
+    if allocated is None or reserved is None:
         return []
     note = ""
-    if held.pool_bytes:
-        size = format_size(held.pool_bytes)
-        note = f"{size} of what PyTorch reserved is in private pools (CUDA graphs), which alone can use it"
+    if counters.pool_bytes:
+        note = (
+            f"{format_size(counters.pool_bytes)} of what PyTorch reserved is in private pools"
+            " (CUDA graphs), which alone can use it"
+        )
+    exact, cached = RowConfidence.EXACT, max(0, reserved - allocated)
     return [
-        LedgerRow("pytorch_allocated", held.allocated_bytes, "exact"),
-        LedgerRow(
-            "pytorch_cached", max(0, held.reserved_bytes - held.allocated_bytes), "exact", note
-        ),
+        LedgerRow(LedgerKind.PYTORCH_ALLOCATED, allocated, exact),
+        LedgerRow(LedgerKind.PYTORCH_CACHED, cached, exact, note),
     ]
 
 
-def _nccl_rows(held: Held, most: int | None = None) -> list[LedgerRow]:
-    if held.nccl_bytes is None:
+def _nccl_rows(counters: PyTorchCounters, most: int | None = None) -> list[LedgerRow]:
+    if counters.nccl_bytes is None:
         return []
-    size = held.nccl_bytes if most is None else min(held.nccl_bytes, most)
-    sure = held.nccl_certain and size == held.nccl_bytes
+    size = counters.nccl_bytes if most is None else min(counters.nccl_bytes, most)
+    confidence = _exact_if(counters.nccl_certain and size == counters.nccl_bytes)
     note = "communicators of PyTorch's process groups, as NCCL counts them"
-    return [LedgerRow("nccl", size, "exact" if sure else "inferred", note)]
+    return [LedgerRow(LedgerKind.NCCL, size, confidence, note)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
+class _Listed:
+    """The driver's list of a device's processes (None: it has none), and our numbers."""
+
+    processes: tuple[GpuProcess, ...] | None
+    pids: tuple[int, ...]
+    at_home: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnProcess:
     """This process in the driver's list; ``pid`` None: it is not on the device; ``bytes`` None:
     not said.
     """
 
     pid: int | None
     bytes: int | None
-    confidence: str
+    confidence: RowConfidence
 
 
-def _own(
-    listed: tuple[GpuProcess, ...] | None, held: Held, pids: tuple[int, ...], at_home: bool
-) -> _Own | None:
+def _own_process(listed: _Listed, counters: PyTorchCounters) -> _OwnProcess | None:
     """This process among those on the device; None where that cannot be told."""
-    if listed is None:
+    if listed.processes is None:
         return None
-    reserved = held.reserved_bytes or 0
-    match = next((process for process in listed if process.pid in pids), None)
-    if match is not None:
-        fits = match.used_bytes is not None and match.used_bytes >= reserved
-        if at_home:
-            return _Own(match.pid, match.used_bytes, "exact" if fits else "inferred")
-        if fits:  # in a container the same number may be another process of the host
-            sure = len(pids) > 1 and match.pid == pids[0]
-            return _Own(match.pid, match.used_bytes, "exact" if sure else "inferred")
-    if not held.has_context:
-        return _Own(None, 0, "exact" if at_home else "inferred")
-    if not at_home and len(listed) == 1:
-        only = listed[0]
-        if only.used_bytes is not None and only.used_bytes >= reserved:
-            return _Own(only.pid, only.used_bytes, "inferred")
+    by_number = _own_by_number(listed, listed.processes, counters)
+    if by_number is not None:
+        return by_number
+    if not counters.has_context:
+        return _OwnProcess(None, 0, _exact_if(listed.at_home))
+    if not listed.at_home and len(listed.processes) == 1:
+        only = listed.processes[0]
+        if _has_room_for(only, counters):
+            return _OwnProcess(only.pid, only.used_bytes, RowConfidence.INFERRED)
     return None
 
 
-def _process_rows(
-    listed: tuple[GpuProcess, ...] | None,
-    outside: int,
-    held: Held,
-    pids: tuple[int, ...],
-    at_home: bool,
-) -> list[LedgerRow]:
-    """What is used and not PyTorch's, by process; ``outside`` is how much that is, by the
-    driver's own sum.
+def _own_by_number(
+    listed: _Listed, processes: tuple[GpuProcess, ...], counters: PyTorchCounters
+) -> _OwnProcess | None:
+    match = next((process for process in processes if process.pid in listed.pids), None)
+    if match is None:
+        return None
+    fits = _has_room_for(match, counters)
+    if listed.at_home:
+        return _OwnProcess(match.pid, match.used_bytes, _exact_if(fits))
+    if not fits:  # in a container the same number may be another process of the host
+        return None
+    is_certain = len(listed.pids) > 1 and match.pid == listed.pids[0]
+    return _OwnProcess(match.pid, match.used_bytes, _exact_if(is_certain))
+
+
+def _has_room_for(process: GpuProcess, counters: PyTorchCounters) -> bool:
+    reserved = counters.reserved_bytes or 0
+    return process.used_bytes is not None and process.used_bytes >= reserved
+
+
+def _exact_if(is_certain: bool) -> RowConfidence:
+    return RowConfidence.EXACT if is_certain else RowConfidence.INFERRED
+
+
+def _ledger_processes(listed: _Listed, counters: PyTorchCounters) -> tuple[LedgerProcess, ...]:
+    own_process = _own_process(listed, counters)
+    return tuple(
+        LedgerProcess(
+            pid=process.pid,
+            bytes=process.used_bytes,
+            name=_name(process, listed.at_home),
+            is_this=None if own_process is None else process.pid == own_process.pid,
+        )
+        for process in listed.processes or ()
+    )
+
+
+def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> list[LedgerRow]:
+    """The rows of what is used and not PyTorch's, by process; ``outside`` is how much that is, by
+    the driver's own sum.
     """
-    own = _own(listed, held, pids, at_home)
-    others = [process for process in listed or () if own is None or process.pid != own.pid]
-    known = sum(process.used_bytes or 0 for process in others)
-    complete = all(process.used_bytes is not None for process in others)
-    if own is None or (own.bytes is None and not complete):
-        nccl = _nccl_rows(held, max(0, outside))
-        rest = max(0, outside - sum(row.bytes for row in nccl))
-        note = f"this process outside PyTorch, and other processes: {_why_together(listed, others, at_home)}"
-        return [*nccl, LedgerRow("outside_pytorch", rest, "inferred", note)]
-    confidence = own.confidence
-    mine = outside - known if own.bytes is None else own.bytes - (held.reserved_bytes or 0)
-    if mine < 0:
-        mine, confidence = 0, "inferred"
-    nccl = _nccl_rows(held, mine)
-    rest = mine - sum(row.bytes for row in nccl)
-    rows = [
-        *nccl,
-        LedgerRow("this_process_other", rest, confidence, _what_is_other(held, own, bool(nccl))),
-    ]
-    names = _names(others, at_home)
-    if complete:
-        sure = "exact" if own.confidence == "exact" or own.bytes is None else "inferred"
-        return [*rows, LedgerRow("other_processes", known, sure, names)]
-    note = f"{names}; by subtraction: the driver does not give the size of each"
-    return [*rows, LedgerRow("other_processes", max(known, outside - mine), "inferred", note)]
+    own_process = _own_process(listed, counters)
+    own_pid = None if own_process is None else own_process.pid
+    other_processes = [process for process in listed.processes or () if process.pid != own_pid]
+    has_all_sizes = all(process.used_bytes is not None for process in other_processes)
+    if own_process is None or (own_process.bytes is None and not has_all_sizes):
+        return _rows_together(outside, counters, _why_together(listed, other_processes))
+    other_bytes = sum(process.used_bytes or 0 for process in other_processes)
+    own_bytes, confidence = outside - other_bytes, own_process.confidence
+    if own_process.bytes is not None:
+        own_bytes = own_process.bytes - (counters.reserved_bytes or 0)
+    if own_bytes < 0:
+        own_bytes, confidence = 0, RowConfidence.INFERRED
+    nccl = _nccl_rows(counters, own_bytes)
+    own_row = LedgerRow(
+        kind=LedgerKind.THIS_PROCESS_OTHER,
+        bytes=own_bytes - _sum_of(nccl),
+        confidence=confidence,
+        note=_what_is_other(counters, own_process, bool(nccl)),
+    )
+    names = _names(other_processes, listed.at_home)
+    if has_all_sizes:
+        is_certain = own_process.confidence == RowConfidence.EXACT or own_process.bytes is None
+        size, certainty = other_bytes, _exact_if(is_certain)
+    else:
+        names += "; by subtraction: the driver does not give the size of each"
+        size, certainty = max(other_bytes, outside - own_bytes), RowConfidence.INFERRED
+    return [*nccl, own_row, LedgerRow(LedgerKind.OTHER_PROCESSES, size, certainty, names)]
 
 
-def _what_is_other(held: Held, own: _Own, nccl_is_apart: bool) -> str:
-    if own.pid is None:
+def _rows_together(outside: int, counters: PyTorchCounters, why: str) -> list[LedgerRow]:
+    """The rows where this process cannot be told from the others."""
+    nccl = _nccl_rows(counters, max(0, outside))
+    size = max(0, outside - _sum_of(nccl))
+    note = f"this process outside PyTorch, and other processes: {why}"
+    return [*nccl, LedgerRow(LedgerKind.OUTSIDE_PYTORCH, size, RowConfidence.INFERRED, note)]
+
+
+def _sum_of(rows: Iterable[LedgerRow]) -> int:
+    return sum(row.bytes for row in rows)
+
+
+def _what_is_other(counters: PyTorchCounters, own_process: _OwnProcess, nccl_is_apart: bool) -> str:
+    if own_process.pid is None:
         return "no CUDA context of this process here"
     parts = ["CUDA context", "loaded kernels", "cuBLAS and cuDNN handles"]
     if not nccl_is_apart:
         parts.append("NCCL")
-    if held.reserved_bytes is None:
+    if counters.reserved_bytes is None:
         parts.append("PyTorch's tensors, which its allocator does not count")
     text = ", ".join(parts)
-    if own.bytes is None:
+    if own_process.bytes is None:
         return f"{text}; by subtraction: the driver does not give this process's size"
     return (
-        f"{text}; process {own.pid} is taken for this one" if own.confidence == "inferred" else text
+        f"{text}; process {own_process.pid} is taken for this one"
+        if own_process.confidence == RowConfidence.INFERRED
+        else text
     )
 
 
-def _why_together(
-    listed: tuple[GpuProcess, ...] | None, others: list[GpuProcess], at_home: bool
-) -> str:
-    if listed is None:
+def _why_together(listed: _Listed, others: list[GpuProcess]) -> str:
+    if listed.processes is None:
         return "the driver does not list the processes here"
     if not others:
         return "the driver lists none here"
-    names = _names(others, at_home)
+    names = _names(others, listed.at_home)
     if any(process.used_bytes is None for process in others):
         return f"the driver lists {names}, without the size of each"
     return (
         f"the driver lists others only: {names}"
-        if at_home
+        if listed.at_home
         else f"which of {names} is this one is not known"
     )
 
@@ -344,20 +403,26 @@ def _closed(rows: list[LedgerRow], total: int) -> tuple[LedgerRow, ...]:
     """The rows, made to sum to the total: what is missing is unknown, what is too much is cut
     from the least sure.
     """
-    missing = total - sum(row.bytes for row in rows)
+    missing = total - _sum_of(rows)
     if missing > 0:
         note = "free, or held by others: the driver's counters are missing"
-        if any(row.kind == "free" for row in rows):
-            note = "used, by the driver itself or by a process that it does not list (other containers, ended ones)"
-        return (*rows, LedgerRow("unknown", missing, "unknown", note))
-    for kind in (*_GIVES_WAY, "pytorch_cached", "pytorch_allocated"):
+        if any(row.kind == LedgerKind.FREE for row in rows):
+            note = (
+                "used, by the driver itself or by a process that it does not list"
+                " (other containers, ended ones)"
+            )
+        unknown = LedgerRow(LedgerKind.UNKNOWN, missing, RowConfidence.UNKNOWN, note)
+        return (*rows, unknown)
+    for kind in _GIVES_WAY:
         for place, row in enumerate(rows):
             cut = min(row.bytes, -missing) if row.kind == kind else 0
             if cut > 0:
                 missing += cut
                 note = f"{row.note}; " if row.note else ""
                 note += f"{format_size(cut)} less than measured, so that the sum closes"
-                rows[place] = replace(row, bytes=row.bytes - cut, confidence="inferred", note=note)
+                rows[place] = replace(
+                    row, bytes=row.bytes - cut, confidence=RowConfidence.INFERRED, note=note
+                )
     return tuple(rows)
 
 

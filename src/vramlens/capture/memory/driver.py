@@ -1,4 +1,4 @@
-"""What the driver knows: each GPU's memory and the processes on it, asked of NVML; nothing here
+"""The driver's knowledge: each GPU's memory and the processes on it, asked of NVML; nothing here
 touches CUDA.
 
 GPUs are found by UUID or PCI address, never by NVML's index: CUDA numbers them by its own order and
@@ -73,12 +73,12 @@ def driver() -> tuple[Driver | None, str]:
     this process.
     """
     pid = os.getpid()
-    known = _drivers.get(pid)
-    if known is None:
-        known = _load()
+    cached = _drivers.get(pid)
+    if cached is None:
+        cached = _load()
         _drivers.clear()  # after a fork the parent's handles are not ours
-        _drivers[pid] = known
-    return known
+        _drivers[pid] = cached
+    return cached
 
 
 def forget() -> None:
@@ -134,15 +134,12 @@ class Driver:
                 order is worked out from CUDA_VISIBLE_DEVICES.
         """
         key = ("cuda", _count(cuda)) if cuda is not None else _environment()
-        known = self._gpus.get(key)
-        if known is None:
-            known = (
-                self._numbered_by_cuda(cuda)
-                if cuda is not None
-                else self._numbered_by_environment()
-            )
-            self._gpus[key] = known
-        return known
+        cached = self._gpus.get(key)
+        if cached is None:
+            by_cuda = cuda is not None
+            cached = self._numbered_by_cuda(cuda) if by_cuda else self._numbered_by_environment()
+            self._gpus[key] = cached
+        return cached
 
     def memory(self, gpu: Gpu) -> GpuMemory | None:
         """The figures for a GPU now; None where the driver gives none."""
@@ -195,9 +192,9 @@ class Driver:
                 # Nothing at all, or more than there is, is no figure: containers under driver 560
                 # are told 0 (HAMi-core issue 112), and a struct of another version scrambles the
                 # fields (nvitop issue 75).
-                known = int(size) if size is not None and 0 < size <= total else None
+                used_bytes = int(size) if size is not None and 0 < size <= total else None
                 before = used.get(pid)
-                used[pid] = max(filter(None, (before, known)), default=None)
+                used[pid] = max(filter(None, (before, used_bytes)), default=None)
         return tuple(GpuProcess(pid, size) for pid, size in sorted(used.items()))
 
     def _running(self, kind: str, handle: Any) -> list[Any] | None:
@@ -208,7 +205,7 @@ class Driver:
         return None
 
     def _ask(self, name: str, *args: Any) -> Any:
-        """What a call of NVML returns; None where it is missing, refused or fails."""
+        """The answer of a call of NVML; None where it is missing, refused or fails."""
         try:
             return getattr(self._nvml, name)(*args)
         except Exception:
@@ -277,33 +274,40 @@ class Driver:
                 yield handle
 
     def _numbered_by_environment(self) -> tuple[Gpu, ...]:
-        """As CUDA would number them: the rules of ``torch.cuda._parse_visible_devices``."""
+        """The GPUs in CUDA's order: the rules of ``torch.cuda._parse_visible_devices``."""
         variable, order = _environment()
         count = self._ask("nvmlDeviceGetCount") or 0
         handles = [self._ask("nvmlDeviceGetHandleByIndex", number) for number in range(count)]
         if variable is not None and variable.startswith(("GPU-", "MIG-")):
-            chosen = self._chosen_by_uuid(
-                variable, [handle for handle in handles if handle is not None]
-            )
+            known_handles = [handle for handle in handles if handle is not None]
+            chosen = self._chosen_by_uuid(variable, known_handles)
             return tuple(self._gpu(index, handle) for index, handle in enumerate(chosen))
-        numbers = list(range(count)) if variable is None else _ordinals(variable)
-        products = {_text(self._ask("nvmlDeviceGetName", handle)) for handle in handles}
-        note = ""
-        if order != "PCI_BUS_ID" and len(products) > 1:
-            note = "CUDA may number these GPUs otherwise: it puts the fastest first (CUDA_DEVICE_ORDER=PCI_BUS_ID)."
+        note = self._doubt_of_order(order, handles)
         gpus: list[Gpu] = []
-        for number in numbers:
+        for number in range(count) if variable is None else _ordinals(variable):
             if number >= count or handles[number] is None:
                 break
-            whole = handles[number]
-            parts = list(self._instances(whole)) if self._is_divided(whole) else [whole]
-            doubt = (
-                "Which instances of this GPU CUDA takes is not known yet."
-                if len(parts) > 1
-                else note
-            )
-            gpus += [self._gpu(len(gpus) + place, part, doubt) for place, part in enumerate(parts)]
+            parts = self._parts(handles[number])
+            doubt = note
+            if len(parts) > 1:
+                doubt = "Which instances of this GPU CUDA takes is not known yet."
+            for part in parts:
+                gpus.append(self._gpu(len(gpus), part, doubt))
         return tuple(gpus)
+
+    def _doubt_of_order(self, order: str, handles: list[Any]) -> str:
+        """A note where CUDA may number GPUs otherwise than by their address; else empty."""
+        products = {_text(self._ask("nvmlDeviceGetName", handle)) for handle in handles}
+        if order == "PCI_BUS_ID" or len(products) < 2:
+            return ""
+        return (
+            "CUDA may number these GPUs otherwise: it puts the fastest first"
+            " (CUDA_DEVICE_ORDER=PCI_BUS_ID)."
+        )
+
+    def _parts(self, handle: Any) -> list[Any]:
+        """The GPU itself, or its instances where it is divided."""
+        return list(self._instances(handle)) if self._is_divided(handle) else [handle]
 
     def _chosen_by_uuid(self, variable: str, handles: list[Any]) -> list[Any]:
         uuids = [_text(self._ask("nvmlDeviceGetUUID", handle)) or "" for handle in handles]
@@ -316,20 +320,29 @@ class Driver:
             if entry.startswith("MIG-"):
                 handle = self._ask("nvmlDeviceGetHandleByUUID", entry)
             else:
-                fits = [
-                    at
-                    for at, uuid in enumerate(uuids)
+                matches = [
+                    handle
+                    for handle, uuid in zip(handles, uuids, strict=True)
                     if entry.startswith("GPU-") and uuid.startswith(entry)
                 ]
-                handle = handles[fits[0]] if len(fits) == 1 else None
+                handle = matches[0] if len(matches) == 1 else None
             if handle is None:
                 break  # CUDA stops at the first name that it does not know
             chosen.append(handle)
         return chosen
 
     def _gpu(self, index: int, handle: Any, note: str = "") -> Gpu:
-        name, uuid = (_text(self._ask(f"nvmlDeviceGet{what}", handle)) for what in ("Name", "UUID"))
-        return Gpu(index, name, uuid, self._is_instance(handle), note, handle)
+        name, uuid = (
+            _text(self._ask(f"nvmlDeviceGet{field}", handle)) for field in ("Name", "UUID")
+        )
+        return Gpu(
+            index=index,
+            name=name,
+            uuid=uuid,
+            is_mig=self._is_instance(handle),
+            note=note,
+            handle=handle,
+        )
 
 
 def own_pids() -> tuple[tuple[int, ...], bool]:
@@ -407,8 +420,8 @@ def _bare_uuid(properties: Any) -> str:
 
 def _pci_address(properties: Any) -> str:
     """As NVML reads it, ``00000000:1B:00.0``; empty where this PyTorch does not give it."""
-    given = (getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
-    parts = [part for part in given if isinstance(part, int)]
+    numbers = (getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    parts = [part for part in numbers if isinstance(part, int)]
     return "{:08X}:{:02X}:{:02X}.0".format(*parts) if len(parts) == 3 else ""
 
 

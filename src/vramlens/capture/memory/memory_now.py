@@ -1,4 +1,4 @@
-"""What ``vramlens.memory()`` answers: all GPUs and the host right now, as figures and as a small
+"""The answer of ``vramlens.memory()``: all GPUs and the host right now, as figures and as a small
 plain table.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from vramlens.capture.memory.device_ledger import Ledger, LedgerRow, ledgers
 from vramlens.capture.memory.driver import driver
+from vramlens.capture.torch_api import pinned_memory
 from vramlens.foreign_text import text_of
 from vramlens.units import format_size
 
@@ -113,7 +114,16 @@ def host_memory() -> HostMemory:
     if limit is not None and (total is None or limit < total):
         total, source = limit, "cgroup"
         available = room if available is None or room is None else min(available, room)
-    return HostMemory(rss, peak, total, available, source, *_pinned())
+    pinned, pinned_reserved = pinned_memory()
+    return HostMemory(
+        rss_bytes=rss,
+        peak_rss_bytes=peak,
+        total_bytes=total,
+        available_bytes=available,
+        limit=source,
+        pinned_bytes=pinned,
+        pinned_reserved_bytes=pinned_reserved,
+    )
 
 
 def _why_no_gpu() -> str:
@@ -192,9 +202,10 @@ def _host_line(host: HostMemory) -> str:
     if host.pinned_reserved_bytes:
         parts.append(f"{format_size(host.pinned_reserved_bytes)} pinned by PyTorch")
     if host.available_bytes is not None and host.total_bytes is not None:
-        whose = " of this container" if host.limit == "cgroup" else ""
+        place = " of this container" if host.limit == "cgroup" else ""
         parts.append(
-            f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{whose} available"
+            f"{format_size(host.available_bytes)} of {format_size(host.total_bytes)}{place}"
+            " available"
         )
     return f"Host: {', '.join(parts) or 'not known'}"
 
@@ -214,10 +225,10 @@ def _resident() -> tuple[int | None, int | None]:
 def _peak_of_unix() -> int | None:
     try:
         resource = importlib.import_module("resource")
-        most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     except Exception:
         return None
-    return most if sys.platform == "darwin" else most * 1024  # macOS counts bytes, the others KiB
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, the others KiB
 
 
 def _machine() -> tuple[int | None, int | None]:
@@ -244,15 +255,15 @@ def _container() -> tuple[int | None, int | None]:
             if version == 2
             else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         )
-        most, used = (_number(os.path.join(folder, name)) for name in names)
-        if most is None or most >= _UNLIMITED:
+        group_limit, used = (_number(os.path.join(folder, name)) for name in names)
+        if group_limit is None or group_limit >= _UNLIMITED:
             continue
         # Cached files go first when memory is short: they are no memory that is gone.
         cached = _stat(folder, "inactive_file" if version == 2 else "total_inactive_file")
-        left = None if used is None else min(most, max(0, most - used + cached))
-        limit = most if limit is None else min(limit, most)
-        if left is not None:
-            room = left if room is None else min(room, left)
+        group_room = None if used is None else min(group_limit, max(0, group_limit - used + cached))
+        limit = group_limit if limit is None else min(limit, group_limit)
+        if group_room is not None:
+            room = group_room if room is None else min(room, group_room)
     return limit, room
 
 
@@ -261,8 +272,8 @@ def _control_groups() -> Iterator[tuple[str, int]]:
     cgroups.
     """
     for line in _text("/proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        number, _, entry = line.partition(":")
+        controllers, _, path = entry.partition(":")
         if "memory" in controllers.split(","):
             root, version = "/sys/fs/cgroup/memory", 1
         elif number == "0" and not controllers:
@@ -276,33 +287,12 @@ def _control_groups() -> Iterator[tuple[str, int]]:
             yield os.path.join(root, *parts[:depth]), version
 
 
-def _pinned() -> tuple[int | None, int | None]:
-    """PyTorch's page-locked bytes: handed out, and with those kept for later.
-
-    Those are ``active_bytes`` and ``allocated_bytes``; in older versions, which count
-    ``reserved_bytes``, they are ``allocated_bytes`` and that (the docstrings of
-    ``torch.cuda.host_memory_stats``).
-    """
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    try:
-        stats = cuda.host_memory_stats() if cuda is not None and cuda.is_initialized() else {}
-        keys = (
-            ("allocated", "reserved")
-            if "reserved_bytes.current" in stats
-            else ("active", "allocated")
-        )
-        out, kept = (stats.get(f"{key}_bytes.current") for key in keys)
-        return (None if out is None else int(out)), (None if kept is None else int(kept))
-    except Exception:
-        return None, None
-
-
 def _kib_fields(path: str) -> dict[str, int]:
     """The ``Name: 123 kB`` lines of a file in /proc, in bytes."""
     fields = {}
     for line in _text(path).splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
+        name, _, amount = line.partition(":")
+        words = amount.split()
         if len(words) == 2 and words[1] == "kB" and words[0].isdecimal():
             fields[name] = int(words[0]) * 1024
     return fields

@@ -1,1 +1,11 @@
-"""Names: which tensor and which module each block of memory belongs to."""
+"""Names: the modules and the tensors that are alive, called as the program calls them.
+
+claims: claims to storages, of which one wins.
+holder_names: names of tensors that are no model's, after who holds them.
+live_heap: the live tensors, modules and optimizers.
+module_marks: each allocation carries the path of the module that runs.
+module_names: paths of all live modules at one moment.
+module_paths: paths of modules while the program runs.
+sharded_names: what FSDP, DeepSpeed and Megatron-LM keep beside a model.
+tensor_names: the name of each live storage.
+"""

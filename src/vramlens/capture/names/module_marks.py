@@ -27,7 +27,7 @@ _MOST_TENSORS = 8  # of a module's outputs
 
 
 class _State:
-    """What runs on one thread.
+    """The state of one thread.
 
     Attributes:
         entered: the modules that have begun and not ended, outermost first: id and path.
@@ -94,8 +94,8 @@ class ModuleMarks:
         self._threads.state.entered.clear()
 
     def _hooks(self) -> tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]:
-        """What runs before and after every module: a few microseconds each, so everything is a
-        local name.
+        """The hooks that run before and after every module: a few microseconds each, so everything
+        is a local name.
         """
         torch, threads, set_mark, get_mark = self._torch, self._threads, self._set, self._get
         is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
@@ -117,9 +117,9 @@ class ModuleMarks:
                     state.marked.clear()
                     state.before = get_mark()
                 elif is_grad_enabled():
-                    for value in args:  # when this module's backward is done, its caller's goes on
-                        if type(value) in plain:
-                            mark_backward(state, value, entered[-1][1])
+                    for tensor in args:  # when this module's backward is done, its caller's goes on
+                        if type(tensor) in plain:
+                            mark_backward(state, tensor, entered[-1][1])
                 entered.append((key, path))
                 set_mark(path + state.suffix)
             except Exception as error:
@@ -136,15 +136,17 @@ class ModuleMarks:
                 )
                 if entered:
                     set_mark(entered[-1][1] + state.suffix)
-                else:  # in a backward pass this is part of a checkpointed block that runs again: its caller's turn
+                else:
+                    # In a backward pass this is part of a checkpointed block that runs again: its
+                    # caller's turn.
                     set_mark(path.rpartition(".")[0] if state.before else "")
                 if path and is_grad_enabled():
                     if type(output) in plain:
                         mark_backward(state, output, path)
                     else:
-                        for value in _values(output):
-                            if self._is_plain(value):
-                                mark_backward(state, value, path)
+                        for tensor in _values(output):
+                            if self._is_plain(tensor):
+                                mark_backward(state, tensor, path)
             except Exception as error:
                 _complain(error)
 
@@ -159,8 +161,8 @@ class ModuleMarks:
             return
         marked, key, set_mark = state.marked, id(tensor), self._set
         if marked:
-            known = marked.get(key)
-            if known is None or known() is not tensor:
+            marked_tensor = marked.get(key)
+            if marked_tensor is None or marked_tensor() is not tensor:
                 marked[key] = weakref.ref(tensor)
                 is_compiling = self._torch.compiler.is_compiling
                 node.register_prehook(lambda _: None if is_compiling() else set_mark(path))
@@ -179,17 +181,17 @@ class ModuleMarks:
 
         node.register_prehook(last)
 
-    def _is_plain(self, value: Any) -> bool:
-        """Whether it is a tensor that can be asked for its node without running anybody's code."""
-        kind = type(value)
-        known = self._plain.get(kind)
-        if known is None:
-            known = issubclass(kind, self._torch.Tensor) and (
-                kind.__torch_function__ is self._torch._C._disabled_torch_function_impl
+    def _is_plain(self, candidate: Any) -> bool:
+        """True for a tensor that can be asked for its node without running anybody's code."""
+        cls = type(candidate)
+        is_plain = self._plain.get(cls)
+        if is_plain is None:
+            is_plain = issubclass(cls, self._torch.Tensor) and (
+                cls.__torch_function__ is self._torch._C._disabled_torch_function_impl
             )
-            if known:
-                self._plain[kind] = True
-        return known
+            if is_plain:
+                self._plain[cls] = True
+        return is_plain
 
 
 def _left(entered: list[tuple[int, str]], key: int) -> str:
@@ -205,7 +207,7 @@ def _left(entered: list[tuple[int, str]], key: int) -> str:
 
 
 def _values(output: Any) -> Iterable[Any]:
-    """What a module's output holds: the elements of its tuple, list or dict, else itself."""
+    """The parts of a module's output: the elements of its tuple, list or dict, else itself."""
     if isinstance(output, dict):
         return tuple(output.values())[:_MOST_TENSORS]
     if isinstance(output, (tuple, list)):

@@ -32,9 +32,8 @@ class ModulePaths:
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
-        self.known = (
-            self._paths.get
-        )  # by id, without a look at a module that has not been asked for
+        # By id, without a look at a module that has not been asked for.
+        self.known = self._paths.get
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._roots: dict[int, str] = {}
         self._began, self._spent = time.monotonic(), 0.0
@@ -46,8 +45,8 @@ class ModulePaths:
 
     def of(self, module: Any) -> str:
         """The path of a module, beginning with its root's name."""
-        found = self._paths.get(id(module))
-        return self._find(module) if found is None else found
+        path = self._paths.get(id(module))
+        return self._find(module) if path is None else path
 
     def _find(self, module: Any) -> str:
         now = time.monotonic()
@@ -66,13 +65,13 @@ class ModulePaths:
         base = loaded_torch().nn.Module
         is_module: dict[type, bool] = {}
         modules = []
-        for thing in gc.get_objects():
-            kind = type(thing)
-            known = is_module.get(kind)
-            if known is None:
-                known = is_module[kind] = issubclass(kind, base)
-            if known and "_modules" in thing.__dict__:
-                modules.append(thing)
+        for instance in gc.get_objects():
+            cls = type(instance)
+            is_torchs = is_module.get(cls)
+            if is_torchs is None:
+                is_torchs = is_module[cls] = issubclass(cls, base)
+            if is_torchs and "_modules" in instance.__dict__:
+                modules.append(instance)
         children = {id(child) for module in modules for child in _children(module).values()}
         roots = [module for module in modules if id(module) not in children]
         roots.sort(key=_size, reverse=True)
@@ -85,7 +84,9 @@ class ModulePaths:
 
     def _name_root(self, root: Any) -> str:
         taken = set(self._roots.values())
-        named = [key for key, value in list(vars(sys.modules["__main__"]).items()) if value is root]
+        named = [
+            key for key, variable in list(vars(sys.modules["__main__"]).items()) if variable is root
+        ]
         # A model inside of functions has no name that can be read without keeping tensors alive
         # (frame.f_locals).
         candidates = [name for name in named if not name.startswith("_")]
@@ -125,17 +126,17 @@ class ModulePaths:
 
 
 def _children(module: Any) -> dict[str, Any]:
-    found = module.__dict__.get("_modules") or {}
-    return {name: child for name, child in list(found.items()) if child is not None}
+    modules = module.__dict__.get("_modules") or {}
+    return {name: child for name, child in list(modules.items()) if child is not None}
 
 
 def _size(module: Any) -> int:
-    """How many modules lie below, as a measure of importance."""
-    seen: set[int] = set()
+    """The number of modules that lie below, as a measure of importance."""
+    visited: set[int] = set()
     waiting = [module]
     while waiting:
         for child in _children(waiting.pop()).values():
-            if id(child) not in seen:
-                seen.add(id(child))
+            if id(child) not in visited:
+                visited.add(id(child))
                 waiting.append(child)
-    return len(seen)
+    return len(visited)

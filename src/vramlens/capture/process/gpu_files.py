@@ -1,4 +1,4 @@
-"""Whether this machine has a GPU at all, told by its files: nothing is loaded and no driver is
+"""True where this machine has a GPU at all, told by its files: nothing is loaded and no driver is
 asked.
 """
 
@@ -20,7 +20,7 @@ _HIDDEN = ("", "-1", "NoDevFiles")
 
 
 def has_no_gpu() -> bool:
-    """Whether a program here can use no GPU for certain; False where that cannot be told."""
+    """True where a program here can use no GPU for certain; False where that cannot be told."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in _HIDDEN:
         return True

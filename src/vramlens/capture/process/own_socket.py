@@ -19,9 +19,8 @@ class OwnSocket:
 
     def __init__(self, opened: socket.socket) -> None:
         opened.setblocking(False)
-        self._descriptor = (
-            opened.detach()
-        )  # from now on nobody closes it but ``close``, not even the collector
+        # From now on nobody closes it but ``close``, not even the collector.
+        self._descriptor = opened.detach()
         self._identity = _identity(self._descriptor)
 
     @property
@@ -72,7 +71,7 @@ class OwnSocket:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """What tells one open file from every other; None where the number means none."""
+    """The pair that tells one open file from every other; None where the number means none."""
     try:
         facts = os.fstat(descriptor)
     except OSError:

@@ -69,7 +69,7 @@ class OwnThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the one that asks."""
+        """True where it is the one that asks."""
         return bool(self._ident == _get_ident())
 
     def _run(self) -> None:

@@ -35,16 +35,15 @@ from operator import not_
 from time import thread_time
 from typing import Any
 
+from vramlens.ground.live_objects import DESCRIPTORS, class_dict, class_order
+
 _CHUNK = 512
 _FROZEN_SECONDS = 1.5
 _MOST_FROZEN = 8_000_000  # objects: with their ids, 1 GB
 _MOST_HELD = 16_000_000  # references that one look hands out: 128 MB
 _TRAVERSE = 71  # Py_tp_traverse in CPython's Include/typeslots.h, part of the stable ABI
-_MRO: Any = type.__dict__["__mro__"]
-_DICT: Any = type.__dict__["__dict__"]
 _BASE: Any = type.__dict__["__base__"]
-_MODULE_NAMESPACE: Any = _DICT.__get__(types.ModuleType)["__dict__"]
-_DESCRIPTORS: tuple[type, ...] = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_MODULE_NAMESPACE: Any = class_dict(types.ModuleType)["__dict__"]
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 _CONTAINER_IDS = frozenset(map(id, (*_SEQUENCES, dict)))
 
@@ -61,7 +60,7 @@ class _Symbol(ctypes.Structure):
 
 
 class Referents:
-    """What objects hold, for one sweep over the heap.
+    """The referents of objects, for one sweep over the heap.
 
     Attributes:
         asked: ids of types whose instances are asked.
@@ -79,37 +78,37 @@ class Referents:
             _torch_folder(),
         )
 
-    def of(self, values: Iterable[Any]) -> list[Any]:
+    def of(self, holders: Iterable[Any]) -> list[Any]:
         """All that these objects hold, together, in their order as far as they are asked."""
-        values = values if type(values) is list else list(values)
-        kinds = list(map(type, values))
+        holders = holders if type(holders) is list else list(holders)
+        kinds = list(map(type, holders))
         ids = list(map(id, kinds))
         if not self.asked.issuperset(ids):
             for kind in kinds:
                 if id(kind) not in self.asked and id(kind) not in self._others:
                     self._judge(kind)
         if self._others.isdisjoint(ids):
-            return gc.get_referents(*values)
+            return gc.get_referents(*holders)
         is_other = list(map(self._others.__contains__, ids))
-        referents = gc.get_referents(*compress(values, map(not_, is_other)))
-        for value in compress(values, is_other):
-            referents += shown_by(value)
+        referents = gc.get_referents(*compress(holders, map(not_, is_other)))
+        for holder in compress(holders, is_other):
+            referents += shown_by(holder)
         return referents
 
-    def of_one(self, value: Any) -> list[Any]:
-        """What one object holds."""
-        kind = type(value)
+    def of_one(self, holder: Any) -> list[Any]:
+        """The objects that one object holds."""
+        kind = type(holder)
         if id(kind) not in self.asked and id(kind) not in self._others:
             self._judge(kind)
-        return gc.get_referents(value) if id(kind) in self.asked else shown_by(value)
+        return gc.get_referents(holder) if id(kind) in self.asked else shown_by(holder)
 
     def _judge(self, kind: type) -> None:
         self._types.append(kind)
-        is_harmless = not _is_below(kind, types.ModuleType) and self._is_ours_to_ask(kind)
+        is_harmless = not issubclass(kind, types.ModuleType) and self._is_ours_to_ask(kind)
         (self.asked if is_harmless else self._others).add(id(kind))
 
     def _is_ours_to_ask(self, kind: type) -> bool:
-        """Whether all functions that would answer for an instance are Python's or PyTorch's."""
+        """True where all functions that would answer for an instance are Python's or PyTorch's."""
         base: type | None = kind
         while base is not None:
             if not self._is_owned(base):
@@ -134,52 +133,56 @@ class Referents:
         )
 
 
-def shown_by(value: Any) -> list[Any]:
-    """What an object holds as far as Python shows it: its namespace, its slots, its elements. No
-    code of its runs.
+def shown_by(holder: Any) -> list[Any]:
+    """The objects that an object holds, as far as Python shows it: its namespace, its slots, its
+    elements. No code of its runs.
     """
-    shown: list[Any] = [type(value)]
-    if _is_below(type(value), types.ModuleType):
+    shown: list[Any] = [type(holder)]
+    if issubclass(type(holder), types.ModuleType):
         with suppress(Exception):
-            return [_MODULE_NAMESPACE.__get__(value)]
-    if _is_below(type(value), type):
-        shown += dict(_DICT.__get__(value)).values()
-    for kind in _MRO.__get__(type(value)):
-        for name, member in list(_DICT.__get__(kind).items()):
-            is_namespace = name == "__dict__" and type(member) in _DESCRIPTORS
-            if is_namespace or (
-                type(member) is types.MemberDescriptorType and not str(name).startswith("__")
-            ):
+            return [_MODULE_NAMESPACE.__get__(holder)]
+    if issubclass(type(holder), type):
+        shown += dict(class_dict(holder)).values()
+    for kind in class_order(type(holder)):
+        for name, member in list(class_dict(kind).items()):
+            if _is_storage(name, member):
                 with suppress(Exception):
-                    shown.append(member.__get__(value))
+                    shown.append(member.__get__(holder))
     for container in _SEQUENCES:
-        if _is_below(type(value), container):
-            shown += container.__iter__(value)
-    if _is_below(type(value), dict):
-        shown += [*dict.keys(value), *dict.values(value)]
+        if issubclass(type(holder), container):
+            shown += container.__iter__(holder)
+    if issubclass(type(holder), dict):
+        shown += [*dict.keys(holder), *dict.values(holder)]
     return shown
 
 
-def lengths_of(values: list[Any]) -> int:
-    """How many things the built-in containers among some objects hold, together: what their
-    answer will take.
+def _is_storage(name: Any, member: Any) -> bool:
+    """True for the descriptors of a namespace and of slots."""
+    if name == "__dict__":
+        return type(member) in DESCRIPTORS
+    return type(member) is types.MemberDescriptorType and not str(name).startswith("__")
+
+
+def lengths_of(holders: list[Any]) -> int:
+    """The number of things that the built-in containers among some objects hold, together: what
+    their answer will take.
     """
-    ids = map(id, map(type, values))
-    return sum(map(len, compress(values, map(_CONTAINER_IDS.__contains__, ids))))
+    ids = map(id, map(type, holders))
+    return sum(map(len, compress(holders, map(_CONTAINER_IDS.__contains__, ids))))
 
 
-def without_giants(values: list[Any], most: int) -> list[Any]:
+def without_giants(holders: list[Any], room: int) -> list[Any]:
     """Objects that together hold no more than so many things: without those that would be too
     many.
     """
-    if lengths_of(values) <= most:
-        return values
+    if lengths_of(holders) <= room:
+        return holders
     fitting = []
-    for value in values:
-        length = lengths_of([value])
-        if length <= most:
-            fitting.append(value)
-            most -= length
+    for holder in holders:
+        length = lengths_of([holder])
+        if length <= room:
+            fitting.append(holder)
+            room -= length
     return fitting
 
 
@@ -212,25 +215,21 @@ def everything_alive() -> list[Any]:
         return objects
     until = thread_time() + _FROZEN_SECONDS
     referents = Referents()
-    seen = set(map(id, objects))
+    listed = set(map(id, objects))
     objects += [
         module
         for module in list(sys.modules.values())
-        if id(module) not in seen and gc.is_tracked(module)
+        if id(module) not in listed and gc.is_tracked(module)
     ]
-    seen.update(map(id, objects))
+    listed.update(map(id, objects))
     start = 0
     while start < len(objects) < _MOST_FROZEN and thread_time() < until:
-        for value in referents.of(without_giants(objects[start : start + _CHUNK], _MOST_HELD)):
-            if id(value) not in seen and gc.is_tracked(value):
-                seen.add(id(value))
-                objects.append(value)
+        for referent in referents.of(without_giants(objects[start : start + _CHUNK], _MOST_HELD)):
+            if id(referent) not in listed and gc.is_tracked(referent):
+                listed.add(id(referent))
+                objects.append(referent)
         start += _CHUNK
     return objects
-
-
-def _is_below(kind: type, base: type) -> bool:
-    return any(one is base for one in _MRO.__get__(kind))
 
 
 def _slot_getter() -> Callable[[type], int | None]:
@@ -283,5 +282,5 @@ def _module_names(kind: type) -> tuple[str, ...]:
     """The package that a type says it is from; for systems that do not tell where a function
     lies.
     """
-    module = _DICT.__get__(kind).get("__module__", "builtins")
+    module = class_dict(kind).get("__module__", "builtins")
     return (module.partition(".")[0],) if type(module) is str else ()

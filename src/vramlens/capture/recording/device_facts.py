@@ -1,4 +1,4 @@
-"""What a recording tells of its devices: names, limits, statistics, and the ledger at start,
+"""The facts of a recording about its devices: names, limits, statistics, and the ledger at start,
 peak and end.
 """
 
@@ -45,7 +45,7 @@ class DeviceFacts:
         """Name, memory, limit and ``memory_stats`` of each device in use, by index; the fullest
         first.
         """
-        found = {}
+        devices = {}
         for device in self.in_use() or [self._gpu.current_device()]:
             about = self._gpu.properties(device)
             fraction = self._gpu.memory_fraction(device)
@@ -56,23 +56,23 @@ class DeviceFacts:
                 int(about["total_bytes"] * fraction) if limited and fraction is not None else None
             )
             about["stats"] = self._gpu.stats(device)
-            found[str(device)] = about
-        return found
+            devices[str(device)] = about
+        return devices
 
     def look(self) -> list[tuple[int, int, int, int | None]]:
         """Device, allocated, reserved and free bytes of each device in use; keeps the first and
         the fullest ledger.
         """
-        found = {device: ledger(device, ask_nccl=False) for device in self.in_use()}
-        if found and "start" not in self._ledgers:
-            self._keep("start", list(found.values()))
-        used = sum(_used_bytes(one) for one in found.values())
+        ledgers = {device: ledger(device, ask_nccl=False) for device in self.in_use()}
+        if ledgers and "start" not in self._ledgers:
+            self._keep("start", list(ledgers.values()))
+        used = sum(_used_bytes(ledger_now) for ledger_now in ledgers.values())
         if used > self._most_used:
             self._most_used = used
-            self._keep("peak", list(found.values()))
+            self._keep("peak", list(ledgers.values()))
         return [
-            (device, *self._gpu.counters(device), one.bytes_of("free"))
-            for device, one in found.items()
+            (device, *self._gpu.counters(device), ledger_now.bytes_of("free"))
+            for device, ledger_now in ledgers.items()
         ]
 
     def look_at_the_end(self, *, in_trouble: bool) -> None:
@@ -101,23 +101,22 @@ class DeviceFacts:
 
     def ledgers(self) -> dict[str, Any]:
         """For the recording: by moment."""
-        return dict(
-            self._ledgers
-        )  # a driver that answers late adds to it while the recording is written
+        # A driver that answers late adds to it while the recording is written.
+        return dict(self._ledgers)
 
-    def _keep(self, moment: str, found: list[Ledger]) -> None:
+    def _keep(self, moment: str, ledgers: list[Ledger]) -> None:
         self._ledgers[moment] = {
-            "devices": {str(one.device): one.to_dict() for one in found},
+            "devices": {str(ledger_now.device): ledger_now.to_dict() for ledger_now in ledgers},
             "host": asdict(host_memory()),
         }
 
 
-def _used_bytes(one: Ledger) -> int:
-    """What is in use; where the driver does not say what is free, what somebody is known to
+def _used_bytes(ledger_now: Ledger) -> int:
+    """The bytes in use; where the driver does not say what is free, what somebody is known to
     hold.
     """
     return sum(
         row.bytes
-        for row in one.rows
-        if row.kind != ("unknown" if one.bytes_of("free") is None else "free")
+        for row in ledger_now.rows
+        if row.kind != ("unknown" if ledger_now.bytes_of("free") is None else "free")
     )

@@ -81,19 +81,19 @@ class Places:
 
     def main(self) -> str:
         """The file of this process."""
-        rank, mine = rank_of_process(), f"-{os.getpid()}"
+        rank, own_number = rank_of_process(), f"-{os.getpid()}"
         shared = self._is_child and (
             rank is None or (_rank_in_group() is None and rank == self._inherited)
         )
         if not self._is_file:
             name = (
-                f"{self._program}{mine}"
+                f"{self._program}{own_number}"
                 if rank is None
-                else f"rank{rank:05d}{mine if shared else ''}"
+                else f"rank{rank:05d}{own_number if shared else ''}"
             )
             return os.path.join(self._output, f"{name}.vram")
         ranked = "" if rank is None else f"-rank{rank:05d}"
-        return f"{self._output.removesuffix('.vram')}{ranked}{mine if shared else ''}.vram"
+        return f"{self._output.removesuffix('.vram')}{ranked}{own_number if shared else ''}.vram"
 
     def next(self) -> str:
         """The file for the recording to be written now: the main one, or one beside the recordings
@@ -115,7 +115,7 @@ class Places:
             self._failures.append(path)
 
     def may_replace(self, path: str) -> bool:
-        """Whether a file may be replaced: all but the recordings of failures, of which only this
+        """True where a file may be replaced: all but the recordings of failures, of which only this
         process's eighth.
         """
         is_last = len(self._failures) >= _MOST_FAILURES and path == self._failures[-1]
@@ -131,7 +131,7 @@ class Places:
 
 
 def tells_of_failure(path: str) -> bool:
-    """Whether a file is the recording of a failure: out of memory, an exception, a signal that
+    """True where a file is the recording of a failure: out of memory, an exception, a signal that
     ended the program.
     """
     if not os.path.isfile(path):  # a pipe would keep us

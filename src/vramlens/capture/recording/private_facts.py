@@ -1,4 +1,4 @@
-"""What of this machine, user and run a redacted recording must not tell."""
+"""Facts of this machine, user and run that a redacted recording must not tell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ENTRIES = 4096
 
 @dataclass(frozen=True, slots=True)
 class PrivateFacts:
-    """What must go.
+    """The facts that must go.
 
     Attributes:
         folders: whole paths, the longest first, each with what stands for it.
@@ -46,7 +46,7 @@ class PrivateFacts:
 
 
 def private_facts(command: Sequence[str] = ()) -> PrivateFacts:
-    """What must go from a recording of this process.
+    """The facts that must go from a recording of this process.
 
     Args:
         command: the program's, where it is not the interpreter's own.
@@ -71,7 +71,7 @@ def private_facts(command: Sequence[str] = ()) -> PrivateFacts:
 
 
 def is_short(folder: str) -> bool:
-    """Whether a folder is one below the root: its name may also be that of a folder deep in a
+    """True where a folder is one below the root: its name may also be that of a folder deep in a
     library.
     """
     return folder.count("/") + folder.count("\\") == 1
@@ -107,9 +107,9 @@ def _with_targets(paths: Iterable[str]) -> Iterator[str]:
 
 def _folders_of(arguments: Iterable[str]) -> Iterator[str]:
     for argument in arguments:
-        value = argument.partition("=")[2] if argument.startswith("-") else argument
-        value = os.path.expanduser(value)
-        folder = value if value.endswith(("/", "\\")) else os.path.dirname(value)
+        path = argument.partition("=")[2] if argument.startswith("-") else argument
+        path = os.path.expanduser(path)
+        folder = path if path.endswith(("/", "\\")) else os.path.dirname(path)
         if os.path.isabs(folder):
             yield from _with_targets([folder])
 

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramlens.capture import torch_api
@@ -32,6 +32,7 @@ from vramlens.capture.recording.samples import Samples
 from vramlens.capture.recording.step_marks import StepCounter
 from vramlens.capture.torch_api import Allocator
 from vramlens.capture.warn import harmless, say, say_once
+from vramlens.ground.history import leave_out_before
 from vramlens.units import counted, format_size
 
 _WAIT_FOR_ANOTHER_DUMP_S = 60.0
@@ -42,6 +43,31 @@ _SETTINGS = (
     "PYTORCH_HIP_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
 )
+
+
+_IN_TROUBLE = ("oom", "error", "sigterm", "sighup", "signal")
+"""The triggers at which the program may hang or have failed."""
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """A request to write a recording: for what, and how.
+
+    Attributes:
+        trigger: oom, error, sigterm, sighup, exit, signal, steps, every or api.
+        failure: the request that failed, for meta.json.
+        since_us: events before this moment (microseconds since the epoch) are left out.
+        quiet: whether nothing is printed on success.
+        keep_previous: whether the file that would be replaced is kept under another name.
+        ending: how the program ends, in one line, for meta.json.
+    """
+
+    trigger: str
+    failure: Mapping[str, Any] | None = None
+    since_us: int = 0
+    quiet: bool = False
+    keep_previous: bool = False
+    ending: str | None = None
 
 
 class Recorder:
@@ -109,7 +135,8 @@ class Recorder:
                 reason = str(error).partition("\n")[0]
                 say(f"this allocator keeps no history ({reason}): the recording holds figures only")
         self._started_us = time.time_ns() // 1000
-        self._earlier_names = []  # of an earlier block: other tensors may have those addresses by now
+        # Those of an earlier block: other tensors may have their addresses by now.
+        self._earlier_names = []
         self.recording = True
         self.mark_modules()
         if self._marks is not None:
@@ -125,7 +152,8 @@ class Recorder:
         marker = self.gpu.marker()
         if marker is None:
             say_once(
-                "this PyTorch cannot mark allocations with modules (2.10 can): names come from addresses alone"
+                "this PyTorch cannot mark allocations with modules (2.10 can): names come"
+                " from addresses alone"
             )
             return
         self._marks = ModuleMarks(*marker, self._paths)
@@ -168,28 +196,11 @@ class Recorder:
             return
         self._samples.add(self.steps.count, self.facts.look(), self.facts.host_rss_bytes())
 
-    def write(
-        self,
-        trigger: str,
-        path: str | None = None,
-        *,
-        failure: Mapping[str, Any] | None = None,
-        since_us: int = 0,
-        quiet: bool = False,
-        keep_previous: bool = False,
-        ending: str | None = None,
-    ) -> dict[str, Any]:
+    def write(self, request: WriteRequest, path: str | None = None) -> dict[str, Any]:
         """Writes a recording of now.
 
         Args:
-            trigger: what it is written for: oom, error, sigterm, sighup, exit, signal, steps, every
-                or api.
             path: the file; by default the process's own.
-            failure: the request that failed, for meta.json.
-            since_us: events before this moment (microseconds since the epoch) are left out.
-            quiet: whether nothing is printed on success.
-            keep_previous: whether the file that would be replaced is kept under another name.
-            ending: how the program ends, in one line, for meta.json.
 
         Returns:
             ``{"path": …}``, or ``{"error": why not}``; never raises.
@@ -203,91 +214,83 @@ class Recorder:
             return {"error": "a recording is being written"}
         self._is_writing = True
         try:
-            if self.gpu is None or not self.gpu.is_initialized():
-                return {"error": "the program has not used a GPU yet"}
-            target = os.path.abspath(path or self.places.next())
-            if os.path.exists(target) and not os.path.isfile(
-                target
-            ):  # to open a pipe is to wait for who reads it
-                raise OSError(0, f"{target} is no regular file")
-            place = _Placed(self.places, target)
-            return self._write(
-                self.gpu, trigger, place, failure, since_us, quiet, keep_previous, ending
-            )
+            return self._write(request, path)
         except Exception as error:
-            reason = str(
-                (isinstance(error, OSError) and error.strerror)
-                or f"{type(error).__name__}: {error}"
-            )
-            if trigger != "api":  # whoever called is told
+            reason = _reason_of(error)
+            if request.trigger != "api":  # whoever called is told
                 say(f"no recording was written to {path or self.places.folder}: {reason}")
             return {"error": reason}
         finally:
             self._is_writing = False
             self._writing.release()
 
-    def _write(
-        self,
-        gpu: Allocator,
-        trigger: str,
-        place: _Placed,
-        failure: Mapping[str, Any] | None,
-        since_us: int,
-        quiet: bool,
-        keep_previous: bool,
-        ending: str | None,
-    ) -> dict[str, Any]:
+    def _write(self, request: WriteRequest, path: str | None) -> dict[str, Any]:
+        if self.gpu is None or not self.gpu.is_initialized():
+            return {"error": "the program has not used a GPU yet"}
+        target = os.path.abspath(path or self.places.next())
+        # To open a pipe is to wait for who reads it.
+        if os.path.exists(target) and not os.path.isfile(target):
+            raise OSError(0, f"{target} is no regular file")
+        place = _Placed(self.places, target)
         began = time.perf_counter()
+        with no_collection():
+            events, has_wrapped = self._write_parts(self.gpu, request, place, began)
+        seconds = time.perf_counter() - began
+        if request.failure is not None:
+            self.places.wrote_failure(place.path)
+        if not request.quiet:
+            size = format_size(os.path.getsize(place.path))
+            overwritten = ", earlier ones overwritten" if has_wrapped else ""
+            say(
+                f"wrote {place.path} ({size}, {counted(events, 'event')}{overwritten};"
+                f" the program paused {seconds:.1f} s)"
+            )
+        return {"path": place.path, "seconds": round(seconds, 3)}
+
+    def _write_parts(
+        self, gpu: Allocator, request: WriteRequest, place: _Placed, began: float
+    ) -> tuple[int, bool]:
+        """Writes the file; how many events are in it, and whether earlier ones were overwritten.
+
+        When it returns, the snapshot is gone: the collector, on again, would first look at all of
+        it.
+        """
         if self.facts is None:
             self.facts = DeviceFacts(gpu)
-        with no_collection():
-            self.facts.look_at_the_end(
-                in_trouble=trigger in ("oom", "error", "sigterm", "sighup", "signal")
-            )
-            names = self._names(gpu.kind)  # before there are millions of objects more
-            owners = None if self.owners is None else self.owners(gpu.kind)
-            snapshot = gpu.snapshot()
-            if since_us:
-                _leave_out(snapshot, since_us)
-            meta = {**self._meta(gpu, snapshot, trigger, failure), "ending": ending}
-            redaction = self._redaction
-            if redaction is not None:
-                redaction.look_again()
-                redaction.snapshot(snapshot)
-                redaction.meta(meta)
-            os.makedirs(os.path.dirname(place.path), exist_ok=True)
-            if keep_previous and os.path.exists(place.path):
-                _keep(place.path, self.places.previous())
-            meta["dump_seconds"] = round(time.perf_counter() - began, 3)
-            parts = {
-                "meta": meta,
-                "names": {"tensors": [*self._earlier_names, *(names or [])]},
-                "ledger": self.facts.ledgers(),
-                "samples": self._samples.to_dict(),
-            }
-            if owners is not None:
-                parts["owners"] = owners
-            if redaction is not None:
-                parts = {
-                    name: part if part is meta else redaction.part(part)
-                    for name, part in parts.items()
-                }
-            start = None if self._start_state is None else zlib.decompress(self._start_state)
-            check = None if redaction is None else _search_of(redaction)
-            write_recording(place.path, snapshot, parts, start, put=place.put, check=check)
-            path = place.path
-            events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
-            snapshot.clear()  # before the collector is on again: its first look would be at all of this
-        seconds = time.perf_counter() - began
-        if failure is not None:
-            self.places.wrote_failure(path)
-        if not quiet:
-            wrapped = any(meta["wrapped"].values())
-            say(
-                f"wrote {path} ({format_size(os.path.getsize(path))}, {counted(events, 'event')}"
-                f"{', earlier ones overwritten' if wrapped else ''}; the program paused {seconds:.1f} s)"
-            )
-        return {"path": path, "seconds": round(seconds, 3)}
+        self.facts.look_at_the_end(in_trouble=request.trigger in _IN_TROUBLE)
+        # The names before the snapshot: it is millions of objects more.
+        parts = self._parts(gpu, self.facts)
+        snapshot = gpu.snapshot()
+        if request.since_us:
+            leave_out_before(snapshot, request.since_us)
+        meta = {**self._meta(gpu, snapshot, request), "ending": request.ending}
+        check = None
+        if self._redaction is not None:
+            parts = _redacted(self._redaction, snapshot, meta, parts)
+            check = _search_of(self._redaction)
+        os.makedirs(os.path.dirname(place.path), exist_ok=True)
+        if request.keep_previous and os.path.exists(place.path):
+            _keep(place.path, self.places.previous())
+        meta["dump_seconds"] = round(time.perf_counter() - began, 3)
+        parts = {"meta": meta, **parts}
+        start = None if self._start_state is None else zlib.decompress(self._start_state)
+        write_recording(place.path, snapshot, parts, start, put=place.put, check=check)
+        events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
+        snapshot.clear()
+        return events, any(meta["wrapped"].values())
+
+    def _parts(self, gpu: Allocator, facts: DeviceFacts) -> dict[str, Any]:
+        """The contents of a recording beside its snapshot and meta data."""
+        names = self._names(gpu.kind) or []
+        owners = None if self.owners is None else self.owners(gpu.kind)
+        parts = {
+            "names": {"tensors": [*self._earlier_names, *names]},
+            "ledger": facts.ledgers(),
+            "samples": self._samples.to_dict(),
+        }
+        if owners is not None:
+            parts["owners"] = owners
+        return parts
 
     @harmless("naming tensors")
     def _names(self, kind: str) -> list[dict[str, Any]]:
@@ -300,11 +303,7 @@ class Recorder:
             ]
 
     def _meta(
-        self,
-        gpu: Allocator,
-        snapshot: Mapping[str, Any],
-        trigger: str,
-        failure: Mapping[str, Any] | None,
+        self, gpu: Allocator, snapshot: Mapping[str, Any], request: WriteRequest
     ) -> dict[str, Any]:
         from vramlens import __version__
 
@@ -329,9 +328,11 @@ class Recorder:
             "local_rank": _number("LOCAL_RANK"),
             "world_size": _number("WORLD_SIZE"),
             "groups": groups_for_meta(),
-            "trigger": trigger,
+            "trigger": request.trigger,
             "device_name": main.get("name"),
-            "total_bytes": {index: one["total_bytes"] for index, one in devices.items()},
+            "total_bytes": {
+                index: device_facts["total_bytes"] for index, device_facts in devices.items()
+            },
             "devices": devices,
             "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
             "max_events": self._max_events or None,
@@ -345,7 +346,7 @@ class Recorder:
             "step": self.steps.count,
             "step_source": self.steps.source,
             "module_marks": self._marks is not None and self._marks.is_on,
-            "oom": failure,
+            "oom": request.failure,
             "started_us": self._started_us,
             "written_us": time.time_ns() // 1000,
         }
@@ -380,14 +381,30 @@ class _Placed:
                 return
 
 
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def _redacted(
+    redaction: Redaction, snapshot: dict[str, Any], meta: dict[str, Any], parts: dict[str, Any]
+) -> dict[str, Any]:
+    """The parts without what is private; snapshot and meta data are rewritten in place."""
+    redaction.look_again()
+    redaction.snapshot(snapshot)
+    redaction.meta(meta)
+    return {name: redaction.part(part) for name, part in parts.items()}
+
+
 def _search_of(redaction: Redaction) -> Callable[[str], None]:
-    """What searches a written recording for what was to go."""
+    """The function that searches a written recording for what was to go."""
     folders = [folder for folder, _ in redaction.facts.folders]
     return lambda path: check_redacted(path, folders, redaction.private_words())
 
 
 def _is_full(events: int, room: int) -> bool | None:
-    """Whether a ring of this room has wrapped; None where its room is not known: the program
+    """True where a ring of this room has wrapped; None where its room is not known: the program
     made it.
     """
     return events >= room if room else None
@@ -404,23 +421,15 @@ def _keep(path: str, previous: str) -> None:
 
 
 def _rings(gpu: Allocator) -> int:
-    """How many devices' rings this process may fill: under a launcher each process has its own
-    device.
+    """The number of devices' rings that this process may fill: under a launcher each process has
+    its own device.
     """
     return 1 if rank_of_process() is not None else gpu.device_count()
 
 
-def _leave_out(snapshot: dict[str, Any], since_us: int) -> None:
-    """Drops the events from before a moment; they are in order of time."""
-    snapshot["device_traces"] = [
-        [event for event in trace if event.get("time_us", since_us) >= since_us]
-        for trace in snapshot.get("device_traces", ())
-    ]
-
-
 def _platform() -> str:
-    """What ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that the
-    program might wait for.
+    """The text that ``platform.platform`` gives on Linux, which starts ``uname -p``: a child that
+    the program might wait for.
     """
     if not hasattr(os, "uname"):
         return platform.platform()

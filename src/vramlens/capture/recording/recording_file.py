@@ -19,9 +19,8 @@ from vramlens.whole_file import whole_file
 
 SCHEMA = "vramlens.recording/1"
 _FASTEST = 1  # deflate's quickest level shrinks a snapshot twelve times, its best sixteen times
-_CHUNK_BYTES = (
-    1 << 22
-)  # the two threads change places rarely: each time they may wait 5 ms for the interpreter's lock
+# The two threads change places rarely: each time they may wait 5 ms for the interpreter's lock.
+_CHUNK_BYTES = 1 << 22
 _WAITING_CHUNKS = 4
 
 
@@ -103,12 +102,12 @@ class _Writer:
     def write(self, chunk: Any) -> int:
         if self._error is not None:
             raise self._error
-        data = bytes(chunk)
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
+        block = bytes(chunk)
+        self._gathered.append(block)
+        self._gathered_bytes += len(block)
         if self._gathered_bytes >= _CHUNK_BYTES:
             self._hand_over()
-        return len(data)
+        return len(block)
 
     def close(self) -> None:
         self._hand_over()
@@ -119,12 +118,12 @@ class _Writer:
             raise self._error
 
     def _hand_over(self) -> None:
-        data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
+        block, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
         if self._thread is None:
-            self._file.write(data)
+            self._file.write(block)
         else:
             self._room.get()
-            self._chunks.put(data)
+            self._chunks.put(block)
 
     def _run(self) -> None:
         while (chunk := self._chunks.get()) is not None:

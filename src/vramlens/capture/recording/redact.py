@@ -17,9 +17,8 @@ from vramlens.capture.recording.private_facts import PrivateFacts, is_short, pri
 # What everybody has is kept from here on, so that the reader can tell libraries from the user's own
 # code.
 _LIBRARY = re.compile(r"(?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\].*$")
-_COMPILED = re.compile(
-    r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$"
-)  # the folder has the user's name in it
+# The folder has the user's name in it.
+_COMPILED = re.compile(r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$")
 _PRIVATE_META = ("command", "ending", "host", "folder")
 _HIDDEN = "***"
 # In a text nobody says where a path with spaces ends: up to the last slash before a mark that paths
@@ -114,9 +113,9 @@ class Redaction:
                 part = {**part, "note": ""}
             if "is_this" in part and part["is_this"] is not True:  # another's process
                 part = {**part, "name": None}
-            return {key: self._of_part(key, value) for key, value in part.items()}
+            return {key: self._of_part(key, member) for key, member in part.items()}
         if isinstance(part, (list, tuple)):
-            return [value if type(value) is int else self.part(value) for value in part]
+            return [member if type(member) is int else self.part(member) for member in part]
         return self.text(part) if isinstance(part, str) else part
 
     def text(self, text: str) -> str:
@@ -129,51 +128,51 @@ class Redaction:
         """The words that must not be found: all but those that code or recordings themselves use
         as names.
         """
-        kept = "\n".join(self.kept_texts)
+        words = "\n".join(self.kept_texts)
         return [
-            (word, kind) for word, kind in self.facts.words if not _pattern_of([word]).search(kept)
+            (word, kind) for word, kind in self.facts.words if not _pattern_of([word]).search(words)
         ]
 
-    def _of_part(self, key: str, value: Any) -> Any:
+    def _of_part(self, key: str, member: Any) -> Any:
         self.kept_texts.add(key)
         if key == "columns":
-            self.kept_texts.update(value)
-            return value
-        if not isinstance(value, str):
-            return self.part(value)
-        return self._name_of_code(value) if key == "name" else self._field(key, value)
+            self.kept_texts.update(member)
+            return member
+        if not isinstance(member, str):
+            return self.part(member)
+        return self._name_of_code(member) if key == "name" else self._field(key, member)
 
-    def _rewrite(self, value: Any, done: set[int], is_region: bool = False) -> None:
+    def _rewrite(self, container: Any, done: set[int], is_region: bool = False) -> None:
         """Rewrites every text in dicts and lists, each object once: PyTorch shares frames among
         all its stacks.
         """
-        if isinstance(value, dict):
-            self._rewrite_dict(value, done, is_region)
-        elif isinstance(value, list) and id(value) not in done:
-            done.add(id(value))
-            for index, item in enumerate(value):
-                if isinstance(item, str):
-                    value[index] = self.text(item)
+        if isinstance(container, dict):
+            self._rewrite_dict(container, done, is_region)
+        elif isinstance(container, list) and id(container) not in done:
+            done.add(id(container))
+            for index, member in enumerate(container):
+                if isinstance(member, str):
+                    container[index] = self.text(member)
                 else:
-                    self._rewrite(item, done, is_region)
+                    self._rewrite(member, done, is_region)
 
-    def _rewrite_dict(self, value: dict[Any, Any], done: set[int], is_region: bool) -> None:
-        is_frame = "filename" in value
-        if is_frame and id(value) in done:
+    def _rewrite_dict(self, mapping: dict[Any, Any], done: set[int], is_region: bool) -> None:
+        is_frame = "filename" in mapping
+        if is_frame and id(mapping) in done:
             return
         if is_frame:
-            done.add(id(value))
-        keys = tuple(value)
+            done.add(id(mapping))
+        keys = tuple(mapping)
         if keys not in self._seen_keys:
             self._seen_keys.add(keys)
             self.kept_texts.update(map(str, keys))
-        for key, item in value.items():
-            if type(item) is int:  # a million events have hardly anything else
+        for key, member in mapping.items():
+            if type(member) is int:  # a million events have hardly anything else
                 continue
-            if isinstance(item, str):
-                value[key] = self._field(key, item, is_frame, is_region)
+            if isinstance(member, str):
+                mapping[key] = self._field(key, member, is_frame, is_region)
             else:
-                self._rewrite(item, done, is_region)
+                self._rewrite(member, done, is_region)
 
     def _field(self, key: Any, text: str, is_frame: bool = False, is_region: bool = False) -> str:
         """A text that has a name, rewritten."""
@@ -226,10 +225,10 @@ def redacted_path(path: str) -> str:
 
 
 def _without_folder(match: re.Match[str]) -> str:
-    """What stays of a path up to its last slash: where it is in a library."""
+    """The rest of a path up to its last slash: where it is in a library."""
     folder = match[0]
-    kept = redacted_path(folder)
-    return kept if kept != os.path.basename(kept) and " " not in kept else ""
+    shortened = redacted_path(folder)
+    return shortened if shortened != os.path.basename(shortened) and " " not in shortened else ""
 
 
 def _without_relative_folder(match: re.Match[str]) -> str:
@@ -238,7 +237,7 @@ def _without_relative_folder(match: re.Match[str]) -> str:
 
 
 def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
-    """What finds each of the words where it stands by itself."""
+    """The pattern that finds each of the words where it stands by itself."""
     if not words:
         return re.compile(r"(?!)")
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)")

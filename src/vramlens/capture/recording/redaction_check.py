@@ -44,11 +44,11 @@ def check_redacted(path: str, folders: Sequence[str], words: Sequence[tuple[str,
             needles = [
                 (_as_written(text, is_pickle), kind, is_word) for text, kind, is_word in texts
             ]
-            overlap = max((len(data) for data, _, _ in needles), default=0) + _LONGEST_TEXT
+            overlap = max((len(needle) for needle, _, _ in needles), default=0) + _LONGEST_TEXT
             with archive.open(name) as member:
                 for chunk in _overlapping(member, overlap):
-                    for data, kind, is_word in needles:
-                        if _is_in(chunk, data, is_word, is_pickle):
+                    for needle, kind, is_word in needles:
+                        if _is_in(chunk, needle, is_word, is_pickle):
                             raise OSError(errno.EPERM, f"--redact: {name} would still tell {kind}")
 
 
@@ -86,19 +86,19 @@ def _is_letter(chunk: bytes, index: int) -> bool:
 
 def _beginning_of_text(chunk: bytes, start: int, end: int) -> int | None:
     """Where the pickled text begins that holds these bytes; None where there is none."""
-    for code, width, most in ((_SHORT_STRING, 1, 256), (_LONG_STRING, 4, _LONGEST_TEXT)):
-        at = chunk.rfind(code, max(0, start - most - width), start)
+    for code, width, longest in ((_SHORT_STRING, 1, 256), (_LONG_STRING, 4, _LONGEST_TEXT)):
+        at = chunk.rfind(code, max(0, start - longest - width), start)
         while at >= 0:
             begin = at + 1 + width
             text_end = begin + int.from_bytes(chunk[at + 1 : begin], "little")
             if begin <= start and text_end >= end and _ends_text(chunk, begin, text_end):
                 return begin
-            at = chunk.rfind(code, max(0, start - most - width), at)
+            at = chunk.rfind(code, max(0, start - longest - width), at)
     return None
 
 
 def _ends_text(chunk: bytes, begin: int, end: int) -> bool:
-    """Whether a text ends there: pickle memorizes each one; the end may lie in the next chunk."""
+    """True where a text ends: pickle memorizes each one; the end may lie in the next chunk."""
     if end - begin > _LONGEST_TEXT or end >= len(chunk):
         return end - begin <= _LONGEST_TEXT
     try:

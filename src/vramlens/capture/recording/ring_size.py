@@ -1,4 +1,4 @@
-"""How many events a recording may keep: bounded by the host memory that they take."""
+"""The number of events that a recording may keep: bounded by the host memory that they take."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Samples:
         self._next = 0.0
 
     def is_due(self) -> bool:
-        """Whether the next sample's time has come."""
+        """True where the next sample's time has come."""
         return time.monotonic() >= self._next
 
     def add(

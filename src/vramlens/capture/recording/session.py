@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
 from vramlens.capture.recording.output_path import Places, absolute
 from vramlens.capture.recording.profiler_trace import NvtxMarks, ProfilerTrace
-from vramlens.capture.recording.recorder import Recorder
+from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.triggers.ending import ending_of_exception, ending_of_signal, uncaught
 from vramlens.capture.triggers.on_demand import Control
@@ -29,7 +29,7 @@ from vramlens.units import counted
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to record and when to write it.
+    """A plan of what to record and when to write it.
 
     Attributes:
         output: a ``.vram`` file or a folder; None is the present folder.
@@ -64,7 +64,7 @@ class Plan:
 
 
 class Leaks(Protocol):
-    """What looks for leaks while the program runs."""
+    """A watch for leaks while the program runs."""
 
     def torch_is_there(self, torch: Any) -> None:
         """Once, when the program has imported torch."""
@@ -81,7 +81,7 @@ class Leaks(Protocol):
         """Prints what was found so far."""
 
     def owners(self, kind: str) -> dict[str, Any] | None:
-        """Who owns each live storage on devices of a kind, for a recording."""
+        """The owner of each live storage on devices of a kind, for a recording."""
 
 
 class Session:
@@ -150,35 +150,43 @@ class Session:
     @contextlib.contextmanager
     def block(self, path: str, max_events: int | None) -> Iterator[None]:
         """Records a block and writes it at its end, however it ends."""
-        recorder, began_us, path = self.recorder, time.time_ns() // 1000, absolute(path)
+        began_us, path = time.time_ns() // 1000, absolute(path)
         is_outermost = self.plan.blocks_only and not self._open_blocks
         self._open_blocks += 1
         if is_outermost:
-            recorder.places, recorder.wanted_events = Places(path, None), max_events
-            self._failures.enabled = True
-            if recorder.gpu is not None:
-                recorder.gpu.when_initialized(self._start_if_wanted)
-        failed = False
+            self._begin_outermost(path, max_events)
+        has_recording = False
         try:
             yield
         except BaseException as error:
-            written = getattr(
-                error, "__vramlens_path__", None
-            )  # of several ranks, or failures, not just ``path``
-            failed = written is not None and (is_outermost or written == path)
+            # Of several ranks, or failures, not just ``path``.
+            written = getattr(error, "__vramlens_path__", None)
+            has_recording = written is not None and (is_outermost or written == path)
             raise
         finally:
             self._open_blocks -= 1
-            if recorder.gpu is None or not recorder.gpu.is_initialized():
+            gpu = self.recorder.gpu
+            if gpu is None or not gpu.is_initialized():
                 say("the block used no GPU: nothing was recorded")
-            elif not failed:
-                target = recorder.places.next() if is_outermost else path
-                answer = recorder.write("api", target, since_us=0 if is_outermost else began_us)
-                if "error" in answer:
-                    say(f"no {target}: {answer['error']}")
+            elif is_outermost and not has_recording:
+                self._write_block(self.recorder.places.next(), since_us=0)
+            elif not has_recording:
+                self._write_block(path, began_us)
             if self.plan.blocks_only and not self._open_blocks:
-                recorder.stop()
+                self.recorder.stop()
                 self._failures.enabled = False
+
+    def _begin_outermost(self, path: str, max_events: int | None) -> None:
+        recorder = self.recorder
+        recorder.places, recorder.wanted_events = Places(path, None), max_events
+        self._failures.enabled = True
+        if recorder.gpu is not None:
+            recorder.gpu.when_initialized(self._start_if_wanted)
+
+    def _write_block(self, path: str, since_us: int) -> None:
+        answer = self.recorder.write(WriteRequest("api", since_us=since_us), path)
+        if "error" in answer:
+            say(f"no {path}: {answer['error']}")
 
     @harmless("starting to record")
     def _start_if_wanted(self) -> None:
@@ -220,15 +228,15 @@ class Session:
 
     def _terminated(self, name: str, where: FrameType | None) -> None:
         if not self._died_of_a_failure():
-            self.recorder.write(name.lower(), ending=ending_of_signal(name, where))
+            self.recorder.write(WriteRequest(name.lower(), ending=ending_of_signal(name, where)))
 
     def _on_demand(self, trigger: str, path: str | None) -> dict[str, Any]:
         if self._leaks is not None:
             self._leaks.tell()
-        return self.recorder.write(trigger, path)
+        return self.recorder.write(WriteRequest(trigger), path)
 
     def _write_failure(self, failure: Failure) -> str | None:
-        path = self.recorder.write("oom", failure=failure.to_dict()).get("path")
+        path = self.recorder.write(WriteRequest("oom", failure=failure.to_dict())).get("path")
         if self._leaks is not None:
             self._leaks.tell()
         return None if path is None else str(path)
@@ -244,26 +252,28 @@ class Session:
             if count == plan.first_step:
                 self.recorder.start()
             if count >= plan.last_step and self.recorder.recording:
-                self.recorder.write("steps")
+                self.recorder.write(WriteRequest("steps"))
                 self.recorder.stop()
                 self._done = True
                 self._termination.disarm()
         elif plan.every and count % plan.every == 0:
-            self.recorder.write("every", keep_previous=True)
+            self.recorder.write(WriteRequest("every", keep_previous=True))
 
     def _end_of_trace(self) -> None:
         if self._trace is None:
             return
-        count, wanted = self.recorder.steps.count, f"{self.plan.first_step}:{self.plan.last_step}"
+        count, steps = self.recorder.steps.count, f"{self.plan.first_step}:{self.plan.last_step}"
         if loaded_torch() is None:
             say("the program did not import torch: no trace")
         elif count <= (self.plan.first_step or 0):
             say(
-                f"the program ended after {counted(count, 'step')}: the steps {wanted} never came, so there is no trace"
+                f"the program ended after {counted(count, 'step')}: the steps {steps} never"
+                " came, so there is no trace"
             )
         else:
             say(
-                f"the program ended after {counted(count, 'step')}, before the steps {wanted} were over"
+                f"the program ended after {counted(count, 'step')}, before the steps {steps}"
+                " were over"
             )
             self._trace.stop()
 
@@ -287,9 +297,8 @@ class Session:
         left_over = warn_if_not_destroyed()
         if left_over is not None:
             say(left_over)
-        if (
-            self._is_idle_child()
-        ):  # a loader's worker, a manager, a resource tracker: nobody asked about those
+        # A loader's worker, a manager, a resource tracker: nobody asked about those.
+        if self._is_idle_child():
             return
         if self._leaks is not None and not self._done:
             self._leaks.tell()
@@ -297,25 +306,29 @@ class Session:
             return
         if self._trace is not None:
             self._end_of_trace()
-            return
+        else:
+            self._write_at_exit()
+
+    def _write_at_exit(self) -> None:
         gpu = self.recorder.gpu
         if gpu is None or not gpu.is_initialized():
-            say(_why_nothing(gpu is not None and gpu.is_visible(), leaks=self._leaks is not None))
+            is_visible = gpu is not None and gpu.is_visible()
+            say(_why_nothing(is_visible, leaks=self._leaks is not None))
         elif not self._died_of_a_failure():
             error = uncaught()
-            if error is None:
-                self.recorder.write("exit")
-            else:
-                self.recorder.write("error", ending=ending_of_exception(error))
+            request = WriteRequest("exit")
+            if error is not None:
+                request = WriteRequest("error", ending=ending_of_exception(error))
+            self.recorder.write(request)
 
     def _is_idle_child(self) -> bool:
-        """Whether this is a spawned child in which nothing happened that could be told."""
+        """True where this is a spawned child in which nothing happened that could be told."""
         gpu = self.recorder.gpu
         uses_gpu = gpu is not None and gpu.is_initialized()
         return self.plan.is_child and not uses_gpu and not self.recorder.steps.count
 
     def _died_of_a_failure(self) -> bool:
-        """Whether the program ends with an out-of-memory error, which has its recording already."""
+        """True where the program ends with an out-of-memory error: it has its recording already."""
         last = uncaught()
         # DataParallel and others raise a new exception with the first one's whole traceback as its
         # text.
@@ -333,7 +346,10 @@ def _why_nothing(is_visible: bool, *, leaks: bool) -> str:
     if loaded_torch() is None:
         return "the program did not import torch: nothing was recorded"
     if leaks:
-        return "no GPU was used: the leaks above are of tensors on the CPU, and there is no recording to write"
+        return (
+            "no GPU was used: the leaks above are of tensors on the CPU, and there is no"
+            " recording to write"
+        )
     if is_visible:
         return "the program did not use the GPU: nothing was recorded"
     return "no GPU that PyTorch can use here: nothing was recorded ('vramlens doctor' says why)"

@@ -10,7 +10,10 @@ from typing import Any
 from vramlens.capture.torch_api import loaded_torch
 from vramlens.capture.warn import harmless
 
-NO_STEP = "no step has ended (an optimizer's, a model's call, or vramlens.step()): there is nothing to compare"
+NO_STEP = (
+    "no step has ended (an optimizer's, a model's call, or vramlens.step()): there is nothing to"
+    " compare"
+)
 by_hand: list[Callable[[], None]] = []
 """What is called whenever ``vramlens.step()`` is, recorded or not."""
 
@@ -37,9 +40,8 @@ class StepCounter:
 
     def watch_optimizers(self) -> None:
         """Begins to count optimizer steps."""
-        optimizer = importlib.import_module(
-            "torch.optim.optimizer"
-        )  # torch.optim hides it among its attributes
+        # Torch.optim hides it among its attributes.
+        optimizer = importlib.import_module("torch.optim.optimizer")
         optimizer.register_optimizer_step_post_hook(self._optimizer_stepped)
 
     @harmless("counting steps")

@@ -15,7 +15,10 @@ from vramlens.capture.warn import harmless
 _VARIABLE = "VRAMLENS_PLAN"
 _BEGINS = "from multiprocessing.spawn import "
 # Whatever is wrong with vramlens in the child's surroundings is not the child's trouble.
-_BEFORE = "exec('try:\\n from vramlens.program import begin_in_child as b\\n b()\\nexcept Exception: pass'); "
+_BEFORE = (
+    "exec('try:\\n from vramlens.program import begin_in_child as b\\n b()\\nexcept Exception:"
+    " pass'); "
+)
 
 
 @harmless("following child processes")

@@ -65,13 +65,13 @@ def socket_path(folder: str, pid: int) -> str:
 
 
 def peer_of(connection: socket.socket) -> Peer | None:
-    """Who connected, or who began to listen; None where the system does not say."""
+    """The process that connected, or that began to listen; None where the system does not say."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
     with contextlib.suppress(OSError, struct.error):
-        data = connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(data)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
         return Peer(pid, uid)
     return None
 
@@ -136,7 +136,7 @@ def _folders(pid: int) -> Iterator[str]:
 
 
 def _is_of(pid: int, client: socket.socket) -> bool:
-    """Whether the asked program listens there, or one of this very user's: nobody else made that
+    """True where the asked program listens there, or one of this very user's: nobody else made that
     socket.
     """
     peer = peer_of(client)

@@ -1,4 +1,4 @@
-"""How a program ends, in one line: the exception that nobody caught, or where the signal that
+"""A program's ending in one line: the exception that nobody caught, or where the signal that
 ended it found it.
 """
 

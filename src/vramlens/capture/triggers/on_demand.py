@@ -138,9 +138,8 @@ class Control:
         descriptors = [
             end.descriptor for end in ends if end is not None and end.descriptor is not None
         ]
-        if (
-            _poll is None or not descriptors
-        ):  # the program has closed them: signals are seen once a second
+        # The program has closed them: signals are seen once a second.
+        if _poll is None or not descriptors:
             _sleep(_TICK_S)
             return
         waiting = _poll()

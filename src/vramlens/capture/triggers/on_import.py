@@ -39,9 +39,8 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         self._is_asking = True
         try:
-            spec = importlib.util.find_spec(
-                fullname
-            )  # many ask for a spec long before they import, if ever
+            # Many ask for a spec long before they import, if ever.
+            spec = importlib.util.find_spec(fullname)
         finally:
             self._is_asking = False
         if spec is not None and spec.loader is not None:

@@ -96,7 +96,9 @@ class OutOfMemoryWatch:
         if failure is None or failure.path is None or not self.enabled:
             return
         if _as_pytorch_says(failure.requested_bytes) not in str(exception):
-            return  # what the program raised itself, or another allocator; cuDNN's inner failures raise nothing
+            # The program raised it itself, or another allocator did; cuDNN's inner failures raise
+            # nothing.
+            return
         self._latest = None
         exception.__vramlens_path__ = failure.path  # type: ignore[attr-defined]
         lines = [f"{RECORDED} {failure.path}"]

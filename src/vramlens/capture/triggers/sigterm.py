@@ -98,9 +98,9 @@ class Termination:
             is_over = writer.join(max(0.0, end - time.monotonic()))
         if not is_over:
             say(f"{name}: no recording, it takes longer than {_WITHIN_S:g} s")
-            for left in glob.glob(
+            for partial in glob.glob(
                 os.path.join(glob.escape(self._folder()), f".*.{os.getpid()}.partial")
             ):
                 with contextlib.suppress(OSError):
-                    os.unlink(left)
+                    os.unlink(partial)
         core.vl_termination_die(number)

@@ -59,13 +59,13 @@ def all_folders() -> list[str]:
 
 
 def is_trusted(folder: str) -> bool:
-    """Whether nobody but this user can have written there; for root, nobody but one user."""
+    """True where nobody but this user can have written there; for root, nobody but one user."""
     uid = os.getuid() if hasattr(os, "getuid") else None
     return _is_private(folder, None if uid == 0 else uid)
 
 
 def names_in(folder: str) -> list[str]:
-    """What is in a folder, within bounds; nothing where it cannot be read."""
+    """The names in a folder, within bounds; nothing where it cannot be read."""
     try:
         return os.listdir(folder)[:_MOST_FILES]
     except OSError:
@@ -74,7 +74,9 @@ def names_in(folder: str) -> list[str]:
 
 def _is_private(folder: str, uid: int | None) -> bool:
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and uid in (None, found.st_uid)
+    return (
+        stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077 and uid in (None, status.st_uid)
+    )

@@ -132,9 +132,9 @@ class _Ending:
 
 def _programs_own(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame on that follows this module's last."""
-    found, here = trace, trace
-    while here is not None:
-        if here.tb_frame.f_code.co_filename == __file__:
-            found = here.tb_next
-        here = here.tb_next
-    return found
+    programs_own, entry = trace, trace
+    while entry is not None:
+        if entry.tb_frame.f_code.co_filename == __file__:
+            programs_own = entry.tb_next
+        entry = entry.tb_next
+    return programs_own

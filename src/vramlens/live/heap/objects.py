@@ -13,61 +13,24 @@ import os
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
-_NAME: Any = type.__dict__["__name__"]
-_QUALNAME: Any = type.__dict__["__qualname__"]
-_MODULE: Any = type.__dict__["__module__"]
-_MRO: Any = type.__dict__["__mro__"]
-_DICT: Any = type.__dict__["__dict__"]
-_DESCRIPTORS: tuple[type, ...] = (types.GetSetDescriptorType, types.MemberDescriptorType)
+from vramlens.ground.live_objects import class_dict as class_dict
+from vramlens.ground.live_objects import class_module as class_module
+from vramlens.ground.live_objects import class_name as class_name
+from vramlens.ground.live_objects import class_order as class_order
+from vramlens.ground.live_objects import class_path as class_path
+from vramlens.ground.live_objects import is_kind as is_kind
+from vramlens.ground.live_objects import namespace_of as namespace_of
+from vramlens.ground.live_objects import slots_of as slots_of
+
 _OPTIMIZED = 0x1  # code whose variables are fast locals: functions, not modules and classes
 _REFERENCES_OF_A_SNAPSHOT = 3  # the frame's, ours, and getrefcount's own
 _LONGEST_KEY = 60
 QUEUES = ("queue", "asyncio.queues")
 """Modules whose classes are queues."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
-
-def class_name(cls: type) -> str:
-    """The name of a class, whatever its metaclass says."""
-    return str(_NAME.__get__(cls))
-
-
-def class_path(cls: type) -> str:
-    """The qualified name of a class without ``<locals>``: ``Trainer``, ``Outer.Inner``."""
-    return str(_QUALNAME.__get__(cls)).rpartition("<locals>.")[2]
-
-
-def class_module(cls: type) -> str:
-    """The module that a class says it is from; empty where that is no text."""
-    with suppress(AttributeError):
-        found = _MODULE.__get__(cls)
-        if type(found) is str:
-            return found
-    return ""
-
-
-def class_order(cls: type) -> tuple[type, ...]:
-    """A class and its bases, in the order of resolution."""
-    found: tuple[type, ...] = _MRO.__get__(cls)
-    return found
-
-
-def class_dict(cls: type) -> Mapping[str, Any]:
-    """A class's own attributes."""
-    found: Mapping[str, Any] = _DICT.__get__(cls)
-    return found
-
-
-def is_kind(value: object, *kinds: type) -> bool:
-    """Whether a value's real type is one of these or derived from one: ``isinstance`` without
-    ``__class__``.
-    """
-    order = class_order(type(value))
-    return any(base is kind for base in order for kind in kinds)
 
 
 def is_own_file(file: str) -> bool:
@@ -81,30 +44,6 @@ def is_users(file: str) -> bool:
     from vramlens.trace.stacks import is_user_file
 
     return is_user_file(file) and not is_own_file(file)
-
-
-def namespace_of(owner: object) -> dict[Any, Any] | None:
-    """The dict in which an instance keeps its attributes, or None."""
-    for base in class_order(type(owner)):
-        descriptor: Any = class_dict(base).get("__dict__")
-        if type(descriptor) in _DESCRIPTORS:
-            with suppress(Exception):
-                found = descriptor.__get__(owner)
-                if type(found) is dict:
-                    return found
-            return None
-    return None
-
-
-def slots_of(owner: object) -> Iterator[tuple[str, Any]]:
-    """Names and values of an instance's slots."""
-    for base in class_order(type(owner)):
-        if base is object:
-            continue
-        for name, descriptor in list(class_dict(base).items()):
-            if type(descriptor) is types.MemberDescriptorType and not name.startswith("__"):
-                with suppress(Exception):
-                    yield name, descriptor.__get__(owner)
 
 
 def attributes_of(owner: object) -> list[tuple[str, Any]]:

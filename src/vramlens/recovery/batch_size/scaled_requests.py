@@ -7,8 +7,6 @@ what they lead to: rounding, splitting, fragmentation and emptied caches include
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -19,7 +17,7 @@ import numpy as np
 
 from vramlens._native import Replay
 from vramlens.errors import VramlensError
-from vramlens.read.snapshot import read_snapshot
+from vramlens.read.live_history import read_history
 from vramlens.replay.requests import requests_of
 from vramlens.replay.settings import Settings, recorded_settings
 from vramlens.replay.versions import Version, version_named
@@ -118,7 +116,7 @@ def requests_of_snapshot(
         None where it holds nothing that can be replayed.
     """
     try:
-        trace = read_snapshot(io.BytesIO(pickle.dumps(snapshot)), "the probe")
+        trace = read_history(snapshot, "the probe")
     except VramlensError:
         return None
     memory = trace.devices.get(device)

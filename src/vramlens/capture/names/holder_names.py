@@ -1,0 +1,127 @@
+"""Names of tensors that are no model's, after who holds them."""
+
+from __future__ import annotations
+
+import types
+from time import thread_time
+from typing import Any
+
+from vramlens.capture.names.live_heap import (
+    CONTAINERS,
+    NAMESPACE,
+    LiveHeap,
+    attribute_text,
+    items_of,
+)
+from vramlens.capture.process.referents import Referents, referrers_of
+from vramlens.ground.live_objects import class_name
+
+_MOST_HOLDERS = 8
+_LEVELS = 5
+SEARCH_SECONDS = 1.5
+_INSIDES: tuple[type, ...] = (
+    types.CellType,
+    types.FrameType,
+    types.GeneratorType,
+    types.CoroutineType,
+)
+_ENDS: tuple[type, ...] = (*_INSIDES[1:], types.ModuleType, types.FunctionType, type)
+_NOBODYS = "?"
+"""How the name of a list begins that nobody is known to hold."""
+
+
+class HolderNames:
+    """The holders of some tensors: a few sweeps over the heap, from the tensors upwards."""
+
+    def __init__(self, heap: LiveHeap, paths: dict[int, str], tensors: list[Any]) -> None:
+        self._heap, self._paths = heap, paths
+        self._edges: dict[int, list[tuple[Any, str]]] = {}
+        self._referents = Referents()
+        children, until = tensors, thread_time() + SEARCH_SECONDS
+        for _ in range(_LEVELS):
+            sought = {id(child) for child in children} - self._edges.keys()
+            if not sought or thread_time() > until:
+                break
+            self._edges.update((identity, []) for identity in sought)
+            children = self._sweep(sought, until)
+
+    def name(self, tensor: Any) -> str:
+        """The name that leads to the tensor from a module, a class, an instance or a variable; ""
+        if nothing is known.
+        """
+        name = self._best(self._edges.get(id(tensor), []), _LEVELS)
+        return name.removeprefix(_NOBODYS).removeprefix("__main__.")
+
+    def _sweep(self, sought: set[int], until: float) -> list[Any]:
+        """Notes who holds the sought; the holders of which it is worth asking who holds them."""
+        holders = []
+        for holder in referrers_of(self._heap.objects, sought, until):
+            is_end = type(holder) in _ENDS or id(holder) in self._paths
+            for label, child in self._labels(holder):
+                if id(child) in sought and len(self._edges[id(child)]) < _MOST_HOLDERS:
+                    self._edges[id(child)].append((holder, label))
+                    if not is_end:
+                        holders.append(holder)
+        return holders
+
+    def _labels(self, holder: Any) -> list[tuple[str, Any]]:
+        cls = type(holder)
+        if cls in _INSIDES:
+            return [("", referent) for referent in self._referents.of_one(holder)]
+        if issubclass(cls, type):  # a class shows its dict only by proxy
+            referents = self._referents.of_one(holder)
+            return [(NAMESPACE, referent) for referent in referents if type(referent) is dict]
+        if cls is types.FunctionType:
+            return [(".__closure__", holder.__closure__), (".__defaults__", holder.__defaults__)]
+        return [(NAMESPACE, self._heap.namespace(holder)), *self._heap.edges(holder)]
+
+    def _best(self, edges: list[tuple[Any, str]], levels: int) -> str:
+        """The best name of what is held: one that does not begin with a list that nobody is
+        known to hold.
+        """
+        names = [self._through(holder, label, levels) for holder, label in edges] if levels else []
+        return min(
+            filter(None, names), key=lambda name: (name.startswith(_NOBODYS), len(name)), default=""
+        )
+
+    def _through(self, holder: Any, label: str, levels: int) -> str:
+        for owner, how in self._edges.get(id(holder), ()):
+            if how == NAMESPACE:
+                return self._name_of(owner, levels - 1) + attribute_text(label)
+            if how == ".__closure__":
+                return f"{owner.__qualname__}.{owner.__code__.co_freevars[int(label[1:-1])]}"
+        return self._name_of(holder, levels - 1) + ("" if label == "._local_tensor" else label)
+
+    def _name_of(self, owner: Any, levels: int) -> str:
+        """The name of an owner of something."""
+        name = self._name_by_itself(owner)
+        if name is not None:
+            return name
+        cls, edges = type(owner), self._edges.get(id(owner), [])
+        if cls is types.CellType:
+            return self._best(edges, levels)
+        if issubclass(cls, CONTAINERS) or self._heap.kind(owner) == "tensor":
+            return self._best(edges, levels) or _NOBODYS + class_name(cls)
+        # One of many is known by its place; else its class says more than who has it.
+        places = [edge for edge in edges if issubclass(type(edge[0]), CONTAINERS)]
+        place = self._best(places, levels)
+        is_one_of_many = place.endswith("]") and not place.startswith(_NOBODYS)
+        return place if is_one_of_many else class_name(cls)
+
+    def _name_by_itself(self, owner: Any) -> str | None:
+        """The name of what needs nobody's name: a module, a class, a function, a frame."""
+        cls = type(owner)
+        if id(owner) in self._paths:
+            return self._paths[id(owner)]
+        if issubclass(cls, type):
+            return class_name(owner)
+        if issubclass(cls, types.ModuleType):
+            return str(dict(items_of(self._heap.namespace(owner))).get("__name__"))
+        if cls is types.FunctionType:
+            return str(owner.__qualname__)
+        if cls in _ENDS:
+            referents = self._referents.of_one(owner)
+            codes = (code for code in referents if type(code) is types.CodeType)
+            code = next(codes, None)
+            return f"local of {'function' if code is None else code.co_name}()"
+        return None
