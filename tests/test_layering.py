@@ -64,7 +64,6 @@ NARROWER = {
 }
 """Stages of which not even all lower ones may be imported."""
 LONG = {
-    "live/watch.py": "leak watching: what each step leaves behind, from births to report",
     "recovery/guarding/guard.py": "the guard: its arguments, each told, and the order of a step",
     "read/snapshot.py": "one pass over a snapshot's tables, which share their row numbers",
 }

@@ -16,9 +16,10 @@ from vramlens.capture.warn import harmless, say
 from vramlens.ground.verdict import Verdict
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.module_calls import ModuleCalls
+from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
-from vramlens.live.watch import LeakWatch, OwnedStorage
+from vramlens.live.watch import LeakWatch
 
 OWNERS_SCHEMA = "vramlens.owners/1"
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart

@@ -20,7 +20,6 @@ from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.holder.chain import Chain, chain_of, root_text
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.leaks.leak_text import place_text
@@ -182,7 +181,7 @@ def who_holds(tensor: Any) -> Holders:
             keeper = statements.keeper(
                 Chain(chain.root, tuple(chain.links[: at + 1])), held, is_graph=False
             )
-            owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+            owner = owner_of(search, chain, at, keeper)
             into = passing if _is_passing(chain, owner) else found
             into.setdefault((owner.name, owner.file, owner.line), owner)
         notes = tuple(search.skipped)
@@ -297,7 +296,7 @@ def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[
     chain = chain_of(search, path, parents)
     at = len(chain.links) - 1
     keeper = statements.keeper(chain, entry.example, is_graph=False) if at >= 0 else None
-    owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+    owner = owner_of(search, chain, at, keeper)
     return owner, _is_passing(chain, owner)
 
 

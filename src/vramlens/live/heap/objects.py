@@ -15,6 +15,7 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 _NAME: Any = type.__dict__["__name__"]
@@ -28,7 +29,7 @@ _REFERENCES_OF_A_SNAPSHOT = 3  # the frame's, ours, and getrefcount's own
 _LONGEST_KEY = 60
 QUEUES = ("queue", "asyncio.queues")
 """Modules whose classes are queues."""
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
 
 
 def class_name(cls: type) -> str:

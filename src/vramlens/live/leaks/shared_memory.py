@@ -22,10 +22,10 @@ from vramlens.live.heap.objects import class_module, class_name, class_order, na
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.keeper import Keeper, Statements
-from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.leaks.leak_report import LiveLeak, Owner
-from vramlens.live.source.stored_values import MadeAt, made_at
+from vramlens.live.source.source import MadeAt
+from vramlens.live.source.stored_values import made_at
 from vramlens.units import counted
 
 _MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
@@ -123,7 +123,7 @@ def _queue(search: Search, statements: Statements) -> tuple[Owner | None, Keeper
     chain = chain_of(search, search.path(place, parents), parents)
     keeper = statements.keeper(Chain(chain.root, chain.links), None, is_graph=False)
     return (
-        owner_of(search, chain, len(chain.links) - 1, keeper, statement_source(keeper)),
+        owner_of(search, chain, len(chain.links) - 1, keeper),
         keeper,
         backlog,
     )

@@ -34,7 +34,6 @@ from vramlens.live.heap.objects import class_module, class_name, class_order
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.leaks.leak_report import LiveLeak, Owner
 from vramlens.units import MIB, counted, format_size
@@ -220,7 +219,7 @@ def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveL
     keeper = statements.keeper(
         Chain(chain.root, tuple(chain.links[: at + 1])), search.order[place], is_graph=False
     )
-    owner: Owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+    owner: Owner = owner_of(search, chain, at, keeper)
     why = f"{len(graphs):,} of them are alive as Python objects"
     return replace(leak, owner=owner, why=(*leak.why, why))
 
