@@ -192,8 +192,14 @@ class LeakFollower:
         before = self._latest
         if before is None or not before.report.found:
             return None
-        found, left = ({leak.kind for leak in report.found} for report in (before.report, now))
-        return before if not left or (left <= _CYCLES and not found & _CYCLES) else None
+        earlier_kinds, kinds_now = (
+            {leak.kind for leak in report.found} for report in (before.report, now)
+        )
+        return (
+            before
+            if not kinds_now or (kinds_now <= _CYCLES and not earlier_kinds & _CYCLES)
+            else None
+        )
 
     def _doubted_report(self, before: _Looked, steps: int) -> LeakReport:
         return replace(
@@ -211,7 +217,10 @@ class LeakFollower:
         steps = 0 if self._watch is None else self._watch.steps
         sizes = None if leak.route is None else self._followed.get(leak.route)
         if sizes is not None and sizes.grew_until(steps):
-            why = f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether it was meant to stay"
+            why = (
+                f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether"
+                " it was meant to stay"
+            )
             return replace(leak, verdict=Verdict.LIKELY, why=(*leak.why, why))
         why = (
             "it is gone now, and was not seen to grow until the last step: it may have been emptied"
@@ -246,8 +255,8 @@ class LeakFollower:
 
 def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> _Looked:
     """A look, with the storages that leaks own."""
-    kept = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
-    return _Looked(report, kept, time.time_ns() // 1000)
+    owned_rows = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
+    return _Looked(report, owned_rows, time.time_ns() // 1000)
 
 
 def owners_of(

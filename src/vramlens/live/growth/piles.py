@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -106,7 +106,7 @@ class _Node:
     """An object on the way from a root to items."""
 
     below: list[int] = field(default_factory=list)
-    own: list[Item] = field(default_factory=list)
+    direct_items: list[Item] = field(default_factory=list)
     bytes_by_step: dict[int, int] = field(default_factory=dict)
     pace: Pace | None = None
 
@@ -168,7 +168,7 @@ def piles(
         steady = [child for child in node.below if nodes[child].is_steady]
         unsteady = [child for child in node.below if not nodes[child].is_steady]
         tops += steady
-        direct = [*node.own]
+        direct = [*node.direct_items]
         for child in unsteady:
             direct += _all_below(nodes, child)
         pace = pace_of(_by_step(direct), steps, known) if direct else None
@@ -192,7 +192,9 @@ def _nodes_on_the_way(
     nodes: dict[int, _Node] = {}
     for item in items:
         if item.born is not None and item.born > BEFORE:
-            nodes.setdefault(_entry(search, item.position, parents), _Node()).own.append(item)
+            nodes.setdefault(_entry(search, item.position, parents), _Node()).direct_items.append(
+                item
+            )
     waiting = sorted(nodes, reverse=True)
     on_the_way = set(waiting)
     while waiting:
@@ -213,11 +215,11 @@ def _sum_upwards(nodes: dict[int, _Node], steps: int, known: int) -> None:
     """Gives every object the bytes below it, by step of birth, and their pace."""
     for position in sorted(nodes, reverse=True):
         node = nodes[position]
-        if len(node.below) == 1 and not node.own:  # it only leads there
+        if len(node.below) == 1 and not node.direct_items:  # it only leads there
             child = nodes[node.below[0]]
             node.bytes_by_step, node.pace = child.bytes_by_step, child.pace
             continue
-        total = Counter(_by_step(node.own))
+        total = Counter(_by_step(node.direct_items))
         for place in node.below:
             total.update(nodes[place].bytes_by_step)
         node.bytes_by_step = dict(total)
@@ -383,17 +385,24 @@ def _progression(size: int, looked: list[int], sizes: Mapping[int, set[int]]) ->
         added, is_uneven = divmod(size - smaller, newest - before)
         if smaller >= size or is_uneven:
             continue
-        matched = takewhile(
-            lambda step: _was_at(size - added * (newest - step), added, sizes[step]), recent
-        )
-        if len(list(matched)) >= fewest:
+        expected = ((step, size - added * (newest - step)) for step in recent)
+        if _count_matches(expected, added, sizes) >= fewest:
             return added
     return None
 
 
-def _was_at(expected: int, added: int, sizes: set[int]) -> bool:
-    """Whether a step left the expected size, and not also that of the step after."""
-    return expected > 0 and expected in sizes and expected + added not in sizes
+def _count_matches(
+    expected: Iterable[tuple[int, int]], added: int, sizes: Mapping[int, set[int]]
+) -> int:
+    """How many steps left the expected size, and not also that of the step after, until one did
+    not.
+    """
+    matches = 0
+    for step, size in expected:
+        if size <= 0 or size not in sizes[step] or size + added in sizes[step]:
+            break
+        matches += 1
+    return matches
 
 
 def _entry(search: Search, position: int, parents: Mapping[int, tuple[int, str]]) -> int:
@@ -422,6 +431,6 @@ def _all_below(nodes: Mapping[int, _Node], position: int) -> list[Item]:
     waiting = [position]
     while waiting:
         node = nodes[waiting.pop()]
-        items += node.own
+        items += node.direct_items
         waiting += node.below
     return items

@@ -45,22 +45,22 @@ def class_path(cls: type) -> str:
 def class_module(cls: type) -> str:
     """The module that a class says it is from; empty where that is no text."""
     with suppress(AttributeError):
-        found = _MODULE.__get__(cls)
-        if type(found) is str:
-            return found
+        module = _MODULE.__get__(cls)
+        if type(module) is str:
+            return module
     return ""
 
 
 def class_order(cls: type) -> tuple[type, ...]:
     """A class and its bases, in the order of resolution."""
-    found: tuple[type, ...] = _MRO.__get__(cls)
-    return found
+    classes: tuple[type, ...] = _MRO.__get__(cls)
+    return classes
 
 
 def class_dict(cls: type) -> Mapping[str, Any]:
     """A class's own attributes."""
-    found: Mapping[str, Any] = _DICT.__get__(cls)
-    return found
+    attributes: Mapping[str, Any] = _DICT.__get__(cls)
+    return attributes
 
 
 def is_kind(value: object, *kinds: type) -> bool:
@@ -90,9 +90,9 @@ def namespace_of(owner: object) -> dict[Any, Any] | None:
         descriptor: Any = class_dict(base).get("__dict__")
         if type(descriptor) in _DESCRIPTORS:
             with suppress(Exception):
-                found = descriptor.__get__(owner)
-                if type(found) is dict:
-                    return found
+                namespace = descriptor.__get__(owner)
+                if type(namespace) is dict:
+                    return namespace
             return None
     return None
 
@@ -112,8 +112,10 @@ def attributes_of(owner: object) -> list[tuple[str, Any]]:
     """Names and values of an instance's own attributes: the real dict and the slots, never a
     property.
     """
-    found = [(name, value) for name, value in dict_items(namespace_of(owner)) if type(name) is str]
-    return [*found, *slots_of(owner)]
+    attributes = [
+        (name, value) for name, value in dict_items(namespace_of(owner)) if type(name) is str
+    ]
+    return [*attributes, *slots_of(owner)]
 
 
 def dict_items(value: object) -> list[tuple[Any, Any]]:
@@ -137,8 +139,8 @@ def elements_of(value: object) -> Iterator[Any] | None:
     kind: Any
     for kind in (list, tuple, deque, set, frozenset):
         if is_kind(value, kind):
-            found: Iterator[Any] = iter(kind.__iter__(value))
-            return found
+            elements: Iterator[Any] = iter(kind.__iter__(value))
+            return elements
     return None
 
 
@@ -170,18 +172,18 @@ def frame_variables(frame: types.FrameType) -> dict[str, Any]:
     alive what the function deletes later; that copy is emptied again, unless somebody else has it
     (``locals()``) or a debugger needs it.
     """
-    found: Any = frame.f_locals
+    snapshot: Any = frame.f_locals
     if not frame.f_code.co_flags & _OPTIMIZED:
-        return {name: value for name, value in dict_items(found) if type(name) is str}
-    variables = dict(found)
+        return {name: value for name, value in dict_items(snapshot) if type(name) is str}
+    variables = dict(snapshot)
     if (
         sys.version_info < (3, 13)
-        and type(found) is dict
+        and type(snapshot) is dict
         and frame.f_trace is None
         and sys.gettrace() is None
-        and sys.getrefcount(found) <= _REFERENCES_OF_A_SNAPSHOT
+        and sys.getrefcount(snapshot) <= _REFERENCES_OF_A_SNAPSHOT
     ):
-        found.clear()
+        snapshot.clear()
     return variables
 
 

@@ -182,8 +182,12 @@ class Statements(UsersSource):
             score -= 12
         if not hops:
             score += _key_points(store, searched)
-        made = example.made
-        if made is not None and made.line and value_made_at(store, made.file, made.line):
+        allocating_line = example.made
+        if (
+            allocating_line is not None
+            and allocating_line.line
+            and value_made_at(store, allocating_line.file, allocating_line.line)
+        ):
             score += 25
         if self.lines_run is not None:
             score += 30 if self._statement_has_run(store) else -10

@@ -116,17 +116,17 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
         kind: the class.
         kept: what is kept, where more than its class is known.
     """
-    kept = kept or Kept()
+    facts = kept or Kept()
     name, source = owner.name, stored_source(keeper)
     if kind == "graph":
-        if not kept.pinned_size and kept.graph_share < WORTH_DETACHING:
-            return _result_fix(owner, source, is_on_cpu=kept.is_on_cpu)
-        return _graph_fix(keeper, name, source, kept)
-    if kept.pinned_size:
+        if not facts.pinned_size and facts.graph_share < WORTH_DETACHING:
+            return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
+        return _graph_fix(keeper, name, source, facts)
+    if facts.pinned_size:
         copy = f"{source}.clone()" if source else "a copy (.clone())"
-        return f"keep {copy} instead: a view keeps the whole {kept.pinned_size} behind it"
-    if kept.is_remade:
-        moved = "" if kept.is_on_cpu else ", or move its parts off the GPU"
+        return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
+    if facts.is_remade:
+        moved = "" if facts.is_on_cpu else ", or move its parts off the GPU"
         return f"write into a tensor that is made once{moved}: {name} grows each step"
     if kind == "hook":
         return _hook_fix(keeper, name)
@@ -134,7 +134,7 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
         return _WEAK_HOOK
     is_plain_container = kind == "container" or (kind == "cache" and owner.kind in _WITHOUT_KEYS)
     if is_plain_container:
-        moved = f", or keep {source}.cpu()" if source and not kept.is_on_cpu else ""
+        moved = f", or keep {source}.cpu()" if source and not facts.is_on_cpu else ""
         return _container_fix(owner, moved)
     row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
     function = name.removesuffix(" (lru_cache)")

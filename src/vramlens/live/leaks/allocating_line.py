@@ -102,5 +102,5 @@ def line_of_other_thread(
     if keeper is None or keeper.store is None:
         return None
     store = replace(keeper.store, value=keeper.store.key) if is_key else keeper.store
-    made = made_at(statements, store, is_graph=False)
-    return None if made.line == keeper.line else made
+    maker = made_at(statements, store, is_graph=False)
+    return None if maker.line == keeper.line else maker

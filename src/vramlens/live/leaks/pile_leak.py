@@ -103,7 +103,7 @@ class _PileCase:
         keeper = self._keeper(observed)
         kind = class_of(search, chain, at, keeper, scene.statements, is_graph=self._is_graph)
         owner = self._owner(keeper)
-        made = self._made(keeper, observed)
+        maker = self._made(keeper, observed)
         growth = Growth(
             container=self._container,
             keeper=keeper,
@@ -113,15 +113,15 @@ class _PileCase:
             kept_bytes=pile.bytes,
         )
         verdict, why = pile_verdict(search, scene.statements, pile, growth)
-        kept = self._kept_things()
+        kept_things = self._kept_things()
         is_freeable = verdict != Verdict.NOT_A_PROBLEM
         born_steps = {item.born for item in pile.items if item.born}
         return LiveLeak(
             verdict=verdict,
             kind=kind,
-            file=made.file,
-            line=made.line,
-            function=made.function,
+            file=maker.file,
+            line=maker.line,
+            function=maker.function,
             bytes_per_step=pace.bytes_per_step,
             bytes=pile.bytes,
             steps=pace.steps if pile.is_remade else len(born_steps),
@@ -131,11 +131,11 @@ class _PileCase:
             nodes=self._nodes,
             owner=owner,
             why=why,
-            fix=fix_of(kind, keeper, owner, kept) if is_freeable else "",
-            device=kept.device,
+            fix=fix_of(kind, keeper, owner, kept_things) if is_freeable else "",
+            device=kept_things.device,
             route=route_of(self._way_to_container),
             is_freed=kind == "graph" and self._is_freed(),
-            fix_share=_fix_share(kind, kept),
+            fix_share=_fix_share(kind, kept_things),
         )
 
     def _keeper(self, observed: MadeAt | None) -> Keeper | None:

@@ -115,8 +115,8 @@ class _UnreachedLeaks:
         _, group = max(members, key=lambda member: self.heap.storages[member[0]].size_bytes)
         circle = [self.heap.objects[place] for place in group.places]
         casts = self._autocast_depth(group, circle[0])
-        kept = self._kept_storages(members, counts_copies=casts > 0)
-        pace = pace_of(kept.bytes_by_step, self._births.steps, self._births.known_until)
+        group_storages = self._kept_storages(members, counts_copies=casts > 0)
+        pace = pace_of(group_storages.bytes_by_step, self._births.steps, self._births.known_until)
         if pace is None:
             return None
         links = self._links(group)
@@ -127,29 +127,29 @@ class _UnreachedLeaks:
             *(f"{link.text}: {type_text(self._search, link.value)}" for link in links),
         )
         owner = owner_with(holder.keeper, holder.name, class_name(type(circle[0])), chain)
-        total_bytes = sum(kept.bytes_by_step.values())
-        made = self._made(kept, holder.keeper)
+        total_bytes = sum(group_storages.bytes_by_step.values())
+        maker = self._made(group_storages, holder.keeper)
         return LiveLeak(
             verdict=_verdict(pace),
             kind=holder.kind,
-            file=made.file,
-            line=made.line,
-            function=made.function,
+            file=maker.file,
+            line=maker.line,
+            function=maker.function,
             bytes_per_step=pace.bytes_per_step,
             bytes=total_bytes,
-            steps=len(kept.bytes_by_step),
+            steps=len(group_storages.bytes_by_step),
             first_step=pace.first,
             last_step=pace.last,
-            storages=len(kept.storages),
+            storages=len(group_storages.storages),
             nodes=0,
             owner=owner,
             why=(
-                _autocast_why(kept.copied_bytes, total_bytes)
+                _autocast_why(group_storages.copied_bytes, total_bytes)
                 if casts
                 else _WHY.get(holder.kind, holder.hidden),
             ),
             fix=FIXES["autocast"] if casts else fix_of(holder.kind, holder.keeper, owner),
-            device=device_of(kept.storages),
+            device=device_of(group_storages.storages),
         )
 
     def _autocast_depth(self, group: Group, top: Any) -> int:
@@ -160,23 +160,25 @@ class _UnreachedLeaks:
         return caching_depth(torch.torch)
 
     def _kept_storages(self, members: GroupMembers, *, counts_copies: bool) -> _KeptStorages:
-        kept = _KeptStorages()
+        group_storages = _KeptStorages()
         for place, _ in members:
             storage, tensor = self.heap.storages[place], self.heap.objects[place]
-            if storage in kept.storages:
+            if storage in group_storages.storages:
                 continue
-            kept.storages.add(storage)
+            group_storages.storages.add(storage)
             copied = (copy_bytes(self._search.torch, tensor) or 0) if counts_copies else 0
-            kept.copied_bytes += copied
+            group_storages.copied_bytes += copied
             born = self._born(place)
             if born is None or born <= BEFORE:
                 continue
             size = storage.size_bytes
-            kept.bytes_by_step[born] = kept.bytes_by_step.get(born, 0) + size + copied
+            group_storages.bytes_by_step[born] = (
+                group_storages.bytes_by_step.get(born, 0) + size + copied
+            )
             stack = self._stack(place, born)
             if stack:
-                kept.stacks.setdefault(born, []).append((stack, size))
-        return kept
+                group_storages.stacks.setdefault(born, []).append((stack, size))
+        return group_storages
 
     def _born(self, place: int) -> int | None:
         """The step in which a tensor was born: its own, or that of the node that saved it."""

@@ -152,16 +152,20 @@ def _joined(expression: ast.BoolOp, values: list[Any]) -> Any:
 
 def _computed(expression: ast.BinOp | ast.Compare, store: Store, holder: object) -> Any:
     if isinstance(expression, ast.BinOp):
-        left, right, compute = expression.left, expression.right, _COMPUTE.get(type(expression.op))
+        first, second, compute = (
+            expression.left,
+            expression.right,
+            _COMPUTE.get(type(expression.op)),
+        )
     elif len(expression.ops) == 1:
-        left, right, compute = (
+        first, second, compute = (
             expression.left,
             expression.comparators[0],
             _COMPARE.get(type(expression.ops[0])),
         )
     else:
         return _UNKNOWN
-    values = [_value(side, store, holder) for side in (left, right)]
+    values = [_value(side, store, holder) for side in (first, second)]
     if compute is None or any(type(value) not in (int, float, bool) for value in values):
         return _UNKNOWN
     if compute in (operator.eq, operator.ne) and _HUGE in values:
