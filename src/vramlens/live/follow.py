@@ -16,9 +16,10 @@ from vramlens.capture.warn import harmless, say
 from vramlens.ground.verdict import Verdict
 from vramlens.live.growth import last_frames
 from vramlens.live.growth.module_calls import ModuleCalls
+from vramlens.live.heap_look import OwnedStorage
 from vramlens.live.holder.route import Route, size_of
 from vramlens.live.leaks.leak_report import LeakReport, LiveLeak
-from vramlens.live.watch import LeakWatch, OwnedStorage
+from vramlens.live.watch import LeakWatch
 
 OWNERS_SCHEMA = "vramlens.owners/1"
 _FIRST_LOOK = 6  # steps: by then growth and warm-up can be told apart
@@ -191,8 +192,14 @@ class LeakFollower:
         before = self._latest
         if before is None or not before.report.found:
             return None
-        found, left = ({leak.kind for leak in report.found} for report in (before.report, now))
-        return before if not left or (left <= _CYCLES and not found & _CYCLES) else None
+        earlier_kinds, kinds_now = (
+            {leak.kind for leak in report.found} for report in (before.report, now)
+        )
+        return (
+            before
+            if not kinds_now or (kinds_now <= _CYCLES and not earlier_kinds & _CYCLES)
+            else None
+        )
 
     def _doubted_report(self, before: _Looked, steps: int) -> LeakReport:
         return replace(
@@ -210,7 +217,10 @@ class LeakFollower:
         steps = 0 if self._watch is None else self._watch.steps
         sizes = None if leak.route is None else self._followed.get(leak.route)
         if sizes is not None and sizes.grew_until(steps):
-            why = f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether it was meant to stay"
+            why = (
+                f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether"
+                " it was meant to stay"
+            )
             return replace(leak, verdict=Verdict.LIKELY, why=(*leak.why, why))
         why = (
             "it is gone now, and was not seen to grow until the last step: it may have been emptied"
@@ -245,8 +255,8 @@ class LeakFollower:
 
 def _looked(report: LeakReport, storages: Sequence[OwnedStorage]) -> _Looked:
     """A look, with the storages that leaks own."""
-    kept = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
-    return _Looked(report, kept, time.time_ns() // 1000)
+    owned_rows = tuple(row for row in storages if row[1] >= 0)[:_MOST_ROWS]
+    return _Looked(report, owned_rows, time.time_ns() // 1000)
 
 
 def owners_of(

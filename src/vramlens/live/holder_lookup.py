@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import compress
+from types import FrameType
 from typing import Any
 
 from vramlens.capture.process.undisturbed import undisturbed
@@ -15,12 +16,11 @@ from vramlens.errors import UsageError
 from vramlens.foreign_text import text_of
 from vramlens.live.heap.dominators import Retained, retained_by
 from vramlens.live.heap.objects import class_name, is_users
-from vramlens.live.heap.roots import all_roots
+from vramlens.live.heap.roots import Root, all_roots
 from vramlens.live.heap.search import Search
 from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.holder.chain import Chain, chain_of, root_text
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.leaks.leak_text import place_text
@@ -123,9 +123,71 @@ class HolderTable:
         return text_of((*lines, *self.notes))
 
 
+class _HolderList:
+    """The owners of one storage, as they are found.
+
+    Attributes:
+        owners: those that a person would want to know of, by name and place.
+        passing: variables of libraries' functions that run now; what has no name.
+        own_names: the caller's own variables.
+    """
+
+    def __init__(self, caller: FrameType) -> None:
+        self._caller = caller
+        self.owners: dict[tuple[str, str, int], Owner] = {}
+        self.passing: dict[tuple[str, str, int], Owner] = {}
+        self.own_names: list[str] = []
+
+    def add_variable(self, root: Root) -> None:
+        """Adds a variable that is the tensor itself."""
+        if root.code is self._caller.f_code:
+            self.own_names.append(root.name)
+            return
+        place = root_text(root)
+        owner = Owner(root.name, "variable", chain=(place, f"variable {root.name}"))
+        table = self.passing if root.tier else self.owners
+        table.setdefault((owner.name, place, 0), owner)
+
+    def add_chain(self, search: Search, statements: Statements, chain: Chain) -> None:
+        """Adds what holds the tensor at the end of a chain."""
+        if len(chain.links) == 1 and chain.root is not None:
+            if chain.root.kind == "variable":
+                return
+            if chain.root.value is self._caller.f_globals:
+                self.own_names.append(chain.links[0].name)
+                return
+        at = _owner_index(search, chain)
+        way = Chain(chain.root, tuple(chain.links[: at + 1]))
+        keeper = statements.keeper(way, chain.links[-1].value, is_graph=False)
+        owner = owner_of(search, chain, at, keeper)
+        table = self.passing if _is_passing(chain, owner) else self.owners
+        table.setdefault((owner.name, owner.file, owner.line), owner)
+
+    def ranked(self) -> list[Owner]:
+        """The owners, plain variables last; the caller's own variables where there are no others."""
+        has_better = bool(self.owners or self.own_names)
+        table = self.owners if has_better else self.passing
+        owners = sorted(table.values(), key=lambda owner: owner.kind == "variable")
+        own_names = dict.fromkeys(self.own_names)
+        return owners or [
+            Owner(name, "variable", chain=(f"variable {name}",)) for name in own_names
+        ]
+
+    def notes(self) -> list[str]:
+        """Sentences on what is left out."""
+        notes = []
+        left_out = len(self.ranked()) - _MOST_OWNERS
+        if left_out > 0:
+            notes.append(f"and {counted(left_out, 'more owner')}")
+        if (self.owners or self.own_names) and self.passing:
+            variables = counted(len(self.passing), "variable")
+            notes.append(f"and by {variables} of libraries' functions that run, or without a name")
+        return notes
+
+
 def who_holds(tensor: Any) -> Holders:
-    """Who holds a tensor's memory: the chains from a root to it. The caller's own variable for it
-    does not count.
+    """The holders of a tensor's memory: the chains from a root to it. The caller's own variable
+    for it does not count.
 
     Raises:
         UsageError: it is no tensor.
@@ -134,97 +196,52 @@ def who_holds(tensor: Any) -> Holders:
     if torch is None or not (torch.is_tensor(tensor) or id(type(tensor)) in torch.storage_types):
         raise UsageError("who_holds() takes a tensor")
     storage = torch.storage_of(tensor)
-    what = (
-        f"{class_name(type(tensor))} {torch.shape_text(tensor)}"
-        if torch.is_tensor(tensor)
-        else "the storage"
-    )
+    text = "the storage"
+    if torch.is_tensor(tensor):
+        text = f"{class_name(type(tensor))} {torch.shape_text(tensor)}"
     if storage is None:
-        return Holders(what, 0, (), ("it has no memory of its own (meta, sparse or fake)",))
-    caller = sys._getframe(1)
-    own: list[str] = []
-    found: dict[tuple[str, str, int], Owner] = {}
-    passing: dict[
-        tuple[str, str, int], Owner
-    ] = {}  # variables of libraries' functions that run now; what has no name
+        return Holders(text, 0, (), ("it has no memory of its own (meta, sparse or fake)",))
+    holder_list = _HolderList(sys._getframe(1))
     search = Search(torch)
     with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search):
         roots = all_roots()
         search.run(roots)
         statements = Statements(search)
-        known = {
-            id(search.order[place]) for place, one in search.storage_at.items() if one == storage
-        }
-        known.add(id(tensor))
+        looks = [place for place, other in search.storage_at.items() if other == storage]
+        tensor_ids = {id(tensor), *(id(search.order[place]) for place in looks)}
         for root in roots:
-            if root.kind == "variable" and id(root.value) in known:
-                if root.code is caller.f_code:
-                    own.append(root.name)
-                else:
-                    owner = Owner(
-                        root.name, "variable", chain=(root_text(root), f"variable {root.name}")
-                    )
-                    (passing if root.tier else found).setdefault(
-                        (owner.name, root_text(root), 0), owner
-                    )
+            if root.kind == "variable" and id(root.value) in tensor_ids:
+                holder_list.add_variable(root)
         for chain in _chains(search, storage):
-            if len(chain.links) == 1 and chain.root is not None and chain.root.kind == "variable":
-                continue
-            if (
-                len(chain.links) == 1
-                and chain.root is not None
-                and chain.root.value is caller.f_globals
-            ):
-                own.append(chain.links[0].name)
-                continue
-            at = _owner_index(search, chain)
-            held = chain.links[-1].value
-            keeper = statements.keeper(
-                Chain(chain.root, tuple(chain.links[: at + 1])), held, is_graph=False
-            )
-            owner = owner_of(search, chain, at, keeper, statement_source(keeper))
-            into = passing if _is_passing(chain, owner) else found
-            into.setdefault((owner.name, owner.file, owner.line), owner)
+            holder_list.add_chain(search, statements, chain)
         notes = tuple(search.skipped)
         del roots
-    if (found or own) and passing:
-        notes = (
-            f"and by {counted(len(passing), 'variable')} of libraries' functions that run, or without a name",
-            *notes,
-        )
-    owners = sorted(
-        (found if found or own else passing).values(), key=lambda owner: owner.kind == "variable"
-    )  # of those that pass it on
-    if not owners:
-        owners = [
-            Owner(name, "variable", chain=(f"variable {name}",)) for name in dict.fromkeys(own)
-        ]
-    if len(owners) > _MOST_OWNERS:
-        notes = (f"and {counted(len(owners) - _MOST_OWNERS, 'more owner')}", *notes)
-    return Holders(what, storage.size_bytes, tuple(owners[:_MOST_OWNERS]), notes)
+    owners = tuple(holder_list.ranked()[:_MOST_OWNERS])
+    return Holders(text, storage.size_bytes, owners, (*holder_list.notes(), *notes))
 
 
 def _chains(search: Search, storage: Storage) -> list[Chain]:
     """Chains to all tensors that look at a storage, one for each object that holds one directly;
     the nearest first.
     """
-    places = [place for place, one in search.storage_at.items() if one == storage][:_MOST_LOOKS]
+    looks = [place for place, other in search.storage_at.items() if other == storage]
+    places = looks[:_MOST_LOOKS]
     if not places:
         return []
     first = search.storages[storage]
     tensors = {id(search.order[place]): place for place in places}
     pairs = [*_holders_of(search, tensors), *_savers_of(search, storage, tensors)]
     # All at once: naming an edge can make Python lay out an object anew, which hides the edge that
-    #     the search took.
+    # the search took.
     parents = search.parents([*places, *(holder for holder, _, _ in pairs)])
-    found = [chain_of(search, search.path(first, parents), parents)]
+    chains = [chain_of(search, search.path(first, parents), parents)]
     done = {(parents[first][0], first)}
     for holder, place, label in sorted(pairs)[: 4 * _MOST_OWNERS]:
         if (holder, place) not in done and place not in search.path(holder, parents):
             done.add((holder, place))
             above = {**parents, place: (holder, label)}
-            found.append(chain_of(search, [*search.path(holder, parents), place], above))
-    return found
+            chains.append(chain_of(search, [*search.path(holder, parents), place], above))
+    return chains
 
 
 def _holders_of(search: Search, tensors: Mapping[int, int]) -> list[tuple[int, int, str]]:
@@ -235,7 +252,7 @@ def _holders_of(search: Search, tensors: Mapping[int, int]) -> list[tuple[int, i
     # This, unlike ``gc.get_referents``, hands out nothing but objects that the collector knows:
     # those that are alive.
     referrers = gc.get_referrers(*(order[place] for place in tensors.values()))
-    ids = {id(one) for one in referrers if one is not order}
+    ids = {id(referrer) for referrer in referrers if referrer is not order}
     del referrers
     places = list(compress(range(len(order)), map(ids.__contains__, map(id, order))))
     return [
@@ -251,20 +268,20 @@ def _savers_of(
 ) -> list[tuple[int, int, str]]:
     """Autograd nodes that keep a storage: their position, the tensor's, and how."""
     torch, order = search.torch, search.order
-    found = []
+    first = search.storages[storage]
+    savers = []
     for low, high in search.graph_from:
         for place in range(low, min(high, low + _MOST_NODES)):
-            if torch.is_node(order[place]):
-                for label, value in torch.held_by_node(order[place]):
-                    if torch.is_tensor(value) and torch.storage_of(value) == storage:
-                        found.append(
-                            (place, tensors.get(id(value), search.storages[storage]), label)
-                        )
-    return found
+            if not torch.is_node(order[place]):
+                continue
+            for label, saved in torch.held_by_node(order[place]):
+                if torch.is_tensor(saved) and torch.storage_of(saved) == storage:
+                    savers.append((place, tensors.get(id(saved), first), label))
+    return savers
 
 
 def holders(top: int = 10) -> HolderTable:
-    """Who holds the most: by the bytes that would go if it let go.
+    """The largest holders: by the bytes that would go if it let go.
 
     Args:
         top: how many rows.
@@ -297,7 +314,7 @@ def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[
     chain = chain_of(search, path, parents)
     at = len(chain.links) - 1
     keeper = statements.keeper(chain, entry.example, is_graph=False) if at >= 0 else None
-    owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+    owner = owner_of(search, chain, at, keeper)
     return owner, _is_passing(chain, owner)
 
 

@@ -149,15 +149,15 @@ def release(error: BaseException | None = None) -> Released:
     frames = 0
     running = 0
     active = _running_frames()
-    for one in chain:
-        trace = one.__traceback__
+    for exception in chain:
+        trace = exception.__traceback__
         while trace is not None:
             frames += 1
             running += id(trace.tb_frame) in active
             trace = trace.tb_next
-        traceback.clear_frames(one.__traceback__)
-        BaseException.with_traceback(one, None)
-    if error is None or any(one is _last() for one in chain):
+        traceback.clear_frames(exception.__traceback__)
+        BaseException.with_traceback(exception, None)
+    if error is None or any(exception is _last() for exception in chain):
         for name in ("last_exc", "last_value", "last_traceback"):
             sys.__dict__.pop(name, None)
     count = len(chain)
@@ -176,35 +176,37 @@ def release(error: BaseException | None = None) -> Released:
 
 
 def _last() -> BaseException | None:
-    found = sys.__dict__.get("last_exc") or sys.__dict__.get("last_value")
-    return found if is_kind(found, BaseException) else None
+    exception = sys.__dict__.get("last_exc") or sys.__dict__.get("last_value")
+    return exception if is_kind(exception, BaseException) else None
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
     """An exception, its causes and contexts, and what a group holds."""
-    found: list[BaseException] = []
+    chain: list[BaseException] = []
     waiting = [error]
     while waiting:
-        one = waiting.pop()
-        if one is None or any(one is known for known in found):
+        exception = waiting.pop()
+        if exception is None or any(exception is earlier for earlier in chain):
             continue
-        found.append(one)
-        waiting += [one.__cause__, one.__context__]
-        inner = getattr(BaseException, "exceptions", None) or getattr(type(one), "exceptions", None)
+        chain.append(exception)
+        waiting += [exception.__cause__, exception.__context__]
+        inner = getattr(BaseException, "exceptions", None) or getattr(
+            type(exception), "exceptions", None
+        )
         if inner is not None and hasattr(inner, "__get__"):
             with suppress(Exception):
-                waiting += list(inner.__get__(one))
-    return found
+                waiting += list(inner.__get__(exception))
+    return chain
 
 
 def _running_frames() -> set[int]:
-    found = set()
+    frames = set()
     for frame in sys._current_frames().values():
-        here: Any = frame
-        while here is not None:
-            found.add(id(here))
-            here = here.f_back
-    return found
+        outer: Any = frame
+        while outer is not None:
+            frames.add(id(outer))
+            outer = outer.f_back
+    return frames
 
 
 def _storages(torch: Any) -> set[Storage]:

@@ -43,8 +43,8 @@ def unexplained_growth(
     """
     known_owner = {storage for storage in judged if storage is not None}
     storages = {*search.storages, *known_owner}
-    found = _beside_search(storages, items, host) if search.complete else None
-    return found or _beside_piles(items, known_owner, known)
+    beside_search = _beside_search(storages, items, host) if search.complete else None
+    return beside_search or _beside_piles(items, known_owner, known)
 
 
 def _beside_search(
@@ -85,9 +85,11 @@ def _is_spread(floors: Sequence[int]) -> bool:
     """Whether what no later value fell below rose in at least three of four windows."""
     grown = floors[-1] - floors[0]
     bounds = [place * (len(floors) - 1) // _WINDOWS for place in range(_WINDOWS + 1)]
-    least = _WINDOW_SHARE * grown / _WINDOWS
+    least_rise = _WINDOW_SHARE * grown / _WINDOWS
     rises = [floors[bounds[place + 1]] - floors[bounds[place]] for place in range(_WINDOWS)]
-    return grown >= _LEAST_BYTES and sum(1 for rise in rises if rise > least) >= _FEWEST_WINDOWS
+    return (
+        grown >= _LEAST_BYTES and sum(1 for rise in rises if rise > least_rise) >= _FEWEST_WINDOWS
+    )
 
 
 def _beside_piles(items: Iterable[Item], judged: set[Storage], known: int) -> Unexplained | None:
@@ -107,7 +109,7 @@ def _beside_piles(items: Iterable[Item], judged: set[Storage], known: int) -> Un
         if WARM_UP < step < steps:
             windows[(step - WARM_UP - 1) * _WINDOWS // (steps - 1 - WARM_UP)] += size
     size = sum(windows)
-    least = _WINDOW_SHARE * size / _WINDOWS
-    if size < _LEAST_BYTES or sum(1 for window in windows if window > least) < _FEWEST_WINDOWS:
+    least_rise = _WINDOW_SHARE * size / _WINDOWS
+    if size < _LEAST_BYTES or sum(1 for window in windows if window > least_rise) < _FEWEST_WINDOWS:
         return None
     return Unexplained(size, pace.bytes_per_step, pace.first, pace.last, is_reached=True)

@@ -101,17 +101,17 @@ class Births:
             tensor: what looks at it.
             saved_by: the autograd node that keeps it, if nothing else does.
         """
-        seen = self._born.get((storage.address, storage.size_bytes))
+        recorded_step = self._born.get((storage.address, storage.size_bytes))
         if saved_by is not None:
             # Its address may have been another's before; only what was there before the watch is
             # surely older.
-            made = self.step_of(saved_by)
-            return seen if seen == BEFORE or made is None else made
-        made = None
+            node_step = self.step_of(saved_by)
+            return recorded_step if recorded_step == BEFORE or node_step is None else node_step
+        node_step = None
         if self._torch.is_tensor(tensor) and not self._torch.is_view(tensor):
             node = self._torch.grad_fn(tensor)
-            made = None if node is None else self.step_of(node)
-        return seen if made is None else made
+            node_step = None if node is None else self.step_of(node)
+        return recorded_step if node_step is None else node_step
 
     def step_of(self, node: Any) -> int | None:
         """The step in which an autograd node was made; None where it cannot be told."""
@@ -142,11 +142,13 @@ class Births:
         if self.steps < self._next_sum:
             return
         self._next_sum = _sum_after(self.steps)
-        left = _FREE_SUM_SECONDS + _SUM_SHARE * (perf_counter() - self._began) - self._sum_seconds
-        if left <= 0:
+        seconds_left = (
+            _FREE_SUM_SECONDS + _SUM_SHARE * (perf_counter() - self._began) - self._sum_seconds
+        )
+        if seconds_left <= 0:
             return
         began = thread_time()
-        if self._whole_seconds < left:
+        if self._whole_seconds < seconds_left:
             objects = gc.get_objects()
         else:  # what was made lately; in a short program, all since the watch began
             objects = gc.get_objects(generation=0) + gc.get_objects(generation=1)
@@ -193,10 +195,10 @@ class Births:
                 if id(sentinel) in ids:
                     first = max(end - _CHUNK, 0) + ids.index(id(sentinel)) + 1
                     break
-        found = objects[first:]
+        young = objects[first:]
         objects.clear()
         self.pass_over()
-        return found
+        return young
 
     def _mark(self) -> None:
         number = self._torch.sequence_now()

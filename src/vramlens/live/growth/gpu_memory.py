@@ -100,11 +100,11 @@ class Gpu:
         """What the driver counts beside PyTorch's memory; takes about a millisecond."""
         from vramlens.capture.memory.device_ledger import ledger
 
-        found = ledger(device, ask_nccl=False)
-        own = found.bytes_of("this_process_other")
-        if own is not None and found.has_context:
-            return Outside(own, True)
-        other = found.bytes_of("outside_pytorch")
+        rows = ledger(device, ask_nccl=False)
+        own_bytes = rows.bytes_of("this_process_other")
+        if own_bytes is not None and rows.has_context:
+            return Outside(own_bytes, True)
+        other = rows.bytes_of("outside_pytorch")
         return None if other is None else Outside(other, False)
 
     def process_groups(self) -> int:

@@ -64,7 +64,7 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
         stack[places[-1]].f_code, stack[places[-1]].f_lineno or 0
     ):
         return []
-    found = []
+    frames = []
     for frame in stack[places[-1] + 1 :]:
         code = frame.f_code
         if not is_users(code.co_filename):
@@ -73,10 +73,10 @@ def _last_frames(stack: list[types.FrameType]) -> list[types.FrameType]:
             break
         if code.co_flags & _GENERATOR:
             break
-        found.append(frame)
+        frames.append(frame)
         if not _is_in_last_statement(code, frame.f_lineno or 0):
             break
-    return found
+    return frames
 
 
 def _is_module(frame: types.FrameType) -> bool:

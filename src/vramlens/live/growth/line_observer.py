@@ -110,13 +110,15 @@ class Observer:
 
     def made(self, storage: Storage, step: int | None) -> Stack | None:
         """The lines that made a storage in a step; None where that was not seen."""
-        found = self._by_storage.get((storage.address, storage.size_bytes))
-        return found[1] if found is not None and found[0] == step else None
+        step_and_stack = self._by_storage.get((storage.address, storage.size_bytes))
+        return (
+            step_and_stack[1] if step_and_stack is not None and step_and_stack[0] == step else None
+        )
 
     def step_of(self, storage: Storage) -> int | None:
         """The step in which a storage was made, if it was one that was traced."""
-        found = self._by_storage.get((storage.address, storage.size_bytes))
-        return None if found is None else found[0]
+        step_and_stack = self._by_storage.get((storage.address, storage.size_bytes))
+        return None if step_and_stack is None else step_and_stack[0]
 
     def made_node(self, number: int) -> Stack | None:
         """The lines that made the autograd node of a sequence number; None where that was not
@@ -164,12 +166,14 @@ class Observer:
     def _find(self, frame: Any) -> None:
         """Sets the stack anew: a generator or a callback that C code runs."""
         self._stack = []
-        here = frame
-        while here is not None and len(self._stack) < _DEEPEST:
-            code = here.f_code
+        caller = frame
+        while caller is not None and len(self._stack) < _DEEPEST:
+            code = caller.f_code
             if self._is_users(code.co_filename):
-                self._stack.append((id(here), code.co_filename, here.f_lineno or 0, code.co_name))
-            here = here.f_back
+                self._stack.append(
+                    (id(caller), code.co_filename, caller.f_lineno or 0, code.co_name)
+                )
+            caller = caller.f_back
         self._stack.reverse()
 
     def _close(self) -> None:
@@ -181,12 +185,12 @@ class Observer:
             self._segment_starts.append(self._sequence)
             self._segments.append((number, stack))
         self._sequence = number
-        known = self._known
+        earlier_tensors = self._known
         fresh: set[tuple[int, int]] = set()
         for tensor, address, size in self._young():
             mark = (id(tensor), address)
             fresh.add(mark)
-            if mark not in known:
+            if mark not in earlier_tensors:
                 before = self._by_storage.get((address, size))
                 if before is None or not self._torch.looks_again(tensor):
                     self._by_storage[address, size] = (self._step, stack)
@@ -203,19 +207,19 @@ class Observer:
         elif self._callback is not None:  # in the order in which they were made
             objects = objects[-(_TAIL + 4 * abs(now[0] - self._counts[0])) :]
         types = torch.tensor_types
-        found = []
+        young = []
         with torch.torch._C.DisableTorchFunction():
             for tensor in compress(objects, map(types.__contains__, map(id, map(type, objects)))):
                 storage = torch.storage_of(tensor)
                 if storage is not None:
-                    found.append((tensor, storage.address, storage.size_bytes))
-        return found
+                    young.append((tensor, storage.address, storage.size_bytes))
+        return young
 
     def _is_users(self, file: str) -> bool:
-        known = self._users.get(file)
-        if known is None:
-            known = self._users[file] = is_users(file) and not is_own_file(file)
-        return known
+        is_users_file = self._users.get(file)
+        if is_users_file is None:
+            is_users_file = self._users[file] = is_users(file) and not is_own_file(file)
+        return is_users_file
 
 
 _FUNCTION = ctypes.PYFUNCTYPE(

@@ -9,6 +9,7 @@ came at once is state.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -105,7 +106,7 @@ class _Node:
     """An object on the way from a root to items."""
 
     below: list[int] = field(default_factory=list)
-    own: list[Item] = field(default_factory=list)
+    direct_items: list[Item] = field(default_factory=list)
     bytes_by_step: dict[int, int] = field(default_factory=dict)
     pace: Pace | None = None
 
@@ -156,70 +157,73 @@ def piles(
         steps: how many steps have ended.
         known: the last step whose births are known.
     """
-    nodes: dict[int, _Node] = {}
-    for item in items:
-        if item.born is None or item.born <= BEFORE:
-            continue
-        nodes.setdefault(_entry(search, item.position, parents), _Node()).own.append(item)
-    waiting = sorted(nodes, reverse=True)
-    on_the_way = set(waiting)
-    while waiting:  # every object on the way to a root
-        above = []
-        for position in waiting:
-            parent = parents[position][0]
-            if parent >= 0:
-                if parent not in on_the_way:
-                    on_the_way.add(parent)
-                    above.append(parent)
-                nodes.setdefault(parent, _Node()).below.append(position)
-        waiting = above
-    for position in sorted(nodes, reverse=True):
-        node = nodes[position]
-        if len(node.below) == 1 and not node.own:  # it only leads there
-            node.bytes_by_step, node.pace = (
-                nodes[node.below[0]].bytes_by_step,
-                nodes[node.below[0]].pace,
-            )
-            continue
-        for item in node.own:
-            if item.born is not None:
-                node.bytes_by_step[item.born] = (
-                    node.bytes_by_step.get(item.born, 0) + item.size_bytes
-                )
-        for child in node.below:
-            for step, size in nodes[child].bytes_by_step.items():
-                node.bytes_by_step[step] = node.bytes_by_step.get(step, 0) + size
-        node.pace = pace_of(node.bytes_by_step, steps, known)
+    nodes = _nodes_on_the_way(search, items, parents)
+    _sum_upwards(nodes, steps, known)
+    tops = [place for place in nodes if parents[place][0] < 0]
+    growing, tops = _spread(search, nodes, tops, steps, known)
     doubtful: list[Pile] = []
-    found, tops = _spread(
-        search, nodes, [place for place in nodes if parents[place][0] < 0], steps, known
-    )
     while tops:
         position = tops.pop()
         node = nodes[position]
-        growing = [child for child in node.below if nodes[child].is_steady]
-        tops += growing
-        here = [*node.own]
-        for child in node.below:
-            if child not in growing:
-                here += _all_below(nodes, child)
-        rest = pace_of(_by_step(here), steps, known) if here else None
-        if rest is None or (not growing and node.pace is None):
+        steady = [child for child in node.below if nodes[child].is_steady]
+        unsteady = [child for child in node.below if not nodes[child].is_steady]
+        tops += steady
+        direct = [*node.direct_items]
+        for child in unsteady:
+            direct += _all_below(nodes, child)
+        pace = pace_of(_by_step(direct), steps, known) if direct else None
+        if pace is None or (not steady and node.pace is None):
             continue
-        if rest.is_steady:
-            found.append(Pile(position, here, rest))
-        elif not growing or rest.steps >= FEWEST:
+        if pace.is_steady:
+            growing.append(Pile(position, direct, pace))
+        elif not steady or pace.steps >= FEWEST:
             # Perhaps one of them below: a list that began late, a ring.
-            inner = [
-                child
-                for child in node.below
-                if child not in growing and nodes[child].pace is not None
-            ]
-            if inner:
-                tops += inner
-            else:
-                doubtful.append(Pile(position, here, rest))
-    return found, doubtful
+            inner = [child for child in unsteady if nodes[child].pace is not None]
+            tops += inner
+            if not inner:
+                doubtful.append(Pile(position, direct, pace))
+    return growing, doubtful
+
+
+def _nodes_on_the_way(
+    search: Search, items: Iterable[Item], parents: Mapping[int, tuple[int, str]]
+) -> dict[int, _Node]:
+    """Every object on the way from a root to what was born while it was watched, by position."""
+    nodes: dict[int, _Node] = {}
+    for item in items:
+        if item.born is not None and item.born > BEFORE:
+            nodes.setdefault(_entry(search, item.position, parents), _Node()).direct_items.append(
+                item
+            )
+    waiting = sorted(nodes, reverse=True)
+    on_the_way = set(waiting)
+    while waiting:
+        above = []
+        for position in waiting:
+            parent = parents[position][0]
+            if parent < 0:
+                continue
+            nodes.setdefault(parent, _Node()).below.append(position)
+            if parent not in on_the_way:
+                on_the_way.add(parent)
+                above.append(parent)
+        waiting = above
+    return nodes
+
+
+def _sum_upwards(nodes: dict[int, _Node], steps: int, known: int) -> None:
+    """Gives every object the bytes below it, by step of birth, and their pace."""
+    for position in sorted(nodes, reverse=True):
+        node = nodes[position]
+        if len(node.below) == 1 and not node.direct_items:  # it only leads there
+            child = nodes[node.below[0]]
+            node.bytes_by_step, node.pace = child.bytes_by_step, child.pace
+            continue
+        total = Counter(_by_step(node.direct_items))
+        for place in node.below:
+            total.update(nodes[place].bytes_by_step)
+        node.bytes_by_step = dict(total)
+        node.pace = pace_of(node.bytes_by_step, steps, known)
 
 
 def _spread(
@@ -233,7 +237,7 @@ def _spread(
         root = search.roots.get(position)
         if root is not None and root.kind == "variable" and not nodes[position].is_steady:
             by_variable.setdefault((root.code, root.name), []).append(position)
-    found: list[Pile] = []
+    spread: list[Pile] = []
     taken: set[int] = set()
     for positions in by_variable.values():
         if len(positions) < FEWEST:
@@ -241,9 +245,9 @@ def _spread(
         items = [item for position in positions for item in _all_below(nodes, position)]
         pace = pace_of(_by_step(items), steps, known)
         if pace is not None and pace.is_steady and pace.filled >= _SHARE_SPREAD:
-            found.append(Pile(positions[0], items, pace, is_spread=True))
+            spread.append(Pile(positions[0], items, pace, is_spread=True))
             taken.update(positions)
-    return found, [position for position in tops if position not in taken]
+    return spread, [position for position in tops if position not in taken]
 
 
 def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | None:
@@ -255,51 +259,68 @@ def pace_of(bytes_by_step: Mapping[int, int], steps: int, known: int) -> Pace | 
         known: the last step whose births are known: later ones count as one.
     """
     if known < steps:
-        later = sum(size for step, size in bytes_by_step.items() if step > known)
-        bytes_by_step = {step: size for step, size in bytes_by_step.items() if step <= known}
-        if later:
-            bytes_by_step[known + 1] = later
+        bytes_by_step = _without_later(bytes_by_step, known)
         steps = known + 1
     born = sorted(step for step in bytes_by_step if WARM_UP < step < steps)
     if len(born) < FEWEST:
         return None
     window = steps - 1 - WARM_UP
-    gaps = [after - before for before, after in pairwise(born)]
-    gap = median(gaps)
-    to_the_end = steps - 1 - born[-1] <= 1.5 * gap
-    from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
+    gap = median(_gaps(born))
+    goes_to_the_end = steps - 1 - born[-1] <= 1.5 * gap
+    is_from_early = born[0] - WARM_UP - 1 <= max(gap, window / 3)
     middle = (WARM_UP + 1 + steps) / 2
     first_half = sum(1 for step in born if step < middle)
     goes_on = 2 * (len(born) - first_half) >= first_half
     filled = len(born) / window
     return Pace(
         steps=len(born),
-        is_steady=to_the_end and from_early and goes_on,
-        is_late=to_the_end and not from_early,
+        is_steady=goes_to_the_end and is_from_early and goes_on,
+        is_late=goes_to_the_end and not is_from_early,
         first=born[0],
         last=born[-1],
         filled=filled,
-        bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], gaps, filled)),
+        bytes_per_step=round(_rate(born, [bytes_by_step[step] for step in born], filled)),
     )
 
 
-def _rate(born: list[int], sums: list[int], gaps: list[int], filled: float) -> float:
+def _without_later(bytes_by_step: Mapping[int, int], known: int) -> dict[int, int]:
+    """The bytes by step, those of all steps after the last known one as of one step."""
+    by_step = {step: size for step, size in bytes_by_step.items() if step <= known}
+    later = sum(size for step, size in bytes_by_step.items() if step > known)
+    return {**by_step, known + 1: later} if later else by_step
+
+
+def _gaps(steps: list[int]) -> list[int]:
+    return [after - before for before, after in pairwise(steps)]
+
+
+def _rate(born: list[int], sums: list[int], filled: float) -> float:
     """Bytes that a step adds on the average."""
-    if filled >= _SHARE_FILLED:
-        usual, span = median(sums), born[-1] - born[0] + 1
-        alike = sum(1 for size in sums if abs(size - usual) <= _ALIKE * usual)
-        if 2 * alike <= len(sums):
-            return sum(sums) / span
-        # Where most agree, what one step seems to have made more is another's, or was made once;
-        # and what seems to be missing was not seen, unless it is missing at even distances.
-        absent = sorted(set(range(born[0], born[-1])).difference(born))
-        is_even = (
-            len(absent) > 2 and len({after - before for before, after in pairwise(absent)}) == 1
-        )
-        return min(usual, sum(sums) / span) if is_even else usual
-    # Where births were not looked for at each step's end, one look finds those of several: all
-    # since the look before. What comes in bursts (each epoch's validation) is measured from the
-    # begin of one to the begin of another.
+    return _even_rate(born, sums) if filled >= _SHARE_FILLED else _burst_rate(born, sums)
+
+
+def _even_rate(born: list[int], sums: list[int]) -> float:
+    """Bytes a step, where nearly every step adds some."""
+    usual = median(sums)
+    mean_bytes = sum(sums) / (born[-1] - born[0] + 1)
+    alike = sum(1 for size in sums if abs(size - usual) <= _ALIKE * usual)
+    if 2 * alike <= len(sums):
+        return mean_bytes
+    # Where most agree, what one step seems to have made more is another's, or was made once;
+    # and what seems to be missing was not seen, unless it is missing at even distances.
+    absent = sorted(set(range(born[0], born[-1])).difference(born))
+    is_missing_evenly = len(absent) > 2 and len(set(_gaps(absent))) == 1
+    return min(usual, mean_bytes) if is_missing_evenly else usual
+
+
+def _burst_rate(born: list[int], sums: list[int]) -> float:
+    """Bytes a step, where only some steps add any.
+
+    Where births were not looked for at each step's end, one look finds those of several: all since
+    the look before. What comes in bursts (each epoch's validation) is measured from the begin of
+    one to the begin of another.
+    """
+    gaps = _gaps(born)
     usual_gap = median(gaps)
     starts = [0, *(place for place, gap in enumerate(gaps, 1) if gap > usual_gap)]
     last = starts[-1] if len(starts) > _FEWEST_BURSTS else len(born) - 1
@@ -312,64 +333,76 @@ def remade_larger(search: Search, items: Iterable[Item], births: Births) -> list
     """
     steps = births.steps
     looked = sorted((step for step in births.sizes if 0 < step <= steps), reverse=True)
+    if len(looked) < _LEAST_PROGRESSION:
+        return []
     sizes = {step: set(births.sizes[step]) for step in looked}
-    items = list(items)
-    alive = {(item.size_bytes, item.born) for item in items if item.storage is not None}
-    found = []
-    for item in items:
-        if (
-            item.storage is None
-            or item.born is None
-            or item.born < steps - 1
-            or len(looked) < _LEAST_PROGRESSION
-        ):
+    storages = [item for item in items if item.storage is not None]
+    alive = {(item.size_bytes, item.born) for item in storages}
+    remade = []
+    for item in storages:
+        if item.born is None or item.born < steps - 1:
             continue
-        newest = next((step for step in looked if item.size_bytes in sizes[step]), None)
-        if newest is None or newest < steps - 1:
+        newest = next((step for step in looked if item.size_bytes in sizes[step]), 0)
+        if newest < max(steps - 1, 1):
             continue
         added = _progression(item.size_bytes, [step for step in looked if step <= newest], sizes)
-        if added is not None:
-            older = range(max(newest - _LONGEST_PROGRESSION, 1), newest)
-            kept = sum(
-                1 for step in older if (item.size_bytes - added * (newest - step), step) in alive
-            )
-            if 2 * kept >= len(older):  # the smaller ones are still there: it is one of many
-                continue
-            by_step = dict.fromkeys(range(1, newest + 1), added)
-            pace = pace_of(by_step, steps, births.known_until)
-            if pace is not None:
-                found.append(Pile(item.position, [item], pace, is_remade=True))
-    return found
+        if added is None or _keeps_smaller(item.size_bytes, newest, added, alive):
+            continue
+        by_step = dict.fromkeys(range(1, newest + 1), added)
+        pace = pace_of(by_step, steps, births.known_until)
+        if pace is not None:
+            remade.append(Pile(item.position, [item], pace, is_remade=True))
+    return remade
+
+
+def _keeps_smaller(size: int, newest: int, added: int, alive: set[tuple[int, int | None]]) -> bool:
+    """Whether the smaller ones of a progression are still there: it is one of many."""
+    older = range(max(newest - _LONGEST_PROGRESSION, 1), newest)
+    still_alive = sum(1 for step in older if (size - added * (newest - step), step) in alive)
+    return 2 * still_alive >= len(older)
 
 
 def gone_growth(items: Iterable[Item], births: Births) -> Gone | None:
-    """What had grown steadily when bytes were summed last, if not even half of it is alive now."""
+    """The growth that was steady when bytes were summed last, if not even half of it is alive now."""
     step, bytes_by_step = births.latest_sum
     pace = pace_of(bytes_by_step, step, step)
     if pace is None or not pace.is_steady or not births.is_summed:
         return None
-    left = sum(item.size_bytes for item in items if item.born is None or BEFORE < item.born <= step)
-    return None if 2 * left >= sum(bytes_by_step.values()) else Gone(pace.bytes_per_step, step, "")
+    candidates = (item for item in items if item.born is None or BEFORE < item.born <= step)
+    alive_bytes = sum(item.size_bytes for item in candidates)
+    is_gone = 2 * alive_bytes < sum(bytes_by_step.values())
+    return Gone(pace.bytes_per_step, step, "") if is_gone else None
 
 
 def _progression(size: int, looked: list[int], sizes: Mapping[int, set[int]]) -> int | None:
     """By how much a size grew with each step, all the way back; None where it did not."""
-    newest, before = looked[0], looked[1] if len(looked) > 1 else 0
-    if not before:
+    if len(looked) < 2:
         return None
+    newest, before = looked[:2]
+    recent = looked[:_LONGEST_PROGRESSION]
+    fewest = max(_LEAST_PROGRESSION, 0.6 * len(recent))
     for smaller in sizes[before]:
-        if smaller >= size or (size - smaller) % (newest - before):
+        added, is_uneven = divmod(size - smaller, newest - before)
+        if smaller >= size or is_uneven:
             continue
-        added = (size - smaller) // (newest - before)
-        matched = 0
-        for step in looked[:_LONGEST_PROGRESSION]:
-            expected = size - added * (newest - step)
-            if expected <= 0 or expected not in sizes[step] or expected + added in sizes[step]:
-                break
-            matched += 1
-        if matched >= max(_LEAST_PROGRESSION, 0.6 * min(len(looked), _LONGEST_PROGRESSION)):
+        expected = ((step, size - added * (newest - step)) for step in recent)
+        if _count_matches(expected, added, sizes) >= fewest:
             return added
     return None
+
+
+def _count_matches(
+    expected: Iterable[tuple[int, int]], added: int, sizes: Mapping[int, set[int]]
+) -> int:
+    """How many steps left the expected size, and not also that of the step after, until one did
+    not.
+    """
+    matches = 0
+    for step, size in expected:
+        if size <= 0 or size not in sizes[step] or size + added in sizes[step]:
+            break
+        matches += 1
+    return matches
 
 
 def _entry(search: Search, position: int, parents: Mapping[int, tuple[int, str]]) -> int:
@@ -386,18 +419,18 @@ def _entry(search: Search, position: int, parents: Mapping[int, tuple[int, str]]
 
 
 def _by_step(items: Iterable[Item]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    by_step: dict[int, int] = {}
     for item in items:
         if item.born is not None:
-            found[item.born] = found.get(item.born, 0) + item.size_bytes
-    return found
+            by_step[item.born] = by_step.get(item.born, 0) + item.size_bytes
+    return by_step
 
 
 def _all_below(nodes: Mapping[int, _Node], position: int) -> list[Item]:
-    found: list[Item] = []
-    waiting: list[Any] = [position]
+    items: list[Item] = []
+    waiting = [position]
     while waiting:
         node = nodes[waiting.pop()]
-        found += node.own
+        items += node.direct_items
         waiting += node.below
-    return found
+    return items

@@ -69,18 +69,21 @@ class Series:
         any steps apart.
         """
         steps, rises = self.steps, self.left_behind()
-        found = pace_of(rises, len(steps) - 1, len(steps) - 1) if steps else None
-        if found is None or not found.is_steady or found.steps < FEWEST_RISES:
+        place_pace = pace_of(rises, len(steps) - 1, len(steps) - 1) if steps else None
+        if place_pace is None or not place_pace.is_steady or place_pace.steps < FEWEST_RISES:
             return None
-        counted = [place for place in rises if found.first <= place <= found.last]
-        if found.filled >= _FILLED:
+        counted = [place for place in rises if place_pace.first <= place <= place_pace.last]
+        if place_pace.filled >= _FILLED:
             rate = median(rises[place] / (steps[place] - steps[place - 1]) for place in counted)
         else:
             rate = sum(rises[place] for place in counted) / (
-                steps[found.last] - steps[found.first - 1]
+                steps[place_pace.last] - steps[place_pace.first - 1]
             )
         return replace(
-            found, first=steps[found.first], last=steps[found.last], bytes_per_step=round(rate)
+            place_pace,
+            first=steps[place_pace.first],
+            last=steps[place_pace.last],
+            bytes_per_step=round(rate),
         )
 
 
@@ -142,15 +145,15 @@ class Counters:
             return
         used = self._read_pytorch(self.gpu, step)
         self._spent += thread_time() - began  # on a busy machine others' time is not ours
-        asked = perf_counter()
+        asked_at = perf_counter()
         if self._driver_spent <= _DRIVER_FREE_SECONDS + _DRIVER_SHARE * elapsed:
             for device in used:
-                found = self.gpu.outside(device)
-                if found is not None:
-                    self.is_own = self.is_own and found.is_own
-                    self.outside.setdefault(device, Series()).add(step, found.size_bytes)
+                outside = self.gpu.outside(device)
+                if outside is not None:
+                    self.is_own = self.is_own and outside.is_own
+                    self.outside.setdefault(device, Series()).add(step, outside.size_bytes)
             if self._driver_asked:  # the first answer has waited for the driver's library
-                self._driver_spent += perf_counter() - asked
+                self._driver_spent += perf_counter() - asked_at
             self._driver_asked = self._driver_asked or bool(used)
 
     def _read_host(self, step: int) -> None:

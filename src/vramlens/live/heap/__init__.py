@@ -1,1 +1,11 @@
-"""Heap: the living objects of the interpreter, searched from the roots to every tensor."""
+"""Heap: the living objects of the interpreter, searched from the roots to every tensor.
+
+cycles: circles of objects, and the edge to make weak.
+dominators: bytes that would go if an object let go.
+objects: reading an object without running its code.
+roots: where everything that is alive is reached from.
+search: the search itself.
+tensors: PyTorch's tensors, storages and autograd nodes.
+unnamed_holders: iterators of loops, and tensors behind NumPy arrays.
+unreached_heap: objects that no root reaches, in groups.
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,64 +28,76 @@ _BACK_NAMES = (
     "model",
     "ctx",
 )
+_WRITTEN_EDGES = ("attribute", "closure", "class attribute", "key", "variable")
 
 
 def components(below: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, list[int]]]:
     """Tarjan's strongly connected components without recursion: of each object its number;
     members of the circles.
     """
-    count = len(below)
-    number, low = [-1] * count, [0] * count
-    on_stack = bytearray(count)
-    component = [-1] * count
-    members: dict[int, list[int]] = {}
-    stack: list[int] = []
-    clock = groups = 0
-    for start in range(count):
-        if number[start] >= 0:
-            continue
-        work: list[tuple[int, Iterator[int]]] = [(start, iter(below[start]))]
-        number[start] = low[start] = clock
-        clock += 1
-        stack.append(start)
-        on_stack[start] = 1
+    walk = _Tarjan(below)
+    for start in range(len(below)):
+        if walk.number[start] < 0:
+            walk.visit_from(start)
+    return walk.component, walk.circles
+
+
+class _Tarjan:
+    """The state of Tarjan's walk.
+
+    Attributes:
+        number: of each object, when it was first visited; -1 before.
+        component: of each object the number of its component.
+        circles: by number, the members of components that go round.
+    """
+
+    def __init__(self, below: Sequence[Sequence[int]]) -> None:
+        self._below = below
+        self.number, self._low = [-1] * len(below), [0] * len(below)
+        self._on_stack = bytearray(len(below))
+        self._stack: list[int] = []
+        self._visited = self._components = 0
+        self.component = [-1] * len(below)
+        self.circles: dict[int, list[int]] = {}
+
+    def visit_from(self, start: int) -> None:
+        """Visits everything below an object that was not visited yet."""
+        below, number, low, on_stack = self._below, self.number, self._low, self._on_stack
+        work = [self._enter(start)]
         while work:
-            here, children = work[-1]
-            deeper = next(
-                (child for child in children if _visit(child, here, number, low, on_stack)), None
-            )
-            if deeper is not None:
-                number[deeper] = low[deeper] = clock
-                clock += 1
-                stack.append(deeper)
-                on_stack[deeper] = 1
-                work.append((deeper, iter(below[deeper])))
-                continue
-            work.pop()
-            if work:
-                low[work[-1][0]] = min(low[work[-1][0]], low[here])
-            if low[here] == number[here]:
-                inside = []
-                while True:
-                    member = stack.pop()
-                    on_stack[member] = 0
-                    component[member] = groups
-                    inside.append(member)
-                    if member == here:
-                        break
-                if len(inside) > 1 or here in below[here]:
-                    members[groups] = inside
-                groups += 1
-    return component, members
+            parent, children = work[-1]
+            for child in children:
+                if number[child] < 0:
+                    work.append(self._enter(child))
+                    break
+                if on_stack[child]:
+                    low[parent] = min(low[parent], number[child])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[parent])
+                if low[parent] == number[parent]:
+                    self._close_component(parent, holds_itself=parent in below[parent])
 
+    def _enter(self, place: int) -> tuple[int, Iterator[int]]:
+        self.number[place] = self._low[place] = self._visited
+        self._visited += 1
+        self._stack.append(place)
+        self._on_stack[place] = 1
+        return place, iter(self._below[place])
 
-def _visit(child: int, here: int, number: list[int], low: list[int], on_stack: bytearray) -> bool:
-    """Whether a child is new; one that is being visited closes a circle."""
-    if number[child] < 0:
-        return True
-    if on_stack[child]:
-        low[here] = min(low[here], number[child])
-    return False
+    def _close_component(self, top: int, *, holds_itself: bool) -> None:
+        start = len(self._stack) - 1
+        while self._stack[start] != top:
+            start -= 1
+        members = self._stack[: start - 1 if start else None : -1]
+        del self._stack[start:]
+        for member in members:
+            self._on_stack[member] = 0
+            self.component[member] = self._components
+        if len(members) > 1 or holds_itself:
+            self.circles[self._components] = members
+        self._components += 1
 
 
 def circle_in(
@@ -92,39 +105,48 @@ def circle_in(
 ) -> tuple[int, ...]:
     """A shortest circle in a component, through a gradient if one of it is in there."""
     inside = set(members)
-    gradients = [
-        pair for pair, label in labels.items() if label == ".grad" and inside.issuperset(pair)
-    ]
-    if gradients:
-        holder, gradient = gradients[0]
-        back = _way(below, gradient, holder, inside)
-        if back:
-            return (holder, *back[:-1])
+    for (holder, child), label in labels.items():
+        if label == ".grad" and holder in inside and child in inside:
+            back = _way(below, child, holder, inside)
+            if back:
+                return (holder, *back[:-1])
+            break
     best: tuple[int, ...] = ()
     for start in members[:_MOST_STARTS]:
-        for child in below[start]:
-            if child in inside:
-                back = (start,) if child == start else _way(below, child, start, inside)
-                if back and (not best or len(back) < len(best)):
-                    best = back
+        best = min((best, *_circles_from(start, below, inside)), key=_circle_length)
         if best and len(best) <= _SHORT_CIRCLE:
             break
     return (best[-1], *best[:-1]) if best else (members[0],)
 
 
+def _circle_length(circle: tuple[int, ...]) -> float:
+    return len(circle) or math.inf
+
+
+def _circles_from(
+    start: int, below: Sequence[Sequence[int]], inside: set[int]
+) -> Iterator[tuple[int, ...]]:
+    """Yields, for each child, the shortest way back to the start."""
+    for child in below[start]:
+        if child == start:
+            yield (start,)
+        elif child in inside:
+            yield _way(below, child, start, inside)
+
+
 def _way(below: Sequence[Sequence[int]], start: int, end: int, inside: set[int]) -> tuple[int, ...]:
     """The shortest way from one object to another, both included; empty where there is none."""
-    came = {start: -1}
+    previous = {start: -1}
     waiting = [start]
-    for here in waiting:
-        if here == end:
-            path = [here]
-            while came[path[-1]] >= 0:
-                path.append(came[path[-1]])
+    for place in waiting:
+        if place == end:
+            path = [place]
+            while previous[path[-1]] >= 0:
+                path.append(previous[path[-1]])
             return tuple(path[::-1])
-        for child in below[here]:
-            if child in inside and child not in came:
-                came[child] = here
+        for child in below[place]:
+            if child in inside and child not in previous:
+                previous[child] = place
                 waiting.append(child)
     return ()
 
@@ -143,11 +165,10 @@ def fold_circle(
     index = 0
     while index + 1 < len(turned):
         label = labels.get((turned[index], turned[index + 1]), "")
-        taken, how, name = link_between(
-            search, [objects[place] for place in turned[index : index + 5]], label
-        )
-        index = min(index + taken, len(turned) - 1)
-        links.append(Link(how, name, objects[turned[index]], turned[index]))
+        following = [objects[place] for place in turned[index : index + 5]]
+        edge = link_between(search, following, label)
+        index = min(index + edge.passed, len(turned) - 1)
+        links.append(Link(edge.how, edge.name, objects[turned[index]], turned[index]))
     return links
 
 
@@ -164,34 +185,43 @@ def _is_inside(value: Any) -> bool:
     return type(value) in (dict, tuple, types.CellType, list)
 
 
-def closing_edge(
-    search: Search, statements: Statements, links: Sequence[Link]
-) -> tuple[Keeper | None, str]:
+def closing_edge(statements: Statements, links: Sequence[Link]) -> tuple[Keeper | None, str]:
     """The statement that closes a circle, and the name of the edge to make weak."""
     candidates: list[tuple[int, Keeper, str]] = []
     for index, link in enumerate(links):
-        holder = links[index - 1].value if index else links[-1].value
+        holder = links[index - 1].value  # of the first, the last: it is a circle
         if "hook" in link.name:
-            functions = [code for one in links if (code := code_of(one.value)) is not None]
-            registered = next(
-                (found for code in functions if (found := statements.registration(code))), None
-            )
+            functions = _functions_in(links)
+            registrations = (statements.registration(code) for code in functions)
+            registered = next(filter(None, registrations), None)
             if registered is not None:
                 return registered, f"{functions[0].co_name} ({link.name})"
-        if link.how not in ("attribute", "closure", "class attribute", "key", "variable"):
+        if link.how not in _WRITTEN_EDGES:
             continue
         before = Link("other", "", holder, -1)
         keeper = statements.keeper(Chain(None, (before, link)), link.value, is_graph=False)
-        if keeper is None:
-            continue
-        kind = holder.f_code if type(holder) is types.FrameType else code_of(holder)
-        owner = class_path(type(holder)) if kind is None else kind.co_name
-        name = f"{owner}.{link.name}" if link.name else owner
-        score = keeper.score + (50 if link.name.lower().strip("_") in _BACK_NAMES else 0)
-        score += 20 if link.how == "attribute" else 0
-        candidates.append((score, keeper, name))
+        if keeper is not None:
+            candidates.append((_edge_score(link, keeper), keeper, _edge_name(link, holder)))
     if not candidates:
         return None, ""
-    _, keeper, name = max(candidates, key=lambda one: one[0])
-    del search
+    _, keeper, name = max(candidates, key=lambda candidate: candidate[0])
     return keeper, name
+
+
+def _functions_in(links: Sequence[Link]) -> list[types.CodeType]:
+    codes = (code_of(link.value) for link in links)
+    return [code for code in codes if code is not None]
+
+
+def _edge_score(link: Link, keeper: Keeper) -> int:
+    """How well an edge suits to be the weak one."""
+    points = 20 if link.how == "attribute" else 0
+    if link.name.lower().strip("_") in _BACK_NAMES:
+        points += 50
+    return keeper.score + points
+
+
+def _edge_name(link: Link, holder: Any) -> str:
+    code = holder.f_code if type(holder) is types.FrameType else code_of(holder)
+    owner = class_path(type(holder)) if code is None else code.co_name
+    return f"{owner}.{link.name}" if link.name else owner

@@ -65,7 +65,7 @@ def retained_by(search: Search, top: int) -> list[Retained]:
             sizes[parent] += sizes[position]
             counts[parent] += counts[position]
             examples.setdefault(parent, examples.get(position, position))
-    found: list[Retained] = []
+    retained: list[Retained] = []
     waiting = children.get(_ROOT, [])
     while waiting:
         position = waiting.pop()
@@ -78,39 +78,23 @@ def retained_by(search: Search, top: int) -> list[Retained]:
             waiting += below
         elif sizes[position]:
             example = search.order[examples.get(position, position)]
-            found.append(Retained(position, sizes[position], counts[position], example))
-    return sorted(found, key=lambda one: -one.bytes)[:top]
+            retained.append(Retained(position, sizes[position], counts[position], example))
+    return sorted(retained, key=lambda one: -one.bytes)[:top]
 
 
 def _edges(search: Search, end: float) -> dict[int, list[int]] | None:
     """For every object on a way to a tensor, what holds it; positions, by position. None where
     time ran out.
     """
-    order, torch = search.order, search.torch
-    place = {id(value): position for position, value in enumerate(order)}
-    leads: dict[int, list[int]] = {position: [] for position in search.storages.values()}
-    holders: dict[int, list[int]] = {}
-    for position, value in enumerate(order):
-        if position % _LOOK_AT_THE_CLOCK == 0 and thread_time() > end:
-            return None
-        held = {id(referent) for referent in search.referents.of_one(value)}
-        if torch.is_tensor(value):
-            held.update(id(child) for _, child in torch.held_by_tensor(value))
-            node = torch.grad_fn(value)
-            if node is not None:
-                held.add(id(node))
-        elif torch.is_node(value):
-            held.update(id(child) for _, child in torch.held_by_node(value))
-        for identity in held:
-            child = place.get(identity)
-            if child is not None and child != position and child not in search.roots:
-                holders.setdefault(child, []).append(position)
-    parents = search.parents(
-        search.storages.values()
-    )  # saved tensors are made anew at each look: their edge is ours
+    holders = _holders(search, end)
+    if holders is None:
+        return None
+    # Saved tensors are made anew at each look: their edge is ours.
+    parents = search.parents(search.storages.values())
     for position, (parent, _) in parents.items():
         if parent >= 0 and parent not in holders.get(position, ()):
             holders.setdefault(position, []).append(parent)
+    leads: dict[int, list[int]] = {position: [] for position in search.storages.values()}
     waiting = list(leads)
     while waiting:
         position = waiting.pop()
@@ -121,6 +105,34 @@ def _edges(search: Search, end: float) -> dict[int, list[int]] | None:
                 leads[parent] = []
                 waiting.append(parent)
     return leads
+
+
+def _holders(search: Search, end: float) -> dict[int, list[int]] | None:
+    """For every object but roots, what holds it; None where time ran out."""
+    torch, order, roots = search.torch, search.order, search.roots
+    place = {id(holder): position for position, holder in enumerate(order)}
+    holders: dict[int, list[int]] = {}
+    for position, holder in enumerate(order):
+        if position % _LOOK_AT_THE_CLOCK == 0 and thread_time() > end:
+            return None
+        children = {id(referent) for referent in search.referents.of_one(holder)}
+        if torch.is_tensor(holder) or torch.is_node(holder):
+            children |= _autograd_children(search, holder)
+        for identity in children:
+            child = place.get(identity)
+            if child is not None and child != position and child not in roots:
+                holders.setdefault(child, []).append(position)
+    return holders
+
+
+def _autograd_children(search: Search, holder: Any) -> set[int]:
+    """Identities of what a tensor or an autograd node holds that the collector does not see."""
+    torch = search.torch
+    if torch.is_node(holder):
+        return {id(child) for _, child in torch.held_by_node(holder)}
+    children = {id(child) for _, child in torch.held_by_tensor(holder)}
+    node = torch.grad_fn(holder)
+    return children if node is None else {*children, id(node)}
 
 
 def _dominators(

@@ -14,6 +14,7 @@ import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from vramlens.ground.live_objects import class_dict as class_dict
@@ -30,7 +31,7 @@ _REFERENCES_OF_A_SNAPSHOT = 3  # the frame's, ours, and getrefcount's own
 _LONGEST_KEY = 60
 QUEUES = ("queue", "asyncio.queues")
 """Modules whose classes are queues."""
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep
 
 
 def is_own_file(file: str) -> bool:
@@ -50,8 +51,10 @@ def attributes_of(owner: object) -> list[tuple[str, Any]]:
     """Names and values of an instance's own attributes: the real dict and the slots, never a
     property.
     """
-    found = [(name, value) for name, value in dict_items(namespace_of(owner)) if type(name) is str]
-    return [*found, *slots_of(owner)]
+    attributes = [
+        (name, value) for name, value in dict_items(namespace_of(owner)) if type(name) is str
+    ]
+    return [*attributes, *slots_of(owner)]
 
 
 def dict_items(value: object) -> list[tuple[Any, Any]]:
@@ -75,8 +78,8 @@ def elements_of(value: object) -> Iterator[Any] | None:
     kind: Any
     for kind in (list, tuple, deque, set, frozenset):
         if is_kind(value, kind):
-            found: Iterator[Any] = iter(kind.__iter__(value))
-            return found
+            elements: Iterator[Any] = iter(kind.__iter__(value))
+            return elements
     return None
 
 
@@ -108,18 +111,18 @@ def frame_variables(frame: types.FrameType) -> dict[str, Any]:
     alive what the function deletes later; that copy is emptied again, unless somebody else has it
     (``locals()``) or a debugger needs it.
     """
-    found: Any = frame.f_locals
+    snapshot: Any = frame.f_locals
     if not frame.f_code.co_flags & _OPTIMIZED:
-        return {name: value for name, value in dict_items(found) if type(name) is str}
-    variables = dict(found)
+        return {name: value for name, value in dict_items(snapshot) if type(name) is str}
+    variables = dict(snapshot)
     if (
         sys.version_info < (3, 13)
-        and type(found) is dict
+        and type(snapshot) is dict
         and frame.f_trace is None
         and sys.gettrace() is None
-        and sys.getrefcount(found) <= _REFERENCES_OF_A_SNAPSHOT
+        and sys.getrefcount(snapshot) <= _REFERENCES_OF_A_SNAPSHOT
     ):
-        found.clear()
+        snapshot.clear()
     return variables
 
 

@@ -54,9 +54,9 @@ class Root:
 def all_roots() -> list[Root]:
     """Every root of this moment, those of the user first."""
     modules = list(_modules())
-    known = {id(root.value) for root in modules}
-    found = [*_variables(known), *modules, *_interpreter()]
-    return sorted(found, key=lambda root: root.tier)
+    namespaces = {id(root.value) for root in modules}
+    roots = [*_variables(namespaces), *modules, *_interpreter()]
+    return sorted(roots, key=lambda root: root.tier)
 
 
 def module_objects() -> list[Any]:
@@ -65,7 +65,7 @@ def module_objects() -> list[Any]:
 
 
 def _modules() -> Iterator[Root]:
-    seen: set[int] = set()
+    namespaces: set[int] = set()
     for name, module in list(sys.modules.items()):
         if type(name) is not str or module is None:
             continue
@@ -73,9 +73,13 @@ def _modules() -> Iterator[Root]:
             names = _NAMESPACE.__get__(module)
         except TypeError:  # some put an object of their own there
             continue
-        if type(names) is not dict or id(names) in seen or name.partition(".")[0] == "vramlens":
+        if (
+            type(names) is not dict
+            or id(names) in namespaces
+            or name.partition(".")[0] == "vramlens"
+        ):
             continue
-        seen.add(id(names))
+        namespaces.add(id(names))
         yield Root("module", name, names, 0 if _is_users_module(name, names) else 1)
 
 
@@ -102,13 +106,13 @@ def _variables(modules: set[int]) -> Iterator[Root]:
     are what they were.
     """
     threads = {thread.ident: thread.name for thread in _threads()}
-    main, here = getattr(_main_thread(), "ident", None), threading.get_ident()
+    main, looking_thread = getattr(_main_thread(), "ident", None), threading.get_ident()
     namespaces = set(modules)
     count = 0
     for ident, innermost in list(sys._current_frames().items()):
         thread = (
             ""
-            if ident in (main, here)
+            if ident in (main, looking_thread)
             else threads.get(ident) or "a thread that Python did not start"
         )
         frame: types.FrameType | None = innermost
@@ -151,13 +155,13 @@ def _of_frame(
 
 def _frames_of_the_end() -> list[tuple[types.FrameType, int]]:
     """The frames and lines that an exception came through which nobody caught, innermost first."""
-    found: list[tuple[types.FrameType, int]] = []
+    frames: list[tuple[types.FrameType, int]] = []
     trace = sys.__dict__.get("last_traceback")
-    while type(trace) is types.TracebackType and len(found) < _MOST_FRAMES:
+    while type(trace) is types.TracebackType and len(frames) < _MOST_FRAMES:
         if not is_own_file(trace.tb_frame.f_code.co_filename):
-            found.append((trace.tb_frame, trace.tb_lineno or 0))
+            frames.append((trace.tb_frame, trace.tb_lineno or 0))
         trace = trace.tb_next
-    return found[::-1]
+    return frames[::-1]
 
 
 def _same(names: Any, local: dict[str, Any]) -> bool:

@@ -86,8 +86,8 @@ class Search:
             for tier in (0, 1):
                 self._tier = tier
                 first = len(self.order)
-                here = [root for root in roots if root.tier == tier]
-                self._seed([(root.value, root) for root in here])
+                tier_roots = [root for root in roots if root.tier == tier]
+                self._seed([(root.value, root) for root in tier_roots])
                 if tier == 1:
                     self._seed([(cls, Root("class", "", cls, 1)) for cls in self._later])
                 self._explore(first)
@@ -151,7 +151,7 @@ class Search:
 
     def close(self) -> None:
         """Lets go of everything."""
-        for held in (
+        for table in (
             self.order,
             self.roots,
             self.storages,
@@ -160,21 +160,21 @@ class Search:
             self._later,
             self._labels,
         ):
-            held.clear()
+            table.clear()
 
     def parents(self, positions: Iterable[int]) -> dict[int, tuple[int, str]]:
         """For these positions and all above them: the parent's position (-1 for a root) and a
         label if we made one.
         """
-        found: dict[int, tuple[int, str]] = {}
+        parents: dict[int, tuple[int, str]] = {}
         by_chunk: dict[int, dict[int, int]] = {}
         chunks: list[int] = []
 
         def want(position: int) -> None:
-            if position in found:
+            if position in parents:
                 return
             if position in self.roots:
-                found[position] = (-1, "")
+                parents[position] = (-1, "")
                 return
             chunk = bisect_right(self._starts, position) - 1
             if chunk not in by_chunk:
@@ -187,24 +187,24 @@ class Search:
         with undisturbed():
             while chunks:
                 chunk = -heappop(chunks)
-                wanted = by_chunk.pop(chunk)
+                wanted_places = by_chunk.pop(chunk)
                 low, high = self._parents[chunk]
                 if high - low == 1:
-                    for position in wanted.values():
-                        found[position] = (low, self._labels.get(position, ""))
+                    for position in wanted_places.values():
+                        parents[position] = (low, self._labels.get(position, ""))
                     want(low)
                     continue
                 for parent in range(low, high):
                     for referent in self.referents.of_one(self.order[parent]):
-                        child = wanted.pop(id(referent), None)
+                        child = wanted_places.pop(id(referent), None)
                         if child is not None:
-                            found[child] = (parent, "")
+                            parents[child] = (parent, "")
                             want(parent)
-                    if not wanted:
+                    if not wanted_places:
                         break
-                for position in wanted.values():  # the program changed it meanwhile
-                    found[position] = (-1, "")
-        return found
+                for position in wanted_places.values():  # the program changed it meanwhile
+                    parents[position] = (-1, "")
+        return parents
 
     def path(self, position: int, parents: dict[int, tuple[int, str]] | None = None) -> list[int]:
         """The positions from the root to this one."""
@@ -256,7 +256,7 @@ class Search:
 
     def _explore(self, low: int) -> None:
         """All that is reached from a position on, but for autograd graphs, which wait."""
-        order, seen = self.order, self.seen
+        order, reached = self.order, self.seen
         special_ids, tracked = self._special, gc.is_tracked
         seeds = len(order) if low in self.roots else low
         while low < len(order):
@@ -270,11 +270,11 @@ class Search:
                 self.skipped.append(_GIANTS)
                 low = high
                 continue
-            held = list(filter(tracked, referents))
+            tracked_referents = list(filter(tracked, referents))
             del referents
-            by_id = dict(zip(map(id, held), held, strict=True))
-            del held
-            fresh = by_id.keys() - seen
+            by_id = dict(zip(map(id, tracked_referents), tracked_referents, strict=True))
+            del tracked_referents
+            fresh = by_id.keys() - reached
             first = len(order)
             if fresh:
                 # In the order in which they are held, so that of two lists of the same things one
@@ -287,7 +287,7 @@ class Search:
                 if odd:
                     new = self._sorted_out(new, odd, low, high)
                     fresh = set(map(id, new))
-                seen |= fresh
+                reached |= fresh
                 order += new
                 if odd:
                     specials = map(special_ids.__contains__, map(id, map(type, new)))
@@ -373,9 +373,9 @@ class Search:
             nodes: list[int] = []
             for place in tensors:
                 holder = self.order[place]
-                held: Iterable[tuple[str, Any]]
+                edges: Iterable[tuple[str, Any]]
                 if self.torch.is_tensor(holder):
-                    held = (
+                    edges = (
                         (".grad_fn", node)
                         for node in (self.torch.grad_fn(holder),)
                         if node is not None
@@ -384,13 +384,13 @@ class Search:
                     nodes.append(place)
                     continue
                 else:
-                    held = (
+                    edges = (
                         ("", value)
                         for value in self.referents.of_one(holder)
                         if self.torch.is_node(value)
                     )
-                nodes += self._adopt(place, held)
-            others = len(self.order)
+                nodes += self._adopt(place, edges)
+            others_from = len(self.order)
             done = 0
             while done < len(nodes):
                 place = nodes[done]
@@ -410,10 +410,10 @@ class Search:
                     if not self.torch.is_node(value)
                 ]
                 self._adopt(place, (("", value) for value in referents))
-            for place in range(others, len(self.order)):
+            for place in range(others_from, len(self.order)):
                 if self.torch.is_tensor(self.order[place]):
                     self._expand_tensor(place)
-            self._explore(others)
+            self._explore(others_from)
 
     @property
     def _room_bytes(self) -> int:

@@ -50,9 +50,9 @@ class TorchObjects:
         self.tensor_types: dict[int, type] = {}
         self.storage_types: dict[int, type] = {}
         self.checkpoint_types: dict[int, type] = {}
-        for found in vars(torch._C._functions).values():
-            if isinstance(found, type):
-                self._node_types[id(found)] = found
+        for function_type in vars(torch._C._functions).values():
+            if isinstance(function_type, type):
+                self._node_types[id(function_type)] = function_type
         self.refresh()
 
     def refresh(self) -> None:
@@ -260,11 +260,11 @@ def loaded() -> TorchObjects | None:
 
 
 def _with_subclasses(base: Any) -> dict[int, type]:
-    found: dict[int, type] = {}
+    classes: dict[int, type] = {}
     waiting = [base]
     while waiting:
         cls = waiting.pop()
-        if id(cls) not in found:
-            found[id(cls)] = cls
+        if id(cls) not in classes:
+            classes[id(cls)] = cls
             waiting.extend(type.__subclasses__(cls))
-    return found
+    return classes

@@ -68,16 +68,16 @@ def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
     every = gc.get_objects()
     unreached = list(compress(every, map(not_, map(search.seen.__contains__, map(id, every)))))
     del every
-    held: set[int] = set()
+    held_ids: set[int] = set()
     for low in range(0, len(unreached), _CHUNK):
         if search.is_over:
             search.skipped.append("iterators of running loops: there was no time to look for them")
             return
-        held.update(map(id, search.referents.of(unreached[low : low + _CHUNK])))
+        held_ids.update(map(id, search.referents.of(unreached[low : low + _CHUNK])))
     iterates: dict[int, bool] = {}
     for value in unreached:
         kind = type(value)
-        if id(value) in held:
+        if id(value) in held_ids:
             continue
         if kind is types.MethodType:
             function = value.__func__
@@ -139,9 +139,9 @@ def _objects_in(value: Any, array: Any) -> list[tuple[str, Any]]:
     ):
         return []
     return [
-        (f"[{index}]", held)
-        for index, held in enumerate(array.ravel(value, "K").tolist())
-        if gc.is_tracked(held)
+        (f"[{index}]", element)
+        for index, element in enumerate(array.ravel(value, "K").tolist())
+        if gc.is_tracked(element)
     ]
 
 

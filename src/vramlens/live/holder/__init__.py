@@ -1,1 +1,12 @@
-"""Holder: the chain from a root to a tensor, and the statement that keeps it."""
+"""Holder: the chain from a root to a tensor, and the statement that keeps it.
+
+chain: how a root holds a tensor, in words.
+container_bounds: bounds of the container itself.
+keeper: the statement that keeps.
+keeper_position: the link of a chain that keeps.
+leak_class: the class of a leak, and its fix.
+lookalikes: rules by which growth ends by itself.
+owner: the name of what keeps.
+registrations: calls that hand over a function.
+route: a chain as names alone, to find it again.
+"""

@@ -1,8 +1,7 @@
 """Chains: how a root holds a tensor, in words that a person would use.
 
 What only the interpreter sees (an instance's dict, the tuple and the cells of a closure) is folded
-into the edge that a
-person writes: ``.history``, ``[3]``, ``closure variable store``.
+into the edge that a person writes: ``.history``, ``[3]``, ``closure variable store``.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Any
 
 from vramlens.live.heap.objects import (
@@ -38,7 +38,17 @@ from vramlens.units import counted
 _MOST_SEARCHED = 2_000_000
 _LONGEST_CHAIN = 60  # links: what is between its ends is folded
 _LONGEST_RUN = 3  # of autograd nodes: longer ones are folded
-_TABLES = ("_modules", "_parameters", "_buffers")
+TABLES = ("_modules", "_parameters", "_buffers")
+"""Where a module keeps its parts."""
+_LONGEST_EDGE = 5  # objects, with both ends
+_LABELS = {".grad_fn": "grad_fn", ".next": "next", ".grad": "gradient", "._base": "base"}
+_CONTEXT_NODES = ("hamt", "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node")
+_ROOT_TEXTS = {
+    "hidden": "held by the interpreter, where nobody can look",
+    "class": "classes",
+    "context": "context variables",
+}
+_EXCEPTION_PARTS = ("__traceback__", "__cause__", "__context__", "args")
 _GENERATORS = {
     types.GeneratorType: "gi_frame",
     types.CoroutineType: "cr_frame",
@@ -82,6 +92,20 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Edge:
+    """How an object holds another.
+
+    Attributes:
+        how, name: as in a Link.
+        passed: how many objects the edge passes, the last one included.
+    """
+
+    how: str
+    name: str = ""
+    passed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Chain:
     """The way from a root to an object."""
 
@@ -94,190 +118,217 @@ def chain_of(search: Search, path: Sequence[int], parents: dict[int, tuple[int, 
     order = search.order
     root = search.roots.get(path[0])
     links: list[Link] = []
-    index = 0
     if root is None:
         links.append(Link("other", "", order[path[0]], path[0]))
-    elif root.kind == "variable":
-        links.append(Link("variable", root.name, order[path[0]], path[0]))
     elif root.kind != "module":
-        links.append(Link("root", root.name, order[path[0]], path[0]))
+        how = "variable" if root.kind == "variable" else "root"
+        links.append(Link(how, root.name, order[path[0]], path[0]))
+    index = 0
     while index + 1 < len(path):
-        taken, how, name = _step(search, path, index, parents, root)
-        index += taken
-        links.append(Link(how, name, order[path[index]], path[index]))
+        values = [order[position] for position in path[index : index + _LONGEST_EDGE]]
+        if index == 0 and root is not None and root.kind == "module":
+            edge = Edge("global", _name_in(values[0], values[1]))
+        else:
+            edge = link_between(search, values, parents[path[index + 1]][1])
+        index += edge.passed
+        links.append(Link(edge.how, edge.name, order[path[index]], path[index]))
     return Chain(root, tuple(links))
 
 
-def _step(
-    search: Search,
-    path: Sequence[int],
-    index: int,
-    parents: dict[int, tuple[int, str]],
-    root: Root | None,
-) -> tuple[int, str, str]:
-    """How many objects the next edge passes, and what it is."""
-    order = search.order
-    values = [order[position] for position in path[index : index + 5]]
-    if index == 0 and root is not None and root.kind == "module":
-        return 1, "global", _key_of(values[0], values[1])
-    return link_between(search, values, parents[path[index + 1]][1])
-
-
-def link_between(search: Search, values: Sequence[Any], label: str = "") -> tuple[int, str, str]:
-    """How the first of some objects holds the next: how many of them the edge passes, what it is,
-    its name.
+def link_between(search: Search, values: Sequence[Any], label: str = "") -> Edge:
+    """How the first of some objects holds the next.
 
     Args:
         values: an object and the four that follow it on the way.
         label: what the search itself knows of the edge.
     """
-    parent, following = values[0], list(values[1:])
     if label:
-        how = {".grad_fn": "grad_fn", ".next": "next", ".grad": "gradient", "._base": "base"}.get(
-            label
-        )
-        return (
-            1,
-            how or ("saved" if label.startswith("._saved") else "attribute"),
-            label.removeprefix("."),
-        )
+        return Edge(_how_of_label(label), label.removeprefix("."))
+    parent, *following = values
     with suppress(Exception):
-        found = _through_insides(parent, following)
-        if found is not None:
-            return found
+        edge = _edge_through_insides(parent, following)
+        if edge is not None:
+            return edge
     with suppress(Exception):
-        return 1, *_edge(search, parent, following[0])
-    return 1, "other", ""
+        return _direct_edge(search, parent, following[0])
+    return Edge("other")
 
 
-def _through_insides(parent: Any, following: list[Any]) -> tuple[int, str, str] | None:
+def _how_of_label(label: str) -> str:
+    if label.startswith("._saved"):
+        return "saved"
+    return _LABELS.get(label, "attribute")
+
+
+def _edge_through_insides(parent: Any, following: list[Any]) -> Edge | None:
     """Edges that pass objects which a person does not see."""
-    first, kind = following[0], type(parent)
-    if kind is types.FunctionType:
-        closure, names = parent.__closure__, parent.__code__.co_freevars
-        if first is closure:
-            place = next(
-                (
-                    i
-                    for i, cell in enumerate(closure)
-                    if len(following) > 1 and cell is following[1]
-                ),
-                None,
-            )
-            name = names[place] if place is not None else ""
-            return min(len(following), 3), "closure", name
-        if first is parent.__defaults__ and len(following) > 1:
-            first_default = parent.__code__.co_argcount - len(parent.__defaults__)
-            place = next(
-                (i for i, value in enumerate(parent.__defaults__) if value is following[1]), 0
-            )
-            return 2, "default", parent.__code__.co_varnames[first_default + place]
-        if first is parent.__kwdefaults__ and len(following) > 1:
-            return 2, "default", _key_of(first, following[1]).strip("'")
-        if first is parent.__dict__ and len(following) > 1:
-            return 2, "attribute", _key_of(first, following[1]).strip("'")
-    if is_kind(parent, type) and type(first) is dict and len(following) > 1:
-        name = next(
-            (name for name, value in class_dict(parent).items() if value is following[1]), None
-        )
-        return None if name is None else (2, "class attribute", str(name))
+    kind, first = type(parent), following[0]
     if kind is types.CellType:
-        return 1, "closure", ""
-    if kind is functools.partial and type(first) in (tuple, dict) and len(following) > 1:
-        return 2, "argument", _key_of(first, following[1]) if type(first) is dict else ""
-    names = namespace_of(parent) if len(following) > 1 and type(first) is dict else None
-    if names is not None and first is names:
-        name = _key_of(first, following[1]).strip("'")
-        if len(following) > 2 and name in _TABLES and type(following[1]) is dict:
-            return 3, *_in_table(name, following[1], following[2])
-        return 2, "attribute", name
-    if names is not None:  # from Python 3.13 on an object holds its attributes itself
-        name = next((name for name in _TABLES if names.get(name) is first), "")
-        if name:
-            return 2, *_in_table(name, first, following[1])
-    if (
-        any(class_name(base) == "_local" for base in class_order(kind))
-        and type(first) is dict
-        and len(following) > 2
-    ):
-        return 3, "attribute", _key_of(following[1], following[2]).strip("'")
-    if class_name(kind) in ("hamt", "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node"):
-        return 1, "context", ""
+        return Edge("closure")
+    if class_name(kind) in _CONTEXT_NODES:
+        return Edge("context")
+    if kind is types.FunctionType and first is parent.__closure__:
+        return _edge_of_closure(parent, following)
+    if len(following) < 2:
+        return None
+    edge = None
+    if kind is types.FunctionType:
+        edge = _edge_of_function(parent, first, following[1])
+    elif kind is functools.partial and type(first) in (tuple, dict):
+        edge = Edge("argument", _name_in(first, following[1]), passed=2)
+    elif is_kind(parent, type) and type(first) is dict:
+        return _edge_of_class(parent, following[1])
+    if edge is not None or type(first) is not dict:
+        return edge
+    return _edge_of_attributes(parent, following)
+
+
+def _edge_of_closure(function: types.FunctionType, following: list[Any]) -> Edge:
+    """A variable in the closure of a function: through the tuple and the cell."""
+    name = ""
+    if len(following) > 1:
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        name = next((variable for variable, cell in cells if cell is following[1]), "")
+    return Edge("closure", name, passed=min(len(following), 3))
+
+
+def _edge_of_function(function: types.FunctionType, table: Any, child: Any) -> Edge | None:
+    """A default or an attribute of a function: through the table that has it."""
+    defaults = function.__defaults__
+    if defaults is not None and table is defaults:
+        first_default = function.__code__.co_argcount - len(defaults)
+        places = (place for place, default in enumerate(defaults) if default is child)
+        name = function.__code__.co_varnames[first_default + next(places, 0)]
+        return Edge("default", name, passed=2)
+    if table is function.__kwdefaults__:
+        return Edge("default", _plain_name_in(table, child), passed=2)
+    if table is function.__dict__:
+        return Edge("attribute", _plain_name_in(table, child), passed=2)
     return None
 
 
-def _in_table(name: str, table: Any, value: Any) -> tuple[str, str]:
-    """How a module holds a value in one of its tables: as an attribute; of a Sequential by
-    number.
-    """
-    inner = _key_of(table, value).strip("'")
-    return ("index" if inner.isdigit() and name == "_modules" else "attribute"), inner
+def _edge_of_class(cls: Any, child: Any) -> Edge | None:
+    names = (name for name, attribute in class_dict(cls).items() if attribute is child)
+    name = next(names, None)
+    return None if name is None else Edge("class attribute", str(name), passed=2)
 
 
-def _edge(search: Search, parent: Any, child: Any) -> tuple[str, str]:
-    """How a parent holds a child directly, and the name of it."""
-    kind = type(parent)
+def _edge_of_attributes(parent: Any, following: list[Any]) -> Edge | None:
+    """An attribute of an instance: through its dict, and through a module's tables."""
+    table, child = following[0], following[1]
+    attributes = namespace_of(parent)
+    if attributes is table:
+        name = _plain_name_in(attributes, child)
+        if len(following) > 2 and name in TABLES and type(child) is dict:
+            return _edge_of_table(name, child, following[2], passed=3)
+        return Edge("attribute", name, passed=2)
+    if attributes is not None:  # from Python 3.13 on an object holds its attributes itself
+        for name in TABLES:
+            if attributes.get(name) is table:
+                return _edge_of_table(name, table, child, passed=2)
+    is_local = any(class_name(base) == "_local" for base in class_order(type(parent)))
+    if is_local and len(following) > 2:
+        return Edge("attribute", _plain_name_in(child, following[2]), passed=3)
+    return None
+
+
+def _edge_of_table(table_name: str, table: Any, child: Any, *, passed: int) -> Edge:
+    """A part of a module: an attribute; of a Sequential by number."""
+    name = _plain_name_in(table, child)
+    is_number = name.isdigit() and table_name == "_modules"
+    return Edge("index" if is_number else "attribute", name, passed=passed)
+
+
+def _direct_edge(search: Search, parent: Any, child: Any) -> Edge:
+    """How a parent holds a child directly."""
+    return (
+        _edge_of_container(parent, child)
+        or _edge_of_built_in(parent, child)
+        or _edge_of_named(parent, child)
+        or _edge_of_autograd(search, parent, child)
+        or Edge("function" if type(parent) is property else "other")
+    )
+
+
+def _edge_of_container(parent: Any, child: Any) -> Edge | None:
+    """A value, a key or an element of a container."""
     if is_kind(parent, dict):
         for key, value in dict_items(parent)[:_MOST_SEARCHED]:
             if value is child:
-                return "key", key_text(key)
+                return Edge("key", key_text(key))
             if key is child:
-                return "element", "a key"
+                return Edge("element", "a key")
     elements = elements_of(parent)
-    if elements is not None:
-        is_set = is_kind(parent, set, frozenset)
-        for place, value in zip(range(_MOST_SEARCHED), elements, strict=False):
-            if value is child:
-                return ("element", "") if is_set else ("index", str(place))
+    if elements is None:
+        return None
+    is_set = is_kind(parent, set, frozenset)
+    for place, element in enumerate(islice(elements, _MOST_SEARCHED)):
+        if element is child:
+            return Edge("element") if is_set else Edge("index", str(place))
+    return None
+
+
+def _edge_of_built_in(parent: Any, child: Any) -> Edge | None:
+    """What objects of the interpreter hold: frames, generators, tracebacks, methods, partials."""
+    kind = type(parent)
     if kind is types.FrameType:
-        return "variable", _key_of(frame_variables(parent), child).strip("'")
+        return Edge("variable", _plain_name_in(frame_variables(parent), child))
     if kind in _GENERATORS:
         frame = getattr(parent, _GENERATORS[kind])
-        return "variable", "" if frame is None else _key_of(frame_variables(frame), child).strip(
-            "'"
-        )
+        name = "" if frame is None else _plain_name_in(frame_variables(frame), child)
+        return Edge("variable", name)
     if kind is types.TracebackType:
-        return ("frame", "") if child is parent.tb_frame else ("traceback", "")
+        return Edge("frame" if child is parent.tb_frame else "traceback")
     if kind is types.MethodType:
-        return ("self", "") if child is parent.__self__ else ("function", "")
+        return Edge("self" if child is parent.__self__ else "function")
     if kind is functools.partial:
-        return "function", ""
+        return Edge("function")
     if class_name(kind) == "_lru_cache_wrapper":
-        return (
-            ("function", "")
-            if child is dict(attributes_of(parent)).get("__wrapped__")
-            else ("cached", "")
-        )
+        is_wrapped = child is dict(attributes_of(parent)).get("__wrapped__")
+        return Edge("function" if is_wrapped else "cached")
+    return None
+
+
+def _edge_of_named(parent: Any, child: Any) -> Edge | None:
+    """An attribute of an exception, a class or an instance."""
     if is_kind(parent, BaseException):
-        for name in ("__traceback__", "__cause__", "__context__", "args"):
+        for name in _EXCEPTION_PARTS:
             if getattr(BaseException, name).__get__(parent) is child:
-                return ("traceback" if name == "__traceback__" else "attribute"), name
+                return Edge("traceback" if name == "__traceback__" else "attribute", name)
     if is_kind(parent, type):
-        for name, value in class_dict(parent).items():
-            if value is child:
-                return "class attribute", name
-    for name, value in attributes_of(parent):
-        if value is child:
-            return "attribute", name
+        for name, attribute in class_dict(parent).items():
+            if attribute is child:
+                return Edge("class attribute", name)
+    for name, attribute in attributes_of(parent):
+        if attribute is child:
+            return Edge("attribute", name)
+    return None
+
+
+def _edge_of_autograd(search: Search, parent: Any, child: Any) -> Edge | None:
     if search.torch.is_tensor(parent):
-        for label, value in search.torch.held_by_tensor(parent):
-            if value is child:
-                return "attribute", label.removeprefix(".")
+        for label, part in search.torch.held_by_tensor(parent):
+            if part is child:
+                return Edge("attribute", label.removeprefix("."))
     if search.torch.is_node(parent):
-        for name, value in dict_items(namespace_of(parent)):
-            if value is child:
-                return "attribute", str(name)
-        return "attribute", "a hook"
-    if kind is property:
-        return "function", ""
-    return "other", ""
+        for name, attribute in dict_items(namespace_of(parent)):
+            if attribute is child:
+                return Edge("attribute", str(name))
+        return Edge("attribute", "a hook")
+    return None
 
 
-def _key_of(table: Any, value: Any) -> str:
-    for key, held in dict_items(table):
-        if held is value:
-            return str(key) if type(key) is str and str.isidentifier(key) else key_text(key)
+def _name_in(table: Any, child: Any) -> str:
+    """The key under which a table has a child, as one would write it; empty where it has not."""
+    for key, value in dict_items(table):
+        if value is child:
+            is_name = type(key) is str and key.isidentifier()
+            return str(key) if is_name else key_text(key)
     return ""
+
+
+def _plain_name_in(table: Any, child: Any) -> str:
+    return _name_in(table, child).strip("'")
 
 
 def type_text(search: Search, value: Any) -> str:
@@ -291,7 +342,8 @@ def type_text(search: Search, value: Any) -> str:
     if code is not None:
         return f"function {code.co_name} ({base_name(code.co_filename)}:{code.co_firstlineno})"
     if kind is types.FrameType:
-        return f"the frame of {value.f_code.co_name}() ({base_name(value.f_code.co_filename)}:{value.f_lineno})"
+        place = f"{base_name(value.f_code.co_filename)}:{value.f_lineno}"
+        return f"the frame of {value.f_code.co_name}() ({place})"
     if is_kind(value, type):
         return f"class {class_path(value)}"
     size = length_of(value)
@@ -307,14 +359,9 @@ def root_text(root: Root | None) -> str:
     if root.kind == "variable" and root.code is not None:
         thread = f" in thread {root.thread}" if root.thread else ""
         state = "where the program ended" if root.has_ended else "running"
-        return f"{root.code.co_name}() ({base_name(root.code.co_filename)}:{root.line}){thread}, {state}"
-    if root.kind == "hidden":
-        return "held by the interpreter, where nobody can look"
-    if root.kind == "class":
-        return "classes"
-    if root.kind == "context":
-        return "context variables"
-    return "the interpreter"
+        place = f"{base_name(root.code.co_filename)}:{root.line}"
+        return f"{root.code.co_name}() ({place}){thread}, {state}"
+    return _ROOT_TEXTS.get(root.kind, "the interpreter")
 
 
 def texts_of(search: Search, chain: Chain) -> list[str]:
@@ -327,21 +374,28 @@ def texts_of(search: Search, chain: Chain) -> list[str]:
             left_out = len(links) - index - _LONGEST_CHAIN // 2
             lines.append(f"… {counted(left_out, 'object')}")
             index += left_out
-        run = index
-        while run < len(links) and search.torch.is_node(links[run].value):
-            run += 1
-        if run - index > _LONGEST_RUN:
-            kinds = Counter(class_name(type(link.value)) for link in links[index:run])
-            common = ", ".join(f"{name} × {count}" for name, count in kinds.most_common(3))
-            lines.append(f"… {counted(run - index, 'autograd node')} ({common})")
-            index = run
+        nodes = list(takewhile(lambda link: search.torch.is_node(link.value), links[index:]))
+        if len(nodes) > _LONGEST_RUN:
+            lines.append(_run_text(nodes))
+            index += len(nodes)
             continue
-        link = links[index]
-        if (
-            link.how == "traceback"
-        ):  # one after the other, one for each frame that the exception came through
-            while index + 1 < len(links) and links[index + 1].how in ("traceback", "frame"):
-                index += 1
-        lines.append(f"{link.text}: {type_text(search, links[index].value)}")
-        index += 1
+        last = _end_of_traceback(links, index)
+        lines.append(f"{links[index].text}: {type_text(search, links[last].value)}")
+        index = last + 1
     return lines
+
+
+def _run_text(nodes: Sequence[Link]) -> str:
+    kinds = Counter(class_name(type(link.value)) for link in nodes)
+    common = ", ".join(f"{name} × {count}" for name, count in kinds.most_common(3))
+    return f"… {counted(len(nodes), 'autograd node')} ({common})"
+
+
+def _end_of_traceback(links: Sequence[Link], index: int) -> int:
+    """The last of a traceback's links, one for each frame that the exception came through; of
+    other links the index itself.
+    """
+    if links[index].how == "traceback":
+        while index + 1 < len(links) and links[index + 1].how in ("traceback", "frame"):
+            index += 1
+    return index

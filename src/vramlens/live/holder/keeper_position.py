@@ -18,13 +18,13 @@ def index_of(search: Search, chain: Chain, position: int) -> tuple[int, Any]:
     for index, link in enumerate(chain.links):
         if link.position == position:
             return index, link.value
-    wanted = search.order[position]
+    target = search.order[position]
     for index, link in enumerate(chain.links):
         if link.position > position:
-            return index - 1, wanted
-        if type(wanted) is dict and namespace_of(link.value) is wanted:
+            return index - 1, target
+        if type(target) is dict and namespace_of(link.value) is target:
             return index, link.value
-    return len(chain.links) - 1, wanted
+    return len(chain.links) - 1, target
 
 
 def first_of_run(chain: Chain, at: int) -> int:

@@ -1,33 +1,82 @@
-"""Which kind of leak it is, from its chain and the statement that keeps it; and what to change,
-in the user's words.
+"""The class of a leak, from its chain and the statement that keeps it; and what to change, in the
+user's words.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vramlens.live.heap.objects import class_module, class_name, class_order, is_kind
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link
 from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.holder.registrations import is_registered_hook
 from vramlens.live.leaks.leak_report import Owner
 from vramlens.live.source.expressions import receiver_of, text_of
 from vramlens.live.source.source import Store, read_source
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_post_accumulate_grad_hooks",
-)
 _LONGEST_SOURCE, _LONGEST_CALL = 32, 70
 WORTH_DETACHING = 0.5
 """A detached tensor is the fix where this much or more of the bytes is kept by the graph alone."""
+_DETACHES = ("detach", "item", "cpu", "tolist", "numpy")
+_NAMED = ("attribute", "class attribute", "global", "variable")
+_WITHOUT_KEYS = ("list", "deque", "Queue")
+_BOUNDS = {
+    "list": "a deque(maxlen=...)",
+    "deque": "maxlen=...",
+    "dict": "delete old keys",
+    "Queue": "maxsize=...",
+}
+_WEAK_HOOK = (
+    "let the hook refer to its module by weakref.ref, or keep its handle and call handle.remove()"
+    " when done"
+)
+_OTHER_FIX = "drop what {name} holds when it is no longer used"
+_FIXES = {
+    "lru_cache": "give it a limit, @lru_cache(maxsize=...), or call {function}.cache_clear() when"
+    " its keys are over; do not key it by a tensor or a module",
+    "cache": "give {name} a limit on its keys, or empty it when its keys are over",
+    "exception": "keep str(error) instead of the exception in {name}, or call"
+    " vramlens.release(error): its traceback holds every variable of its frames",
+    "closure": "do not let the functions in {name} close over tensors, or remove them when they are"
+    " done",
+    "thread": "empty {name} when the thread's task ends: a thread's variables live as long as the"
+    " thread",
+    "autograd_cycle": "take second derivatives with torch.autograd.grad(..., create_graph=True), or"
+    " set p.grad = None after use; on ctx, use save_for_backward",
+    "cycle": "make {name} a weak reference (weakref.ref), or set it to None when done",
+}
+"""The edit by class, where it is the same sentence for all."""
 _CACHE = re.compile(r"(?:^|_)(?:lru)?(?:cache[sd]?|memo|memos|registry)(?:_|$)|[a-z]cache$")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept, as far as it decides what to change.
+
+    Attributes:
+        is_remade: whether a tensor is made anew, larger, each time.
+        pinned_size: the size of a storage that small views keep whole, as text; empty else.
+        device: on which most of it is.
+        is_number: whether it is a tensor of one element.
+        graph_share: how much of the bytes only the autograd graph keeps: what a detached tensor
+            would free.
+    """
+
+    is_remade: bool = False
+    pinned_size: str = ""
+    device: str = ""
+    is_number: bool = False
+    graph_share: float = 1.0
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether most of it is in the host's memory."""
+        return self.device.startswith("cpu")
 
 
 def class_of(
@@ -36,134 +85,96 @@ def class_of(
     at: int,
     keeper: Keeper | None,
     statements: Statements,
-    graph: bool,
+    *,
+    is_graph: bool,
 ) -> str:
     """The contract's class.
 
     Args:
         chain: the way to an example of what is kept.
         at: the index in its links of the object that keeps; -1 for a module.
-        graph: whether what is kept is mostly an autograd graph.
+        is_graph: whether what is kept is mostly an autograd graph.
     """
     links, below = chain.links, chain.links[at + 1 :]
-    if _has_exception(chain):
-        return "exception"
-    if _is_hook(links, keeper, statements):
-        return "hook"
-    if any(class_name(type(link.value)) == "_lru_cache_wrapper" for link in links):
-        return "cache"
-    if _has_gradient_graph(search, links):
-        return "autograd_cycle"
-    if (chain.root is not None and chain.root.thread) or any(
-        _is_of_threads(link.value) for link in links
-    ):
-        return "thread"
-    if any(
-        link.how in ("closure", "argument", "default", "self")
-        for link in below
-        if not _is_graph_link(search, link)
-    ):
-        return "closure"
-    if _is_cache(keeper, links[: at + 1]):
-        return "cache"
-    if graph:
-        return "graph"
-    return "container"
+    rules: tuple[tuple[str, Callable[[], bool]], ...] = (
+        ("exception", lambda: _has_exception(chain)),
+        ("hook", lambda: _is_hook(links, keeper, statements)),
+        ("cache", lambda: any(map(_is_cached_function, links))),
+        ("autograd_cycle", lambda: _has_gradient_graph(search, links)),
+        ("thread", lambda: _is_in_thread(chain)),
+        ("closure", lambda: any(_is_closure_link(search, link) for link in below)),
+        ("cache", lambda: _is_cache(keeper, links[: at + 1])),
+        ("graph", lambda: is_graph),
+    )
+    return next((kind for kind, applies in rules if applies()), "container")
 
 
-def fix_of(
-    kind: str,
-    keeper: Keeper | None,
-    owner: Owner,
-    *,
-    remade: bool = False,
-    pins: str = "",
-    device: str = "",
-    is_number: bool = False,
-    graph_share: float = 1.0,
-) -> str:
+def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = None) -> str:
     """One edit, in terms of the user's line.
 
     Args:
         kind: the class.
-        remade: whether a tensor is made anew, larger, each time.
-        pins: the size of a storage that small views keep whole, as text; empty else.
-        device: on which most of what is kept is.
-        is_number: whether what is kept is a tensor of one element.
-        graph_share: how much of the bytes only the autograd graph keeps: what a detached tensor
-            would free.
+        kept: what is kept, where more than its class is known.
     """
-    name, held = owner.name, stored_source(keeper)
-    if kind == "graph" and not pins and graph_share < WORTH_DETACHING:
-        return _result_fix(owner, held, is_on_cpu=device.startswith("cpu"))
+    facts = kept or Kept()
+    name, source = owner.name, stored_source(keeper)
     if kind == "graph":
-        return _graph_fix(keeper, name, held, pins, is_number=is_number)
-    if pins:
-        copy = f"{held}.clone()" if held else "a copy (.clone())"
-        return f"keep {copy} instead: a view keeps the whole {pins} behind it"
-    if remade:
-        moved = "" if device.startswith("cpu") else ", or move its parts off the GPU"
+        if not facts.pinned_size and facts.graph_share < WORTH_DETACHING:
+            return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
+        return _graph_fix(keeper, name, source, facts)
+    if facts.pinned_size:
+        copy = f"{source}.clone()" if source else "a copy (.clone())"
+        return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
+    if facts.is_remade:
+        moved = "" if facts.is_on_cpu else ", or move its parts off the GPU"
         return f"write into a tensor that is made once{moved}: {name} grows each step"
     if kind == "hook":
         return _hook_fix(keeper, name)
-    if kind == "cache" and owner.kind == "lru_cache":
-        return (
-            f"give it a limit, @lru_cache(maxsize=...), or call {name.removesuffix(' (lru_cache)')}.cache_clear() when"
-            " its keys are over; do not key it by a tensor or a module"
-        )
     if kind == "cycle" and "hooks)" in name:
-        return "let the hook refer to its module by weakref.ref, or keep its handle and call handle.remove() when done"
-    if kind == "container" or (
-        kind == "cache" and owner.kind in ("list", "deque", "Queue")
-    ):  # they have no keys
-        return _container_fix(
-            owner, f", or keep {held}.cpu()" if held and not device.startswith("cpu") else ""
-        )
-    return {
-        "cache": f"give {name} a limit on its keys, or empty it when its keys are over",
-        "exception": f"keep str(error) instead of the exception in {name}, or call vramlens.release(error): its"
-        " traceback holds every variable of its frames",
-        "closure": f"do not let the functions in {name} close over tensors, or remove them when they are done",
-        "thread": f"empty {name} when the thread's task ends: a thread's variables live as long as the thread",
-        "autograd_cycle": "take second derivatives with torch.autograd.grad(..., create_graph=True), or set p.grad ="
-        " None after use; on ctx, use save_for_backward",
-        "cycle": f"make {name} a weak reference (weakref.ref), or set it to None when done",
-    }.get(kind, f"drop what {name} holds when it is no longer used")
+        return _WEAK_HOOK
+    is_plain_container = kind == "container" or (kind == "cache" and owner.kind in _WITHOUT_KEYS)
+    if is_plain_container:
+        moved = f", or keep {source}.cpu()" if source and not facts.is_on_cpu else ""
+        return _container_fix(owner, moved)
+    row = "lru_cache" if kind == "cache" and owner.kind == "lru_cache" else kind
+    function = name.removesuffix(" (lru_cache)")
+    return _FIXES.get(row, _OTHER_FIX).format(name=name, function=function)
 
 
-def _graph_fix(keeper: Keeper | None, name: str, held: str, pins: str, *, is_number: bool) -> str:
-    if keeper is not None and keeper.store is not None and keeper.store.refers_to_itself:
-        source = _augmented(keeper.store)
-        if source:
-            return f"{source}: the graph behind it goes"
+def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str:
+    store = None if keeper is None else keeper.store
+    if store is not None and store.refers_to_itself:
+        detached_sum = _augmented(store)
+        if detached_sum:
+            return f"{detached_sum}: the graph behind it goes"
         return f"cut the graph between steps: store {name} detached (.detach())"
-    if not held:
-        number = " or numbers (.item())" if is_number else ""
+    if not source:
+        number = " or numbers (.item())" if kept.is_number else ""
         return f"keep detached tensors (.detach()){number} there: the graph behind them goes"
-    kept = f"{held}.detach()" if not pins or is_number else f"{held}.detach().clone()"
-    number = f" or {held}.item()" if is_number else ""
-    return f"keep {kept}{number} instead of {held}: the graph behind it goes"
+    is_view = bool(kept.pinned_size) and not kept.is_number
+    copy = f"{source}.detach().clone()" if is_view else f"{source}.detach()"
+    number = f" or {source}.item()" if kept.is_number else ""
+    return f"keep {copy}{number} instead of {source}: the graph behind it goes"
 
 
-def _result_fix(owner: Owner, held: str, *, is_on_cpu: bool) -> str:
+def _result_fix(owner: Owner, source: str, *, is_on_cpu: bool) -> str:
     """For a graph that holds little beside the results themselves, which a detached tensor
     keeps.
     """
     shares = "detached alone, each keeps its memory"
-    moved = f", or keep {held or 'each'}.detach().cpu()" if not is_on_cpu else ""
+    moved = "" if is_on_cpu else f", or keep {source or 'each'}.detach().cpu()"
     return f"{_container_fix(owner, moved)}; {shares}"
 
 
 def _container_fix(owner: Owner, moved: str) -> str:
-    bounds = {
-        "list": "a deque(maxlen=...)",
-        "deque": "maxlen=...",
-        "dict": "delete old keys",
-        "Queue": "maxsize=...",
-    }
-    if owner.kind in bounds:
-        return f"bound {owner.name} ({bounds[owner.kind]}){',' if moved else ' or'} empty it when its epoch ends{moved}"
-    return f"let {owner.name} go of what is no longer used: set it to None, or empty it when its epoch ends{moved}"
+    bound = _BOUNDS.get(owner.kind)
+    if bound is None:
+        return (
+            f"let {owner.name} go of what is no longer used: set it to None, or empty it when its"
+            f" epoch ends{moved}"
+        )
+    conjunction = "," if moved else " or"
+    return f"bound {owner.name} ({bound}){conjunction} empty it when its epoch ends{moved}"
 
 
 def _hook_fix(keeper: Keeper | None, name: str) -> str:
@@ -171,15 +182,17 @@ def _hook_fix(keeper: Keeper | None, name: str) -> str:
     store less.
     """
     call = statement_source(keeper).partition("#")[0].strip().removeprefix("return ").rstrip(";")
-    found = re.search(r"register_\w+", call)
-    if found is None:
+    registration = re.search(r"register_\w+", call)
+    if registration is None:
         return (
             f"empty {name} in each step and keep detached values only (.detach()); or remove the hook:"
             " handle = ...register_..._hook(...), then handle.remove()"
         )
     if re.match(r"[\w.]+\(", call) and call.endswith(")") and len(call) <= _LONGEST_CALL:
-        return f"keep the handle, handle = {call}, and call handle.remove() when the hook has done its work"
-    return f"keep what {found[0]} returns as handle, and call handle.remove() when the hook has done its work"
+        advice = f"keep the handle, handle = {call},"
+    else:
+        advice = f"keep what {registration[0]} returns as handle,"
+    return f"{advice} and call handle.remove() when the hook has done its work"
 
 
 def statement_source(keeper: Keeper | None) -> str:
@@ -199,63 +212,12 @@ def stored_source(keeper: Keeper | None) -> str:
     value = None if keeper is None or keeper.store is None else keeper.store.value
     if isinstance(value, ast.Call):
         called = value.func
-        if not isinstance(called, ast.Attribute) or called.attr in (
-            "detach",
-            "item",
-            "cpu",
-            "tolist",
-            "numpy",
-        ):
+        if not isinstance(called, ast.Attribute) or called.attr in _DETACHES:
             return ""
     elif not isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)):
         return ""
     text = ast.unparse(value)
     return text if len(text) <= _LONGEST_SOURCE else ""
-
-
-def hook_registrations(statements: Statements, function_name: str, line: int, file: str) -> bool:
-    """Whether a function is registered as a hook anywhere in the user's source."""
-    last = function_name.rpartition(".")[2]
-    outer = {part for part in function_name.split(".") if part not in ("<lambda>", "")}
-    for module in statements.modules():
-        for name, calls in module.calls.items():
-            if "hook" not in name.lower():
-                continue
-            for call, _, _, _ in calls:
-                for argument in [*call.args, *(one.value for one in call.keywords)]:
-                    if isinstance(argument, (ast.Name, ast.Attribute)):
-                        text = argument.id if isinstance(argument, ast.Name) else argument.attr
-                        if text == last:
-                            return True
-                    elif isinstance(argument, ast.Lambda):
-                        end = argument.end_lineno or argument.lineno
-                        if (
-                            last == "<lambda>"
-                            and module.file == file
-                            and argument.lineno <= line <= end
-                        ):
-                            return True
-                        names = {
-                            node.attr
-                            for node in ast.walk(argument)
-                            if isinstance(node, ast.Attribute)
-                        }
-                        if last in names | {
-                            node.id for node in ast.walk(argument) if isinstance(node, ast.Name)
-                        }:
-                            return True
-                    elif isinstance(argument, ast.Call):  # a maker of hooks, a partial
-                        names = {
-                            node.id for node in ast.walk(argument) if isinstance(node, ast.Name)
-                        }
-                        names |= {
-                            node.attr
-                            for node in ast.walk(argument)
-                            if isinstance(node, ast.Attribute)
-                        }
-                        if names & outer:
-                            return True
-    return False
 
 
 def _augmented(store: Store) -> str:
@@ -276,11 +238,27 @@ def _has_exception(chain: Chain) -> bool:
 
 
 def _is_hook(links: Sequence[Link], keeper: Keeper | None, statements: Statements) -> bool:
-    if any(link.name in _HOOKS or "hook" in link.name.lower() for link in links):
+    if any("hook" in link.name.lower() for link in links):
         return True
     if keeper is None or keeper.store is None:
         return False
-    return hook_registrations(statements, keeper.store.function.name, keeper.line, keeper.file)
+    return is_registered_hook(statements, keeper.store.function.name, keeper.file, keeper.line)
+
+
+def _is_cached_function(link: Link) -> bool:
+    return class_name(type(link.value)) == "_lru_cache_wrapper"
+
+
+def _is_in_thread(chain: Chain) -> bool:
+    is_variable_of_thread = chain.root is not None and bool(chain.root.thread)
+    return is_variable_of_thread or any(_is_of_threads(link.value) for link in chain.links)
+
+
+def _is_closure_link(search: Search, link: Link) -> bool:
+    """Whether a function holds what follows, other than a function of an autograd graph."""
+    if link.how not in ("closure", "argument", "default", "self"):
+        return False
+    return not search.torch.is_node(link.value)
 
 
 def _has_gradient_graph(search: Search, links: Sequence[Link]) -> bool:
@@ -300,61 +278,54 @@ def _is_of_threads(value: Any) -> bool:
     )
 
 
-def _is_graph_link(search: Search, link: Link) -> bool:
-    return link.how in ("grad_fn", "next", "saved") or search.torch.is_node(link.value)
-
-
 def _is_cache(keeper: Keeper | None, links: Sequence[Link]) -> bool:
-    names = [
-        link.name.lower()
-        for link in links
-        if link.how in ("attribute", "class attribute", "global", "variable")
-    ]
+    names = [link.name.lower() for link in links if link.how in _NAMED]
     if names and _CACHE.search(names[-1]):
         return True
     if keeper is None or keeper.store is None or keeper.store.key is None:
         return False
-    store = keeper.store
-    return looks_up(store)
+    return looks_up(keeper.store)
 
 
 def looks_up(store: Store) -> bool:
     """Whether the function that fills a table looks into it first, as caches do."""
-    if store.how == "add" or (
-        store.how == "call" and store.method not in ("update", "__setitem__")
-    ):
-        return False  # it adds to what is there
-    if store.refers_to_itself and _is_sum(store):
+    is_addition = store.how == "call" and store.method not in ("update", "__setitem__")
+    if store.how == "add" or is_addition or (store.refers_to_itself and _is_sum(store)):
         return False
     body: ast.AST | None = store.function.node
     if body is None:
         return False
-    for node in ast.walk(body):
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            found = receiver_of(node.comparators[0])
-            if found is not None and found[0] == store.name:
-                return True
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
-        ):
-            found = receiver_of(node.func.value)
-            if found is not None and found[0] == store.name:
-                return True
-    return False
+    tables = (_looked_up_table(node) for node in ast.walk(body))
+    return any(table is not None and _is_name_of(store, table) for table in tables)
+
+
+def _looked_up_table(node: ast.AST) -> ast.expr | None:
+    """``table`` of ``key in table`` and of ``table.get(key)``."""
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        return node.comparators[0]
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    return node.func.value if node.func.attr == "get" else None
+
+
+def _is_name_of(store: Store, expression: ast.expr) -> bool:
+    """Whether an expression is what a statement stores to."""
+    receiver = receiver_of(expression)
+    return receiver is not None and receiver[0] == store.name
 
 
 def _is_sum(store: Store) -> bool:
     """Whether what is stored is computed from what was there: ``sums[k] = sums.get(k, 0) + x``."""
-    for node in () if store.value is None else ast.walk(store.value):
-        operands: list[ast.expr] = []
-        if isinstance(node, ast.BinOp):
-            operands = [node.left, node.right]
-        elif isinstance(node, ast.Call) and text_of(node.func) != f"{store.name}.get":
-            operands = list(node.args)
-        for operand in operands:
-            found = receiver_of(operand)
-            if found is not None and found[0] == store.name:
-                return True
-    return False
+    if store.value is None:
+        return False
+    operands = (part for node in ast.walk(store.value) for part in _operands(node, store.name))
+    return any(_is_name_of(store, operand) for operand in operands)
+
+
+def _operands(node: ast.AST, table: str) -> list[ast.expr]:
+    """What a node computes with; a look into the table itself is no computation."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.Call) and text_of(node.func) != f"{table}.get":
+        return node.args
+    return []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Sequence
+from typing import Any
 
 from vramlens.live.heap.objects import (
     class_module,
@@ -16,26 +18,36 @@ from vramlens.live.heap.objects import (
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, Link, texts_of
 from vramlens.live.holder.keeper import Keeper
+from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.leaks.leak_report import Owner
 
 _LONGEST_NAME = 120
 _MOST_TAILS = 8
+_ATTRIBUTES = ("attribute", "class attribute", "gradient", "base")
 
 
-def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None, source: str) -> Owner:
+def owner_with(keeper: Keeper | None, name: str, kind: str, chain: Sequence[str]) -> Owner:
+    """An owner at the statement that keeps, where that is known."""
+    if keeper is None:
+        return Owner(name, kind, chain=tuple(chain))
+    return Owner(
+        name=name,
+        kind=kind,
+        file=keeper.file,
+        line=keeper.line,
+        function=keeper.function,
+        chain=tuple(chain),
+        source=statement_source(keeper),
+    )
+
+
+def owner_of(search: Search, chain: Chain, at: int, keeper: Keeper | None) -> Owner:
     """The owner at an index of a chain's links; -1 is the root itself."""
     kind = class_name(type(chain.links[at].value)) if at >= 0 else "module"
     if at >= 0 and kind == "_lru_cache_wrapper":
         kind = "lru_cache"
-    return Owner(
-        name=(_registration_name(chain, at, keeper) or owner_name(chain, at))[:_LONGEST_NAME],
-        kind=kind,
-        file=keeper.file if keeper is not None else "",
-        line=keeper.line if keeper is not None else 0,
-        function=keeper.function if keeper is not None else "",
-        chain=tuple(texts_of(search, chain)),
-        source=source,
-    )
+    name = _registration_name(chain, at, keeper) or owner_name(chain, at)
+    return owner_with(keeper, name[:_LONGEST_NAME], kind, texts_of(search, chain))
 
 
 def _registration_name(chain: Chain, at: int, keeper: Keeper | None) -> str:
@@ -58,40 +70,44 @@ def owner_name(chain: Chain, at: int) -> str:
     if at < 0:
         return "the module's variables" if chain.root is None else chain.root.name
     links = chain.links
-    value = links[at].value
-    if at + 1 < len(links) and links[at + 1].how == "attribute" and _is_users_class(type(value)):
-        return (
-            f"{class_path(type(value))}.{links[at + 1].name}"  # its attributes themselves pile up
-        )
+    owner = links[at].value
+    following = links[at + 1] if at + 1 < len(links) else None
+    if following is not None and following.how == "attribute" and _is_users_class(type(owner)):
+        return f"{class_path(type(owner))}.{following.name}"  # its attributes themselves pile up
     tails: list[str] = []  # the last first
     for index in range(at, -1, -1):
         link = links[index]
         holder = links[index - 1].value if index else None
-        if link.how in ("attribute", "class attribute", "gradient", "base") and holder is not None:
-            cls = holder if is_kind(holder, type) else type(holder)
-            if is_kind(holder, type) or _is_users_class(cls):
-                return f"{class_path(cls)}.{link.name}{_joined(tails)}"
-            tails.append(f".{link.name}")  # a library's object is called what the user calls it
-        elif link.how == "attribute":
-            return f"{link.name}{_joined(tails)}"
-        elif link.how in ("global", "variable"):
-            return f"{_plain(link)}{_joined(tails)}"
-        elif link.how in ("closure", "default"):
-            code = code_of(holder)
-            function = "" if code is None else code.co_name
-            name = (link.name or "closure") + _joined(tails)
-            return name if function in ("", "<lambda>") else f"{function}.{name}"
-        elif link.how == "root":
-            return f"{link.name}{_joined(tails)}"
-        elif link.how in ("key", "index"):
+        start = _start_of_name(link, holder)
+        if start is not None:
+            return start + _joined(tails)
+        if link.how in ("key", "index"):
             tails.append(f"[{link.name}]")
-        elif link.how == "cached":
-            code = code_of(holder)
-            return ("lru_cache" if code is None else f"{code.co_name} (lru_cache)") + _joined(tails)
-    last = links[at].value
-    if isinstance(last, types.FunctionType):
-        return last.__name__
-    return f"a {class_path(type(last))}{_joined(tails)}"
+        elif link.how in _ATTRIBUTES and holder is not None:
+            tails.append(f".{link.name}")  # a library's object is called what the user calls it
+    if isinstance(owner, types.FunctionType):
+        return owner.__name__
+    return f"a {class_path(type(owner))}{_joined(tails)}"
+
+
+def _start_of_name(link: Link, holder: Any) -> str | None:
+    """What a name can begin with at a link; None where it goes on to the holder."""
+    if link.how in _ATTRIBUTES and holder is not None:
+        cls = holder if is_kind(holder, type) else type(holder)
+        has_name = cls is holder or _is_users_class(cls)
+        return f"{class_path(cls)}.{link.name}" if has_name else None
+    if link.how in ("attribute", "root"):
+        return link.name
+    if link.how in ("global", "variable"):
+        return link.name or "a variable"
+    if link.how in ("closure", "default"):
+        code = code_of(holder)
+        name = link.name or "closure"
+        return name if code is None or code.co_name == "<lambda>" else f"{code.co_name}.{name}"
+    if link.how == "cached":
+        code = code_of(holder)
+        return "lru_cache" if code is None else f"{code.co_name} (lru_cache)"
+    return None
 
 
 def _joined(tails: list[str]) -> str:
@@ -109,10 +125,6 @@ def _is_users_class(cls: type) -> bool:
     """
     names = getattr(sys.modules.get(class_module(cls)), "__dict__", {})
     file = names.get("__file__")
-    return (
-        is_users(file) if type(file) is str else class_module(cls) not in sys.builtin_module_names
-    )
-
-
-def _plain(link: Link) -> str:
-    return link.name or "a variable"
+    if type(file) is str:
+        return is_users(file)
+    return class_module(cls) not in sys.builtin_module_names

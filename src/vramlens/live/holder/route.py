@@ -87,8 +87,8 @@ def size_of(value: Any) -> int:
     """
     if value is None:
         return 0
-    found = length_of(value)
-    return 1 if found is None else found
+    length = length_of(value)
+    return 1 if length is None else length
 
 
 def _held(value: Any, how: str, name: str) -> Any:
@@ -101,7 +101,9 @@ def _held(value: Any, how: str, name: str) -> Any:
     if how == "class attribute" and is_kind(value, type):
         return class_dict(value).get(name)
     if how == "key":
-        return next((held for key, held in dict_items(value) if key_text(key) == name), None)
+        return next(
+            (candidate for key, candidate in dict_items(value) if key_text(key) == name), None
+        )
     if how == "index" and is_kind(value, list, tuple) and name.isdigit():
         kind: Any = list if is_kind(value, list) else tuple
         place = int(name)

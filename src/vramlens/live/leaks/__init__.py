@@ -1,1 +1,12 @@
-"""Leaks: what grows in the running process, as results that can be printed."""
+"""Leaks: what grows in the running process, as results that can be printed.
+
+allocating_line: the line that asks for the memory.
+leak_report: the results.
+leak_text: the results as text.
+merged_leaks: leaks of one statement as one.
+pile_leak: the leak that a pile is.
+pile_verdict: the verdict on a pile.
+shared_memory: tensors that wait for another process.
+uncounted: leaks that only counters show.
+unreached: leaks that no root reaches.
+"""

@@ -41,88 +41,93 @@ def place_text(file: str, line: int) -> str:
 
 
 def _lines(report: LeakReport) -> Iterator[str]:
-    found = report.found
-    others = [leak for leak in report.leaks if not leak.is_leak]
-    possible = [leak for leak in others if leak.verdict == Verdict.POSSIBLE]
-    if not found and report.missing_steps:
-        yield from _wrapped(
-            f"Too few steps to tell: {counted(report.steps, 'step')} {'has' if report.steps == 1 else 'have'} ended;"
-            f" {counted(report.missing_steps, 'more step')} {'is' if report.missing_steps == 1 else 'are'} needed to"
-            " tell growth from warm-up."
-        )
-    elif not found:
-        watched = f"{counted(report.steps, 'step')} watched, {format_size(report.live_bytes)} alive in tensors."
-        if possible:
-            yield from _wrapped(_possible_text(possible))
-            yield f"  {watched}"
-        elif report.gone is not None:
-            yield from _wrapped(_gone_text(report.gone))
-            yield f"  {watched}"
-        elif report.unexplained is not None:
-            yield from _wrapped(f"Cannot tell: {_unexplained_text(report.unexplained)}.")
-            yield f"  {watched}"
-        else:
-            yield f"No leak: {watched}"
-    for number, leak in enumerate(found[:_MOST_SHOWN]):
+    leaks = report.found
+    look_alikes = [leak for leak in report.leaks if not leak.is_leak]
+    possible = [leak for leak in look_alikes if leak.verdict == Verdict.POSSIBLE]
+    if not leaks:
+        yield from _no_leak_lines(report, possible)
+    for number, leak in enumerate(leaks[:_MOST_SHOWN]):
         if number:
             yield ""
         yield from _leak_lines(leak, report.headroom_bytes)
-    if len(found) > _MOST_SHOWN:
-        yield f"... and {counted(len(found) - _MOST_SHOWN, 'smaller leak')}"
-    if others:
+    if len(leaks) > _MOST_SHOWN:
+        yield f"... and {counted(len(leaks) - _MOST_SHOWN, 'smaller leak')}"
+    if look_alikes:
         yield ""
-        for leak in others[:_MOST_SHOWN]:
+        for leak in look_alikes[:_MOST_SHOWN]:
             yield from _other_lines(leak)
-    if report.unexplained is not None and (found or possible):
+    if report.unexplained is not None and (leaks or possible):
         yield from _wrapped(f"Beside that, {_unexplained_text(report.unexplained)}.")
     for note in report.notes:
         yield from _wrapped(f"Note: {note}.")
-    if found:
+    if leaks:
         yield ""
-        yield from _wrapped(
-            f"Next: change {_edit_place(found[0])}, run again: the report is then empty of it."
-        )
+        place = _edit_place(leaks[0])
+        yield from _wrapped(f"Next: change {place}, run again: the report is then empty of it.")
     elif possible and not report.missing_steps:
         yield ""
         yield from _wrapped(
-            f"Next: if {_name(possible[0])} is not meant to keep them, change {_edit_place(possible[0])} and run again;"
-            " more steps tell more."
+            f"Next: if {_name(possible[0])} is not meant to keep them, change"
+            f" {_edit_place(possible[0])} and run again; more steps tell more."
         )
+
+
+def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator[str]:
+    """The answer where no leak is proven or likely."""
+    if report.missing_steps:
+        has = "has" if report.steps == 1 else "have"
+        are = "is" if report.missing_steps == 1 else "are"
+        yield from _wrapped(
+            f"Too few steps to tell: {counted(report.steps, 'step')} {has} ended;"
+            f" {counted(report.missing_steps, 'more step')} {are} needed to tell growth from"
+            " warm-up."
+        )
+        return
+    live = f"{format_size(report.live_bytes)} alive in tensors."
+    watched = f"{counted(report.steps, 'step')} watched, {live}"
+    if possible:
+        answer = _possible_text(possible)
+    elif report.gone is not None:
+        answer = _gone_text(report.gone)
+    elif report.unexplained is not None:
+        answer = f"Cannot tell: {_unexplained_text(report.unexplained)}."
+    else:
+        yield f"No leak: {watched}"
+        return
+    yield from _wrapped(answer)
+    yield f"  {watched}"
 
 
 def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
-    rate = (
-        f"{format_size(leak.bytes_per_step)} a step"
-        if leak.bytes_per_step
-        else "autograd nodes without data"
-    )
-    first = f"LEAK {leak.verdict}: {rate}, {counted(leak.steps, 'step')}, {format_size(leak.bytes)} so far"
-    if (
-        headroom_bytes is not None
-        and leak.bytes_per_step > 0
-        and leak.device.startswith(("cuda", "xpu"))
-    ):
-        first += (
-            f"; out of memory in about {counted(headroom_bytes // leak.bytes_per_step, 'step')}"
-        )
-    yield first
+    yield _first_line(leak, headroom_bytes)
     owner = leak.owner
     if owner is not None:
         where = f" ({place_text(owner.file, owner.line)} {owner.source})" if owner.line else ""
         yield from _wrapped(f"{owner.name}, {_article(owner.kind)}{where}, {_keeps(leak)}", "  ")
         yield from _chain_lines(owner.chain)
     elif leak.kind in _COUNTED:
-        yield from _wrapped(
-            f"{_COUNTED[leak.kind]} of {leak.device}: no tensor and no chain explains them", "  "
-        )
+        counted_bytes = f"{_COUNTED[leak.kind]} of {leak.device}"
+        yield from _wrapped(f"{counted_bytes}: no tensor and no chain explains them", "  ")
     if leak.line and (owner is None or (leak.file, leak.line) != (owner.file, owner.line)):
-        yield from _wrapped(
-            f"allocated at {place_text(leak.file, leak.line)} in {leak.function}", "  "
-        )
+        place = place_text(leak.file, leak.line)
+        yield from _wrapped(f"allocated at {place} in {leak.function}", "  ")
     for reason in leak.why:
         yield from _wrapped(reason, "  ")
     if leak.fix:
         yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
+
+
+def _first_line(leak: LiveLeak, headroom_bytes: int | None) -> str:
+    rate = "autograd nodes without data"
+    if leak.bytes_per_step:
+        rate = f"{format_size(leak.bytes_per_step)} a step"
+    steps, total = counted(leak.steps, "step"), format_size(leak.bytes)
+    line = f"LEAK {leak.verdict}: {rate}, {steps}, {total} so far"
+    is_on_gpu = leak.device.startswith(("cuda", "xpu"))
+    if headroom_bytes is None or leak.bytes_per_step <= 0 or not is_on_gpu:
+        return line
+    steps_left = counted(headroom_bytes // leak.bytes_per_step, "step")
+    return f"{line}; out of memory in about {steps_left}"
 
 
 def _freed(leak: LiveLeak) -> str:
@@ -131,24 +136,20 @@ def _freed(leak: LiveLeak) -> str:
     stays = leak.bytes_per_step - freed
     if not freed:
         return ""
-    kept = f", {format_size(stays)} stay" if stays * 100 >= leak.bytes_per_step else ""
-    return f" ({format_size(freed)} a step less{kept})"
+    remainder = f", {format_size(stays)} stay" if stays * 100 >= leak.bytes_per_step else ""
+    return f" ({format_size(freed)} a step less{remainder})"
 
 
 def _keeps(leak: LiveLeak) -> str:
-    each = max(1, leak.steps)
-    if leak.kind == "graph":
-        count = round(leak.storages / each)
-        freed = " (its saved tensors went with the backward)" if leak.is_freed else ""
-        return (
-            f"keeps the autograd graph of every step: {counted(count, 'tensor')} each{freed}"
-            if count
-            else ("keeps the autograd graph of every step, without its tensors")
-        )
     if leak.kind == "exception":
         return "keeps exceptions: their tracebacks hold every variable of their frames"
-    count = round(leak.storages / each)
-    return f"keeps {counted(max(count, 1), 'tensor')} of every step"
+    tensors = round(leak.storages / max(1, leak.steps))
+    if leak.kind != "graph":
+        return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
+    if not tensors:
+        return "keeps the autograd graph of every step, without its tensors"
+    freed = " (its saved tensors went with the backward)" if leak.is_freed else ""
+    return f"keeps the autograd graph of every step: {counted(tensors, 'tensor')} each{freed}"
 
 
 def _chain_lines(chain: Sequence[str]) -> Iterator[str]:
@@ -183,12 +184,12 @@ def _possible_text(possible: Sequence[LiveLeak]) -> str:
     first = possible[0]
     owner, rate = first.owner, f"{format_size(first.bytes_per_step)} a step"
     where = f" ({place_text(owner.file, owner.line)})" if owner is not None and owner.line else ""
-    what = "" if owner is None else f", {_article(owner.kind)}"
+    kind = "" if owner is None else f", {_article(owner.kind)}"
     if first.kind == "cycle":
-        what, rate = ", a reference cycle", f"{rate} wait for Python's collector"
+        kind, rate = ", a reference cycle", f"{rate} wait for Python's collector"
     largest = "" if len(possible) == 1 else "the largest is "
     return (
-        f"No leak proven, {len(possible):,} possible: {largest}{_name(first)}{where}{what}: {rate}"
+        f"No leak proven, {len(possible):,} possible: {largest}{_name(first)}{where}{kind}: {rate}"
     )
 
 

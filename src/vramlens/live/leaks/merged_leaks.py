@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from vramlens.ground.verdict import Verdict
 from vramlens.live.heap.tensors import Storage
-from vramlens.live.holder.lookalikes import NONE, POSSIBLE, are_numbers
+from vramlens.live.holder.lookalikes import POSSIBLE, are_numbers
 from vramlens.live.leaks.leak_report import LiveLeak
 
-_ORDER = (Verdict.PROVEN, Verdict.LIKELY, POSSIBLE, NONE)
-Kept = tuple[LiveLeak, set[Storage | None]]
+KeptLeak = tuple[LiveLeak, set[Storage | None]]
 """A leak and the storages that are kept."""
 
 
-def merged(leaks: Sequence[Kept]) -> list[Kept]:
+def merged(kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
     """Leaks of one statement as one, the surest and largest first; those of a few numbers are
     possible at most.
     """
-    found: dict[Any, Kept] = {}
-    for leak, kept in leaks:
-        owner = leak.owner
-        key: Any = (
-            (owner.file, owner.line, leak.kind, leak.is_leak)
-            if owner is not None and owner.line
-            else id(leak)
-        )
-        if key not in found:
-            found[key] = leak, kept
-            continue
-        first, before = found[key]
-        largest = max(first, leak, key=lambda one: (-_ORDER.index(one.verdict), one.bytes))
-        whole = replace(
-            largest,
-            bytes_per_step=first.bytes_per_step + leak.bytes_per_step,
-            bytes=first.bytes + leak.bytes,
-            storages=first.storages + leak.storages,
-            nodes=first.nodes + leak.nodes,
-        )
-        found[key] = whole, before | kept
-    weighed = [(_weighed(leak), kept) for leak, kept in found.values()]
-    return sorted(
-        weighed, key=lambda pair: (_ORDER.index(pair[0].verdict), -pair[0].bytes_per_step)
+    by_statement: dict[Hashable, KeptLeak] = {}
+    for leak, storages in kept_leaks:
+        key = _statement(leak)
+        if key in by_statement:
+            earlier, earlier_storages = by_statement[key]
+            by_statement[key] = _sum(earlier, leak), earlier_storages | storages
+        else:
+            by_statement[key] = leak, storages
+    weighed = [(_weighed(leak), storages) for leak, storages in by_statement.values()]
+    return sorted(weighed, key=lambda pair: (pair[0].verdict.rank, -pair[0].bytes_per_step))
+
+
+def _statement(leak: LiveLeak) -> Hashable:
+    """The same for leaks of one statement that are of one kind."""
+    owner = leak.owner
+    if owner is None or not owner.line:
+        return id(leak)
+    return owner.file, owner.line, leak.kind, leak.is_leak
+
+
+def _sum(first: LiveLeak, second: LiveLeak) -> LiveLeak:
+    """Both leaks as one, in the words of the surer and larger."""
+    main = max(first, second, key=lambda leak: (-leak.verdict.rank, leak.bytes))
+    return replace(
+        main,
+        bytes_per_step=first.bytes_per_step + second.bytes_per_step,
+        bytes=first.bytes + second.bytes,
+        storages=first.storages + second.storages,
+        nodes=first.nodes + second.nodes,
     )
 
 

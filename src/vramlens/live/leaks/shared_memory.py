@@ -22,10 +22,10 @@ from vramlens.live.heap.objects import class_module, class_name, class_order, na
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.keeper import Keeper, Statements
-from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.holder.owner import owner_of
 from vramlens.live.leaks.leak_report import LiveLeak, Owner
-from vramlens.live.source.stored_values import MadeAt, made_at
+from vramlens.live.source.source import MadeAt
+from vramlens.live.source.stored_values import made_at
 from vramlens.units import counted
 
 _MODULES = ("multiprocessing.queues", "torch.multiprocessing.queue")
@@ -49,27 +49,27 @@ def handed_over_leak(
     if pace is None or not pace.is_steady:
         return None
     owner, keeper, backlog = _queue(search, statements)
-    made = MadeAt("", 0, "")
+    maker = MadeAt("", 0, "")
     if keeper is not None and keeper.store is not None:
-        made = made_at(statements, keeper.store, is_graph=False)
+        maker = made_at(statements, keeper.store, is_graph=False)
     total = sum(by_step.values())
     before = sum(
         1
         for number in waiting
         if counters.handed_over[0][0] == 0 and number <= counters.handed_over[0][1]
     )
-    each = pace.bytes_per_step
+    bytes_per_step = pace.bytes_per_step
     if backlog >= len(
         waiting
     ):  # the thread that sends lags behind; what was put is counted at once
-        each = round(median(waiting.values()) * (backlog - before) / steps)
+        bytes_per_step = round(median(waiting.values()) * (backlog - before) / steps)
     return LiveLeak(
         verdict=Verdict.PROVEN if pace.is_sure else Verdict.LIKELY,
         kind="other" if owner is None else "container",
-        file=made.file,
-        line=made.line,
-        function=made.function,
-        bytes_per_step=each,
+        file=maker.file,
+        line=maker.line,
+        function=maker.function,
+        bytes_per_step=bytes_per_step,
         bytes=total,
         steps=pace.steps,
         first_step=pace.first,
@@ -91,13 +91,13 @@ def _waiting() -> dict[int, int]:
     """Bytes in shared memory that nobody has fetched yet, by the number of the descriptor."""
     sharer = getattr(sys.modules.get("multiprocessing.resource_sharer"), "_resource_sharer", None)
     cache = getattr(sharer, "_cache", None)
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for number, pair in list(cache.items()) if type(cache) is dict else ():
         with suppress(Exception):  # fetched meanwhile
             facts = os.fstat(_descriptor(pair[1]))
             if stat.S_ISREG(facts.st_mode) and facts.st_size:
-                found[int(number)] = int(facts.st_size)
-    return found
+                sizes[int(number)] = int(facts.st_size)
+    return sizes
 
 
 def _descriptor(close: Any) -> int:
@@ -123,7 +123,7 @@ def _queue(search: Search, statements: Statements) -> tuple[Owner | None, Keeper
     chain = chain_of(search, search.path(place, parents), parents)
     keeper = statements.keeper(Chain(chain.root, chain.links), None, is_graph=False)
     return (
-        owner_of(search, chain, len(chain.links) - 1, keeper, statement_source(keeper)),
+        owner_of(search, chain, len(chain.links) - 1, keeper),
         keeper,
         backlog,
     )

@@ -8,8 +8,7 @@ first batch.
 - pinned: page-locked memory handed out; where only what PyTorch keeps of it grows, possible at
 most.
 - stream: blocks that are freed and await another stream (active - allocated); or reserved memory
-that grows while what
-  is allocated does not, and lies idle on three streams or more.
+that grows while what is allocated does not, and lies idle on three streams or more.
 - pool: the same, and it lies in three private pools or more.
 - external: what the driver counts for this process beside PyTorch's memory; possible where it
 cannot tell processes.
@@ -22,6 +21,7 @@ Reserved memory that grows otherwise is PyTorch's cache, and no leak.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -34,9 +34,8 @@ from vramlens.live.heap.objects import class_module, class_name, class_order
 from vramlens.live.heap.search import Search
 from vramlens.live.holder.chain import Chain, chain_of
 from vramlens.live.holder.keeper import Statements
-from vramlens.live.holder.leak_class import statement_source
 from vramlens.live.holder.owner import owner_of
-from vramlens.live.leaks.leak_report import LiveLeak, Owner
+from vramlens.live.leaks.leak_report import LiveLeak
 from vramlens.units import MIB, counted, format_size
 
 _LEAST_BYTES = 2 * MIB  # the allocator's smallest segment
@@ -78,21 +77,23 @@ def counted_leaks(
     explained: dict[str, int] = {}
     for leak in leaks:
         explained[leak.device] = explained.get(leak.device, 0) + leak.bytes_per_step
-    found = list(_pinned(counters, explained.get("cpu", 0)))
+    entries = list(_pinned(counters, explained.get("cpu", 0)))
     for device, series in counters.reserved.items():
-        found += _waiting(counters.waiting[device], device)
+        entries += _waiting(counters.waiting[device], device)
         growth = series.pace()
-        kept = counters.allocated[device].pace()
+        allocated_pace = counters.allocated[device].pace()
         is_alone = growth is not None and (
-            kept is None or 2 * kept.bytes_per_step < growth.bytes_per_step
+            allocated_pace is None or 2 * allocated_pace.bytes_per_step < growth.bytes_per_step
         )
         if growth is not None and is_alone and series.grown >= _LEAST_BYTES:
-            found.append(_reserved(search, statements, gpu.segments(), device, series, growth))
+            entries.append(_reserved(search, statements, gpu.segments(), device, series, growth))
         name = f"cuda:{device}"
-        found += _unexplained(counters, search, device, known.get(name, 0), explained.get(name, 0))
+        entries += _unexplained(
+            counters, search, device, known.get(name, 0), explained.get(name, 0)
+        )
     for device, series in counters.outside.items():
-        found += _outside(counters, device, series)
-    return [*found, *_contexts(counters)]
+        entries += _outside(counters, device, series)
+    return [*entries, *_contexts(counters)]
 
 
 def _entry(
@@ -164,24 +165,7 @@ def _reserved(
     PyTorch's cache.
     """
     name = f"cuda:{device}"
-    streams: dict[Any, int] = {}
-    busy: set[Any] = set()
-    pools: dict[Any, int] = {}
-    for segment in segments or ():
-        if segment.get("device", device) != device:
-            continue
-        pool, idle = (
-            tuple(segment.get("segment_pool_id", (0, 0))),
-            segment["total_size"] - segment["active_size"],
-        )
-        if pool != (0, 0):
-            pools[pool] = pools.get(pool, 0) + idle
-        elif segment["active_size"]:
-            busy.add(segment["stream"])
-        else:
-            streams[segment["stream"]] = streams.get(segment["stream"], 0) + idle
-    for stream in {0, *busy}:  # the default stream's cache is used again
-        streams.pop(stream, None)
+    streams, pools = _idle_bytes(segments or (), device)
     needed = series.grown / 2
     if len(pools) >= _FEWEST_HOLDERS and sum(pools.values()) >= needed:
         why = (
@@ -202,6 +186,29 @@ def _reserved(
     return _entry("other", name, series, pace, (why,), "", Verdict.NOT_A_PROBLEM)
 
 
+def _idle_bytes(
+    segments: Iterable[dict[str, Any]], device: int
+) -> tuple[Counter[Any], Counter[Any]]:
+    """Bytes in which nothing lives: by stream, of those that nothing uses; and by private pool."""
+    streams: Counter[Any] = Counter()
+    pools: Counter[Any] = Counter()
+    busy = {0}  # the default stream's cache is used again
+    for segment in segments:
+        if segment.get("device", device) != device:
+            continue
+        pool = tuple(segment.get("segment_pool_id", (0, 0)))
+        idle = segment["total_size"] - segment["active_size"]
+        if pool != (0, 0):
+            pools[pool] += idle
+        elif segment["active_size"]:
+            busy.add(segment["stream"])
+        else:
+            streams[segment["stream"]] += idle
+    for stream in busy:
+        streams.pop(stream, None)
+    return streams, pools
+
+
 def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveLeak:
     """A leak of pools with what keeps the graphs, if the search came by them."""
     graphs = [place for place, value in enumerate(search.order) if _is_graph(value)]
@@ -220,7 +227,7 @@ def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveL
     keeper = statements.keeper(
         Chain(chain.root, tuple(chain.links[: at + 1])), search.order[place], is_graph=False
     )
-    owner: Owner = owner_of(search, chain, at, keeper, statement_source(keeper))
+    owner = owner_of(search, chain, at, keeper)
     why = f"{len(graphs):,} of them are alive as Python objects"
     return replace(leak, owner=owner, why=(*leak.why, why))
 
@@ -248,10 +255,9 @@ def _unexplained(
     hidden = now.requested - known
     if 2 * hidden < series.grown or 2 * explained_per_step >= pace.bytes_per_step:
         return
-    held = counters.allocated[
-        device
-    ].pace()  # what is freed and awaits a stream is still counted as asked for
-    if held is None or 2 * held.bytes_per_step < pace.bytes_per_step:
+    # What is freed and awaits a stream is still counted as asked for.
+    allocated = counters.allocated[device].pace()
+    if allocated is None or 2 * allocated.bytes_per_step < pace.bytes_per_step:
         return
     why = (
         f"PyTorch counts {_size(now.requested)} that tensors asked for, the search found {_size(known)}: the rest is"
@@ -296,28 +302,38 @@ def _contexts(counters: Counters) -> Iterator[LiveLeak]:
     gpu = counters.gpu
     if gpu is None:
         return
+    if not any(series.values[-1] for series in counters.reserved.values()):
+        return
     current = gpu.current()
     for device, first in counters.contexts.items():
         counts = gpu.counts(device)
-        if (
-            device == current
-            or counts is None
-            or counts.reserved
-            or not any(series.values[-1] for series in counters.reserved.values())
-        ):
+        if device == current or counts is None or counts.reserved:
             continue
-        held = gpu.outside(device)
-        size = held.size_bytes if held is not None and held.is_own else 0
+        outside = gpu.outside(device)
+        size = outside.size_bytes if outside is not None and outside.is_own else 0
         since = f"since step {first}" if first else "since before the watch began"
+        usual = _size(size) if size else "usually 300 to 800 MiB"
         yield LiveLeak(
-            verdict=Verdict.POSSIBLE, kind="context", file="", line=0, function="", bytes_per_step=0, bytes=size, steps=0,
-            first_step=first, last_step=first, storages=0, nodes=0, owner=None,
+            verdict=Verdict.POSSIBLE,
+            kind="context",
+            file="",
+            line=0,
+            function="",
+            bytes_per_step=0,
+            bytes=size,
+            steps=0,
+            first_step=first,
+            last_step=first,
+            storages=0,
+            nodes=0,
+            owner=None,
             why=(
-                f"this process has a context on cuda:{device} {since}, though PyTorch holds nothing there:"
-                f" {_size(size) if size else 'usually 300 to 800 MiB'}, once; it does not grow",
+                f"this process has a context on cuda:{device} {since}, though PyTorch holds nothing"
+                f" there: {usual}, once; it does not grow",
             ),
-            fix=FIXES["context"], device=f"cuda:{device}",
-        )  # fmt: skip
+            fix=FIXES["context"],
+            device=f"cuda:{device}",
+        )
 
 
 def _size(size_bytes: int) -> str:

@@ -2,21 +2,20 @@
 empty it.
 
 A condition is read with the container as long as it can get (``len(self.images)`` is huge) and with
-the numbers that
-are never changed after they were set: ``if self.size and len(self.images) > self.size`` cannot hold
-    where ``size`` is
-0. What cannot be told counts as if it could hold.
+the numbers that are never changed after they were set: ``if self.size and len(self.images) >
+self.size`` cannot hold where ``size`` is 0. What cannot be told counts as if it could hold.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vramlens.live.heap.objects import attributes_of
-from vramlens.live.source.expressions import receiver_of, text_of
+from vramlens.live.source.expressions import is_call_of, receiver_of, text_of
 from vramlens.live.source.source import Store, read_source
 
 _HUGE = 10**8  # things: no container is meant to get so long
@@ -48,18 +47,15 @@ def _mentions(expression: ast.AST, store: Store, cut: str) -> Iterator[str]:
     """
     if isinstance(expression, ast.Subscript) and _is_cut(expression.slice):
         cut = f"[{', '.join(map(text_of, _parts(expression.slice)))}]"
-    elif (
-        isinstance(expression, ast.Call)
-        and text_of(expression.func).rpartition(".")[2] in _KEEPS_FEW
-    ):
-        cut = text_of(expression)
-    if isinstance(expression, ast.Name) and not store.base and expression.id == store.name:
-        yield cut
-        return
+    elif isinstance(expression, ast.Call):
+        function = text_of(expression.func).rpartition(".")[2]
+        cut = text_of(expression) if function in _KEEPS_FEW else cut
     if isinstance(expression, ast.Attribute) and expression.attr == store.name:
         if text_of(expression.value) == store.base:
             yield cut
         return
+    if isinstance(expression, ast.Name) and not store.base and expression.id == store.name:
+        yield cut
     for part in ast.iter_child_nodes(expression):
         yield from _mentions(part, store, cut)
 
@@ -92,22 +88,22 @@ def never_holds(guards: tuple[ast.expr, ...], store: Store, holder: object) -> b
 
 def always_holds(guard: ast.expr, store: Store, holder: object) -> bool:
     """Whether a condition still holds when the container is as long as it can get."""
-    found = _value(guard, store, holder)
-    return found is not _UNKNOWN and bool(found)
+    outcome = _value(guard, store, holder)
+    return outcome is not _UNKNOWN and bool(outcome)
 
 
 def length_limit(guards: tuple[ast.expr, ...], store: Store, holder: object) -> int | None:
     """The length that a condition compares what is stored to with; None where that is no number
     or not known.
     """
-    for guard in guards:
-        for node in ast.walk(guard):
-            if not isinstance(node, ast.Compare) or len(node.ops) != 1:
-                continue
-            values = [_value(side, store, holder) for side in (node.left, node.comparators[0])]
-            numbers = [value for value in values if type(value) is int and value != _HUGE]
-            if _HUGE in values and len(numbers) == 1:
-                return int(numbers[0])
+    nodes = (node for guard in guards for node in ast.walk(guard))
+    for node in nodes:
+        if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+            continue
+        sides = [_value(side, store, holder) for side in (node.left, node.comparators[0])]
+        numbers = [side for side in sides if type(side) is int and side != _HUGE]
+        if _HUGE in sides and len(numbers) == 1:
+            return int(numbers[0])
     return None
 
 
@@ -117,33 +113,33 @@ def _reads_false(value: Any) -> bool:
 
 def _value(expression: ast.expr, store: Store, holder: object) -> Any:
     """What an expression is when the container is huge; _UNKNOWN where that cannot be told."""
-    if isinstance(expression, ast.Constant):
-        return expression.value
-    if isinstance(expression, ast.Call):
-        is_length = (
-            isinstance(expression.func, ast.Name)
-            and expression.func.id == "len"
-            and len(expression.args) == 1
-        )
-        found = receiver_of(expression.args[0]) if is_length else None
-        if found is not None and found[0] == store.name:
-            return _HUGE
-        is_number = text_of(expression.func) == "float" and [
-            text_of(one) for one in expression.args
-        ] == ["'inf'"]
-        return float("inf") if is_number else _UNKNOWN
-    if isinstance(expression, ast.Attribute):
-        return _attribute(expression, store, holder)
-    if isinstance(expression, ast.Name):
-        return _global(expression.id, store)
-    if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.Not):
-        inner = _value(expression.operand, store, holder)
-        return _UNKNOWN if inner is _UNKNOWN else not inner
-    if isinstance(expression, ast.BoolOp):
-        return _joined(expression, [_value(one, store, holder) for one in expression.values])
-    if isinstance(expression, (ast.BinOp, ast.Compare)):
-        return _computed(expression, store, holder)
+    match expression:
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Call():
+            return _called(expression, store)
+        case ast.Attribute():
+            return _attribute(expression, store, holder)
+        case ast.Name(id=name):
+            return _global(name, store)
+        case ast.UnaryOp(op=ast.Not()):
+            inner = _value(expression.operand, store, holder)
+            return _UNKNOWN if inner is _UNKNOWN else not inner
+        case ast.BoolOp():
+            return _joined(expression, [_value(part, store, holder) for part in expression.values])
+        case ast.BinOp() | ast.Compare():
+            return _computed(expression, store, holder)
     return _UNKNOWN
+
+
+def _called(call: ast.Call, store: Store) -> Any:
+    """``len(x)`` and ``float("inf")``."""
+    if is_call_of(call, "len") and len(call.args) == 1:
+        receiver = receiver_of(call.args[0])
+        if receiver is not None and receiver[0] == store.name:
+            return _HUGE
+    is_infinite = text_of(call) == "float('inf')"
+    return math.inf if is_infinite else _UNKNOWN
 
 
 def _joined(expression: ast.BoolOp, values: list[Any]) -> Any:
@@ -156,16 +152,20 @@ def _joined(expression: ast.BoolOp, values: list[Any]) -> Any:
 
 def _computed(expression: ast.BinOp | ast.Compare, store: Store, holder: object) -> Any:
     if isinstance(expression, ast.BinOp):
-        left, right, compute = expression.left, expression.right, _COMPUTE.get(type(expression.op))
+        first, second, compute = (
+            expression.left,
+            expression.right,
+            _COMPUTE.get(type(expression.op)),
+        )
     elif len(expression.ops) == 1:
-        left, right, compute = (
+        first, second, compute = (
             expression.left,
             expression.comparators[0],
             _COMPARE.get(type(expression.ops[0])),
         )
     else:
         return _UNKNOWN
-    values = [_value(one, store, holder) for one in (left, right)]
+    values = [_value(side, store, holder) for side in (first, second)]
     if compute is None or any(type(value) not in (int, float, bool) for value in values):
         return _UNKNOWN
     if compute in (operator.eq, operator.ne) and _HUGE in values:
@@ -184,8 +184,8 @@ def _attribute(expression: ast.Attribute, store: Store, holder: object) -> Any:
         if other.how in ("assign", "add") and other.base
     ):
         return _UNKNOWN
-    found = dict(attributes_of(holder)).get(expression.attr, _UNKNOWN)
-    return found if type(found) in (int, float, bool, type(None)) else _UNKNOWN
+    number = dict(attributes_of(holder)).get(expression.attr, _UNKNOWN)
+    return number if type(number) in (int, float, bool, type(None)) else _UNKNOWN
 
 
 def _global(name: str, store: Store) -> Any:
@@ -193,12 +193,9 @@ def _global(name: str, store: Store) -> Any:
     module = read_source(store.file)
     if module is None or store.function.binds(name).node is not None:
         return _UNKNOWN
-    stores = [
-        other
-        for other in module.stores.get(name, ())
-        if other.how in ("assign", "add") and not other.base
-    ]
-    if len(stores) == 1 and stores[0].function.node is None and stores[0].value is not None:
-        value = stores[0].value
-        return value.value if isinstance(value, ast.Constant) else _UNKNOWN
-    return _UNKNOWN
+    setters = (other for other in module.stores.get(name, ()) if other.how in ("assign", "add"))
+    stores = [other for other in setters if not other.base]
+    if len(stores) != 1 or stores[0].function.node is not None:
+        return _UNKNOWN
+    constant = stores[0].value
+    return constant.value if isinstance(constant, ast.Constant) else _UNKNOWN

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+_OWN_NAMESPACES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _EMPTY_MAKERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
 
 
@@ -21,6 +22,32 @@ def names_in(expression: ast.AST) -> Iterator[tuple[str, str]]:
             yield text_of(node.value), node.attr
 
 
+def names_read(expression: ast.AST) -> set[str]:
+    """The plain names in an expression, and the names of attributes, without what they are of."""
+    nodes = list(ast.walk(expression))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def last_name(expression: ast.AST) -> str:
+    """``c`` of ``a.b.c``, ``x`` of ``x``; empty for all else."""
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def is_call_of(node: ast.AST, function: str) -> bool:
+    """Whether a node calls a function by its plain name."""
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
+    )
+
+
+def arguments_of(call: ast.Call) -> tuple[ast.expr, ...]:
+    """All arguments of a call, keywords last."""
+    return (*call.args, *(keyword.value for keyword in call.keywords))
+
+
 def receiver_of(expression: ast.expr) -> tuple[str, str, ast.expr | None] | None:
     """The last name of what is stored to, what it is an attribute of, and the key: of
     ``self.a[k]``: a, self, k.
@@ -29,53 +56,52 @@ def receiver_of(expression: ast.expr) -> tuple[str, str, ast.expr | None] | None
     """
     key: ast.expr | None = None
     while True:
-        if isinstance(expression, ast.Subscript):
-            key = key or expression.slice
-            expression = expression.value
-        elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-            if expression.func.attr not in ("setdefault", "get", "__getitem__"):
-                return f"{expression.func.attr}()", text_of(expression.func.value), key
-            key = key or (expression.args[0] if expression.args else None)
-            expression = expression.func.value
-        elif isinstance(expression, ast.Starred) or (
-            isinstance(expression, ast.Attribute) and expression.attr == "__dict__"
-        ):
-            expression = expression.value
-        else:
+        outer, its_key = _container_of(expression)
+        if outer is None:
             break
-    if isinstance(expression, ast.Name):
-        return expression.id, "", key
-    if isinstance(expression, ast.Attribute):
-        return expression.attr, text_of(expression.value), key
-    if isinstance(expression, ast.Call):
-        called = expression.func
-        if isinstance(called, ast.Name) and called.id == "super":
+        key, expression = key or its_key, outer
+    match expression:
+        case ast.Name():
+            return expression.id, "", key
+        case ast.Attribute():
+            return expression.attr, text_of(expression.value), key
+        case ast.Call(func=ast.Attribute(attr=method, value=owner)):
+            return f"{method}()", text_of(owner), key
+        case ast.Call(func=ast.Name(id="super")):
             return "super()", "", key
-        if isinstance(called, ast.Name):
-            return f"{called.id}()", "", key
+        case ast.Call(func=ast.Name(id=function)):
+            return f"{function}()", "", key
     return None
+
+
+def _container_of(expression: ast.expr) -> tuple[ast.expr | None, ast.expr | None]:
+    """What an expression is a part of, and under which key; None where it is a name by itself."""
+    match expression:
+        case ast.Subscript():
+            return expression.value, expression.slice
+        case ast.Call(func=ast.Attribute(attr="setdefault" | "get" | "__getitem__", value=table)):
+            key = expression.args[0] if expression.args else None
+            return table, key
+        case ast.Starred() | ast.Attribute(attr="__dict__"):
+            return expression.value, None
+    return None, None
 
 
 def keys_of(expression: ast.expr) -> tuple[str | None, ...]:
     """The keys on the way to what is stored to, outermost first, as source; None for those that
     are no constants.
     """
-    found: list[str | None] = []
+    keys: list[str | None] = []
     while True:
-        if isinstance(expression, ast.Subscript):
-            key = expression.slice
-            found.append(repr(key.value) if isinstance(key, ast.Constant) else None)
-            expression = expression.value
-        elif (
-            isinstance(expression, ast.Call)
-            and isinstance(expression.func, ast.Attribute)
-            and expression.args
-        ):
-            key = expression.args[0]
-            found.append(repr(key.value) if isinstance(key, ast.Constant) else None)
-            expression = expression.func.value
-        else:
-            return tuple(found[::-1])
+        match expression:
+            case ast.Subscript(value=table, slice=key):
+                pass
+            case ast.Call(func=ast.Attribute(value=table), args=[key, *_]):
+                pass
+            case _:
+                return tuple(reversed(keys))
+        keys.append(repr(key.value) if isinstance(key, ast.Constant) else None)
+        expression = table
 
 
 def is_empty(value: ast.expr | None) -> bool:
@@ -94,25 +120,24 @@ def bound_in(body: list[ast.stmt]) -> Iterator[str]:
     nonlocal ones.
     """
     elsewhere: set[str] = set()
-    found: list[str] = []
+    names: list[str] = []
     waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            elsewhere.update(node.names)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.append(node.name)
-            continue
-        elif isinstance(node, ast.Lambda):
-            continue
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            found.append(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found += [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            found.append(node.name)
-        waiting.extend(ast.iter_child_nodes(node))
-    return (name for name in found if name not in elsewhere)
+        match node:
+            case ast.Global() | ast.Nonlocal():
+                elsewhere.update(node.names)
+            case ast.Name(ctx=ast.Store() | ast.Del()):
+                names.append(node.id)
+            case ast.Import() | ast.ImportFrom():
+                names += [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+            case ast.ExceptHandler(name=str(name)):
+                names.append(name)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.append(node.name)
+        if not isinstance(node, _OWN_NAMESPACES):
+            waiting.extend(ast.iter_child_nodes(node))
+    return (name for name in names if name not in elsewhere)
 
 
 def own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
@@ -131,8 +156,8 @@ def is_own_slice(value: ast.expr | None, name: str, base: str) -> bool:
     """``x = x[-100:]``."""
     if not (isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)):
         return False
-    found = receiver_of(value.value)
-    return found is not None and found[:2] == (name, base)
+    receiver = receiver_of(value.value)
+    return receiver is not None and receiver[:2] == (name, base)
 
 
 def text_of(expression: ast.expr) -> str:
@@ -147,22 +172,17 @@ def hands_over(call: ast.Call, function: str, line: int | None) -> bool:
     """Whether a call is given a function: by its name, inside of ``partial(f, x)``, or a lambda
     of a line.
     """
-    for argument in (*call.args, *(one.value for one in call.keywords)):
-        inside: ast.expr | None = argument
-        if _is_called(argument, function):
+    return any(_gives(argument, function, line) for argument in arguments_of(call))
+
+
+def _gives(argument: ast.expr, function: str, line: int | None) -> bool:
+    if last_name(argument) == function:
+        return True
+    if isinstance(argument, ast.Lambda):
+        return function == "<lambda>" and argument.lineno == line
+    inside: ast.expr | None = argument
+    while isinstance(inside, ast.Call):  # partial(f, x), f(x) of a coroutine
+        if function in map(last_name, (inside.func, *inside.args)):
             return True
-        while isinstance(inside, ast.Call):  # partial(f, x), f(x) of a coroutine
-            if _is_called(inside.func, function) or any(
-                _is_called(one, function) for one in inside.args
-            ):
-                return True
-            inside = inside.args[0] if inside.args else None
-        if isinstance(argument, ast.Lambda) and function == "<lambda>" and argument.lineno == line:
-            return True
+        inside = inside.args[0] if inside.args else None
     return False
-
-
-def _is_called(expression: ast.expr, name: str) -> bool:
-    if isinstance(expression, ast.Name):
-        return expression.id == name
-    return isinstance(expression, ast.Attribute) and expression.attr == name

@@ -18,23 +18,27 @@ from vramlens.live.heap.objects import (
     is_kind,
     is_users,
 )
-from vramlens.live.holder.chain import Chain, Link
+from vramlens.live.heap.roots import Root
+from vramlens.live.holder.chain import TABLES, Chain, Link
 from vramlens.live.source.source import Function
 
-_NAMED = ("attribute", "class attribute", "global", "variable", "closure", "default", "root")
-
-
+NAMED = ("attribute", "class attribute", "global", "variable", "closure", "default", "root")
+"""Edges that the source has a name for."""
+_VARIABLES = ("variable", "closure", "default")
+_WITH_CODE = (types.FunctionType, staticmethod, classmethod, property)
 _FARTHEST = 40  # links: what is further away has nothing to do with the container
+_MOST_ATTRIBUTES = 500  # of a class
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Names that lead to the container.
+class SearchedName:
+    """A name that leads to the container.
 
     Attributes:
         name: of the attribute or variable.
         how: as in a Link.
         classes: the classes whose methods may call it ``self.name``.
+        files: the files of their methods.
         code: the function whose variable it is.
         file: the module whose global it is.
         is_inside: whether the container is somewhere inside of what has this name, in a library's
@@ -52,82 +56,96 @@ class Wanted:
     keys: tuple[str, ...] = ()
 
 
-def wanted_names(chain: Chain) -> Iterator[Wanted]:
+def searched_names(chain: Chain) -> Iterator[SearchedName]:
     """The names under which the last object of a chain is held, the nearest first."""
     links = chain.links
+    if links:
+        yield from _names_in_itself(links[-1])
     is_inside = False
-    keys: list[str] = []
+    keys: tuple[str, ...] = ()
     for index in range(len(links) - 1, max(len(links) - 1 - _FARTHEST, -1), -1):
         link = links[index]
-        if link.how not in _NAMED:
-            if link.how == "key":
-                keys.insert(0, link.name)
-            if (
-                index == len(links) - 1
-                and is_kind(link.value, list, dict, set)
-                and is_users_object(link.value)
-            ):
-                yield _of_class("self", link.value, is_inside=False)
-            continue
         holder = links[index - 1].value if index else None
-        if index == len(links) - 1 and is_users_object(link.value):
-            yield replace(_of_class("self", link.value, is_inside=False), how="namespace")
-        if holder is not None and link.name in ("_buffers", "_parameters", "_modules"):
-            yield replace(_of_class("self", holder, is_inside=False), how="namespace")
-        if (
-            index == len(links) - 1
-            and is_users_object(link.value)
-            and is_kind(link.value, list, dict, set)
-        ):
-            yield _of_class("self", link.value, is_inside=False)  # a list of the user's own making
-        if link.how == "attribute" and holder is not None:
-            yield replace(_of_class(link.name, holder, is_inside=is_inside), keys=tuple(keys))
-            if keys and keys[0].strip("'").isidentifier():  # metric.preds, by way of __getattr__
-                yield _of_class(keys[0].strip("'"), holder, is_inside=is_inside)
-            if not is_users_object(holder):
-                is_inside = True
-        elif link.how == "class attribute" and holder is not None:
-            names = tuple(class_path(cls) for cls in class_order(holder) if cls is not object)
-            yield Wanted(link.name, link.how, names, is_inside=is_inside, keys=tuple(keys))
-        elif link.how == "root" and chain.root is not None and chain.root.kind == "context":
-            yield from _context_variables(chain.root.name)
-        elif link.how in ("variable", "closure", "default"):
-            code = (
-                chain.root.code
-                if index == 0 and chain.root is not None
-                else _code_of_holder(link, holder)
-            )
-            yield Wanted(link.name, link.how, code=code, is_inside=is_inside, keys=tuple(keys))
-        elif link.how == "global" and chain.root is not None:
-            file = dict(dict_items(chain.root.value)).get("__file__")
-            where = file if type(file) is str else ""
-            yield Wanted(link.name, "global", file=where, is_inside=is_inside, keys=tuple(keys))
+        if link.how == "key":
+            keys = (link.name, *keys)
+        yield from _names_apart(chain, link, holder)
+        for searched in _names_at(chain, link, holder):
+            yield replace(searched, is_inside=is_inside, keys=keys)
+        if link.how != "attribute" or holder is None:
+            continue
+        if keys and keys[0].strip("'").isidentifier():  # metric.preds, by way of __getattr__
+            yield replace(_of_class(keys[0].strip("'"), holder), is_inside=is_inside)
+        if not is_users_object(holder):
+            is_inside = True
 
 
-def _code_of_holder(link: Link, holder: Any) -> types.CodeType | None:
+def _names_in_itself(link: Link) -> Iterator[SearchedName]:
+    """What methods of the user's class call the object, if it is of one."""
+    if not is_users_object(link.value):
+        return
+    if link.how in NAMED:
+        yield _namespace(link.value)
+    if is_kind(link.value, list, dict, set):
+        yield _of_class("self", link.value)
+
+
+def _names_apart(chain: Chain, link: Link, holder: Any) -> Iterator[SearchedName]:
+    """Names that lead there whatever the keys: of a module's tables, of context variables."""
+    if holder is not None and link.how in NAMED and link.name in TABLES:
+        yield _namespace(holder)
+    if link.how == "root" and chain.root is not None and chain.root.kind == "context":
+        yield from _context_variables(chain.root.name)
+
+
+def _names_at(chain: Chain, link: Link, holder: Any) -> Iterator[SearchedName]:
+    """The names that one link gives."""
+    if link.how == "attribute" and holder is not None:
+        yield _of_class(link.name, holder)
+    elif link.how == "class attribute" and holder is not None:
+        yield SearchedName(link.name, link.how, _class_names(holder))
+    elif link.how in _VARIABLES:
+        root = chain.root if link is chain.links[0] else None
+        code = _code_of(holder) if root is None else root.code
+        yield SearchedName(link.name, link.how, code=code)
+    elif link.how == "global" and chain.root is not None:
+        yield SearchedName(link.name, "global", file=_file_of(chain.root))
+
+
+def _file_of(root: Root) -> str:
+    file = dict(dict_items(root.value)).get("__file__")
+    return file if type(file) is str else ""
+
+
+def _code_of(holder: Any) -> types.CodeType | None:
     if type(holder) is types.FrameType:
         return holder.f_code
     return code_of(holder)
 
 
-def _of_class(name: str, owner: Any, *, is_inside: bool) -> Wanted:
+def _class_names(cls: type) -> tuple[str, ...]:
+    return tuple(class_path(base) for base in class_order(cls) if base is not object)
+
+
+def _of_class(name: str, owner: Any) -> SearchedName:
+    """An attribute of an object, in the methods of its classes."""
     cls = owner if is_kind(owner, type) else type(owner)
-    names = tuple(class_path(base) for base in class_order(cls) if base is not object)
-    return Wanted(name, "attribute", names, _files_of(cls), is_inside=is_inside)
+    return SearchedName(name, "attribute", _class_names(cls), _files_of(cls))
+
+
+def _namespace(owner: Any) -> SearchedName:
+    """The attributes of an object themselves."""
+    return replace(_of_class("self", owner), how="namespace")
 
 
 def _files_of(cls: type) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    """The user's files in which methods of a class are."""
+    files: dict[str, None] = {}
     for base in class_order(cls):
-        for value in list(class_dict(base).values())[:500]:
-            code = (
-                code_of(value)
-                if type(value) in (types.FunctionType, staticmethod, classmethod, property)
-                else None
-            )
+        for attribute in list(class_dict(base).values())[:_MOST_ATTRIBUTES]:
+            code = code_of(attribute) if type(attribute) in _WITH_CODE else None
             if code is not None and is_users(code.co_filename):
-                found[code.co_filename] = None
-    return tuple(found)
+                files[code.co_filename] = None
+    return tuple(files)
 
 
 def is_users_object(value: Any) -> bool:
@@ -135,17 +153,16 @@ def is_users_object(value: Any) -> bool:
     return bool(_files_of(type(value)))
 
 
-def _context_variables(name: str) -> Iterator[Wanted]:
+def _context_variables(name: str) -> Iterator[SearchedName]:
     """The globals under which the user's modules have a context variable of this name."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
-        if type(names) is not dict:
+        file = names.get("__file__") if type(names) is dict else None
+        if type(names) is not dict or type(file) is not str or not is_users(file):
             continue
-        file = names.get("__file__")
-        if type(file) is str and is_users(file):
-            for key, value in list(names.items()):
-                if type(value) is contextvars.ContextVar and value.name == name:
-                    yield Wanted(str(key), "global", file=file)
+        for key, variable in list(names.items()):
+            if type(variable) is contextvars.ContextVar and variable.name == name:
+                yield SearchedName(str(key), "global", file=file)
 
 
 class _SourceCode:

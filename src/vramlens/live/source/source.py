@@ -1,24 +1,27 @@
 """The user's source: which statements put something somewhere, by the name that they put it under.
 
 Read from the files (or a notebook's cells) with ``ast``; nothing is imported or run. One pass over
-a file makes a list
-of stores: assignments, ``+=``, ``x[k] = v``, calls of methods (``append``, ``update``,
-    ``register_hook``) and ``del``.
+a file makes a list of stores: assignments, ``+=``, ``x[k] = v``, calls of methods (``append``,
+``update``, ``register_hook``) and ``del``.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from itertools import chain
+from typing import NamedTuple
 
 from vramlens.live.source.expressions import (
+    arguments_of,
     bound_in,
     is_empty,
     is_own_slice,
     keys_of,
+    last_name,
     names_in,
     own_expressions,
     receiver_of,
@@ -26,8 +29,7 @@ from vramlens.live.source.expressions import (
 )
 
 _LONGEST_FILE = 40_000  # lines
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTION_OWNERS = ("list", "dict", "set", "heapq", "bisect")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 Def = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -59,10 +61,10 @@ class Function:
 
     def binds(self, name: str) -> Function:
         """The function in which a name used here is bound."""
-        here = self
-        while name not in here.bound and here.outer is not None:
-            here = here.outer
-        return here
+        function = self
+        while name not in function.bound and function.outer is not None:
+            function = function.outer
+        return function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +105,24 @@ class Store:
     keys: tuple[str | None, ...] = ()
 
 
+class CallSite(NamedTuple):
+    """A call, with the function and the statement that it is in, and how many loops it is in."""
+
+    call: ast.Call
+    function: Function
+    statement: ast.stmt
+    loops: int
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAt:
+    """A line that makes a value."""
+
+    file: str
+    line: int
+    function: str
+
+
 @dataclass(slots=True)
 class Module:
     """A file's functions and stores.
@@ -110,24 +130,32 @@ class Module:
     Attributes:
         functions: by the line where their code begins.
         stores: by name.
-        calls: of functions by their last name, with the function that calls and the statement.
+        calls: by the last name of the function that is called.
         returns: what functions return.
     """
 
     file: str
     functions: dict[int, list[Function]] = field(default_factory=dict)
     stores: dict[str, list[Store]] = field(default_factory=dict)
-    calls: dict[str, list[tuple[ast.Call, Function, ast.stmt, int]]] = field(default_factory=dict)
+    calls: dict[str, list[CallSite]] = field(default_factory=dict)
     returns: list[tuple[ast.expr, Function]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
     def function_at(self, line: int, name: str = "") -> Function | None:
         """The function whose code begins at a line."""
-        found = self.functions.get(line, [])
-        return next(
-            (one for one in found if one.name.rpartition(".")[2] == name),
-            found[0] if found else None,
-        )
+        functions = self.functions.get(line, [])
+        for function in functions:
+            if function.name.rpartition(".")[2] == name:
+                return function
+        return functions[0] if functions else None
+
+    def all_functions(self) -> Iterator[Function]:
+        """Yields every function, by line."""
+        return chain.from_iterable(self.functions.values())
+
+    def all_calls(self) -> Iterator[CallSite]:
+        """Yields every call, by the name that is called."""
+        return chain.from_iterable(self.calls.values())
 
 
 def read_source(file: str) -> Module | None:
@@ -162,129 +190,142 @@ class _Reader:
         self._loops = 0
 
     def module(self, tree: ast.Module) -> None:
-        whole = Function("<module>", 1, None, "", None, bound=frozenset(bound_in(tree.body)))
-        self._module.functions.setdefault(0, []).append(whole)
-        self._body(tree.body, whole, "")
+        """Reads the whole file."""
+        module = Function("<module>", 1, None, "", None, bound=frozenset(bound_in(tree.body)))
+        self._module.functions.setdefault(0, []).append(module)
+        self._body(tree.body, module, "")
 
     def _body(self, body: list[ast.stmt], function: Function, owner: str) -> None:
         before = self._guards
         for statement in body:
-            self._one(statement, function, owner)
-            if (
-                isinstance(statement, ast.If)
-                and not statement.orelse
-                and isinstance(statement.body[-1], _LEAVES)
-            ):
-                self._guards = (
-                    *self._guards,
-                    ast.UnaryOp(ast.Not(), statement.test),
-                )  # what follows runs else
+            self._statement_in(statement, function, owner)
+            match statement:
+                case ast.If(orelse=[], body=[*_, last]) if isinstance(last, _LEAVES):
+                    # What follows runs else.
+                    self._guards = (*self._guards, ast.UnaryOp(ast.Not(), statement.test))
         self._guards = before
 
-    def _one(self, statement: ast.stmt, function: Function, owner: str) -> None:
+    def _guarded_body(
+        self, guard: ast.expr, body: list[ast.stmt], function: Function, owner: str
+    ) -> None:
+        """Reads statements that run under one more condition."""
+        before = self._guards
+        self._guards = (*before, guard)
+        self._body(body, function, owner)
+        self._guards = before
+
+    def _statement_in(self, statement: ast.stmt, function: Function, owner: str) -> None:
         before = self._statement
         self._statement = statement
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             for decorator in statement.decorator_list:
                 self._expression(decorator, function)
             self._function(statement, function, owner)
         elif isinstance(statement, ast.ClassDef):
             name = f"{owner}.{statement.name}" if owner else statement.name
             self._body(statement.body, function, name)
-        elif isinstance(statement, _LOOPS):
-            for expression in own_expressions(statement):
-                self._expression(expression, function)
-            if isinstance(statement, (ast.For, ast.AsyncFor)):
-                self._assign(statement.target, None, function, owner)
-            guards = self._guards
-            if isinstance(statement, ast.While):
-                self._guards = (*guards, statement.test)
-            self._loops += 1
-            self._body(statement.body, function, owner)
-            self._loops -= 1
-            self._guards = guards
-            self._body(statement.orelse, function, owner)
+        elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
+            self._loop(statement, function, owner)
         elif isinstance(statement, ast.If):
             self._expression(statement.test, function)
-            guards = self._guards
-            self._guards = (*guards, statement.test)
-            self._body(statement.body, function, owner)
-            self._guards = (*guards, ast.UnaryOp(ast.Not(), statement.test))
-            self._body(statement.orelse, function, owner)
-            self._guards = guards
+            self._guarded_body(statement.test, statement.body, function, owner)
+            contrary = ast.UnaryOp(ast.Not(), statement.test)
+            self._guarded_body(contrary, statement.orelse, function, owner)
         else:
             self._plain(statement, function, owner)
         self._statement = before
 
-    def _plain(self, statement: ast.stmt, function: Function, owner: str) -> None:
-        if isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                self._assign(target, statement.value, function, owner)
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            self._assign(statement.target, statement.value, function, owner)
-        elif isinstance(statement, ast.AugAssign):
-            self._store(statement.target, "add", statement.value, function, owner)
-        elif isinstance(statement, ast.Delete):
-            for target in statement.targets:
-                self._store(target, "delete", None, function, owner)
-        elif isinstance(statement, ast.Return) and isinstance(
-            statement.value, (ast.Name, ast.Attribute)
-        ):
-            self._module.returns.append((statement.value, function))
-        elif isinstance(statement, (ast.With, ast.AsyncWith)):
-            for item in statement.items:
-                if item.optional_vars is not None:
-                    self._assign(item.optional_vars, item.context_expr, function, owner)
-        for name in ("body", "orelse", "finalbody"):
-            if isinstance(getattr(statement, name, None), list):
-                self._body(getattr(statement, name), function, owner)
-        for handler in getattr(statement, "handlers", ()):
-            self._body(handler.body, function, owner)
-        for case in getattr(statement, "cases", ()):
-            self._body(case.body, function, owner)
+    def _loop(
+        self, statement: ast.For | ast.AsyncFor | ast.While, function: Function, owner: str
+    ) -> None:
         for expression in own_expressions(statement):
             self._expression(expression, function)
+        if not isinstance(statement, ast.While):
+            self._assign(statement.target, None, function, owner)
+        self._loops += 1
+        if isinstance(statement, ast.While):
+            self._guarded_body(statement.test, statement.body, function, owner)
+        else:
+            self._body(statement.body, function, owner)
+        self._loops -= 1
+        self._body(statement.orelse, function, owner)
+
+    def _plain(self, statement: ast.stmt, function: Function, owner: str) -> None:
+        self._stores_of(statement, function, owner)
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(statement, name, None)
+            if isinstance(body, list):
+                self._body(body, function, owner)
+        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            self._body(part.body, function, owner)
+        for expression in own_expressions(statement):
+            self._expression(expression, function)
+
+    def _stores_of(self, statement: ast.stmt, function: Function, owner: str) -> None:
+        """Adds what a statement itself stores, takes away, or returns."""
+        match statement:
+            case ast.Assign():
+                for target in statement.targets:
+                    self._assign(target, statement.value, function, owner)
+            case ast.AnnAssign(value=ast.expr()):
+                self._assign(statement.target, statement.value, function, owner)
+            case ast.AugAssign():
+                self._store(statement.target, "add", statement.value, function, owner)
+            case ast.Delete():
+                for target in statement.targets:
+                    self._store(target, "delete", None, function, owner)
+            case ast.Return(value=ast.Name() | ast.Attribute() as returned):
+                self._module.returns.append((returned, function))
+            case ast.With() | ast.AsyncWith():
+                for entered in statement.items:
+                    if entered.optional_vars is not None:
+                        self._assign(entered.optional_vars, entered.context_expr, function, owner)
 
     def _assign(
         self, target: ast.expr, value: ast.expr | None, function: Function, owner: str
     ) -> None:
-        if isinstance(target, (ast.Tuple, ast.List)):
-            parts: list[Any] = [value] * len(target.elts)
-            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-                parts = list(value.elts)
-            for part, one in zip(target.elts, parts, strict=True):
-                self._assign(part, one, function, owner)
+        if isinstance(target, ast.Tuple | ast.List):
+            values: list[ast.expr | None] = [value] * len(target.elts)
+            if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+                values = list(value.elts)
+            for part, part_value in zip(target.elts, values, strict=True):
+                self._assign(part, part_value, function, owner)
             return
-        self._store(
-            target,
-            "item" if isinstance(target, ast.Subscript) else "assign",
-            value,
-            function,
-            owner,
-        )
+        how = "item" if isinstance(target, ast.Subscript) else "assign"
+        self._store(target, how, value, function, owner)
 
     def _store(
         self, target: ast.expr, how: str, value: ast.expr | None, function: Function, owner: str
     ) -> None:
-        found = receiver_of(target)
-        if found is None or self._statement is None:
+        receiver = receiver_of(target)
+        if receiver is None or self._statement is None:
             return
-        name, base, key = found
+        name, base, key = receiver
         if how == "add" and isinstance(target, ast.Subscript):
             key = key or target.slice
-        if not base and owner and not function.owner and function.node is None:
-            base = owner  # in a class body: an attribute of the class
-        if how == "assign" and is_own_slice(value, name, base):
-            how = "slice"
-        if how == "item" and isinstance(key, ast.Slice) and is_empty(value):
-            how = "delete"
-        refers = how == "add" or (
-            value is not None and any(pair == (base, name) for pair in names_in(value))
+        is_in_class_body = bool(owner) and not function.owner and function.node is None
+        if not base and is_in_class_body:
+            base = owner  # an attribute of the class
+        names_there = () if value is None else names_in(value)
+        self._add(
+            Store(
+                name=name,
+                base=base,
+                how=_how_exactly(how, key, value, (name, base)),
+                method="",
+                value=value,
+                arguments=(),
+                key=key,
+                file=self._module.file,
+                line=self._statement.lineno,
+                statement=self._statement,
+                function=function,
+                loops=self._loops,
+                refers_to_itself=how == "add" or (base, name) in names_there,
+                guards=self._guards,
+                keys=keys_of(target)[: -1 if how == "item" else None],
+            )
         )
-        self._add(Store(
-            name, base, how, "", value, (), key, self._module.file, self._statement.lineno, self._statement, function,
-            self._loops, refers, self._guards, keys_of(target)[: -1 if how == "item" else None],
-        ))  # fmt: skip
 
     def _add(self, store: Store) -> None:
         self._module.stores.setdefault(store.name, []).append(store)
@@ -305,70 +346,57 @@ class _Reader:
     def _call(self, call: ast.Call, function: Function) -> None:
         if self._statement is None:
             return
-        called = call.func
-        name = (
-            called.attr
-            if isinstance(called, ast.Attribute)
-            else called.id
-            if isinstance(called, ast.Name)
-            else ""
-        )
+        name = last_name(call.func)
         if name:
-            self._module.calls.setdefault(name, []).append(
-                (call, function, self._statement, self._loops)
-            )
-        arguments = (*call.args, *(keyword.value for keyword in call.keywords))
-        target: ast.expr | None = called.value if isinstance(called, ast.Attribute) else called
-        value: ast.expr | None = arguments[-1] if arguments else None
-        key: ast.expr | None = (
-            arguments[0] if name in ("setdefault", "setitem") and arguments else None
-        )
-        if name == "setattr" and len(arguments) == 3:  # setattr(self, f"x{i}", value)
-            target, key = arguments[0], arguments[1]
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                target, key = ast.Attribute(target, key.value), None
-        elif isinstance(called, ast.Attribute) and text_of(called.value) in (
-            "list",
-            "dict",
-            "set",
-            "heapq",
-            "bisect",
-        ):
-            target = (
-                arguments[0] if arguments else None
-            )  # list.append(x, value), heapq.heappush(x, value)
-        if target is None:
+            site = CallSite(call, function, self._statement, self._loops)
+            self._module.calls.setdefault(name, []).append(site)
+        arguments = arguments_of(call)
+        target, key = _target_of_call(call, name, arguments)
+        receiver = None if target is None else receiver_of(target)
+        if target is None or receiver is None:
             return
-        found = receiver_of(target)
-        if found is None:
-            return
-        last, base, inner = found
-        if last == name and isinstance(called, ast.Name):
+        last, base, inner_key = receiver
+        method = name
+        if last == name and isinstance(call.func, ast.Name):
             base, method = "", "()"
-        else:
-            method = name
-        self._add(Store(
-            last, base, "call", method, value, tuple(arguments), key or inner, self._module.file,
-            call.lineno if isinstance(function.node, ast.Lambda) else self._statement.lineno, self._statement, function,
-            self._loops, False, self._guards, keys_of(target),
-        ))  # fmt: skip
+        is_in_lambda = isinstance(function.node, ast.Lambda)
+        self._add(
+            Store(
+                name=last,
+                base=base,
+                how="call",
+                method=method,
+                value=arguments[-1] if arguments else None,
+                arguments=arguments,
+                key=key or inner_key,
+                file=self._module.file,
+                line=call.lineno if is_in_lambda else self._statement.lineno,
+                statement=self._statement,
+                function=function,
+                loops=self._loops,
+                refers_to_itself=False,
+                guards=self._guards,
+                keys=keys_of(target),
+            )
+        )
 
     def _function(self, node: Def, outer: Function, owner: str) -> None:
-        arguments = node.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        every += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
-        parameters = tuple(argument.arg for argument in every)
-        if isinstance(node, ast.Lambda):
-            name, line = "<lambda>", node.lineno
-            body: list[ast.stmt] = []
-            bound = frozenset(parameters)
-        else:
-            name, body = node.name, node.body
-            line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            bound = frozenset((*parameters, *bound_in(body)))
+        parameters = _parameters_of(node.args)
         prefix = owner or ("" if outer.node is None else outer.name)
+        if isinstance(node, ast.Lambda):
+            name, line, bound = "<lambda>", node.lineno, frozenset(parameters)
+        else:
+            name = node.name
+            line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            bound = frozenset((*parameters, *bound_in(node.body)))
         function = Function(
-            f"{prefix}.{name}" if prefix else name, line, node, owner, outer, parameters, bound
+            name=f"{prefix}.{name}" if prefix else name,
+            line=line,
+            node=node,
+            owner=owner,
+            outer=outer,
+            parameters=parameters,
+            bound=bound,
         )
         self._module.functions.setdefault(line, []).append(function)
         loops, guards, statement = self._loops, self._guards, self._statement
@@ -376,5 +404,41 @@ class _Reader:
         if isinstance(node, ast.Lambda):
             self._expression(node.body, function)
         else:
-            self._body(body, function, "")
+            self._body(node.body, function, "")
         self._loops, self._guards, self._statement = loops, guards, statement
+
+
+def _parameters_of(arguments: ast.arguments) -> tuple[str, ...]:
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    parameters += [part for part in (arguments.vararg, arguments.kwarg) if part is not None]
+    return tuple(parameter.arg for parameter in parameters)
+
+
+def _how_exactly(
+    how: str, key: ast.expr | None, value: ast.expr | None, receiver: tuple[str, str]
+) -> str:
+    """How a statement stores, where slices tell more: of ``x = x[-n:]`` and ``x[:] = []``."""
+    if how == "assign" and is_own_slice(value, *receiver):
+        return "slice"
+    if how == "item" and isinstance(key, ast.Slice) and is_empty(value):
+        return "delete"
+    return how
+
+
+def _target_of_call(
+    call: ast.Call, name: str, arguments: Sequence[ast.expr]
+) -> tuple[ast.expr | None, ast.expr | None]:
+    """What a call may store to, and the key."""
+    called = call.func
+    if name == "setattr" and len(arguments) == 3:  # setattr(self, f"x{i}", value)
+        target, key = arguments[0], arguments[1]
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            return ast.Attribute(target, key.value), None
+        return target, key
+    first = arguments[0] if arguments else None
+    key_of_call = first if name in ("setdefault", "setitem") else None
+    if not isinstance(called, ast.Attribute):
+        return called, key_of_call
+    if text_of(called.value) in _FUNCTION_OWNERS:
+        return first, key_of_call  # list.append(x, value), heapq.heappush(x, value)
+    return called.value, key_of_call

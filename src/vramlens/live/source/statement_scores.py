@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from vramlens.live.heap.objects import class_name, dict_items, elements_of, is_kind
-from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import TorchObjects
 from vramlens.live.source.expressions import is_empty
-from vramlens.live.source.searched_names import Wanted
+from vramlens.live.source.searched_names import SearchedName
 from vramlens.live.source.source import Function, Store, read_source
 
 _GROWS = frozenset((
@@ -22,6 +22,8 @@ _TAKES = frozenset((
     "pop", "popleft", "popitem", "clear", "remove", "discard", "get", "get_nowait", "items", "keys", "values", "copy",
     "index", "count", "sort", "reverse", "backward", "item", "detach", "cpu", "zero_grad", "step", "size", "mean",
 ))  # fmt: skip
+_KEEPING = ("register", "add", "push", "put", "store", "record", "log", "track", "save")
+_NUMBERS = ("float", "int", "str", "len", "bool", "repr")
 
 
 def value_made_at(store: Store, file: str, line: int) -> bool:
@@ -31,13 +33,14 @@ def value_made_at(store: Store, file: str, line: int) -> bool:
     if store.line == line:
         return True
     module = read_source(file)
-    names = {node.id for value in store.arguments or (store.value,) for node in ast.walk(value)
-             if isinstance(node, ast.Name)}  # fmt: skip
-    return module is not None and any(
-        other.line == line and other.function is store.function
-        for name in names
-        for other in module.stores.get(name, ())
-        if other.how == "assign"
+    if module is None:
+        return False
+    nodes = (node for part in store.arguments or (store.value,) for node in ast.walk(part))
+    variables = {node.id for node in nodes if isinstance(node, ast.Name)}
+    makers = (other for name in variables for other in module.stores.get(name, ()))
+    return any(
+        other.how == "assign" and other.line == line and other.function is store.function
+        for other in makers
     )
 
 
@@ -63,89 +66,86 @@ def is_removal(store: Store) -> bool:
     return False
 
 
-def strength(store: Store, want: Wanted) -> int:
+def strength(store: Store, searched: SearchedName) -> int:
     """How much a statement lets pile up what it stores: points, negative where it cannot be the
     one.
     """
     if is_removal(store):
         return -200
     if store.how == "call":
-        if store.method in _GROWS:
-            return 45
-        if store.method == "step" and want.is_inside:
-            return -5  # of an optimizer: it makes the state of parameters
-        if store.method in _TAKES or not store.arguments:
-            return -120
-        if store.method == "()":
-            return 12 if want.is_inside else -60
-        if store.method.startswith(
-            ("register", "add", "push", "put", "store", "record", "log", "track", "save")
-        ):
-            return 40
-        return 25 if want.is_inside else 8
+        return _strength_of_call(store, is_inside=searched.is_inside)
     if store.how == "item" and is_empty(store.value):
         return 0
-    if store.how in ("add", "item"):
+    if store.how in ("add", "item") or store.refers_to_itself:
         return 45
-    if store.refers_to_itself:
+    return 0 if is_empty(store.value) else 15
+
+
+def _strength_of_call(store: Store, *, is_inside: bool) -> int:
+    method = store.method
+    if method in _GROWS:
         return 45
-    if is_empty(store.value):
-        return 0
-    return 15
+    if method == "step" and is_inside:
+        return -5  # of an optimizer: it makes the state of parameters
+    if method in _TAKES or not store.arguments:
+        return -120
+    if method == "()":
+        return 12 if is_inside else -60
+    if method.startswith(_KEEPING):
+        return 40
+    return 25 if is_inside else 8
 
 
 def class_around(function: Function) -> str:
     """The class in whose methods a function is, nested ones included."""
-    here: Function | None = function
-    while here is not None:
-        if here.owner:
-            return here.owner
-        here = here.outer
+    outer: Function | None = function
+    while outer is not None:
+        if outer.owner:
+            return outer.owner
+        outer = outer.outer
     return ""
 
 
-def is_one(owner: str, classes: Iterable[str]) -> bool:
+def is_among(owner: str, classes: Iterable[str]) -> bool:
     """Whether a class is one of some, by its last name."""
     last = owner.rpartition(".")[2]
-    return bool(owner) and any(name == owner or name.rpartition(".")[2] == last for name in classes)
+    return bool(owner) and any(name.rpartition(".")[2] == last for name in classes)
 
 
-def likeness(search: Search, value: ast.expr, held: Any, is_graph: bool) -> int:
-    """How well what a statement stores goes with what is there."""
-    if isinstance(value, ast.Call):
-        last = value.func.attr if isinstance(value.func, ast.Attribute) else ""
-        plain = value.func.id if isinstance(value.func, ast.Name) else ""
-        if last == "numpy" and class_name(type(held)) == "ndarray":
-            return 8
-        if last in ("item", "tolist", "numpy") or plain in (
-            "float",
-            "int",
-            "str",
-            "len",
-            "bool",
-            "repr",
-        ):
-            return -60
-        if is_graph and last in ("detach", "detach_", "cpu") and ".detach(" in ast.unparse(value):
-            return -40
-    if isinstance(value, ast.Attribute) and value.attr == "data" and is_graph:
+def likeness(torch: TorchObjects, stored: ast.expr, kept: Any, *, is_graph: bool) -> int:
+    """How well what a statement stores goes with what is there: points."""
+    if isinstance(stored, ast.Call):
+        points = _likeness_of_call(stored, kept, is_graph=is_graph)
+        if points is not None:
+            return points
+    if isinstance(stored, ast.Attribute) and stored.attr == "data" and is_graph:
         return -40
-    if isinstance(value, (ast.Constant, ast.JoinedStr)):
+    if isinstance(stored, ast.Constant | ast.JoinedStr):
         return -60
-    is_tensor = search.torch.is_tensor(held)
     for shape, kind in ((ast.Tuple, tuple), (ast.Dict, dict), (ast.List, list)):
-        if isinstance(value, shape):
-            return 8 if is_kind(held, kind) else -10 if is_tensor else 0
+        if isinstance(stored, shape):
+            if is_kind(kept, kind):
+                return 8
+            return -10 if torch.is_tensor(kept) else 0
     return 0
 
 
-def example_of(value: Any) -> Any:
+def _likeness_of_call(call: ast.Call, kept: Any, *, is_graph: bool) -> int | None:
+    """Points for what a call gives; None where it says nothing."""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if method == "numpy" and class_name(type(kept)) == "ndarray":
+        return 8
+    is_number = isinstance(call.func, ast.Name) and call.func.id in _NUMBERS
+    if is_number or method in ("item", "tolist", "numpy"):
+        return -60
+    is_cut = method in ("detach", "detach_", "cpu") and ".detach(" in ast.unparse(call)
+    return -40 if is_graph and is_cut else None
+
+
+def example_of(container: Any) -> Any:
     """One of the things that a container keeps; the container itself where it is none."""
-    if is_kind(value, dict):
-        items = dict_items(value)
-        return items[-1][1] if items else value
-    elements = elements_of(value)
-    if elements is None:
-        return value
-    found = list(elements)
-    return found[-1] if found else value
+    if is_kind(container, dict):
+        pairs = dict_items(container)
+        return pairs[-1][1] if pairs else container
+    elements = list(elements_of(container) or ())
+    return elements[-1] if elements else container

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from vramlens.live.holder.keeper import Statements
-from vramlens.live.source.expressions import receiver_of
-from vramlens.live.source.source import Function, Module, Store, read_source
+from vramlens.live.source.expressions import last_name, receiver_of, text_of
+from vramlens.live.source.source import Function, MadeAt, Module, Store, read_source
+from vramlens.live.source.users_source import UsersSource
 
 _HOPS = 8
 _FREE = frozenset((
@@ -36,42 +36,49 @@ _WAITS = frozenset((
 _PLAIN = frozenset(
     ("tuple", "list", "len", "float", "int", "str", "print", "append", "extend", "add", "update")
 )
+_BATCH_MAKERS = (
+    "torch.rand",
+    "torch.zeros",
+    "torch.ones",
+    "torch.empty",
+    "torch.arange",
+    "next",
+)
 _LOSSES = ("loss", "criterion", "cross_entropy", "mse", "mean", "sum", "nll")
 
 
-@dataclass(frozen=True, slots=True)
-class MadeAt:
-    """A line that makes a value."""
+class _Origin(NamedTuple):
+    """An expression that makes a value, and where it stands."""
 
-    file: str
+    module: Module
+    function: Function
+    expression: ast.expr
     line: int
-    function: str
 
 
-def made_at(statements: Statements, store: Store, *, is_graph: bool) -> MadeAt:
+def made_at(source: UsersSource, store: Store, *, is_graph: bool) -> MadeAt:
     """The line that asks for the memory of what a statement stores.
 
     Args:
         is_graph: whether a whole graph is kept: then what the value is computed from counts, not
             the last operation.
     """
-    best = MadeAt(store.file, store.line, store.function.name)
-    value = store.value
     module = read_source(store.file)
-    if value is None or module is None:
+    best = MadeAt(store.file, store.line, store.function.name)
+    if store.value is None or module is None:
         return best
-    seen: set[tuple[str, int, str]] = set()
-    function, line = store.function, store.line
+    origin = _Origin(module, store.function, store.value, store.line)
+    visited: set[tuple[str, int, str]] = set()
     for _ in range(_HOPS):
-        step = _before(statements, module, function, value, line, is_graph=is_graph)
-        if step is None:
+        earlier = _before(source, origin, is_graph=is_graph)
+        if earlier is None:
             break
-        module, function, value, line = step
-        mark = (module.file, line, ast.dump(value)[:80])
-        if mark in seen:
+        origin = earlier
+        mark = (origin.module.file, origin.line, ast.dump(origin.expression)[:80])
+        if mark in visited:
             break
-        seen.add(mark)
-        best = MadeAt(module.file, line, function.name)
+        visited.add(mark)
+        best = MadeAt(origin.module.file, origin.line, origin.function.name)
     return best
 
 
@@ -82,194 +89,189 @@ def only_waits(file: str, line: int) -> bool:
     module = read_source(file)
     if module is None:
         return False
-    calls = {
-        name: [call for call, _, _, _ in found if call.lineno == line]
-        for name, found in module.calls.items()
-    }
-    explained: set[int] = set()
-    for name in _WAITS:
-        for call in calls.get(name, ()):
-            if isinstance(call.func, ast.Attribute):
-                explained |= {id(node) for node in ast.walk(call.func)} | {
-                    id(call)
-                }  # pool.submit(f, x).result()
-    return bool(explained) and all(
-        id(call) in explained or name in _PLAIN for name, found in calls.items() for call in found
-    )
+    calls = [
+        (name, site.call)
+        for name, sites in module.calls.items()
+        for site in sites
+        if site.call.lineno == line
+    ]
+    waits: set[int] = set()
+    for name, call in calls:
+        if name in _WAITS and isinstance(call.func, ast.Attribute):
+            waits.add(id(call))
+            waits.update(map(id, ast.walk(call.func)))  # pool.submit(f, x).result()
+    return bool(waits) and all(id(call) in waits or name in _PLAIN for name, call in calls)
 
 
-def _before(
-    statements: Statements,
-    module: Module,
-    function: Function,
-    value: ast.expr,
-    line: int,
-    *,
-    is_graph: bool,
-) -> tuple[Module, Function, ast.expr, int] | None:
+def _before(source: UsersSource, origin: _Origin, *, is_graph: bool) -> _Origin | None:
     """Where the value came from, one step back; None where it is made here."""
-    if isinstance(value, ast.Call):
-        name = value.func.attr if isinstance(value.func, ast.Attribute) else ""
-        place = _SUBMITS.get(name)
-        if place is not None and place < len(value.args):
-            return _result_of(statements, module, function, value.args[place])
-    for name in _sources(value, is_graph=is_graph):
-        assigned = [
-            store
-            for store in module.stores.get(name, ())
-            if store.how == "assign"
-            and not store.base
-            and store.value is not None
-            and store.function.binds(name) is function.binds(name)
-            and store.line != line
-            and not _is_data(store.value, is_graph=is_graph)
-        ]
-        before = [store for store in assigned if store.line < line]
-        if before:
-            store = max(before, key=lambda one: one.line)
-            if store.value is not None:
-                return module, store.function, store.value, store.line
-        bound = function.binds(name)
-        if name in bound.parameters:
-            found = _argument(statements, bound, name)
-            if found is not None:
-                return found
+    task = _submitted_task(origin.expression)
+    if task is not None:
+        return _task_outcome(source, origin, task)
+    for name in _sources(origin.expression, is_graph=is_graph):
+        bound = origin.function.binds(name)
+        assigned = _assignment_before(origin, name, is_graph=is_graph)
+        if assigned is not None:
+            return assigned
+        passed = _argument(source, bound, name) if name in bound.parameters else None
+        if passed is not None:
+            return passed
     return None
 
 
-def _result_of(
-    statements: Statements, module: Module, function: Function, task: ast.expr
-) -> tuple[Module, Function, ast.expr, int] | None:
+def _submitted_task(expression: ast.expr) -> ast.expr | None:
+    """The function that a call hands to other threads: ``f`` of ``pool.submit(f, x)``."""
+    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
+        return None
+    place = _SUBMITS.get(expression.func.attr)
+    return expression.args[place] if place is not None and place < len(expression.args) else None
+
+
+def _assignment_before(origin: _Origin, name: str, *, is_graph: bool) -> _Origin | None:
+    """The last assignment of a variable before a line."""
+    bound = origin.function.binds(name)
+    latest: Store | None = None
+    for store in origin.module.stores.get(name, ()):
+        is_assignment = store.how == "assign" and not store.base and store.line < origin.line
+        if not is_assignment or store.value is None or store.function.binds(name) is not bound:
+            continue
+        is_later = latest is None or store.line > latest.line
+        if is_later and not _is_batch(store.value, is_graph=is_graph):
+            latest = store
+    return None if latest is None else _origin_of(origin.module, latest)
+
+
+def _origin_of(module: Module, store: Store) -> _Origin | None:
+    if store.value is None:
+        return None
+    return _Origin(module, store.function, store.value, store.line)
+
+
+def _task_outcome(source: UsersSource, origin: _Origin, task: ast.expr) -> _Origin | None:
     """What a function returns that is handed to other threads: itself, or an object that is
     called.
     """
+    place: _Origin | None = origin._replace(expression=task)
     for _ in range(_HOPS):
-        found = _returned(statements, task)
-        if found is not None:
-            return found
-        if not isinstance(task, (ast.Name, ast.Attribute)):
+        if place is None:
             return None
-        name = task.id if isinstance(task, ast.Name) else task.attr
-        bound = function.binds(name)
-        if isinstance(task, ast.Name) and name in bound.parameters:
-            given = _argument(statements, bound, name)
-        else:  # self.stage = stage
-            given = next(
-                (
-                    (module, store.function, store.value, store.line)
-                    for store in module.stores.get(name, ())
-                    if store.how == "assign" and store.value is not None
-                ),
-                None,
-            )
-        if given is None:
-            return None
-        module, function, task, _ = given
+        returned = _returned(source, place.expression)
+        if returned is not None:
+            return returned
+        place = _earlier_name(source, place)
     return None
 
 
-def _returned(
-    statements: Statements, task: ast.expr
-) -> tuple[Module, Function, ast.expr, int] | None:
+def _earlier_name(source: UsersSource, place: _Origin) -> _Origin | None:
+    """What a name stands for: the argument of a call, or what was assigned to an attribute."""
+    task = place.expression
+    name = last_name(task)
+    if not name:
+        return None
+    bound = place.function.binds(name)
+    if isinstance(task, ast.Name) and name in bound.parameters:
+        return _argument(source, bound, name)
+    for store in place.module.stores.get(name, ()):  # self.stage = stage
+        if store.how == "assign" and store.value is not None:
+            return _origin_of(place.module, store)
+    return None
+
+
+def _returned(source: UsersSource, task: ast.expr) -> _Origin | None:
     """The last thing that a function of this name returns; for a call of a class, its
     ``__call__`` or ``forward``.
     """
-    made = task.func if isinstance(task, ast.Call) else task
-    name = (
-        made.id
-        if isinstance(made, ast.Name)
-        else made.attr
-        if isinstance(made, ast.Attribute)
-        else ""
-    )
-    for module in statements.modules():
-        for functions in module.functions.values():
-            for function in functions:
-                last = function.name.rpartition(".")[2]
+    is_instance = isinstance(task, ast.Call)
+    name = last_name(task.func if isinstance(task, ast.Call) else task)
+    for module in source.modules():
+        for function in module.all_functions():
+            last = function.name.rpartition(".")[2]
+            if is_instance:
                 owner = function.owner.rpartition(".")[2]
-                is_it = (
-                    last in ("__call__", "forward") and owner == name
-                    if isinstance(task, ast.Call)
-                    else last == name
-                )
-                if is_it and isinstance(function.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    returns = [
-                        one
-                        for one in ast.walk(function.node)
-                        if isinstance(one, ast.Return) and one.value
-                    ]
-                    if returns and returns[-1].value is not None:
-                        return module, function, returns[-1].value, returns[-1].value.lineno
+                is_called = last in ("__call__", "forward") and owner == name
+            else:
+                is_called = last == name
+            returned = _last_return(function) if is_called else None
+            if returned is not None:
+                return _Origin(module, function, returned, returned.lineno)
     return None
 
 
-def _sources(value: ast.expr, *, is_graph: bool) -> Iterator[str]:
+def _last_return(function: Function) -> ast.expr | None:
+    if not isinstance(function.node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    statements = (node for node in ast.walk(function.node) if isinstance(node, ast.Return))
+    values = [statement.value for statement in statements if statement.value is not None]
+    return values[-1] if values else None
+
+
+def _sources(expression: ast.expr, *, is_graph: bool) -> Iterator[str]:
     """Variables whose memory a value is, or (of a graph) whose graph it goes on."""
-    if isinstance(value, ast.Name):
-        yield value.id
-    elif isinstance(value, (ast.Tuple, ast.List, ast.Set)):
-        for part in value.elts:
-            yield from _sources(part, is_graph=is_graph)
-    elif isinstance(value, ast.Dict):
-        for one in value.values:
-            yield from _sources(one, is_graph=is_graph)
-    elif isinstance(value, (ast.Subscript, ast.Starred)):
-        yield from _sources(value.value, is_graph=is_graph)
-    elif isinstance(value, ast.Lambda):
-        yield from _sources(value.body, is_graph=is_graph)
-    elif isinstance(value, ast.Call):
-        called = value.func
-        last = (
-            called.attr
-            if isinstance(called, ast.Attribute)
-            else called.id
-            if isinstance(called, ast.Name)
-            else ""
-        )
-        if isinstance(called, ast.Attribute) and last in _FREE:
-            yield from _sources(called.value, is_graph=is_graph)
-        elif is_graph and any(word in last.lower() for word in _LOSSES):
-            if isinstance(called, ast.Attribute):
-                yield from _sources(called.value, is_graph=is_graph)
-            for argument in value.args:
-                yield from _sources(argument, is_graph=is_graph)
-    elif isinstance(value, ast.BinOp) and is_graph:
-        yield from _sources(value.left, is_graph=is_graph)
-        yield from _sources(value.right, is_graph=is_graph)
+    if isinstance(expression, ast.Name):
+        yield expression.id
+        return
+    for part in _parts_kept(expression, is_graph=is_graph):
+        yield from _sources(part, is_graph=is_graph)
 
 
-def _is_data(value: ast.expr, *, is_graph: bool) -> bool:
+def _parts_kept(expression: ast.expr, *, is_graph: bool) -> list[ast.expr]:
+    """The parts of an expression that its value is made of, or whose graph it goes on."""
+    match expression:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            return parts
+        case ast.Dict(values=parts):
+            return parts
+        case ast.Subscript(value=part) | ast.Starred(value=part) | ast.Lambda(body=part):
+            return [part]
+        case ast.Call(func=ast.Attribute(attr=method, value=part)) if method in _FREE:
+            return [part]
+        case ast.Call() if is_graph and _is_loss(expression):
+            called = expression.func
+            receiver = [called.value] if isinstance(called, ast.Attribute) else []
+            return [*receiver, *expression.args]
+        case ast.BinOp() if is_graph:
+            return [expression.left, expression.right]
+    return []
+
+
+def _is_loss(call: ast.Call) -> bool:
+    name = last_name(call.func).lower()
+    return any(word in name for word in _LOSSES)
+
+
+def _is_batch(expression: ast.expr, *, is_graph: bool) -> bool:
     """Whether a value is a batch, from which no graph goes on."""
-    if not is_graph or not isinstance(value, ast.Call):
+    if not is_graph or not isinstance(expression, ast.Call):
         return False
-    text = ast.unparse(value.func)
-    return text.startswith(
-        ("torch.rand", "torch.zeros", "torch.ones", "torch.empty", "torch.arange", "next")
-    )
+    return text_of(expression.func).startswith(_BATCH_MAKERS)
 
 
-def _argument(
-    statements: Statements, function: Function, name: str
-) -> tuple[Module, Function, ast.expr, int] | None:
+def _argument(source: UsersSource, function: Function, name: str) -> _Origin | None:
     """What a function's callers pass for a parameter; the first call that is found."""
     last = function.name.rpartition(".")[2]
-    is_made = last in ("__init__", "__call__")
     called = function.owner.rpartition(".")[2] if last == "__init__" else last
     place = function.parameters.index(name) - (1 if function.owner else 0)
-    for module in statements.modules():
-        names = [called] if not is_made or last == "__init__" else list(module.calls)
-        for one in names:
-            for call, caller, statement, _ in module.calls.get(one, ()):
-                value = next(
-                    (keyword.value for keyword in call.keywords if keyword.arg == name), None
-                )
-                if value is None and 0 <= place < len(call.args):
-                    value = call.args[place]
-                if value is not None and caller is not function:
-                    found = receiver_of(call.func)
-                    if last == "__call__" and (
-                        found is None or found[0].lower() not in function.owner.lower()
-                    ):
-                        continue
-                    return module, caller, value, statement.lineno
+    for module in source.modules():
+        sites = module.all_calls() if last == "__call__" else module.calls.get(called, ())
+        for site in sites:
+            passed = _passed(site.call, name, place)
+            if passed is None or site.function is function:
+                continue
+            if last == "__call__" and not _seems_instance(site.call.func, function.owner):
+                continue
+            return _Origin(module, site.function, passed, site.statement.lineno)
     return None
+
+
+def _passed(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    """What a call gives for a parameter."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    return call.args[place] if 0 <= place < len(call.args) else None
+
+
+def _seems_instance(called: ast.expr, owner: str) -> bool:
+    """Whether what is called has the name of a class, more or less."""
+    receiver = receiver_of(called)
+    return receiver is not None and receiver[0].lower() in owner.lower()

@@ -1,0 +1,171 @@
+"""One search of the heap, and the report on everything that grew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from vramlens.capture.process.undisturbed import undisturbed
+from vramlens.live.growth.accounting import unexplained_growth
+from vramlens.live.growth.births import Births
+from vramlens.live.growth.line_observer import Observer
+from vramlens.live.growth.piles import (
+    FEWEST,
+    WARM_UP,
+    Item,
+    Pile,
+    gone_growth,
+    live_items,
+    piles,
+    remade_larger,
+)
+from vramlens.live.growth.step_counters import Counters, Series
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import Storage, TorchObjects
+from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
+from vramlens.live.holder.keeper import Statements
+from vramlens.live.leaks.allocating_line import HeapScene
+from vramlens.live.leaks.leak_report import LeakReport
+from vramlens.live.leaks.merged_leaks import KeptLeak, merged
+from vramlens.live.leaks.pile_leak import pile_leak
+from vramlens.live.leaks.shared_memory import handed_over_leak
+from vramlens.live.leaks.uncounted import counted_leaks
+from vramlens.live.leaks.unreached import unreached_leaks
+
+_MOST_DOUBTFUL = 8
+
+OwnedStorage = tuple[Storage, int, int | None]
+"""A storage, the index of the leak that owns it (-1: none), the step that it was born in (0:
+before; None: unknown).
+"""
+
+
+class HeapLook:
+    """One search and what follows from it; everything it held is let go at the end."""
+
+    def __init__(
+        self,
+        torch: TorchObjects,
+        births: Births,
+        observer: Observer | None,
+        counters: Counters | None,
+    ) -> None:
+        self._torch, self._births = torch, births
+        self._observer, self._counters = observer, counters
+        births.look_now()
+        self._search = Search(torch)
+        self._failures: list[str] = []
+        traced_lines = observer.lines if observer is not None and observer.steps else None
+        self._statements = Statements(self._search, traced_lines)
+
+    def report(self) -> tuple[LeakReport, list[OwnedStorage]]:
+        """The report, and who owns each storage."""
+        # A collection meanwhile would take what the search makes for the program's.
+        with undisturbed(), self._torch.torch._C.DisableTorchFunction():
+            try:
+                return self._report()
+            finally:
+                self._search.close()
+                self._births.pass_over()
+
+    def _report(self) -> tuple[LeakReport, list[OwnedStorage]]:
+        search, births = self._search, self._births
+        search.run()
+        has_unreached = unreached_tensors(search, births) >= FEWEST
+        if has_unreached:
+            search_loose(search)
+        parents = search.parents(self._positions_of_growth())
+        items = live_items(search, births, parents)
+        scene = HeapScene(search, self._statements, self._observer, parents)
+        kept_leaks: list[KeptLeak] = [
+            (pile_leak(scene, pile), {item.storage for item in pile.items})
+            for pile in self._piles(scene, items)
+        ]
+        if has_unreached:
+            kept_leaks += unreached_leaks(search, births, self._statements, self._observer)
+        try:
+            kept_leaks += self._counted(kept_leaks)
+        except Exception as error:  # a counter that says something unheard of: the rest stands
+            self._failures.append(f"the counters could not be read ({type(error).__name__})")
+        leaks = merged(kept_leaks)
+        judged = [storage for _, storages in kept_leaks for storage in storages]
+        host = Series() if self._counters is None else self._counters.host
+        report = LeakReport(
+            steps=births.steps,
+            leaks=tuple(leak for leak, _ in leaks),
+            notes=(*search.skipped, *self._failures),
+            headroom_bytes=self._headroom(),
+            seconds=search.seconds,
+            objects=len(search.order),
+            live_bytes=sum(storage.size_bytes for storage in search.storages),
+            complete=search.complete,
+            missing_steps=max(WARM_UP + FEWEST + 1 - births.steps, 0),
+            gone=gone_growth(items, births),
+            unexplained=unexplained_growth(search, items, judged, host, births.known_until),
+        )
+        return report, _owned_storages(search, items, leaks)
+
+    def _piles(self, scene: HeapScene, items: Sequence[Item]) -> list[Pile]:
+        """Everything that may be a leak: piles, tensors made anew, the largest of the doubtful."""
+        search, births = self._search, self._births
+        growing, doubtful = piles(search, items, scene.parents, births.steps, births.known_until)
+        remade = remade_larger(search, items, births)
+        doubtful = sorted(doubtful, key=lambda pile: -pile.bytes)[:_MOST_DOUBTFUL]
+        return [*growing, *remade, *doubtful]
+
+    def _counted(self, kept_leaks: Sequence[KeptLeak]) -> list[KeptLeak]:
+        """Leaks that only counters show."""
+        if self._counters is None:
+            return []
+        search, births = self._search, self._births
+        explained = set(search.storages)
+        for _, storages in kept_leaks:
+            explained.update(storage for storage in storages if storage)
+        explained_bytes: Counter[str] = Counter()
+        for storage in explained:
+            explained_bytes[storage.device] += storage.size_bytes
+        leaks = counted_leaks(
+            self._counters,
+            search,
+            self._statements,
+            explained_bytes,
+            [leak for leak, _ in kept_leaks],
+        )
+        sent = handed_over_leak(
+            self._counters, search, self._statements, births.steps, births.known_until
+        )
+        if sent is not None:
+            leaks = [*leaks, sent]
+        return [(leak, set()) for leak in leaks]
+
+    def _positions_of_growth(self) -> list[int]:
+        """Positions of what may have grown: storages, and autograd nodes."""
+        search = self._search
+        positions = list(search.storages.values())
+        for low, high in search.graph_from:
+            graph = range(low, high)
+            positions += [place for place in graph if self._torch.is_node(search.order[place])]
+        return positions
+
+    def _headroom(self) -> int | None:
+        """Free memory of the current GPU, PyTorch's cache included; None where no GPU is in use."""
+        cuda = self._torch.torch.cuda
+        try:
+            if not cuda.is_initialized():
+                return None
+            free, _ = cuda.mem_get_info()
+            return int(free) + int(cuda.memory_reserved()) - int(cuda.memory_allocated())
+        except Exception:  # no such figure here
+            return None
+
+
+def _owned_storages(
+    search: Search, items: Sequence[Item], leaks: Sequence[KeptLeak]
+) -> list[OwnedStorage]:
+    """Every live storage with the leak that owns it and the step that it was born in."""
+    leak_index: dict[Storage, int] = {}
+    for index, (_, storages) in enumerate(leaks):
+        leak_index.update((storage, index) for storage in storages if storage)
+    born = {item.storage: item.born for item in items if item.storage is not None}
+    every = dict.fromkeys((*search.storages, *leak_index))
+    return [(storage, leak_index.get(storage, -1), born.get(storage)) for storage in every]

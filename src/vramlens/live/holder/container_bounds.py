@@ -1,0 +1,136 @@
+"""Bounds of a container that grows: its own length, its table's limit, a check before it evicts."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from vramlens.ground.verdict import Verdict
+from vramlens.live.heap.objects import (
+    QUEUES,
+    attributes_of,
+    class_module,
+    class_name,
+    is_kind,
+    length_of,
+)
+from vramlens.live.holder.keeper import Keeper
+from vramlens.live.source.bounds import length_limit
+from vramlens.live.source.source import Store
+from vramlens.live.source.statement_scores import is_removal
+from vramlens.units import GIB, counted, format_size
+
+_MOST_TO_COME = GIB
+Excuse = tuple[Verdict, str]
+"""The verdict that growth is lowered to, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What is known of something that grows.
+
+    Attributes:
+        container: the object that keeps.
+        keeper: the statement that fills it; None where it is not known.
+        holder: the object whose attribute the container is; None where it is none.
+        is_graph: whether autograd graphs are kept.
+        is_remade: whether it is one tensor that is made anew, larger, in each step.
+        kept_bytes: what it keeps now.
+    """
+
+    container: Any
+    keeper: Keeper | None
+    holder: object
+    is_graph: bool = False
+    is_remade: bool = False
+    kept_bytes: int = 0
+
+    @property
+    def store(self) -> Store | None:
+        """The source of the statement that fills it."""
+        return None if self.keeper is None else self.keeper.store
+
+
+def distant_bound(growth: Growth) -> str:
+    """The bytes that a bound still lets come, where they are too many for an excuse; empty
+    elsewhere.
+    """
+    limit = _source_limit(growth)
+    if limit is None:
+        limit = _maximal_length(growth.container)
+    length = length_of(growth.container)
+    if limit is None or not length:
+        return ""
+    to_come = max(limit - length, 0) * growth.kept_bytes // length
+    return (
+        f"bounded at {limit:,}: {format_size(to_come)} to come" if to_come > _MOST_TO_COME else ""
+    )
+
+
+def eviction_limit(removal: Store, growth: Growth) -> int | None:
+    """The length above which a statement takes things away: ``if len(x) > n: x.pop(...)``."""
+    if growth.store is None or not is_removal(removal):
+        return None
+    return length_limit(removal.guards, growth.store, growth.holder)
+
+
+def container_excuse(growth: Growth) -> Excuse | None:
+    """The reason in the container itself why it ends growing; None without one."""
+    container = growth.container
+    kind = class_name(type(container))
+    if class_module(type(container)) in QUEUES:
+        size = _queue_size(container)
+        if size:
+            return Verdict.NOT_A_PROBLEM, f"a queue that never holds more than {size:,}"
+    longest = _maximal_length(container)
+    if longest is not None:
+        return Verdict.NOT_A_PROBLEM, f"a deque that never holds more than {longest:,}"
+    if kind == "_lru_cache_wrapper":
+        with suppress(Exception):
+            return _cache_excuse(container)
+    if _has_empty_places(container) and (growth.store is None or growth.store.how == "item"):
+        reason = "a list with places that are still empty: it was made with its full length"
+        return Verdict.NOT_A_PROBLEM, reason
+    if kind in ("LRUCache", "TTLCache", "LFUCache"):
+        return Verdict.POSSIBLE, "a cache with a limit"
+    return None
+
+
+def _source_limit(growth: Growth) -> int | None:
+    """The length at which what grows is held back or evicted, by the source."""
+    if growth.keeper is None or growth.store is None:
+        return None
+    limit = length_limit(growth.store.guards, growth.store, growth.holder)
+    if limit is not None:
+        return limit
+    limits = (eviction_limit(other, growth) for other in growth.keeper.others)
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _maximal_length(container: object) -> int | None:
+    return deque.maxlen.__get__(container) if is_kind(container, deque) else None
+
+
+def _queue_size(queue: Any) -> int:
+    """The most that a queue holds; 0 for one without a limit."""
+    for name, size in attributes_of(queue):
+        if name.lstrip("_") == "maxsize" and type(size) is int and size > 0:
+            return size
+    return 0
+
+
+def _cache_excuse(cache: Any) -> Excuse | None:
+    """The excuse of an ``lru_cache``: its limit, and whether it is hit."""
+    facts = type(cache).cache_info(cache)
+    if facts.maxsize is None:
+        return None
+    limit = f"a cache of at most {facts.maxsize:,}"
+    if facts.hits:
+        return Verdict.NOT_A_PROBLEM, f"{limit}, and it is hit: {counted(facts.hits, 'time')}"
+    return Verdict.POSSIBLE, f"{limit}; none of its {facts.currsize:,} results was used again"
+
+
+def _has_empty_places(container: Any) -> bool:
+    return is_kind(container, list) and any(part is None for part in list.__iter__(container))

@@ -1,0 +1,122 @@
+"""Calls that hand over a function: registrations with a library, or with C code."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterator
+
+from vramlens.live.source.expressions import (
+    arguments_of,
+    hands_over,
+    last_name,
+    names_read,
+    text_of,
+)
+from vramlens.live.source.source import CallSite, Module
+from vramlens.live.source.users_source import UsersSource
+
+_REGISTERING = ("register", "add", "submit", "create")
+
+
+def is_registered_hook(source: UsersSource, function_name: str, file: str, line: int) -> bool:
+    """Whether a function is registered as a hook anywhere in the user's source."""
+    for module in source.modules():
+        end_line = line if module.file == file else 0
+        for argument in _hook_arguments(module):
+            if _names_function(argument, function_name, end_line):
+                return True
+    return False
+
+
+def _hook_arguments(module: Module) -> Iterator[ast.expr]:
+    """Yields what is given to functions that register hooks, by their name."""
+    for name, sites in module.calls.items():
+        if "hook" in name.lower():
+            for site in sites:
+                yield from arguments_of(site.call)
+
+
+def _names_function(argument: ast.expr, function_name: str, line: int) -> bool:
+    """Whether an argument is a function, calls it, or makes it.
+
+    Args:
+        function_name: qualified.
+        line: in it; 0 where the argument is in another file.
+    """
+    last = function_name.rpartition(".")[2]
+    if isinstance(argument, ast.Name | ast.Attribute):
+        return last_name(argument) == last
+    if isinstance(argument, ast.Lambda):
+        end = argument.end_lineno or argument.lineno
+        is_itself = last == "<lambda>" and argument.lineno <= line <= end
+        return is_itself or last in names_read(argument)
+    if isinstance(argument, ast.Call):  # a maker of hooks, a partial
+        outer = set(function_name.split(".")) - {"<lambda>", ""}
+        return not outer.isdisjoint(names_read(argument))
+    return False
+
+
+def registrations(
+    source: UsersSource, code: types.CodeType
+) -> Iterator[tuple[int, Module, CallSite]]:
+    """Yields the calls that are given a function, by its name or, for a lambda, by where it
+    stands; each with its points.
+    """
+    definition = source.function_of(code)
+    line = None if definition is None else definition[1].line
+    for module in source.modules():
+        for name, sites in module.calls.items():
+            for site in sites:
+                if not hands_over(site.call, code.co_name, line):
+                    continue
+                points = site.loops + 10 * name.startswith(_REGISTERING)
+                if source.has_run(module.file, site.statement.lineno):
+                    points += 20
+                if definition is not None:
+                    is_its_name = site.function.binds(code.co_name) is definition[1].outer
+                    points += 5 * is_its_name
+                yield points, module, site
+
+
+def caching_line(source: UsersSource, code: types.CodeType) -> tuple[str, int, str] | None:
+    """Where a function is made to cache its results: file, line and name; None without source."""
+    definition = source.function_of(code)
+    if definition is None:
+        return None
+    module, function = definition
+    node = function.node
+    line = function.line
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        decorators = [part.lineno for part in node.decorator_list if "cache" in text_of(part)]
+        line = next(iter(decorators), node.lineno)
+        if not node.decorator_list:
+            line = next(_caching_calls(module, node.name), line)
+    return module.file, line, function.name
+
+
+def _caching_calls(module: Module, function: str) -> Iterator[int]:
+    """Yields the lines of ``cached = lru_cache(...)(function)``."""
+    for site in module.all_calls():
+        is_given = any(
+            isinstance(part, ast.Name) and part.id == function for part in site.call.args
+        )
+        if is_given and "cache" in text_of(site.call.func):
+            yield site.statement.lineno
+
+
+def calls_with(source: UsersSource, keyword: str) -> Iterator[tuple[int, Module, CallSite]]:
+    """Yields the calls with a keyword argument that is not False, each with its points."""
+    for module in source.modules():
+        for site in module.all_calls():
+            for argument in site.call.keywords:
+                if argument.arg != keyword or _is_false(argument.value):
+                    continue
+                has_run = source.has_run(module.file, site.statement.lineno)
+                called = site.call.func
+                is_backward = isinstance(called, ast.Attribute) and called.attr == "backward"
+                yield 4 * has_run + 2 * is_backward + min(site.loops, 1), module, site
+
+
+def _is_false(expression: ast.expr) -> bool:
+    return isinstance(expression, ast.Constant) and not expression.value

@@ -1,0 +1,222 @@
+"""The leak that a pile is: who keeps it, by which statement, what makes it, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.births import BEFORE
+from vramlens.live.growth.piles import FEWEST, Item, Pile
+from vramlens.live.heap.objects import is_users
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import device_of
+from vramlens.live.holder.chain import Chain, chain_of
+from vramlens.live.holder.container_bounds import Growth
+from vramlens.live.holder.keeper import Keeper
+from vramlens.live.holder.keeper_position import (
+    first_of_run,
+    holder_of,
+    index_of,
+    is_result,
+    is_shell,
+)
+from vramlens.live.holder.leak_class import WORTH_DETACHING, Kept, class_of, fix_of
+from vramlens.live.holder.owner import owner_of
+from vramlens.live.holder.route import route_of
+from vramlens.live.leaks.allocating_line import (
+    HeapScene,
+    line_in_source,
+    line_of_other_thread,
+    observed_line,
+)
+from vramlens.live.leaks.leak_report import LiveLeak, Owner
+from vramlens.live.leaks.pile_verdict import pile_verdict
+from vramlens.live.source.source import MadeAt
+from vramlens.live.source.statement_scores import example_of
+from vramlens.live.source.stored_values import only_waits
+from vramlens.units import format_size
+
+_PINNED_SHARE = 8  # a view that looks at less than an eighth of its storage pins the rest
+_LEAST_PINNED_BYTES = 1024
+_MOST_NODES = 1000  # that are asked for what they saved
+
+
+def pile_leak(scene: HeapScene, pile: Pile) -> LiveLeak:
+    """The leak, or look-alike, that a pile is."""
+    return _PileCase(scene, pile).leak()
+
+
+class _PileCase:
+    """One pile with the chain to an example of what it keeps.
+
+    Attributes are computed once, in the order in which they rest on each other: the chain, the
+    place in it of the object that keeps, and what that object keeps there.
+    """
+
+    def __init__(self, scene: HeapScene, pile: Pile) -> None:
+        self._scene, self._pile = scene, pile
+        search = scene.search
+        parents = dict(scene.parents)
+        path = search.path(_example(pile).position, parents)
+        self._chain = chain_of(search, path, parents)
+        self._at, innermost = self._keeping_link()
+        following = self._chain.links[self._at + 1 :]
+        self._below = [link.value for link in following]
+        self._kept_by_key = bool(following) and following[0].name == "a key"
+        self._kept: Any = following[0].value if following else example_of(innermost)
+        self._nodes = sum(1 for item in pile.items if item.storage is None)
+        in_graph = (item for item in pile.items if search.in_graph(item.position))
+        self._graph_bytes = sum(item.size_bytes for item in in_graph)
+        is_mostly_graph = 2 * self._graph_bytes > pile.bytes > 0
+        self._is_graph = is_mostly_graph or (self._nodes > 0 and _is_repeated(pile))
+
+    def _keeping_link(self) -> tuple[int, Any]:
+        """The index of the link that keeps, and the object at the pile's own position."""
+        chain = self._chain
+        if self._pile.is_spread:
+            at, innermost = 0, chain.links[0].value
+        else:
+            at, innermost = index_of(self._scene.search, chain, self._pile.position)
+        at = first_of_run(chain, at)
+        if at > 0 and is_shell(chain.links[at - 1].value):
+            at -= 1  # not its insides
+        return at, innermost
+
+    @property
+    def _container(self) -> Any:
+        """The object that keeps; None where there is none."""
+        if self._at >= 0:
+            return self._chain.links[self._at].value
+        return None if self._chain.root is None else self._chain.root.value
+
+    @property
+    def _way_to_container(self) -> Chain:
+        return Chain(self._chain.root, tuple(self._chain.links[: self._at + 1]))
+
+    def leak(self) -> LiveLeak:
+        """The leak."""
+        scene, pile, chain, at = self._scene, self._pile, self._chain, self._at
+        search, pace = scene.search, pile.pace
+        observed = observed_line(scene, pile.items)
+        keeper = self._keeper(observed)
+        kind = class_of(search, chain, at, keeper, scene.statements, is_graph=self._is_graph)
+        owner = self._owner(keeper)
+        maker = self._made(keeper, observed)
+        growth = Growth(
+            container=self._container,
+            keeper=keeper,
+            holder=holder_of(chain, at, keeper),
+            is_graph=self._is_graph,
+            is_remade=pile.is_remade,
+            kept_bytes=pile.bytes,
+        )
+        verdict, why = pile_verdict(search, scene.statements, pile, growth)
+        kept_things = self._kept_things()
+        is_freeable = verdict != Verdict.NOT_A_PROBLEM
+        born_steps = {item.born for item in pile.items if item.born}
+        return LiveLeak(
+            verdict=verdict,
+            kind=kind,
+            file=maker.file,
+            line=maker.line,
+            function=maker.function,
+            bytes_per_step=pace.bytes_per_step,
+            bytes=pile.bytes,
+            steps=pace.steps if pile.is_remade else len(born_steps),
+            first_step=pace.first,
+            last_step=pace.last,
+            storages=len(pile.items) - self._nodes,
+            nodes=self._nodes,
+            owner=owner,
+            why=why,
+            fix=fix_of(kind, keeper, owner, kept_things) if is_freeable else "",
+            device=kept_things.device,
+            route=route_of(self._way_to_container),
+            is_freed=kind == "graph" and self._is_freed(),
+            fix_share=_fix_share(kind, kept_things),
+        )
+
+    def _keeper(self, observed: MadeAt | None) -> Keeper | None:
+        """The statement that keeps; of threads' variables, what began the threads."""
+        statements, root = self._scene.statements, self._chain.root
+        keeper = statements.keeper(
+            self._way_to_container,
+            self._kept,
+            is_graph=self._is_graph,
+            made=observed,
+            below=self._below,
+        )
+        if not self._pile.is_spread or root is None or not root.thread or root.code is None:
+            return keeper
+        if not is_users(root.code.co_filename):
+            return keeper
+        return statements.registration(root.code) or keeper
+
+    def _owner(self, keeper: Keeper | None) -> Owner:
+        owner = owner_of(self._scene.search, self._chain, self._at, keeper)
+        root = self._chain.root
+        if not self._pile.is_spread or root is None or root.code is None:
+            return owner
+        return replace(owner, name=f"{root.code.co_name}.{owner.name}")
+
+    def _made(self, keeper: Keeper | None, observed: MadeAt | None) -> MadeAt:
+        """The line that asks for the memory: as observed, unless that only waited."""
+        statements = self._scene.statements
+        if observed is None:
+            return line_in_source(statements, keeper, is_graph=self._is_graph)
+        if is_result(self._below) or only_waits(observed.file, observed.line):
+            elsewhere = line_of_other_thread(statements, keeper, is_key=self._kept_by_key)
+            return elsewhere or observed
+        return observed
+
+    def _kept_things(self) -> Kept:
+        pile, torch = self._pile, self._scene.search.torch
+        return Kept(
+            is_remade=pile.is_remade,
+            pinned_size=_pinned_size(self._scene.search, pile),
+            device=device_of(item.storage for item in pile.items),
+            is_number=torch.is_tensor(self._kept) and torch.is_number(self._kept),
+            graph_share=self._graph_bytes / pile.bytes if pile.bytes else 1.0,
+        )
+
+    def _is_freed(self) -> bool:
+        """Whether backward passes have let go of all that a pile's autograd nodes saved."""
+        search = self._scene.search
+        nodes = [search.order[item.position] for item in self._pile.items if item.storage is None]
+        return {search.torch.still_saves(node) for node in nodes[:_MOST_NODES]} - {None} == {False}
+
+
+def _fix_share(kind: str, kept: Kept) -> float:
+    """How much of its bytes the fix frees: a detached tensor keeps its own storage."""
+    is_detached = kind == "graph" and not kept.pinned_size
+    return kept.graph_share if is_detached and kept.graph_share >= WORTH_DETACHING else 1.0
+
+
+def _pinned_size(search: Search, pile: Pile) -> str:
+    """The size of the storages, where only small views of them are kept; empty elsewhere."""
+    pinned = 0
+    sizes = []
+    for item in pile.items:
+        if item.storage is None or search.in_graph(item.position):
+            continue
+        sizes.append(item.size_bytes)
+        viewed = search.torch.viewed_bytes(search.order[item.position])
+        is_small = viewed is not None and viewed * _PINNED_SHARE < item.size_bytes
+        pinned += is_small and item.size_bytes > _LEAST_PINNED_BYTES
+    return format_size(median(sizes)) if sizes and pinned * 2 > len(sizes) else ""
+
+
+def _example(pile: Pile) -> Item:
+    """The largest thing that is kept from the middle of the run."""
+    births = {item.born for item in pile.items if item.born is not None}
+    steps = sorted(step for step in births if step > BEFORE)
+    middle = steps[len(steps) // 2]
+    candidates = (item for item in pile.items if item.born == middle)
+    return max(candidates, key=lambda item: item.size_bytes)
+
+
+def _is_repeated(pile: Pile) -> bool:
+    """Whether autograd nodes of several steps are kept."""
+    return len({item.born for item in pile.items if item.storage is None}) >= FEWEST

@@ -1,0 +1,87 @@
+"""The verdict on a pile, and the sentences that it rests on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from vramlens.ground.verdict import Verdict
+from vramlens.live.growth.piles import FEWEST, Pace, Pile
+from vramlens.live.heap.objects import is_kind, namespace_of
+from vramlens.live.heap.search import Search
+from vramlens.live.holder.container_bounds import Excuse, Growth, distant_bound
+from vramlens.live.holder.keeper import Statements
+from vramlens.live.holder.keeper_position import is_shell
+from vramlens.live.holder.lookalikes import gate
+from vramlens.units import counted
+
+_EVERY_STEP = 0.95  # of the steps: the few that are missing were not looked at
+_CONTAINERS = (list, tuple, set, dict, frozenset)
+Judgment = tuple[Verdict, tuple[str, ...]]
+"""A verdict and its reasons."""
+
+
+def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Growth) -> Judgment:
+    """The verdict on a pile, by its pace, its look-alikes and whether each step added the same."""
+    excuse = gate(statements, growth)
+    pace = pile.pace
+    if not pace.is_steady:
+        return _unsteady_verdict(pace, excuse)
+    reasons = [_pace_text(pile), distant_bound(growth)]
+    why = tuple(reason for reason in reasons if reason)
+    if excuse is not None:
+        verdict, reason = excuse
+        return verdict, (*why, reason)
+    is_uniform = pile.is_remade or pile.is_spread or _is_uniform(search, pile, growth.container)
+    if not is_uniform:
+        reason = "but each time something else: state that is made as it is needed"
+        return Verdict.POSSIBLE, (*why, reason)
+    return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), why
+
+
+def _unsteady_verdict(pace: Pace, excuse: Excuse | None) -> Judgment:
+    if excuse is not None and excuse[0] == Verdict.NOT_A_PROBLEM:
+        return Verdict.NOT_A_PROBLEM, (excuse[1],)
+    if pace.is_late:
+        return Verdict.POSSIBLE, (
+            f"nothing from before step {pace.first} is kept: it is emptied now and then, or began"
+            " there",
+        )
+    return Verdict.NOT_A_PROBLEM, (f"it has not grown since step {pace.last}",)
+
+
+def _pace_text(pile: Pile) -> str:
+    pace = pile.pace
+    if pile.is_remade:
+        return f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"
+    steps = counted(pace.steps, "step")
+    if pace.filled >= _EVERY_STEP:
+        steps = f"every one of {steps}"
+    return f"{steps} from {pace.first} to {pace.last} left something behind that is still alive"
+
+
+def _is_uniform(search: Search, pile: Pile, container: Any) -> bool:
+    """Whether each step added the same: namespaces also fill with different things, one after
+    the other.
+    """
+    if search.torch.is_tensor(container):  # what its graph keeps
+        return True
+    if not _is_namespace(search, pile.position, container):
+        return True
+    steps = {item.born for item in pile.items if item.storage is not None}
+    bytes_by_step: Counter[int | None] = Counter()
+    for item in pile.items:
+        bytes_by_step[item.born] += item.size_bytes
+    ((_, most_alike),) = Counter(bytes_by_step.values()).most_common(1)
+    return len(steps) >= FEWEST + 1 and most_alike * 4 >= 3 * len(bytes_by_step)
+
+
+def _is_namespace(search: Search, position: int, container: Any) -> bool:
+    """Whether what keeps is a module, a class or an object with attributes."""
+    if container is None or is_kind(container, type):
+        return True
+    if type(container) is dict and search.roots.get(position) is not None:
+        return True
+    if is_kind(container, *_CONTAINERS) or is_shell(container):
+        return False
+    return namespace_of(container) is not None

@@ -1,0 +1,190 @@
+"""Statements that store under a name, or under another name of the same object.
+
+Other names are parameters that it is passed to, variables that it is assigned to, properties and
+functions that give it out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from vramlens.live.source.expressions import last_name, receiver_of
+from vramlens.live.source.searched_names import SearchedName, code_for
+from vramlens.live.source.source import Function, Module, Store, read_source
+from vramlens.live.source.statement_scores import class_around, is_among
+from vramlens.live.source.users_source import UsersSource
+
+_NAMESPACE = (
+    "register_buffer",
+    "register_parameter",
+    "add_module",
+    "register_module",
+    "__setattr__",
+    "setattr",
+)
+_HOPS = 3
+_VARIABLES = ("variable", "closure", "default")
+_ALIAS_MAKERS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+
+
+def candidate_stores(source: UsersSource, searched: SearchedName) -> dict[Store, int]:
+    """All stores under a name and its aliases, each with the number of hops to it."""
+    candidates: dict[Store, int] = {}
+    visited: set[tuple[str, str, int]] = set()
+    waiting: list[tuple[SearchedName, int]] = [(searched, 0)]
+    for alias, hops in waiting:
+        mark = (alias.name, alias.file, id(alias.code))
+        if mark in visited:
+            continue
+        visited.add(mark)
+        for module in _modules_for(source, alias):
+            for store in module.stores.get(alias.name, ()):
+                if _fits(source, store, alias):
+                    candidates.setdefault(store, hops)
+            if hops < _HOPS:
+                waiting += [(other, hops + 1) for other in _aliases(source, module, alias)]
+    return candidates
+
+
+def _modules_for(source: UsersSource, searched: SearchedName) -> Iterator[Module]:
+    if searched.code is not None:
+        files = [searched.code.co_filename]
+    else:
+        nearest = [file for file in (*searched.files, searched.file) if file]
+        files = [*nearest, *source.files()]
+    for file in dict.fromkeys(files):
+        module = read_source(file)
+        if module is not None:
+            yield module
+
+
+def _fits(source: UsersSource, store: Store, searched: SearchedName) -> bool:
+    """Whether a store's receiver can be what is searched for."""
+    if searched.how in _VARIABLES:
+        return not store.base and _same_variable(source, store, searched)
+    if searched.how == "global":
+        if store.base:
+            return store.base.rpartition(".")[2] != "self" and not searched.is_inside
+        return store.function.binds(store.name).node is None
+    if searched.name == "self":
+        return _stores_into_self(store, searched)
+    return bool(store.base) or searched.is_inside
+
+
+def _stores_into_self(store: Store, searched: SearchedName) -> bool:
+    if searched.how == "namespace" and store.method not in _NAMESPACE:
+        return False
+    is_self = store.name in ("self", "super()") and not store.base
+    owner = class_around(store.function)
+    return is_self and bool(owner) and is_among(owner, searched.classes)
+
+
+def _same_variable(source: UsersSource, store: Store, searched: SearchedName) -> bool:
+    """Whether a plain name in a function is the variable of the searched code."""
+    if searched.code is None:
+        return store.function.node is not None
+    bound = store.function.binds(store.name)
+    definition = source.function_of(searched.code)
+    if definition is None:
+        return False
+    home = definition[1].binds(store.name)
+    return bound is home or (bound.line == home.line and bound.name == home.name)
+
+
+def _aliases(source: UsersSource, module: Module, searched: SearchedName) -> Iterator[SearchedName]:
+    """Other names of the same object in a module."""
+    yield from _parameters_given(source, module, searched)
+    for stores in module.stores.values():
+        for store in stores:
+            if store.how == "assign" and _assigns(source, store, searched):
+                yield _assigned_name(store, module)
+    for expression, function in module.returns:
+        if function.node is not None and _is_searched(source, expression, function, searched):
+            yield from _given_out_names(function, module)
+
+
+def _parameters_given(
+    source: UsersSource, module: Module, searched: SearchedName
+) -> Iterator[SearchedName]:
+    """Parameters that it is passed to."""
+    for site in module.all_calls():
+        arguments: list[tuple[int | str, ast.expr]] = [*enumerate(site.call.args)]
+        arguments += [(part.arg, part.value) for part in site.call.keywords if part.arg]
+        for place, argument in arguments:
+            if not isinstance(argument, ast.Name | ast.Attribute):
+                continue
+            if _is_searched(source, argument, site.function, searched):
+                yield from _parameters(source, last_name(site.call.func), place)
+
+
+def _assigns(source: UsersSource, store: Store, searched: SearchedName) -> bool:
+    """Whether an assignment gives it another name."""
+    if store.name == searched.name or not isinstance(store.value, _ALIAS_MAKERS):
+        return False
+    return _is_searched(source, store.value, store.function, searched)
+
+
+def _assigned_name(store: Store, module: Module) -> SearchedName:
+    if store.base:
+        owner = class_around(store.function)
+        return SearchedName(store.name, "attribute", (owner,) if owner else (), (module.file,))
+    if store.function.node is None:
+        return SearchedName(store.name, "global", file=module.file)
+    return SearchedName(store.name, "variable", code=code_for(store.function, module.file))
+
+
+def _given_out_names(function: Function, module: Module) -> Iterator[SearchedName]:
+    """Names of what a property or a function gives out."""
+    last = function.name.rpartition(".")[2]
+    if not function.owner:
+        yield SearchedName(f"{last}()", "global", file=module.file)
+        return
+    yield SearchedName(last, "attribute", (function.owner,), (module.file,))
+    yield SearchedName(f"{last}()", "attribute", (function.owner,), (module.file,))
+
+
+def _is_searched(
+    source: UsersSource, expression: ast.expr, function: Function, searched: SearchedName
+) -> bool:
+    """Whether an expression in a function is what is searched for."""
+    receiver = receiver_of(expression)
+    if receiver is None or receiver[0] != searched.name:
+        return False
+    base = receiver[1]
+    if searched.how == "global":
+        return not base and function.binds(searched.name).node is None
+    if searched.how not in _VARIABLES:
+        return bool(base)
+    definition = None if base or searched.code is None else source.function_of(searched.code)
+    if definition is None:
+        return False
+    return function.binds(searched.name).line == definition[1].binds(searched.name).line
+
+
+def _parameters(source: UsersSource, called: str, place: int | str) -> Iterator[SearchedName]:
+    """The parameters at a place, or of a name, of all functions that are called so."""
+    if not called:
+        return
+    for module in source.modules():
+        for function in module.all_functions():
+            if function.node is None or not _is_called_as(function, called):
+                continue
+            parameter = _parameter_at(function, place)
+            if parameter:
+                yield SearchedName(parameter, "variable", code=code_for(function, module.file))
+
+
+def _is_called_as(function: Function, called: str) -> bool:
+    """Whether a name calls a function; a class's name calls its ``__init__``."""
+    last = function.name.rpartition(".")[2]
+    is_constructor = last == "__init__" and function.owner.rpartition(".")[2] == called
+    return last == called or is_constructor
+
+
+def _parameter_at(function: Function, place: int | str) -> str:
+    parameters = function.parameters
+    if isinstance(place, str):
+        return place if place in parameters else ""
+    index = place + (1 if function.owner else 0)
+    return parameters[index] if index < len(parameters) else ""

@@ -1,0 +1,85 @@
+"""The user's own files, read: those of modules, of what runs, and of what was reached from there."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+
+from vramlens.live.heap.objects import dict_items, is_users
+from vramlens.live.heap.roots import Root
+from vramlens.live.heap.search import Search
+from vramlens.live.source.source import Function, Module, read_source
+
+_MOST_FILES = 400
+
+
+class UsersSource:
+    """The source of the program, found once for a search.
+
+    Attributes:
+        lines_run: lines that are known to have run in whole steps; None where that is not known.
+    """
+
+    def __init__(self, search: Search, lines_run: set[tuple[str, int]] | None = None) -> None:
+        self._search = search
+        self.lines_run = lines_run
+        self._files: list[str] | None = None
+
+    def files(self) -> list[str]:
+        """The user's files: those of modules, and of what runs or was reached from there."""
+        if self._files is None:
+            files = dict.fromkeys(filter(is_users, self._all_files()))
+            self._files = list(files)[:_MOST_FILES]
+        return self._files
+
+    def _all_files(self) -> Iterator[str]:
+        yield from _module_files()
+        for root in self._search.roots.values():
+            yield from _files_of_root(root)
+        for innermost in sys._current_frames().values():
+            frame: types.FrameType | None = innermost
+            while frame is not None:
+                yield frame.f_code.co_filename
+                frame = frame.f_back
+
+    def modules(self) -> Iterator[Module]:
+        """The sources of all of them."""
+        for file in self.files():
+            module = read_source(file)
+            if module is not None:
+                yield module
+
+    def function_of(self, code: types.CodeType) -> tuple[Module, Function] | None:
+        """The source of a code object."""
+        module = read_source(code.co_filename)
+        if module is None:
+            return None
+        if code.co_name == "<module>":
+            return module, module.functions[0][0]
+        function = module.function_at(code.co_firstlineno, code.co_name)
+        return None if function is None else (module, function)
+
+    def has_run(self, file: str, first: int, last: int = 0) -> bool:
+        """Whether a line, or one of several, is known to have run."""
+        if self.lines_run is None:
+            return False
+        return any((file, line) in self.lines_run for line in range(first, max(first, last) + 1))
+
+
+def _module_files() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None) if type(module) is types.ModuleType else None
+        file = names.get("__file__") if type(names) is dict else None
+        if type(file) is str and file.endswith(".py"):
+            yield file
+
+
+def _files_of_root(root: Root) -> Iterator[str]:
+    """Yields the files of a running function, and of the functions in one of the user's modules."""
+    if root.code is not None:
+        yield root.code.co_filename
+    if root.kind == "module" and root.tier == 0:
+        for _, candidate in dict_items(root.value):
+            if type(candidate) is types.FunctionType:
+                yield candidate.__code__.co_filename

@@ -1,0 +1,100 @@
+"""Rules that end growth, read from source alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from vramlens.ground.verdict import Verdict
+from vramlens.live.heap.search import Search
+from vramlens.live.heap.tensors import loaded
+from vramlens.live.holder.container_bounds import (
+    Growth,
+    container_excuse,
+    distant_bound,
+)
+from vramlens.live.holder.keeper import Keeper, Statements
+from vramlens.live.holder.lookalikes import gate, made_of_itself
+from vramlens.live.source.source import Store, read_source
+
+RULES = {
+    "a ring: it is filled at a remainder": "x[i % 8] = new",
+    "a ring: i begins anew": "if i == 8:\n    i = 0\nx[i] = new",
+    "it grows only as long as len(x) < 8": "if len(x) < 8:\n    x.append(new)",
+    "it is cut off each time": "x = (x + [new])[-8:]",
+    "takes away what is more than 8": "x.append(new)\nif len(x) > 8:\n    x.pop(0)",
+    "else line 5 writes over": "if i:\n    x.append(new)\nelse:\n    x[0] = new",
+    "empties it": "x.append(new)\nif i > 3:\n    x.clear()",
+    "its key is a shape": "if new.shape not in x:\n    x[new.shape] = new",
+    "moved to the host's memory": "x.append(new.cpu())",
+}
+
+
+@pytest.fixture
+def statements() -> Statements:
+    torch = loaded()
+    assert torch is not None
+    return Statements(Search(torch))
+
+
+def growth_in(path: Path, code: str, container: object) -> Growth:
+    """What the statements of a function ``def fill(x, new, i)`` do to ``x``."""
+    body = "\n".join(f"    {line}" for line in code.splitlines())
+    path.write_text(f"def fill(x, new, i):\n{body}\n")
+    module = read_source(str(path))
+    assert module is not None
+    stores = module.stores["x"]
+    store = next(store for store in stores if not _takes(store))
+    keeper = Keeper(str(path), store.line, "fill", store, tuple(stores), 0)
+    return Growth(container, keeper, None)
+
+
+def _takes(store: Store) -> bool:
+    return store.method in ("pop", "clear")
+
+
+@pytest.mark.parametrize("reason", RULES)
+def test_rule(
+    reason: str, tmp_path: Path, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    container: object = {} if "key" in reason else []
+    growth = growth_in(path, RULES[reason], container)
+    monkeypatch.setattr(statements, "_files", [str(path)])
+    excuse = gate(statements, growth)
+    assert excuse is not None
+    assert reason in excuse[1]
+    assert excuse[0] in (Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM)
+
+
+def test_plain_growth_has_no_excuse(tmp_path: Path, statements: Statements) -> None:
+    assert gate(statements, growth_in(tmp_path / "plain.py", "x.append(new)", [])) is None
+
+
+def test_self_as_a_key_s_owner_is_no_ring(
+    tmp_path: Path, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``self`` of ``x[self.i]`` is no index that another statement takes a remainder of."""
+    path = tmp_path / "own.py"
+    growth = growth_in(path, "self = i % 8\nx[self.i] = new", {})
+    monkeypatch.setattr(statements, "_files", [str(path)])
+    assert gate(statements, growth) is None
+
+
+def test_bounds_of_containers() -> None:
+    assert container_excuse(Growth([], None, None)) is None
+    full = Growth(deque([1], maxlen=8), None, None, kept_bytes=1 << 20)
+    excuse = container_excuse(full)
+    assert excuse == (Verdict.NOT_A_PROBLEM, "a deque that never holds more than 8")
+    assert distant_bound(full) == ""
+    distant = Growth(deque([1], maxlen=10_000), None, None, kept_bytes=1 << 20)
+    assert distant_bound(distant).startswith("bounded at 10,000: ")
+
+
+def test_made_of_itself_by_way_of_a_variable(tmp_path: Path) -> None:
+    growth = growth_in(tmp_path / "self.py", "y = cat((x, new))\nx = y", [])
+    assert growth.store is not None
+    assert made_of_itself(growth.store)
