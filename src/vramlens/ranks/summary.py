@@ -13,7 +13,8 @@ from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.finding import Place
-from vramlens.analyses.leaks.growth import Leak, leaks_of
+from vramlens.analyses.leaks.growth import leaks_of
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.ground.verdict import Verdict
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.trace import NO_STACK, DeviceTrace, Trace

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from vramlens.analyses.error_text.message_sums import least_request
 from vramlens.analyses.error_text.text_verdict import WALLS, TextVerdict, explain_message
 from vramlens.analyses.explain import explain_text
-from vramlens.analyses.finding import VERDICTS, Finding
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import find_oom_messages
 from vramlens.units import GIB, MIB, format_size
 
@@ -278,7 +279,8 @@ def check(found: TextVerdict) -> None:
         row.bytes > 0 and row.confidence in ("exact", "inferred", "unknown") for row in found.ledger
     )
     assert all(
-        one.verdict in VERDICTS and (one.bytes is None or one.bytes >= 0) for one in found.findings
+        one.verdict in tuple(Verdict) and (one.bytes is None or one.bytes >= 0)
+        for one in found.findings
     )
     hints = [one for one in found.findings if one.id == "expandable_segments"]
     if found.expandable_segments == "undecided":

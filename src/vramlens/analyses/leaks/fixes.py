@@ -8,7 +8,7 @@ from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Place
-    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.leaks.recorded_owners import Owner
 
 # By class: what to do at {owner}, the statement that keeps it.

@@ -16,10 +16,10 @@ from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.oom import Outside, failure_of
 from vramlens.analyses.failure.surroundings import measured_ledger, message_for, outside_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.certainty import VERDICTS, inside_one_call
+from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.fixes import fix_of
-from vramlens.analyses.leaks.growth import Leak, growth_of_steps, steps_missing
-from vramlens.analyses.leaks.leak_size import least_bytes_per_step, sized
+from vramlens.analyses.leaks.growth import growth_of_steps, steps_missing
+from vramlens.analyses.leaks.leak import Leak, least_bytes_per_step, sized
 from vramlens.analyses.leaks.outside_pytorch import (
     external_leak as external_leak,  # what explain takes from here
 )
@@ -129,7 +129,7 @@ class LeakReport:
 
 
 def _order(leak: Leak) -> tuple[bool, int, int, int]:
-    return leak.is_small, VERDICTS.index(leak.verdict), -leak.bytes_per_step, -leak.bytes
+    return leak.is_small, leak.verdict.rank, -leak.bytes_per_step, -leak.bytes
 
 
 def leaks_of_trace(
@@ -159,7 +159,7 @@ def leaks_of_trace(
     found = [_leaks_of_device(trace, one, total_bytes, at_least_bytes) for one in chosen]
     if device is None:
         found += [leaks for one in trace.host if (leaks := _leaks_of_host(trace, one)) is not None]
-    found.sort(key=lambda one: min(map(_order, one.leaks), default=(True, len(VERDICTS), 0, 0)))
+    found.sort(key=lambda one: min(map(_order, one.leaks), default=(True, len(Verdict), 0, 0)))
     return LeakReport(
         facts_of(trace), tuple(found), trace.owners is not None and len(trace.owners) > 0
     )

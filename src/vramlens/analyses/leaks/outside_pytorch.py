@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.leaks.fixes import fix_of_class
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.sampled_growth import outside_growth
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Trace

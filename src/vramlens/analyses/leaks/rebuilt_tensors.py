@@ -11,7 +11,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.leaks.cohorts import moment_of
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import rate_of
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK

@@ -14,7 +14,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.leaks.certainty import PATTERN, RESULT, SIGN, verdict_of_steps
 from vramlens.analyses.leaks.cohorts import moment_of
 from vramlens.analyses.leaks.fixes import fix_of_class
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import rate_of
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict

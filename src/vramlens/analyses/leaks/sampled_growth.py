@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Outside
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Samples
 from vramlens.units import MIB, counted, format_size
