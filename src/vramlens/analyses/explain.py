@@ -32,8 +32,8 @@ def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None
         device = trace.main_device
         return None if device is None else trace.devices[device]
     if device not in trace.devices:
-        known = ", ".join(map(str, trace.devices)) or "none"
-        raise UsageError(f"the recording has no device {device} (it has: {known})")
+        devices = ", ".join(map(str, trace.devices)) or "none"
+        raise UsageError(f"the recording has no device {device} (it has: {devices})")
     return trace.devices[device]
 
 

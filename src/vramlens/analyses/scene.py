@@ -11,8 +11,7 @@ from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
 from vramlens.analyses.explanation import OomVerdict, Peak
 from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
 from vramlens.analyses.failure.surroundings import message_for, outside_of
-from vramlens.analyses.leaks.leak import Leak
-from vramlens.analyses.leaks.leak import sized
+from vramlens.analyses.leaks.leak import Leak, sized
 from vramlens.analyses.leaks.leaks import leaks_at, least_that_matters, predicted
 from vramlens.analyses.leaks.outside_pytorch import external_leak
 from vramlens.analyses.leaks.rate import Prediction

@@ -56,13 +56,13 @@ def names_of(trace: Trace, device: DeviceTrace) -> Names:
     row = np.broadcast_to(np.int64(-1), len(device.allocations))
     if table is None or not len(table) or not device.whole:
         return Names(row, None)
-    mine = np.flatnonzero(table.device == device.device)
+    own_rows = np.flatnonzero(table.device == device.device)
     row = np.array(row)
-    moments = np.unique(table.time_us[mine])  # the end comes first: what it names is surest
+    moments = np.unique(table.time_us[own_rows])  # the end comes first: what it names is surest
     for moment in moments[:_MOST_MOMENTS].tolist():
         event = _event(device, moment)
         if event is not None:
-            _join(device, table, mine[table.time_us[mine] == moment], event, row)
+            _join(device, table, own_rows[table.time_us[own_rows] == moment], event, row)
     return Names(row, table)
 
 
@@ -136,7 +136,7 @@ def few_names(
         name = names.table.name[row]
         alike = _NUMBER.sub("{}", name)
         totals[alike] = totals.get(alike, 0) + size
-        numbers.setdefault(alike, set()).add(tuple(int(each) for each in _NUMBER.findall(name)))
+        numbers.setdefault(alike, set()).add(tuple(int(digits) for digits in _NUMBER.findall(name)))
         if len(totals) > _FEW:
             return ()
     return tuple(
@@ -149,7 +149,10 @@ def _folded(alike: str, numbers: set[tuple[int, ...]]) -> str:
     parts = alike.split("{}")
     if len(parts) - 1 != len(next(iter(numbers))):  # braces of its own
         return alike
-    ranges = [number_range({each[place] for each in numbers}) for place in range(len(parts) - 1)]
+    ranges = [
+        number_range({number_tuple[place] for number_tuple in numbers})
+        for place in range(len(parts) - 1)
+    ]
     return "".join(part + between for part, between in zip(parts, [*ranges, ""], strict=True))
 
 

@@ -119,8 +119,8 @@ def read_budget(data: bytes, source: str) -> Budget:
     lines = {path: number for number, path, _match in _statements(text)}
     budget = table.get("budget")
     if not isinstance(budget, dict):
-        there = ", ".join(f"[{key}]" for key in list(table)[:4]) or "nothing"
-        raise InputError(f"{source}: has no [budget] table (it has {there})")
+        table_names = ", ".join(f"[{key}]" for key in list(table)[:4]) or "nothing"
+        raise InputError(f"{source}: has no [budget] table (it has {table_names})")
     limits: list[Limit] = []
     tolerance = 0.0
     for key, value in budget.items():
@@ -203,21 +203,21 @@ def _number(value: Any, kind: str, where: str, key: str) -> float:
 def _recorded(source: str, lines: Mapping[tuple[str, ...], int], table: Any) -> dict[Place, int]:
     if table is None:
         return {}
-    held = table.get("line") if isinstance(table, dict) else None
-    if not isinstance(held, dict):
+    line_sizes = table.get("line") if isinstance(table, dict) else None
+    if not isinstance(line_sizes, dict):
         raise InputError(
             f"{source}: [{_RECORDED}] is written by --update; delete it, or run that again"
         )
-    found = {}
-    for name, size in held.items():
+    places = {}
+    for name, size in line_sizes.items():
         match = re.fullmatch(r"(.+):([0-9]{1,9}) in (.*)", name, re.DOTALL)
         if match is None or not isinstance(size, int) or isinstance(size, bool) or size < 0:
             where = _where(source, lines, (_RECORDED, "line", name))
             raise InputError(
                 f"{where}: {_shown(name)} is not as --update writes it; delete [recorded], or run that again"
             )
-        found[Place(match[1], int(match[2]), match[3])] = size
-    return found
+        places[Place(match[1], int(match[2]), match[3])] = size
+    return places
 
 
 def _where(source: str, lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> str:
@@ -350,14 +350,14 @@ def new_budget(
 
 def _without_recorded(text: str) -> str:
     """The text without what ``--update`` wrote."""
-    kept, inside = [], False
+    lines_left, inside = [], False
     for line in text.split("\n"):
         header = _HEADER.fullmatch(line.rstrip("\r"))
         if header is not None:
             inside = _path(f"[{header[1]}]")[:1] == (_RECORDED,)
         if not inside:
-            kept.append(line)
-    return "\n".join(kept)
+            lines_left.append(line)
+    return "\n".join(lines_left)
 
 
 def _recorded_text(held: Mapping[Place, int]) -> str:

@@ -95,11 +95,16 @@ def _peak(run: Run, name: str) -> Measurement:
     if run.explanation.peak is None:
         return Measurement(None, "the recording is empty")
     kind = name.removeprefix("peak_")
-    seen = _of_window(run, getattr(run.explanation.peak, f"{kind}_bytes"))
+    measurement = _of_window(run, getattr(run.explanation.peak, f"{kind}_bytes"))
     counter = _counter(run, f"{kind}_bytes.all.peak")
-    if seen.value is None or not seen.is_lower_bound or counter is None or counter <= seen.value:
-        return seen
-    return Measurement(counter, seen.why, True)
+    if (
+        measurement.value is None
+        or not measurement.is_lower_bound
+        or counter is None
+        or counter <= measurement.value
+    ):
+        return measurement
+    return Measurement(counter, measurement.why, True)
 
 
 def _counter(run: Run, name: str) -> int | None:
@@ -138,9 +143,9 @@ def _failures(run: Run) -> Measurement:
     failed = len(run.view.device.out_of_memory)
     if ended_by_failure(run):
         return Measurement(max(failed, 1), DIED)
-    seen = _of_window(run, failed)
-    counter = _counter(run, "num_ooms") if seen.is_lower_bound else None
-    return seen if counter is None else Measurement(max(failed, counter))
+    measurement = _of_window(run, failed)
+    counter = _counter(run, "num_ooms") if measurement.is_lower_bound else None
+    return measurement if counter is None else Measurement(max(failed, counter))
 
 
 def _part(view: Attribution, part: str, name: str) -> tuple[int | None, str]:

@@ -124,8 +124,8 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
             pooled |= {id(cohort) for cohort in pool.cohorts}
     if cohorts.left_out:
         reason = "what more stacks left behind, each of them little: too many to be judged"
-        least = no_problem(view, loop, cohorts.all[-1:], reason)
-        leaks.append(replace(least, bytes=cohorts.left_out, place=None))
+        small_stacks = no_problem(view, loop, cohorts.all[-1:], reason)
+        leaks.append(replace(small_stacks, bytes=cohorts.left_out, place=None))
     unexplained = [pair for pair in dismissed if id(pair[0]) not in pooled]
     return leaks + _dismissed(view, loop, cohorts, unexplained)
 

@@ -70,8 +70,8 @@ class GroupEvidence:
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """The allocations that are the leak's, in order of birth."""
-        own = [self._own_rows(cohort) for cohort in self.group.cohorts]
-        return np.sort(np.concatenate(own))
+        own_rows = [self._own_rows(cohort) for cohort in self.group.cohorts]
+        return np.sort(np.concatenate(own_rows))
 
     def _own_rows(self, cohort: Cohort) -> NDArray[np.int64]:
         """Of a cohort: from where the rhythm begins on, without what the latest steps still use."""
@@ -187,11 +187,11 @@ def evidence_of(
         failed: whether memory is judged at a failed request.
         pooled: whether what single stacks leave behind too rarely is summed.
     """
-    left, longest = group.cohorts[0].left, group.cohorts[0].longest
+    left_by_step, longest = group.cohorts[0].left, group.cohorts[0].longest
     if pooled:
-        left = np.sum([cohort.left for cohort in group.cohorts], axis=0)
+        left_by_step = np.sum([cohort.left for cohort in group.cohorts], axis=0)
         longest = max(cohort.longest for cohort in group.cohorts)
-    rhythm = rhythm_of(left, longest)
+    rhythm = rhythm_of(left_by_step, longest)
     if isinstance(rhythm, str):
         return None
     return GroupEvidence(
@@ -288,15 +288,15 @@ def _doubted(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
 
 def _limited_by_pattern(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
     """No more certain than what tells the steps apart allows."""
-    most, doubt = most_by_pattern(
+    ceiling, doubt = most_by_pattern(
         evidence.view,
         evidence.fate,
         graph=evidence.keeps_graph,
         filled=evidence.filled_memory,
     )
-    if most != Verdict.POSSIBLE and most.rank <= judgement.verdict.rank:
+    if ceiling != Verdict.POSSIBLE and ceiling.rank <= judgement.verdict.rank:
         return judgement
-    return Judgement(most, None, (*judgement.doubts, doubt))
+    return Judgement(ceiling, None, (*judgement.doubts, doubt))
 
 
 def _confirmed_by_owner(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
@@ -415,8 +415,8 @@ _LEFT = {
 def _sentences(evidence: GroupEvidence) -> list[str]:
     """What the verdict rests on, one sentence each."""
     steps = counted(evidence.rhythm.steps, "step")
-    left = _LEFT[evidence.rhythm.kind]
-    sentences = [f"{steps} {left} something behind that nothing gave back"]
+    how_often = _LEFT[evidence.rhythm.kind]
+    sentences = [f"{steps} {how_often} something behind that nothing gave back"]
     if evidence.keeps_graph:
         sentences.append(
             f"{evidence.blocks_per_step:,.0f} blocks a step, from {evidence.stacks:,} places of "
