@@ -67,8 +67,8 @@ def _from_marks(
     texts, text_of_row = np.unique(text, return_inverse=True)
     modules = np.full(len(texts), OUTSIDE, np.int64)
     evaluates = np.zeros(len(texts), np.bool_)
-    for i, one in enumerate(texts.tolist()):
-        mark = trace.stacks.strings[one]
+    for i, text_id in enumerate(texts.tolist()):
+        mark = trace.stacks.strings[text_id]
         path = mark.removesuffix(_EVAL_WITH_GRAD)
         if path:
             modules[i] = number.setdefault(path, len(number))

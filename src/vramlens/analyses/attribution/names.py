@@ -79,7 +79,7 @@ def _event(device: DeviceTrace, time_us: int) -> int | None:
 def _join(
     device: DeviceTrace,
     table: TensorNames,
-    mine: NDArray[np.int64],
+    own_rows: NDArray[np.int64],
     event: int,
     row: NDArray[np.int64],
 ) -> None:
@@ -93,11 +93,11 @@ def _join(
         else allocations.free_requested <= event
     )
     alive = np.flatnonzero((allocations.born <= event) & ~ended & (row < 0))
-    if not len(alive) or not len(mine):
+    if not len(alive) or not len(own_rows):
         return
     # Of several names of one storage a parameter's says most; the file's first is as good as any
     # other.
-    order = mine[np.lexsort((mine, _RANK[table.kind[mine]], table.address[mine]))]
+    order = own_rows[np.lexsort((own_rows, _RANK[table.kind[own_rows]], table.address[own_rows]))]
     addresses, first = np.unique(table.address[order], return_index=True)
     place = np.minimum(np.searchsorted(addresses, allocations.address[alive]), len(addresses) - 1)
     chosen = order[first[place]]

@@ -235,9 +235,9 @@ def _one_line(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _meant(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, 1)
-    return f"; did you mean {near[0]}?" if near else f" (limits: {', '.join(known)})"
+def _meant(key: str, names: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(key, names, 1)
+    return f"; did you mean {near[0]}?" if near else f" (limits: {', '.join(names)})"
 
 
 _HEADER = re.compile(r"\s*\[([^\[\]].*)\]\s*(?:#.*)?")
@@ -296,13 +296,15 @@ def _written(kind: str, value: float) -> str:
 
 
 def update_budget(
-    budget: Budget, values: Mapping[tuple[str, ...], tuple[str, float]], held: Mapping[Place, int]
+    budget: Budget,
+    values: Mapping[tuple[str, ...], tuple[str, float]],
+    line_sizes: Mapping[Place, int],
 ) -> str:
     """The budget's text with other values, and what the lines held; comments and order stay.
 
     Args:
         values: by path below ``budget`` the kind and the value; what is not named stays as it is.
-        held: bytes at the peak by line.
+        line_sizes: bytes at the peak by line.
 
     Raises:
         InputError: a limit stands where it cannot be edited.
@@ -325,7 +327,7 @@ def update_budget(
             )
         end = "\r" if lines[number - 1].endswith("\r") else ""
         lines[number - 1] = f"{match['head']}{_written(kind, value)}{match['tail']}{end}"
-    text = "\n".join(lines).rstrip() + "\n" + _recorded_text(held)
+    text = "\n".join(lines).rstrip() + "\n" + _recorded_text(line_sizes)
     after = {limit.path: limit.value for limit in read_budget(text.encode(), budget.source).limits}
     for limit in budget.limits:
         kind, value = values.get(limit.path, (limit.kind, limit.value))
@@ -338,13 +340,13 @@ def update_budget(
 
 
 def new_budget(
-    values: Mapping[tuple[str, ...], tuple[str, float]], held: Mapping[Place, int]
+    values: Mapping[tuple[str, ...], tuple[str, float]], line_sizes: Mapping[Place, int]
 ) -> str:
     """The text of a first budget."""
     rows = [f"{path[0]} = {_written(kind, value)}" for path, (kind, value) in values.items()]
     return (
         "# What a run may use: vramlens check RUN.vram --budget THIS. Update it with --update, and review the change.\n"
-        "[budget]\n" + "\n".join(rows) + "\n" + _recorded_text(held)
+        "[budget]\n" + "\n".join(rows) + "\n" + _recorded_text(line_sizes)
     )
 
 
@@ -360,9 +362,11 @@ def _without_recorded(text: str) -> str:
     return "\n".join(lines_left)
 
 
-def _recorded_text(held: Mapping[Place, int]) -> str:
+def _recorded_text(line_sizes: Mapping[Place, int]) -> str:
     """What each line held, the largest first, so that a later check can say which of them rose."""
-    largest = sorted(held.items(), key=lambda item: (-item[1], str(item[0])))[:_RECORDED_LINES]
+    largest = sorted(line_sizes.items(), key=lambda item: (-item[1], str(item[0])))[
+        :_RECORDED_LINES
+    ]
     rows = [
         f"{_quoted(f'{place.file}:{place.line} in {place.function}')} = {size}"
         for place, size in largest

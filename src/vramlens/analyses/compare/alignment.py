@@ -142,18 +142,18 @@ def _moved_functions(
 
 
 def _grouped(
-    lines: Iterable[CodeLine], own: set[str], names: Mapping[str, str]
+    lines: Iterable[CodeLine], file_names: set[str], names: Mapping[str, str]
 ) -> dict[str, dict[str, list[CodeLine]]]:
     """Lines by file and function, in order; what they call of the program's own goes by the
     function's name alone.
 
     Args:
-        own: the names of the program's files, as calls have them.
+        file_names: the names of the program's files, as calls have them.
         names: by name of a function, its name in the other run.
     """
     files: dict[str, dict[str, list[CodeLine]]] = {}
     for line in sorted(lines, key=lambda one: one.place.line):
-        calls = frozenset(_plain(call, own, names) for call in line.calls)
+        calls = frozenset(_plain(call, file_names, names) for call in line.calls)
         functions = files.setdefault(line.place.file, {})
         functions.setdefault(function_name(line.place.function), []).append(
             replace(line, calls=calls)
@@ -161,14 +161,14 @@ def _grouped(
     return files
 
 
-def _plain(call: str, own: set[str], names: Mapping[str, str]) -> str:
+def _plain(call: str, file_names: set[str], names: Mapping[str, str]) -> str:
     file, _colon, function = function_name(call).rpartition(":")
-    return f"{_OWN}{names.get(function, function)}" if file in own else call
+    return f"{_OWN}{names.get(function, function)}" if file in file_names else call
 
 
-def _renamed(found: Mapping[Place, Place]) -> dict[str, str]:
+def _renamed(pairs: Mapping[Place, Place]) -> dict[str, str]:
     """By name of a function in the run before, its one other name in the run after."""
     names: dict[str, set[str]] = {}
-    for old, new in found.items():
+    for old, new in pairs.items():
         names.setdefault(function_name(old.function), set()).add(function_name(new.function))
     return {old: next(iter(new)) for old, new in names.items() if len(new) == 1 and old not in new}

@@ -89,11 +89,11 @@ def align_files(
 
 
 def _left(
-    before: Iterable[str], after: Iterable[str], found: Mapping[str, str]
+    before: Iterable[str], after: Iterable[str], pairs: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """The files of either side that are not aligned yet."""
-    taken = {*found.values()}
-    return [file for file in before if file not in found], [
+    taken = {*pairs.values()}
+    return [file for file in before if file not in pairs], [
         file for file in after if file not in taken
     ]
 
@@ -244,7 +244,7 @@ def candidates(
         common = Counter(
             new for sign in _signs(lines) for new in index.get(sign, ())[:_MOST_HOLDERS]
         )
-        for new in sorted(common, key=lambda one: (-common[one], order[one]))[:_MOST_CANDIDATES]:
+        for new in sorted(common, key=lambda key: (-common[key], order[key]))[:_MOST_CANDIDATES]:
             cost += len(lines) * len(after[new])
             if cost > _MOST_PAIRS * 5:
                 return

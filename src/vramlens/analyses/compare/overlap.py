@@ -101,8 +101,8 @@ def _of_both(before: tuple[int, int], after: tuple[int, int]) -> Shares | None:
 
 def _at_peak(
     lines: Mapping[Place, HeldLine],
-    others: Mapping[Place, HeldLine],
-    known: Mapping[Place, Place],
+    other_lines: Mapping[Place, HeldLine],
+    pairs: Mapping[Place, Place],
     categories: tuple[str, ...] = (),
 ) -> tuple[int, int]:
     """Bytes at the peak on lines of both, and in all.
@@ -115,7 +115,7 @@ def _at_peak(
         if categories and line.category not in categories:
             continue
         total_bytes += line.bytes
-        other = others.get(known[place]) if place in known else None
+        other = other_lines.get(pairs[place]) if place in pairs else None
         if other is not None:
             inside = {_function(inner) for inner in other.inner}
             elsewhere = sum(
@@ -131,12 +131,14 @@ def _function(place: Place) -> tuple[str, str]:
 
 
 def _at_most(
-    lines: Mapping[Place, HeldLine], others: Mapping[Place, HeldLine], known: Mapping[Place, Place]
+    lines: Mapping[Place, HeldLine],
+    other_lines: Mapping[Place, HeldLine],
+    pairs: Mapping[Place, Place],
 ) -> tuple[int, int]:
     """The same of the most that each line held at any time."""
     total_bytes = sum(line.most_bytes for line in lines.values())
     return sum(
-        line.most_bytes for place, line in lines.items() if known.get(place) in others
+        line.most_bytes for place, line in lines.items() if pairs.get(place) in other_lines
     ), total_bytes
 
 

@@ -198,14 +198,14 @@ def inside_one_call(view: Attribution) -> bool:
     return calls_in_common(view) > 1 and not loop_ended(view, nothing, moment)
 
 
-def verdict_of_steps(rhythm: Rhythm, kept: str) -> tuple[Verdict | None, int | None]:
+def verdict_of_steps(rhythm: Rhythm, subject: str) -> tuple[Verdict | None, int | None]:
     """The verdict that so many steps allow, and how many more make it likely; None below all of
     them.
 
     Args:
-        kept: GRAPH, SIGN or RESULT.
+        subject: GRAPH, SIGN or RESULT.
     """
-    proven, likely, possible = _NEEDED[rhythm.kind, kept]
+    proven, likely, possible = _NEEDED[rhythm.kind, subject]
     steps = min(rhythm.steps, rhythm.outlived + 2)
     if proven is not None and steps >= proven:
         return Verdict.PROVEN, None

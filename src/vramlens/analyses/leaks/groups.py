@@ -147,8 +147,10 @@ class Loop:
                 self._stacks.any_frame(self._stacks.mark_frames(MODULE_CALL))
             ).tolist():
                 self._by_statement.setdefault(self._statement_of(stack), []).append(stack)
-        statements = {self.statement(one) for one in cohorts}
-        return [stack for one in statements for stack in self._by_statement.get(one, ())]
+        statements = {self.statement(cohort) for cohort in cohorts}
+        return [
+            stack for statement in statements for stack in self._by_statement.get(statement, ())
+        ]
 
 
 def common_length(a: Sequence[object], b: Sequence[object]) -> int:

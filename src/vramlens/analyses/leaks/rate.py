@@ -84,7 +84,7 @@ def prediction_of(
         limit_bytes: what the process may reserve.
     """
     rate, fastest, slowest = (
-        sum(getattr(one, name) for one in rates) for name in ("bytes", "high", "low")
+        sum(getattr(each_rate, name) for each_rate in rates) for name in ("bytes", "high", "low")
     )
     if rate <= 0:
         return None

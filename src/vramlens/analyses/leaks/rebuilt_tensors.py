@@ -111,4 +111,7 @@ def _fix(view: Attribution, stack: int, bytes_per_step: int) -> str:
             "it grows until the text ends: bound it with `max_new_tokens`, or allocate it once with"
             ' `cache_implementation="static"`'
         )
-    return "it grows until the text ends: bound the text's length, or allocate it once for that length and write into it"
+    return (
+        "it grows until the text ends: bound the text's length, or allocate it once for that "
+        "length and write into it"
+    )

@@ -128,7 +128,8 @@ def _made_again(
             taken_per_step=0 if kind == "stream" else round(rate.bytes),
             device=view.device.device,
             evidence=(
-                f"{counted(int(idle.sum()), holder_kind)} made in {counted(rhythm.steps, 'step')}, none used in a later one",
+                f"{counted(int(idle.sum()), holder_kind)} made in "
+                f"{counted(rhythm.steps, 'step')}, none used in a later one",
                 "reserved memory: no tensor holds it, and only that stream or pool can use it again",
                 *((_IN_TURN,) if kind == "stream" else ()),
             ),

@@ -169,7 +169,7 @@ def _shares(moves: Moves, phases: Phases, event: int) -> tuple[tuple[LineShare, 
         total[1] += 1
         total[2] += size if inferred else 0
     shares = [LineShare(place, *total) for place, total in sums.items()]
-    return tuple(sorted(shares, key=lambda one: (-one.bytes, str(one.place)))), int(
+    return tuple(sorted(shares, key=lambda share: (-share.bytes, str(share.place)))), int(
         rows.taken_bytes[older].sum()
     )
 

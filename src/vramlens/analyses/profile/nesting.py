@@ -70,10 +70,10 @@ class Nesting:
         ends = np.append(begins[1:], end_ns) if len(begins) else begins
         return rows[low:high], ends - begins
 
-    def above(self, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def above(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
         """One element a row of ``Spans``: itself or the nearest around it that is wanted; NONE."""
         nearest = np.full(len(self.parent), NONE, np.int64)
-        result, parent, is_wanted = nearest.tolist(), self.parent.tolist(), wanted.tolist()
+        result, parent, is_wanted = nearest.tolist(), self.parent.tolist(), flags.tolist()
         for row in self.rows.tolist():
             if is_wanted[row]:
                 result[row] = row
@@ -81,9 +81,9 @@ class Nesting:
                 result[row] = result[parent[row]]
         return np.array(result, np.int64)
 
-    def totals(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+    def totals(self, own_values: NDArray[np.int64]) -> NDArray[np.int64]:
         """One element a row of ``Spans``: its own figure and those of all that lie in it."""
-        result, parent = own.tolist(), self.parent.tolist()
+        result, parent = own_values.tolist(), self.parent.tolist()
         for row in self.rows.tolist()[::-1]:
             if parent[row] >= 0:
                 result[parent[row]] += result[row]

@@ -95,14 +95,16 @@ def join_device_work(trace: ProfilerTrace, cpu: Nesting) -> DeviceWork:
 
 
 def _find(
-    rows: NDArray[np.int64], keys: NDArray[np.int64], wanted: NDArray[np.int64]
+    rows: NDArray[np.int64], keys: NDArray[np.int64], keys_to_find: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """For each key wanted the first row that has it; NONE."""
     distinct_keys, first = np.unique(keys, return_index=True)
     if not len(distinct_keys):
-        return np.full(len(wanted), NONE, np.int64)
-    place = np.minimum(np.searchsorted(distinct_keys, wanted), len(distinct_keys) - 1)
-    return np.where((distinct_keys[place] == wanted) & (wanted >= 0), rows[first[place]], NONE)
+        return np.full(len(keys_to_find), NONE, np.int64)
+    place = np.minimum(np.searchsorted(distinct_keys, keys_to_find), len(distinct_keys) - 1)
+    return np.where(
+        (distinct_keys[place] == keys_to_find) & (keys_to_find >= 0), rows[first[place]], NONE
+    )
 
 
 _KIND_NAMES = {

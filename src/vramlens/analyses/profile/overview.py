@@ -213,14 +213,17 @@ _Pieces = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _telling(
-    cpu: Nesting, thread: int, others: Sequence[int], start_ns: int, end_ns: int
+    cpu: Nesting, thread: int, other_threads: Sequence[int], start_ns: int, end_ns: int
 ) -> tuple[int, _Pieces]:
     """The thread that says what the CPU did, and its pieces of a time."""
     pieces = cpu.within(thread, start_ns, end_ns)
     if 2 * _known(pieces) >= end_ns - start_ns:
         return thread, pieces
-    tried = [(thread, pieces), *((other, cpu.within(other, start_ns, end_ns)) for other in others)]
-    return max(tried, key=lambda found: _known(found[1]))
+    tried = [
+        (thread, pieces),
+        *((other, cpu.within(other, start_ns, end_ns)) for other in other_threads),
+    ]
+    return max(tried, key=lambda candidate: _known(candidate[1]))
 
 
 def _known(pieces: _Pieces) -> int:
