@@ -30,8 +30,9 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from support.copies import again, forward_lines, planted, shuffled, snapshot_of  # noqa: E402
 from vramlens import api  # noqa: E402
-from vramlens.analyses.budget.budget import check_run, update  # noqa: E402
+from vramlens.analyses.budget.budget import check_run  # noqa: E402
 from vramlens.analyses.budget.budget_file import read_budget  # noqa: E402
+from vramlens.analyses.budget.budget_update import update  # noqa: E402
 from vramlens.analyses.compare.diff import diff_runs  # noqa: E402
 from vramlens.analyses.compare.run import Run, run_of  # noqa: E402
 from vramlens.read.snapshot import read_snapshot  # noqa: E402

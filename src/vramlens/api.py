@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.explain import choose_device, explain_text, explain_trace, peak_of
+from vramlens.analyses.explain import choose_device, explain_text, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
+from vramlens.analyses.scene import Scene
 from vramlens.argument_types import (
     device_given,
     function_given,
@@ -56,7 +57,7 @@ class Recording(Trace):
         Raises:
             UsageError: the recording has no such device.
         """
-        return peak_of(self.attribution(device)).heap
+        return Scene(self.attribution(device)).peak.heap
 
     def explain(self, at: str | None = None, device: int | None = None) -> Explanation:
         """Everything at once: peak, verdict, fragmentation, leaks, findings.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vramlens.analyses.explanation import Explanation, OomVerdict, Peak, RecordingFacts, StepFacts
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import Fragmentation, Pin
 from vramlens.analyses.memory.heap import CategoryBytes, Heap, LineBytes, StackBytes
 from vramlens.analyses.memory.ledger import LedgerRow

@@ -43,12 +43,14 @@ def code_lines(
     stack, caller = view.device.allocations.stack[rows], view.phases.frame[rows]
     frame = np.append(stacks.code_frame, -1)[np.minimum(stack, len(stacks))]
     frame = np.where((frame < 0) | view.phases.inferred[rows], caller, frame)
-    known = np.flatnonzero(frame >= 0)
-    pairs, which = np.unique(np.stack((frame[known], caller[known])), axis=1, return_inverse=True)
-    totals = np.bincount(which.reshape(-1), weights=sizes[known], minlength=pairs.shape[1]).astype(
-        np.int64
+    with_frame = np.flatnonzero(frame >= 0)
+    pairs, pair_of_row = np.unique(
+        np.stack((frame[with_frame], caller[with_frame])), axis=1, return_inverse=True
     )
-    counts = np.bincount(which.reshape(-1), minlength=pairs.shape[1])
+    totals = np.bincount(
+        pair_of_row.reshape(-1), weights=sizes[with_frame], minlength=pairs.shape[1]
+    ).astype(np.int64)
+    counts = np.bincount(pair_of_row.reshape(-1), minlength=pairs.shape[1])
     joined: dict[tuple[Place, Place | None], tuple[int, int]] = {}
     for (code, user), total, count in zip(
         pairs.T.tolist(), totals.tolist(), counts.tolist(), strict=True
@@ -58,7 +60,7 @@ def code_lines(
         key = (place, view.place(user))
         before = joined.get(key, (0, 0))
         joined[key] = before[0] + total, before[1] + count
-    found = [
+    rows_of_code = [
         CodeBytes(place, user, total, count) for (place, user), (total, count) in joined.items()
     ]
-    return tuple(sorted(found, key=lambda row: (-row.bytes, str(row.place))))
+    return tuple(sorted(rows_of_code, key=lambda row: (-row.bytes, str(row.place))))

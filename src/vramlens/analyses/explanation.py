@@ -10,7 +10,7 @@ from typing import Any
 
 from vramlens.analyses.failure.need import Need, SettingVerdict
 from vramlens.analyses.finding import Finding, Place
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
 from vramlens.analyses.memory.ledger import LedgerRow

@@ -12,8 +12,10 @@ def facts_of(trace: Trace) -> RecordingFacts:
         source=trace.source,
         torch=trace.torch_version,
         device=trace.device_name,
-        events=sum(len(one.events) for one in trace.devices.values()),
-        allocations=sum(len(one.allocations) for one in trace.devices.values()),
+        events=sum(len(recorded_device.events) for recorded_device in trace.devices.values()),
+        allocations=sum(
+            len(recorded_device.allocations) for recorded_device in trace.devices.values()
+        ),
         complete=trace.complete,
         missing=trace.missing,
         settings=trace.settings,
@@ -27,7 +29,7 @@ def facts_of(trace: Trace) -> RecordingFacts:
 
 
 def _overwritten(trace: Trace, meta: Meta) -> tuple[Overwritten, ...]:
-    found = []
+    rings = []
     for index, device in trace.devices.items():
         if meta.wrapped.get(index) and len(device.events):
             first = int(device.clock_us[0])
@@ -36,5 +38,5 @@ def _overwritten(trace: Trace, meta: Meta) -> tuple[Overwritten, ...]:
                 if meta.started_us is None or first < meta.started_us
                 else first - meta.started_us
             )
-            found.append(Overwritten(index, first, lost))
-    return tuple(found)
+            rings.append(Overwritten(index, first, lost))
+    return tuple(rings)

@@ -31,7 +31,7 @@ class Finding:
 
     Attributes:
         id: a stable slug, listed in docs/findings.md.
-        verdict: one of VERDICTS.
+        verdict: how certain it is.
         title: the claim in one sentence, with its numbers.
         bytes: what it is about, in bytes; None where the input cannot tell.
         place: the line that it points at; None where there is none.

@@ -41,8 +41,12 @@ def with_state(before: Run, after: Run, alignment: Alignment) -> Alignment:
 
 def _only_line(run: Run, category: str) -> Place | None:
     """The line that holds nearly all bytes of a category at the peak; None where several do."""
-    held = [line for line in run.lines.values() if line.category == category and line.bytes]
-    largest = max(held, key=lambda line: line.bytes, default=None)
-    if largest is None or largest.bytes < _NEARLY_ALL * sum(line.bytes for line in held):
+    lines_of_category = [
+        line for line in run.lines.values() if line.category == category and line.bytes
+    ]
+    largest = max(lines_of_category, key=lambda line: line.bytes, default=None)
+    if largest is None or largest.bytes < _NEARLY_ALL * sum(
+        line.bytes for line in lines_of_category
+    ):
         return None
     return largest.place

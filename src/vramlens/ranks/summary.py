@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution, attribute
-from vramlens.analyses.leaks.growth import Leak, leaks_of
+from vramlens.analyses.leaks.growth import leaks_of
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
 from vramlens.ranks.rank_summary import Failure, Growth, RankSummary, Stray

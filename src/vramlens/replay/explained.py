@@ -4,8 +4,9 @@ this very run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vramlens.analyses.attribution.attribution import attribute
@@ -13,6 +14,8 @@ from vramlens.analyses.explanation import Moment
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.ranking import with_finding
+from vramlens.analyses.findings.rows import FindingRow
 from vramlens.errors import VramlensError
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
@@ -24,8 +27,8 @@ from vramlens.units import MIB, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
-    from vramlens.analyses.explanation import Explanation
-    from vramlens.trace import Trace
+    from vramlens.analyses.explanation import Explanation, Peak
+    from vramlens.trace import DeviceTrace, Trace
 
 EVENTS_TO_REPLAY = 20_000_000
 """In all, for one explanation: about a second of one core."""
@@ -56,18 +59,10 @@ def with_replay(
     runs = events_to_replay // max(1, len(device.events))
     if not runs:
         return explanation
-    limit = explanation.oom.limit_bytes if explanation.oom is not None else None
-    once = runs < 2 * _ORDERS
-    try:
-        proven = prove(trace, device, limit, once=once)
-        if not proven.recorded.exact and limit is not None:
-            # The limit was set later, or is rounded in a text.
-            proven = prove(trace, device, once=once)
-    except VramlensError:
+    proven = _proven(explanation, trace, device, runs)
+    if proven is None:
         return explanation
-    if not proven.recorded.exact:
-        return explanation
-    explanation = _with_counters(explanation, proven)
+    explanation = _with_counters(explanation, explanation.peak, proven)
     if explanation.oom is None or explanation.oom.survived:
         return _with_savings(explanation, trace, proven, runs)
     if runs < 2 * len(ADVICE):
@@ -75,12 +70,27 @@ def with_replay(
     return with_judgement(explanation, view or attribute(trace, device), proven, runs)
 
 
-def _with_counters(explanation: Explanation, proven: Proven) -> Explanation:
+def _proven(
+    explanation: Explanation, trace: Trace, device: DeviceTrace, runs: int
+) -> Proven | None:
+    """The recording replayed as it was; None where replay does not come to the same."""
+    limit = explanation.oom.limit_bytes if explanation.oom is not None else None
+    once = runs < 2 * _ORDERS
+    try:
+        proven = prove(trace, device, limit, once=once)
+        # A limit may have been set later, or be rounded in a text.
+        if not proven.recorded.exact and limit is not None:
+            proven = prove(trace, device, once=once)
+    except VramlensError:
+        return None
+    return proven if proven.recorded.exact else None
+
+
+def _with_counters(explanation: Explanation, peak: Peak, proven: Proven) -> Explanation:
     """The peaks as the allocator itself counts them, and the moment's figures, where nothing
     came before.
     """
-    peak, recorded = explanation.peak, proven.recorded
-    assert peak is not None
+    recorded = proven.recorded
     if recorded.warm or not peak.exact:
         return explanation
     names = ("allocated_bytes", "active_bytes")
@@ -98,147 +108,170 @@ def _moment(explanation: Explanation, proven: Proven) -> Moment | None:
     if heap is None or heap.device != device.device:
         return None
     alive = device.allocations.alive_after(heap.event)
-    is_used = device.allocations.free_requested[alive] > heap.event
+    is_allocated = device.allocations.free_requested[alive] > heap.event
     taken = proven.taken_bytes[alive]
     segments = device.segments.size_bytes[device.segments.alive_after(heap.event)]
-    return Moment(int(taken[is_used].sum()), int(taken.sum()), int(segments.sum()))
+    return Moment(
+        allocated_bytes=int(taken[is_allocated].sum()),
+        active_bytes=int(taken.sum()),
+        reserved_bytes=int(segments.sum()),
+    )
+
+
+# After a run that lived
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayedRun:
+    """What finders look at of a run that lived: replays of it, each made when first asked for.
+
+    Attributes:
+        trace: the recording.
+        proven: its replay under the recorded settings.
+        runs: how many more replays there is time for.
+        unused_reserve: what the recording alone says of reserved memory; None where nothing.
+    """
+
+    trace: Trace
+    proven: Proven
+    runs: int
+    unused_reserve: Finding | None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the run reserved at its peak."""
+        return self.proven.recorded.peak_reserved_bytes
+
+    @property
+    def least_saved_bytes(self) -> int:
+        """The fewest bytes that are worth a change of settings."""
+        return max(_LEAST_SAVED, int(_LEAST_SHARE * self.reserved_bytes))
+
+    @property
+    def can_be_improved(self) -> bool:
+        """Whether there is enough to save, and time to look for it."""
+        # No setting reserves less than what is allocated: this is all that there is to save.
+        to_save = self.reserved_bytes - self.proven.recorded.peak_allocated_bytes
+        return to_save >= self.least_saved_bytes and self.runs >= _ORDERS + len(ADVICE)
+
+    @cached_property
+    def tried(self) -> list[WhatIf]:
+        """The answers for the settings that are worth trying, each in one order of addresses."""
+        has_time_for_all = self.runs >= len(WORTH_TRYING) + 2 * _ORDERS
+        return self._answers(WORTH_TRYING if has_time_for_all else ADVICE, quick=True)
+
+    @cached_property
+    def best(self) -> WhatIf | None:
+        """The best setting in all orders of addresses; None where none is sure to live."""
+        living = simple_first([row for row in self.tried if row.oom is False])
+        if not living:
+            return None
+        best = self._answers([living[0].settings.conf])[0]
+        return best if best.oom is False else None
+
+    @property
+    def saved_bytes(self) -> int:
+        """What the best setting reserves less."""
+        return 0 if self.best is None else self.reserved_bytes - self.best.high_bytes
+
+    @property
+    def worse_advice(self) -> list[WhatIf]:
+        """The common advice that would have reserved clearly more."""
+        too_many_bytes = self.reserved_bytes + self.least_saved_bytes
+        return [
+            row
+            for row in self.tried
+            if row.settings.conf in ADVICE
+            and row.oom is False
+            and row.peak_reserved_bytes > too_many_bytes
+        ]
+
+    def _answers(self, confs: Sequence[str], *, quick: bool = False) -> list[WhatIf]:
+        """The answers for those settings that this version knows and that differ from the
+        recorded ones.
+        """
+        is_recent = self.trace.torch_version is not None
+        settings = distinct_settings(self.proven, confs, newest=is_recent)
+        questions = [question(self.proven, setting.conf) for setting in settings]
+        return ask(self.proven, questions, quick=quick)
+
+
+def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: int) -> Explanation:
+    """The explanation with what the best setting would have saved, where that is worth a change."""
+    by_id = {finding.id: finding for finding in explanation.findings}
+    run = ReplayedRun(trace, proven, runs, by_id.get("unused_reserve"))
+    if not run.can_be_improved:
+        return explanation
+    findings = explanation.findings
+    for row in FROM_REPLAY:
+        for finding in row.find(run) if row.find is not None else ():
+            findings = with_finding(findings, finding, row.takes_place_of)
+    return replace(explanation, findings=_what_to_do_first(findings))
 
 
 def _what_to_do_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.fix is None))
 
 
-def _asked(
-    trace: Trace, proven: Proven, confs: Sequence[str], *, quick: bool = False
-) -> list[WhatIf]:
-    """The answers for those settings that this version knows and that differ from the recorded
-    ones.
-    """
-    settings = distinct_settings(proven, confs, newest=trace.torch_version is not None)
-    return ask(proven, [question(proven, setting.conf) for setting in settings], quick=quick)
-
-
-# After a run that lived
-
-
-def _with_savings(explanation: Explanation, trace: Trace, proven: Proven, runs: int) -> Explanation:
-    """The explanation with what the best setting would have saved, where that is worth a change."""
-    recorded = proven.recorded
-    worth = max(_LEAST_SAVED, int(_LEAST_SHARE * recorded.peak_reserved_bytes))
-    # No setting reserves less than what is allocated: this is all that there is to save.
-    most_saved = recorded.peak_reserved_bytes - recorded.peak_allocated_bytes
-    if most_saved < worth or runs < _ORDERS + len(ADVICE):
-        return explanation
-    everything = runs >= len(WORTH_TRYING) + 2 * _ORDERS
-    tried = _asked(trace, proven, WORTH_TRYING if everything else ADVICE, quick=True)
-    lived = [row for row in tried if row.oom is False]
-    best = _best_of(trace, proven, lived)
-    saved = recorded.peak_reserved_bytes - best.high_bytes if best is not None else 0
-    before = next(
-        (finding for finding in explanation.findings if finding.id == "unused_reserve"), None
-    )
-    if best is None or saved < worth:
-        return _without_savings(explanation, proven, before, tried)
-    too_much = recorded.peak_reserved_bytes + worth
-    advised = [row for row in lived if row.settings.conf in ADVICE]
-    worse = [row for row in advised if row.peak_reserved_bytes > too_much]
-    variable = settings_variable(trace)
-    finding = _saves(best, saved, recorded.peak_reserved_bytes, worse, variable, before)
-    if before is None:
-        return replace(explanation, findings=_by_savings(finding, saved, explanation.findings))
-    return replace(explanation, findings=_in_place_of(before, finding, explanation.findings))
-
-
-def _without_savings(
-    explanation: Explanation, proven: Proven, before: Finding | None, tried: Sequence[WhatIf]
-) -> Explanation:
-    """The explanation where no setting saves much."""
-    recorded, findings = proven.recorded, explanation.findings
-    # Where expandable segments are on, the finding advises something else.
-    if before is not None and not recorded.settings.expandable_segments:
-        finding = _nothing_saves(before, tried, recorded.peak_reserved_bytes)
-        findings = _in_place_of(before, finding, findings)
-    return replace(explanation, findings=_what_to_do_first(findings))
-
-
-def _best_of(trace: Trace, proven: Proven, lived: Sequence[WhatIf]) -> WhatIf | None:
-    """The simplest of the settings that reserve least, replayed in all orders; None where it may
-    fail.
-    """
-    if not lived:
-        return None
-    best = _asked(trace, proven, [simple_first(lived)[0].settings.conf])[0]
-    return best if best.oom is False else None
-
-
-def _in_place_of(
-    before: Finding, finding: Finding, findings: Sequence[Finding]
-) -> tuple[Finding, ...]:
-    return tuple(finding if earlier is before else earlier for earlier in findings)
-
-
-def _by_savings(finding: Finding, saved: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings with a new one before the first that saves less or has no fix."""
-    place = 0
-    for earlier in findings:
-        if earlier.fix is None or (earlier.bytes or 0) < saved:
-            break
-        place += 1
-    return (*findings[:place], finding, *findings[place:])
-
-
-def _saves(
-    best: WhatIf,
-    saved: int,
-    reserved: int,
-    worse: Sequence[WhatIf],
-    variable: str,
-    before: Finding | None,
-) -> Finding:
-    evidence = [
-        f"the recorded requests replayed with it: {format_size(best.high_bytes)} reserved"
-        f" ({best.confidence})"
-    ]
-    if before is not None:
-        evidence += before.evidence
-    evidence += [
-        f"{row.settings.conf} would make it worse: {format_size(row.peak_reserved_bytes)} reserved"
-        for row in worse
-    ]
-    return Finding(
+def settings_save(run: ReplayedRun) -> Iterator[Finding]:
+    """What the best setting would have reserved less."""
+    best, saved = run.best, run.saved_bytes
+    if best is None or saved < run.least_saved_bytes:
+        return
+    unused = run.unused_reserve
+    reserved = format_size(best.high_bytes)
+    setting = assignment(settings_variable(run.trace), best.settings.conf)
+    yield Finding(
         id="settings_save",
         verdict=Verdict.PROVEN if best.confidence == Confidence.EXACT else Verdict.LIKELY,
-        title=(
-            f"{format_size(saved)} of the {format_size(reserved)} reserved need not be:"
-            f" {best.settings.conf} reserves {format_size(best.high_bytes)}"
-        ),
+        title=f"{format_size(saved)} of the {format_size(run.reserved_bytes)} reserved need not "
+        f"be: {best.settings.conf} reserves {reserved}",
         bytes=saved,
-        place=before.place if before is not None else None,
-        evidence=tuple(evidence),
-        fix=(
-            f"run with {assignment(variable, best.settings.conf)}"
-            f" to reserve {format_size(saved)} less"
+        place=None if unused is None else unused.place,
+        evidence=(
+            f"the recorded requests replayed with it: {reserved} reserved ({best.confidence})",
+            *(() if unused is None else unused.evidence),
+            *(
+                f"{row.settings.conf} would make it worse: "
+                f"{format_size(row.peak_reserved_bytes)} reserved"
+                for row in run.worse_advice
+            ),
         ),
+        fix=f"run with {setting} to reserve {format_size(saved)} less",
     )
 
 
-def _nothing_saves(before: Finding, tried: Sequence[WhatIf], reserved: int) -> Finding:
-    """In place of the finding that much is reserved: no setting would change it much."""
-    best = min(tried, key=lambda row: row.high_bytes, default=None)
+def no_setting_saves(run: ReplayedRun) -> Iterator[Finding]:
+    """That much is reserved and no setting would change it much."""
+    unused = run.unused_reserve
+    # With expandable segments it advises something else than a setting.
+    is_advice = unused is not None and not run.proven.recorded.settings.expandable_segments
+    if unused is None or not is_advice or run.saved_bytes >= run.least_saved_bytes:
+        return
+    best = min(run.tried, key=lambda row: row.high_bytes, default=None)
     if best is None:
-        return before
-    best_words = (
-        f"{best.settings.conf}, the best of {len(tried)} that were replayed,"
-        f" reserves {format_size(best.high_bytes)}"
-    )
-    less = reserved - best.high_bytes
-    avoids = "avoids much of" if less > 0 else "avoids"
-    return replace(
-        before,
+        return
+    saved = run.reserved_bytes - best.high_bytes
+    avoids = "avoids much of" if saved > 0 else "avoids"
+    less = f", {format_size(saved)} less" if saved > 0 else ""
+    yield replace(
+        unused,
         verdict=Verdict.NOT_A_PROBLEM,
-        title=(
-            f"no setting {avoids} the {format_size(before.bytes or 0)} reserved beyond what the"
-            f" peak needed: {best_words}" + (f", {format_size(less)} less" if less > 0 else "")
-        ),
+        title=f"no setting {avoids} the {format_size(unused.bytes or 0)} reserved beyond what the "
+        f"peak needed: {best.settings.conf}, the best of {len(run.tried)} that were replayed, "
+        f"reserves {format_size(best.high_bytes)}{less}",
         fix=None,
     )
+
+
+FROM_REPLAY: tuple[FindingRow[ReplayedRun], ...] = (
+    FindingRow(id="settings_save", find=settings_save, takes_place_of="unused_reserve"),
+    FindingRow(id="unused_reserve", find=no_setting_saves, takes_place_of="unused_reserve"),
+    FindingRow(id="settings_help"),
+    FindingRow(id="settings_may_help"),
+    FindingRow(id="settings_do_not_help"),
+    FindingRow(id="smaller_batch"),
+)
+"""What replay finds. Rows without a finder are of a run that died: their findings come with its
+verdict (``replay.need.verdict_findings``).
+"""

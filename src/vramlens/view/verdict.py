@@ -9,27 +9,12 @@ from typing import Any
 import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
-from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.explanation import Explanation
 from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.findings.table import ROWS
 from vramlens.report.explain.story import story_of
 from vramlens.trace import Frame
 from vramlens.view.findings import finding_data, place_data, words
-
-# What these are about is the failed request itself, or all of the memory.
-_WHOLE = (
-    "process_limit",
-    "expandable_segments",
-    "unused_reserve",
-    "other_device",
-    "sampled_growth",
-)
-_CATEGORIES = {
-    "gradients_kept": (Category.GRADIENTS,),
-    "activations": (Category.ACTIVATIONS,),
-    "optimizer_state": (Category.OPTIMIZER_STATE,),
-}
-"""Findings about all memory of a kind, whatever line they name as its largest holder."""
 
 
 def verdict_of(view: Attribution, explanation: Explanation) -> dict[str, Any]:
@@ -80,11 +65,11 @@ def _mark(view: Attribution, finding: Finding) -> dict[str, Any] | None:
     """What the picture marks: allocations alive at the finding's event, by stack and line or by
     category.
     """
-    if finding.id in _WHOLE:
+    row = ROWS.get(finding.id)
+    if row is not None and row.is_about_all_memory:
         return None
-    categories = [int(kind) for kind in _CATEGORIES.get(finding.id, ())]
-    if categories:
-        return {"stacks": [], "place": None, "categories": categories}
+    if row is not None and row.category is not None:
+        return {"stacks": [], "place": None, "categories": [int(row.category)]}
     if finding.place is None:
         return None
     stacks, place = view.trace.stacks, finding.place

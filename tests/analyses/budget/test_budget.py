@@ -13,8 +13,9 @@ import pytest
 from support.copies import again, forward_lines, planted, shuffled, snapshot_of
 from support.recordings import DATA, data_of
 from vramlens import api
-from vramlens.analyses.budget.budget import check_run, update
+from vramlens.analyses.budget.budget import check_run
 from vramlens.analyses.budget.budget_file import read_budget
+from vramlens.analyses.budget.budget_update import update
 from vramlens.analyses.compare.run import run_of
 from vramlens.analyses.leaks.leaks import leaks_of_trace
 from vramlens.read.snapshot import read_snapshot

@@ -13,7 +13,8 @@ from support.oracle import MIB
 from support.recordings import DATA, data_of, read, truth_of
 from vramlens import explain
 from vramlens.analyses.explain import explain_trace
-from vramlens.analyses.finding import VERDICTS, Finding
+from vramlens.analyses.finding import Finding
+from vramlens.ground.verdict import Verdict
 
 NAMES = sorted(
     str(path.relative_to(DATA)).removesuffix(".pickle.xz")
@@ -58,7 +59,7 @@ def test_findings_are_made_where_they_hold_and_nowhere_else(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_finding_says_what_to_do(name: str) -> None:
     for finding in findings(name).values():
-        assert finding.verdict in VERDICTS
+        assert finding.verdict in tuple(Verdict)
         assert (finding.fix is None) == (finding.verdict == "not a problem")
         assert finding.bytes is None or finding.bytes >= 0
         assert finding.title

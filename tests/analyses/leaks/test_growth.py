@@ -11,7 +11,8 @@ from support.oracle import MIB
 from support.recordings import DATA, event, read, snapshot, truth_of
 from vramlens import Recording, load
 from vramlens.analyses.attribution.attribution import attribute
-from vramlens.analyses.leaks.growth import Leak, leaks_of
+from vramlens.analyses.leaks.growth import leaks_of
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.trace import Action
 
 LEAKS = {

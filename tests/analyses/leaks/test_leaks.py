@@ -36,12 +36,12 @@ from vramlens import load
 from vramlens.analyses.attribution.attribution import attribute
 from vramlens.analyses.explain import explain_trace
 from vramlens.analyses.failure.oom import Outside
-from vramlens.analyses.leaks.certainty import VERDICTS
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.leaks import LeakReport, leaks_at, leaks_of_trace, predicted, when
 from vramlens.analyses.leaks.rate import prediction_of, rate_of
 from vramlens.analyses.leaks.rhythm import Rhythm, rhythm_of
 from vramlens.errors import UsageError
+from vramlens.ground.verdict import Verdict
 from vramlens.report.leaks.story import leak_story
 from vramlens.trace import Trace
 
@@ -129,7 +129,7 @@ def test_other_look_alikes_are_never_sure(name: str, seed: int) -> None:
     run = Run(seed, marks=seed != 1)
     attack = leak_attacks.LOOK_ALIKES[name](run)
     report = leaks_of_trace(run.trace())
-    assert all(VERDICTS.index(leak.verdict) > VERDICTS.index(attack.never) for leak in report.leaks)
+    assert all(leak.verdict.rank > Verdict(attack.never).rank for leak in report.leaks)
 
 
 @pytest.mark.parametrize("seed", range(2))

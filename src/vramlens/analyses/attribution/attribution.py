@@ -44,13 +44,13 @@ class Attribution:
         """The line of a frame id; None for -1."""
         if frame < 0:
             return None
-        found = self.trace.stacks.frame(frame)
-        return Place(found.file, found.line, found.function)
+        frame_facts = self.trace.stacks.frame(frame)
+        return Place(frame_facts.file, frame_facts.line, frame_facts.function)
 
     def place_of_stack(self, stack: int) -> Place | None:
         """The user line of a stack."""
-        known = 0 <= stack < len(self.trace.stacks)
-        return self.place(int(self.trace.stacks.user_frame[stack])) if known else None
+        has_stack = 0 <= stack < len(self.trace.stacks)
+        return self.place(int(self.trace.stacks.user_frame[stack])) if has_stack else None
 
 
 def attribute(trace: Trace, device: DeviceTrace) -> Attribution:

@@ -139,23 +139,25 @@ class _Judge:
         # kept for later.
         forward = np.isin(phases.phase, (Phase.FORWARD, Phase.EVALUATION))
         recorded = np.flatnonzero(self.allocations.born >= 0)
-        others = recorded[~forward[recorded]]
-        next_other = np.searchsorted(others, np.arange(len(forward)), side="right")
-        over = np.append(self.allocations.born[others], self.events)[next_other]
+        outside_forward = recorded[~forward[recorded]]
+        next_other = np.searchsorted(outside_forward, np.arange(len(forward)), side="right")
+        over = np.append(self.allocations.born[outside_forward], self.events)[next_other]
         ended = self.end < self.events
         outlives_its_step = (self.end_step > self.born_step) & (
             self.born_step < len(self.steps) - 1
         )
-        kept = forward & ended & (self.end >= over) | forward & outlives_its_step
-        in_time = forward & ended & ~kept
+        is_activation = forward & ended & (self.end >= over) | forward & outlives_its_step
+        in_time = forward & ended & ~is_activation
         # Still alive at the end of the recording: judged by what became of its like.
         stack = self.allocations.stack
         if self._has_stack.any():
-            kept_before = np.bincount(stack[self._has_stack & kept], minlength=len(self._stacks))
+            kept_before = np.bincount(
+                stack[self._has_stack & is_activation], minlength=len(self._stacks)
+            )
             gone_before = np.bincount(stack[self._has_stack & in_time], minlength=len(self._stacks))
-            open_ = forward & ~ended & ~kept & self._has_stack
-            kept[open_] = (kept_before >= gone_before)[stack[open_]]
-        self._settle(kept, Category.ACTIVATIONS, Certainty.LIKELY)
+            open_ = forward & ~ended & ~is_activation & self._has_stack
+            is_activation[open_] = (kept_before >= gone_before)[stack[open_]]
+        self._settle(is_activation, Category.ACTIVATIONS, Certainty.LIKELY)
 
     def gradients(self) -> None:
         """What a backward pass asks for and leaves behind, of a size that parameters have."""
@@ -178,18 +180,20 @@ class _Judge:
         """Sizes of what outlives its step without belonging to a pass: parameters, and what has
         their shape.
         """
-        own = np.isin(self.phases.phase, (Phase.OTHER, Phase.OPTIMIZER, Phase.UNKNOWN))
-        lasting = own & (self.end_step > self.born_step)
+        is_model_building = np.isin(
+            self.phases.phase, (Phase.OTHER, Phase.OPTIMIZER, Phase.UNKNOWN)
+        )
+        lasting = is_model_building & (self.end_step > self.born_step)
         if not len(self.steps):
-            lasting = own
+            lasting = is_model_building
         lasting[self.names.of_kind(TensorKind.PARAMETER)] = True
         return np.unique(self.allocations.requested_bytes[lasting])
 
     def optimizer_state(self) -> None:
         """What an optimizer asks for and does not give back within its step."""
         optimizer = self.phases.phase == Phase.OPTIMIZER
-        kept = optimizer & (self.end_step > self.born_step)
-        self._settle(kept, Category.OPTIMIZER_STATE, Certainty.PROVEN)
+        is_kept = optimizer & (self.end_step > self.born_step)
+        self._settle(is_kept, Category.OPTIMIZER_STATE, Certainty.PROVEN)
 
     def parameters(self) -> None:
         """What modules asked for outside the loop, and kept."""
@@ -235,9 +239,9 @@ class _Judge:
         blas = stays & np.isin(self.allocations.requested_bytes, _BLAS_WORKSPACES)
         # One a handle and stream, not one a step: what recurs has another purpose.
         keys = self.allocations.stack.astype(np.int64) * 7 + self.allocations.requested_bytes
-        kinds, which, times = np.unique(keys[blas], return_inverse=True, return_counts=True)
+        kinds, kind_of_key, times = np.unique(keys[blas], return_inverse=True, return_counts=True)
         once = np.zeros(len(blas), np.bool_)
-        once[np.flatnonzero(blas)] = (times <= 2)[which] if len(kinds) else False
+        once[np.flatnonzero(blas)] = (times <= 2)[kind_of_key] if len(kinds) else False
         self._settle(once, Category.WORKSPACE, Certainty.LIKELY)
         convolution = (
             looped & self._framed(_CONVOLUTION_FRAME) & (self.category == Category.TEMPORARIES)
@@ -293,8 +297,8 @@ class _Judge:
 def loading_rows(stacks: Stacks, stack: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Which allocations a checkpoint's loading asked for."""
     loading = np.zeros(len(stack), np.bool_)
-    known = stack != NO_STACK
-    loading[known] = stacks.any_frame(stacks.mark_frames(_LOADING_FRAME))[stack[known]]
+    has_stack = stack != NO_STACK
+    loading[has_stack] = stacks.any_frame(stacks.mark_frames(_LOADING_FRAME))[stack[has_stack]]
     return loading
 
 

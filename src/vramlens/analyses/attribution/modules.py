@@ -64,17 +64,17 @@ def _from_marks(
     recorded = born >= 0
     text = np.full(len(born), NO_TEXT, np.uint32)
     text[recorded] = device.events.user_metadata[born[recorded]]
-    texts, which = np.unique(text, return_inverse=True)
+    texts, text_of_row = np.unique(text, return_inverse=True)
     modules = np.full(len(texts), OUTSIDE, np.int64)
     evaluates = np.zeros(len(texts), np.bool_)
-    for i, one in enumerate(texts.tolist()):
-        mark = trace.stacks.strings[one]
+    for i, text_id in enumerate(texts.tolist()):
+        mark = trace.stacks.strings[text_id]
         path = mark.removesuffix(_EVAL_WITH_GRAD)
         if path:
             modules[i] = number.setdefault(path, len(number))
             evaluates[i] = path != mark
-    which = which.reshape(-1)
-    return modules[which], evaluates[which]
+    text_of_row = text_of_row.reshape(-1)
+    return modules[text_of_row], evaluates[text_of_row]
 
 
 def _from_names(
@@ -84,12 +84,12 @@ def _from_names(
     holds it.
     """
     modules = _named_modules(table)
-    found = np.array(module)
+    module_of_row = np.array(module)
     for row in np.flatnonzero(names.named & (module < 0)).tolist():
         path = _holder(names.name(row), TensorKind(int(table.kind[names.row[row]])), modules)
         if path:
-            found[row] = number.setdefault(path, len(number))
-    return found
+            module_of_row[row] = number.setdefault(path, len(number))
+    return module_of_row
 
 
 # How vramlens writes names (capture/names/tensor_names.py): grad[PARAMETER],
@@ -103,7 +103,7 @@ _FLAT = ".(flat parameter"
 
 def _named_modules(table: TensorNames) -> frozenset[str]:
     """The paths of all modules that hold a parameter or a buffer, and of those around them."""
-    found: set[str] = set()
+    paths: set[str] = set()
     for row in np.flatnonzero(
         np.isin(table.kind, (TensorKind.PARAMETER, TensorKind.BUFFER))
     ).tolist():
@@ -113,10 +113,10 @@ def _named_modules(table: TensorNames) -> frozenset[str]:
         path = (
             name.split(_FLAT, 1)[0] if _FLAT in name else name.split(" ", 1)[0].rpartition(".")[0]
         )
-        while path and path not in found:
-            found.add(path)
+        while path and path not in paths:
+            paths.add(path)
             path = path.rpartition(".")[0]
-    return frozenset(found)
+    return frozenset(paths)
 
 
 def _holder(name: str, kind: TensorKind, modules: frozenset[str]) -> str:

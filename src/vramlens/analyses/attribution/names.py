@@ -56,13 +56,13 @@ def names_of(trace: Trace, device: DeviceTrace) -> Names:
     row = np.broadcast_to(np.int64(-1), len(device.allocations))
     if table is None or not len(table) or not device.whole:
         return Names(row, None)
-    mine = np.flatnonzero(table.device == device.device)
+    own_rows = np.flatnonzero(table.device == device.device)
     row = np.array(row)
-    moments = np.unique(table.time_us[mine])  # the end comes first: what it names is surest
+    moments = np.unique(table.time_us[own_rows])  # the end comes first: what it names is surest
     for moment in moments[:_MOST_MOMENTS].tolist():
         event = _event(device, moment)
         if event is not None:
-            _join(device, table, mine[table.time_us[mine] == moment], event, row)
+            _join(device, table, own_rows[table.time_us[own_rows] == moment], event, row)
     return Names(row, table)
 
 
@@ -79,7 +79,7 @@ def _event(device: DeviceTrace, time_us: int) -> int | None:
 def _join(
     device: DeviceTrace,
     table: TensorNames,
-    mine: NDArray[np.int64],
+    own_rows: NDArray[np.int64],
     event: int,
     row: NDArray[np.int64],
 ) -> None:
@@ -93,11 +93,11 @@ def _join(
         else allocations.free_requested <= event
     )
     alive = np.flatnonzero((allocations.born <= event) & ~ended & (row < 0))
-    if not len(alive) or not len(mine):
+    if not len(alive) or not len(own_rows):
         return
     # Of several names of one storage a parameter's says most; the file's first is as good as any
     # other.
-    order = mine[np.lexsort((mine, _RANK[table.kind[mine]], table.address[mine]))]
+    order = own_rows[np.lexsort((own_rows, _RANK[table.kind[own_rows]], table.address[own_rows]))]
     addresses, first = np.unique(table.address[order], return_index=True)
     place = np.minimum(np.searchsorted(addresses, allocations.address[alive]), len(addresses) - 1)
     chosen = order[first[place]]
@@ -136,7 +136,7 @@ def few_names(
         name = names.table.name[row]
         alike = _NUMBER.sub("{}", name)
         totals[alike] = totals.get(alike, 0) + size
-        numbers.setdefault(alike, set()).add(tuple(int(each) for each in _NUMBER.findall(name)))
+        numbers.setdefault(alike, set()).add(tuple(int(digits) for digits in _NUMBER.findall(name)))
         if len(totals) > _FEW:
             return ()
     return tuple(
@@ -149,7 +149,10 @@ def _folded(alike: str, numbers: set[tuple[int, ...]]) -> str:
     parts = alike.split("{}")
     if len(parts) - 1 != len(next(iter(numbers))):  # braces of its own
         return alike
-    ranges = [number_range({each[place] for each in numbers}) for place in range(len(parts) - 1)]
+    ranges = [
+        number_range({number_tuple[place] for number_tuple in numbers})
+        for place in range(len(parts) - 1)
+    ]
     return "".join(part + between for part, between in zip(parts, [*ranges, ""], strict=True))
 
 

@@ -83,8 +83,8 @@ def phases_of(trace: Trace, device: DeviceTrace, steps: Steps) -> Phases:
 
     def flag(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         marked = np.zeros(count, np.bool_)
-        known = allocations.stack != NO_STACK
-        marked[known] = flags[allocations.stack[known]]
+        has_stack = allocations.stack != NO_STACK
+        marked[has_stack] = flags[allocations.stack[has_stack]]
         return marked
 
     frame = np.full(count, -1, np.int64)
@@ -191,8 +191,8 @@ def _spans(
     """
     allocations, events = device.allocations, len(device.events)
     rows = np.flatnonzero(allocations.born >= 0)
-    here = candidate[rows]
-    edge = np.flatnonzero(np.diff(np.concatenate(([False], here, [False])).astype(np.int8)))
+    is_candidate = candidate[rows]
+    edge = np.flatnonzero(np.diff(np.concatenate(([False], is_candidate, [False])).astype(np.int8)))
     first, after = edge[::2], edge[1::2]
     born = np.append(allocations.born[rows], events)
     starts, lasts, ends = born[first], born[after - 1], born[after]
@@ -213,9 +213,11 @@ def _next_optimizer_start(
     names = [i for i in np.unique(notes.name).tolist() if strings[i].startswith("Optimizer.")]
     if not names or not len(device.events):
         return ends
-    here = np.isin(notes.name, names) & notes.starts & np.isin(notes.device, (device.device, -1))
+    is_start = (
+        np.isin(notes.name, names) & notes.starts & np.isin(notes.device, (device.device, -1))
+    )
     begins = np.append(
-        np.searchsorted(device.clock_us, np.sort(notes.time_us[here])), len(device.events)
+        np.searchsorted(device.clock_us, np.sort(notes.time_us[is_start])), len(device.events)
     )
     following = begins[np.searchsorted(begins[:-1], lasts, side="right")]
     return np.asarray(np.minimum(following, ends))

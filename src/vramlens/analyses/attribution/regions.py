@@ -27,8 +27,8 @@ def regions_of(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
     notes = trace.annotations
     chosen = np.flatnonzero(np.isin(notes.device, (device.device, -1)))
     names = {i: trace.stacks.strings[i] for i in np.unique(notes.name[chosen]).tolist()}
-    wanted = [i for i, name in names.items() if name and not _NOT_REGIONS.match(name)]
-    chosen = chosen[np.isin(notes.name[chosen], wanted)]
+    region_names = [i for i, name in names.items() if name and not _NOT_REGIONS.match(name)]
+    chosen = chosen[np.isin(notes.name[chosen], region_names)]
     born = device.allocations.born
     region = np.full(len(born), NO_REGION, np.int64)
     if not len(chosen) or not len(device.events):

@@ -82,13 +82,15 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
 def _marks(trace: Trace, device: DeviceTrace, prefix: str) -> NDArray[np.int64]:
     """The first event after the end of each region whose name begins with ``prefix``."""
     notes = trace.annotations
-    wanted = [
+    mark_names = [
         i for i in np.unique(notes.name).tolist() if trace.stacks.strings[i].startswith(prefix)
     ]
-    if not wanted or not len(device.events):
+    if not mark_names or not len(device.events):
         return np.zeros(0, np.int64)
-    here = np.isin(notes.name, wanted) & ~notes.starts & np.isin(notes.device, (device.device, -1))
-    return np.searchsorted(device.clock_us, notes.time_us[here], side="right")
+    is_end = (
+        np.isin(notes.name, mark_names) & ~notes.starts & np.isin(notes.device, (device.device, -1))
+    )
+    return np.searchsorted(device.clock_us, notes.time_us[is_end], side="right")
 
 
 def _optimizer_marks(trace: Trace, device: DeviceTrace) -> NDArray[np.int64]:
@@ -140,19 +142,19 @@ def _pattern(device: DeviceTrace) -> NDArray[np.int64]:
     keys = device.events.stack[births].astype(np.int64)
     if not (keys != NO_STACK).any():
         keys = device.events.size[births].astype(np.int64)
-    kinds, first, which, counts = np.unique(
+    kinds, first, kind_of_birth, counts = np.unique(
         keys, return_index=True, return_inverse=True, return_counts=True
     )
     counts[kinds == NO_STACK] = 0
     for kind in np.argsort(counts, kind="stable"):
         if counts[kind] < _FEWEST_CYCLES:
             continue
-        anchors = np.flatnonzero(which == kind)
+        anchors = np.flatnonzero(kind_of_birth == kind)
         gaps = np.diff(anchors)
         usual = np.median(gaps)
         even = (np.abs(gaps - usual) <= usual / 2).mean()
         if usual >= 2 and even >= 0.8 and anchors[-1] - anchors[0] >= 0.3 * len(births):
-            return births[_cycle_starts(which, first, anchors)]
+            return births[_cycle_starts(kind_of_birth, first, anchors)]
     return np.zeros(0, np.int64)
 
 
@@ -183,20 +185,20 @@ def _join_turns(device: DeviceTrace, starts: NDArray[np.int64]) -> NDArray[np.in
     events = device.events
     births = np.flatnonzero((events.action == Action.ALLOC) & (events.stack != NO_STACK))
     places = np.searchsorted(births, np.append(starts, len(events)))
-    seen = [set(events.stack[births[a:b]].tolist()) for a, b in pairwise(places)]
-    common = set.intersection(*seen) if seen else set()
-    if statistics.median(len(common) / max(len(stacks), 1) for stacks in seen) > 0.5:
+    stack_sets = [set(events.stack[births[a:b]].tolist()) for a, b in pairwise(places)]
+    common = set.intersection(*stack_sets) if stack_sets else set()
+    if statistics.median(len(common) / max(len(stacks), 1) for stacks in stack_sets) > 0.5:
         return starts  # what differs from step to step is the exception: one loop
-    seen = [stacks - common for stacks in seen]
+    stack_sets = [stacks - common for stacks in stack_sets]
 
     def alike(distance: int) -> float:
-        pairs = [(a, b) for a, b in zip(seen, seen[distance:], strict=False) if a and b]
+        pairs = [(a, b) for a, b in zip(stack_sets, stack_sets[distance:], strict=False) if a and b]
         return (
             statistics.median(len(a & b) / min(len(a), len(b)) for a, b in pairs) if pairs else 1.0
         )
 
     for turns in (2, 3):
-        if len(seen) >= 2 * turns and alike(1) < 0.1 and alike(turns) > 0.9:
+        if len(stack_sets) >= 2 * turns and alike(1) < 0.1 and alike(turns) > 0.9:
             return starts[::turns]
     return starts
 

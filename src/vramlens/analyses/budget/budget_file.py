@@ -119,8 +119,8 @@ def read_budget(data: bytes, source: str) -> Budget:
     lines = {path: number for number, path, _match in _statements(text)}
     budget = table.get("budget")
     if not isinstance(budget, dict):
-        there = ", ".join(f"[{key}]" for key in list(table)[:4]) or "nothing"
-        raise InputError(f"{source}: has no [budget] table (it has {there})")
+        table_names = ", ".join(f"[{key}]" for key in list(table)[:4]) or "nothing"
+        raise InputError(f"{source}: has no [budget] table (it has {table_names})")
     limits: list[Limit] = []
     tolerance = 0.0
     for key, value in budget.items():
@@ -203,21 +203,21 @@ def _number(value: Any, kind: str, where: str, key: str) -> float:
 def _recorded(source: str, lines: Mapping[tuple[str, ...], int], table: Any) -> dict[Place, int]:
     if table is None:
         return {}
-    held = table.get("line") if isinstance(table, dict) else None
-    if not isinstance(held, dict):
+    line_sizes = table.get("line") if isinstance(table, dict) else None
+    if not isinstance(line_sizes, dict):
         raise InputError(
             f"{source}: [{_RECORDED}] is written by --update; delete it, or run that again"
         )
-    found = {}
-    for name, size in held.items():
+    places = {}
+    for name, size in line_sizes.items():
         match = re.fullmatch(r"(.+):([0-9]{1,9}) in (.*)", name, re.DOTALL)
         if match is None or not isinstance(size, int) or isinstance(size, bool) or size < 0:
             where = _where(source, lines, (_RECORDED, "line", name))
             raise InputError(
                 f"{where}: {_shown(name)} is not as --update writes it; delete [recorded], or run that again"
             )
-        found[Place(match[1], int(match[2]), match[3])] = size
-    return found
+        places[Place(match[1], int(match[2]), match[3])] = size
+    return places
 
 
 def _where(source: str, lines: Mapping[tuple[str, ...], int], path: tuple[str, ...]) -> str:
@@ -235,9 +235,9 @@ def _one_line(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _meant(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, 1)
-    return f"; did you mean {near[0]}?" if near else f" (limits: {', '.join(known)})"
+def _meant(key: str, names: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(key, names, 1)
+    return f"; did you mean {near[0]}?" if near else f" (limits: {', '.join(names)})"
 
 
 _HEADER = re.compile(r"\s*\[([^\[\]].*)\]\s*(?:#.*)?")
@@ -296,13 +296,15 @@ def _written(kind: str, value: float) -> str:
 
 
 def update_budget(
-    budget: Budget, values: Mapping[tuple[str, ...], tuple[str, float]], held: Mapping[Place, int]
+    budget: Budget,
+    values: Mapping[tuple[str, ...], tuple[str, float]],
+    line_sizes: Mapping[Place, int],
 ) -> str:
     """The budget's text with other values, and what the lines held; comments and order stay.
 
     Args:
         values: by path below ``budget`` the kind and the value; what is not named stays as it is.
-        held: bytes at the peak by line.
+        line_sizes: bytes at the peak by line.
 
     Raises:
         InputError: a limit stands where it cannot be edited.
@@ -325,7 +327,7 @@ def update_budget(
             )
         end = "\r" if lines[number - 1].endswith("\r") else ""
         lines[number - 1] = f"{match['head']}{_written(kind, value)}{match['tail']}{end}"
-    text = "\n".join(lines).rstrip() + "\n" + _recorded_text(held)
+    text = "\n".join(lines).rstrip() + "\n" + _recorded_text(line_sizes)
     after = {limit.path: limit.value for limit in read_budget(text.encode(), budget.source).limits}
     for limit in budget.limits:
         kind, value = values.get(limit.path, (limit.kind, limit.value))
@@ -338,31 +340,33 @@ def update_budget(
 
 
 def new_budget(
-    values: Mapping[tuple[str, ...], tuple[str, float]], held: Mapping[Place, int]
+    values: Mapping[tuple[str, ...], tuple[str, float]], line_sizes: Mapping[Place, int]
 ) -> str:
     """The text of a first budget."""
     rows = [f"{path[0]} = {_written(kind, value)}" for path, (kind, value) in values.items()]
     return (
         "# What a run may use: vramlens check RUN.vram --budget THIS. Update it with --update, and review the change.\n"
-        "[budget]\n" + "\n".join(rows) + "\n" + _recorded_text(held)
+        "[budget]\n" + "\n".join(rows) + "\n" + _recorded_text(line_sizes)
     )
 
 
 def _without_recorded(text: str) -> str:
     """The text without what ``--update`` wrote."""
-    kept, inside = [], False
+    lines_left, inside = [], False
     for line in text.split("\n"):
         header = _HEADER.fullmatch(line.rstrip("\r"))
         if header is not None:
             inside = _path(f"[{header[1]}]")[:1] == (_RECORDED,)
         if not inside:
-            kept.append(line)
-    return "\n".join(kept)
+            lines_left.append(line)
+    return "\n".join(lines_left)
 
 
-def _recorded_text(held: Mapping[Place, int]) -> str:
+def _recorded_text(line_sizes: Mapping[Place, int]) -> str:
     """What each line held, the largest first, so that a later check can say which of them rose."""
-    largest = sorted(held.items(), key=lambda item: (-item[1], str(item[0])))[:_RECORDED_LINES]
+    largest = sorted(line_sizes.items(), key=lambda item: (-item[1], str(item[0])))[
+        :_RECORDED_LINES
+    ]
     rows = [
         f"{_quoted(f'{place.file}:{place.line} in {place.function}')} = {size}"
         for place, size in largest

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,6 @@ from vramlens.units import counted
 
 FAILURES = ("out_of_memory",)
 DIED = "the program died of it"
-_PARTS = ("module", "line", "category", "phase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Measurement:
 
 def measured(run: Run, path: tuple[str, ...]) -> Measurement:
     """What a run has of what a limit is about."""
-    if path[0] in _PARTS:
+    if path[0] in _ROWS_OF:
         value, why = _part(run.view, path[0], path[1])
         return Measurement(None, why) if value is None else _of_window(run, value)
     if path[0].startswith("peak_"):
@@ -94,11 +95,16 @@ def _peak(run: Run, name: str) -> Measurement:
     if run.explanation.peak is None:
         return Measurement(None, "the recording is empty")
     kind = name.removeprefix("peak_")
-    seen = _of_window(run, getattr(run.explanation.peak, f"{kind}_bytes"))
+    measurement = _of_window(run, getattr(run.explanation.peak, f"{kind}_bytes"))
     counter = _counter(run, f"{kind}_bytes.all.peak")
-    if seen.value is None or not seen.is_lower_bound or counter is None or counter <= seen.value:
-        return seen
-    return Measurement(counter, seen.why, True)
+    if (
+        measurement.value is None
+        or not measurement.is_lower_bound
+        or counter is None
+        or counter <= measurement.value
+    ):
+        return measurement
+    return Measurement(counter, measurement.why, True)
 
 
 def _counter(run: Run, name: str) -> int | None:
@@ -137,50 +143,65 @@ def _failures(run: Run) -> Measurement:
     failed = len(run.view.device.out_of_memory)
     if ended_by_failure(run):
         return Measurement(max(failed, 1), DIED)
-    seen = _of_window(run, failed)
-    counter = _counter(run, "num_ooms") if seen.is_lower_bound else None
-    return seen if counter is None else Measurement(max(failed, counter))
+    measurement = _of_window(run, failed)
+    counter = _counter(run, "num_ooms") if measurement.is_lower_bound else None
+    return measurement if counter is None else Measurement(max(failed, counter))
 
 
 def _part(view: Attribution, part: str, name: str) -> tuple[int | None, str]:
     """The most that a module, line, category or phase held at any time."""
-    mine, why = _rows_of(view, part, name)
-    if mine is None:
+    rows, why = _ROWS_OF[part](view, name)
+    if rows is None:
         return None, why
-    return int(most_held(view.device, np.where(mine, 0, -1), 1)[0]), ""
+    return int(most_held(view.device, np.where(rows, 0, -1), 1)[0]), ""
 
 
-def _rows_of(view: Attribution, part: str, name: str) -> tuple[NDArray[np.bool_] | None, str]:
-    """One flag an allocation; None, with the reason, where the recording has no such part."""
-    if part in ("category", "phase"):
-        kinds = Category if part == "category" else Phase
-        column = view.categories.category if part == "category" else view.phases.phase
-        known = {kind.name.lower(): int(kind) for kind in kinds}
-        if name not in known:
-            return None, f"there is no {part} {name!r}; there are: {', '.join(known)}"
-        return np.asarray(column == known[name]), ""
-    if part == "module":
-        paths = view.modules.paths
-        if not paths:
-            return (
-                None,
-                "the recording knows no modules; vramlens run and vramlens.record note them",
-            )
-        pattern = module_pattern(name)
-        wanted = [i for i, path in enumerate(paths) if pattern.match(path)]
-        if not wanted:
-            return None, f"the recording has no module {name!r}{_near(name, paths)}"
-        return np.isin(view.modules.module, wanted), ""
-    frames = {
-        frame: place
-        for frame in np.unique(view.phases.frame).tolist()
-        if (place := view.place(frame))
-    }
-    lines = [frame for frame, place in frames.items() if is_line(place, name)]
-    if not lines:
-        names = [f"{place.file}:{place.line}" for place in frames.values()]
-        return None, f"the recording has no line {name!r}{_near(name, tuple(dict.fromkeys(names)))}"
-    return np.isin(view.phases.frame, lines), ""
+_Rows = tuple[NDArray[np.bool_] | None, str]
+"""One flag an allocation; None, with the reason, where the recording has no such part."""
+
+
+def _rows_of_category(view: Attribution, name: str) -> _Rows:
+    return _rows_of_kind(view.categories.category, Category, "category", name)
+
+
+def _rows_of_phase(view: Attribution, name: str) -> _Rows:
+    return _rows_of_kind(view.phases.phase, Phase, "phase", name)
+
+
+def _rows_of_kind(column: NDArray[np.integer], kinds: type[IntEnum], part: str, name: str) -> _Rows:
+    numbers = {kind.name.lower(): int(kind) for kind in kinds}
+    if name not in numbers:
+        return None, f"there is no {part} {name!r}; there are: {', '.join(numbers)}"
+    return np.asarray(column == numbers[name]), ""
+
+
+def _rows_of_module(view: Attribution, name: str) -> _Rows:
+    paths = view.modules.paths
+    if not paths:
+        return None, "the recording knows no modules; vramlens run and vramlens.record note them"
+    pattern = module_pattern(name)
+    modules = [number for number, path in enumerate(paths) if pattern.match(path)]
+    if not modules:
+        return None, f"the recording has no module {name!r}{_near(name, paths)}"
+    return np.isin(view.modules.module, modules), ""
+
+
+def _rows_of_line(view: Attribution, name: str) -> _Rows:
+    places = {frame: view.place(frame) for frame in np.unique(view.phases.frame).tolist()}
+    lines = {frame: place for frame, place in places.items() if place is not None}
+    frames = [frame for frame, place in lines.items() if is_line(place, name)]
+    if not frames:
+        names = dict.fromkeys(f"{place.file}:{place.line}" for place in lines.values())
+        return None, f"the recording has no line {name!r}{_near(name, tuple(names))}"
+    return np.isin(view.phases.frame, frames), ""
+
+
+_ROWS_OF: Mapping[str, Callable[[Attribution, str], _Rows]] = {
+    "module": _rows_of_module,
+    "line": _rows_of_line,
+    "category": _rows_of_category,
+    "phase": _rows_of_phase,
+}
 
 
 def module_pattern(name: str) -> re.Pattern[str]:
@@ -193,19 +214,15 @@ def is_line(place: Place, name: str) -> bool:
     """Whether a line is meant by ``train.py:44``, ``train.py:forward`` or ``train.py``; folders
     may be left out.
     """
-    file, _colon, rest = name.partition(":") if ":" in name else (name, "", "")
-    path, wanted = place.file.replace("\\", "/"), file.replace("\\", "/")
-    if path != wanted and not path.endswith(f"/{wanted}"):
+    file, _colon, line_or_function = name.partition(":")
+    path, suffix = place.file.replace("\\", "/"), file.replace("\\", "/")
+    if path != suffix and not path.endswith(f"/{suffix}"):
         return False
-    return not rest or rest in (str(place.line), place.function)
+    return not line_or_function or line_or_function in (str(place.line), place.function)
 
 
-def _near(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    return (
-        f"; did you mean {near[0]!r}?"
-        if near
-        else f" (it has {', '.join(map(repr, known[:3]))}, …)"
-        if known
-        else ""
-    )
+def _near(name: str, names: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f" (it has {', '.join(map(repr, names[:3]))}, …)" if names else ""

@@ -60,17 +60,17 @@ class Alignment:
 
 def align(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> Alignment:
     """Aligns the lines of two runs."""
-    own = {base_name(line.place.file) for line in (*before, *after)}
-    olds, news = _grouped(before, own, {}), _grouped(after, own, {})
+    file_names = {base_name(line.place.file) for line in (*before, *after)}
+    olds, news = _grouped(before, file_names, {}), _grouped(after, file_names, {})
     files, by_lines = align_files(olds, news)
-    found = _aligned(olds, news, files)
-    names = _renamed(found)
+    pairs = _aligned(olds, news, files)
+    names = _renamed(pairs)
     if names:  # lines that call what has another name now call the same
-        found = _aligned(_grouped(before, own, names), news, files)
+        pairs = _aligned(_grouped(before, file_names, names), news, files)
     moved = frozenset(
-        old for old, new in found.items() if old.file in by_lines or _has_moved(old, new)
+        old for old, new in pairs.items() if old.file in by_lines or _has_moved(old, new)
     )
-    return Alignment(found, moved, {old: new for old, new in files.items() if old != new})
+    return Alignment(pairs, moved, {old: new for old, new in files.items() if old != new})
 
 
 def _has_moved(old: Place, new: Place) -> bool:
@@ -87,30 +87,30 @@ def _has_moved(old: Place, new: Place) -> bool:
 def _aligned(
     olds: Mapping[str, Functions], news: Mapping[str, Functions], files: Mapping[str, str]
 ) -> dict[Place, Place]:
-    found: dict[Place, Place] = {}
+    pairs: dict[Place, Place] = {}
     for file, functions in olds.items():
-        others = news.get(files.get(file, ""), {})
-        for function in functions.keys() & others.keys():
-            found.update(align_lines(functions[function], others[function]))
-    taken = {*found.values()}
+        functions_after = news.get(files.get(file, ""), {})
+        for function in functions.keys() & functions_after.keys():
+            pairs.update(align_lines(functions[function], functions_after[function]))
+    taken = {*pairs.values()}
     lost = {
         (files.get(file, file), name): lines
-        for (file, name), lines in _left(olds, found.keys()).items()
+        for (file, name), lines in _left(olds, pairs.keys()).items()
     }
-    found.update(_moved_functions(lost, _left(news, taken), olds, news))
-    return found
+    pairs.update(_moved_functions(lost, _left(news, taken), olds, news))
+    return pairs
 
 
 def _left(files: Mapping[str, Functions], taken: Iterable[Place]) -> dict[_Group, list[CodeLine]]:
     """The lines that are not aligned, by function."""
-    known = set(taken)
-    found = {}
+    taken_places = set(taken)
+    functions_left = {}
     for file, functions in files.items():
         for name, lines in functions.items():
-            left = [line for line in lines if line.place not in known]
-            if left:
-                found[file, name] = left
-    return found
+            lines_left = [line for line in lines if line.place not in taken_places]
+            if lines_left:
+                functions_left[file, name] = lines_left
+    return functions_left
 
 
 def _moved_functions(
@@ -124,48 +124,51 @@ def _moved_functions(
     """
     scores = {}
     for old, new in candidates(lost, free):
-        lines, others = lost[old], free[new]
-        alike, _moves = score_of(lines, others)
-        most = max(asking(lines), asking(others))
+        lines, lines_after = lost[old], free[new]
+        alike, _moves = score_of(lines, lines_after)
+        most_asking = max(asking(lines), asking(lines_after))
         near = old[0] == new[0] or old[1] == new[1]
-        whole = old[1] not in news.get(old[0], {}) and new[1] not in olds.get(new[0], {})
-        needed = _RENAMED if near and whole else _ELSEWHERE
-        if most >= (1 if near and whole else _FEWEST_ELSEWHERE) and alike >= needed * most:
-            scores[old, new] = alike / most + (old[0] == new[0]) + (old[1] == new[1])
-    found: dict[Place, Place] = {}
+        is_whole = old[1] not in news.get(old[0], {}) and new[1] not in olds.get(new[0], {})
+        needed = _RENAMED if near and is_whole else _ELSEWHERE
+        if (
+            most_asking >= (1 if near and is_whole else _FEWEST_ELSEWHERE)
+            and alike >= needed * most_asking
+        ):
+            scores[old, new] = alike / most_asking + (old[0] == new[0]) + (old[1] == new[1])
+    pairs: dict[Place, Place] = {}
     for old, new in matched(scores, in_order=True).items():
-        found.update(align_lines(lost[old], free[new]))
-    return found
+        pairs.update(align_lines(lost[old], free[new]))
+    return pairs
 
 
 def _grouped(
-    lines: Iterable[CodeLine], own: set[str], names: Mapping[str, str]
+    lines: Iterable[CodeLine], file_names: set[str], names: Mapping[str, str]
 ) -> dict[str, dict[str, list[CodeLine]]]:
     """Lines by file and function, in order; what they call of the program's own goes by the
     function's name alone.
 
     Args:
-        own: the names of the program's files, as calls have them.
+        file_names: the names of the program's files, as calls have them.
         names: by name of a function, its name in the other run.
     """
-    found: dict[str, dict[str, list[CodeLine]]] = {}
+    files: dict[str, dict[str, list[CodeLine]]] = {}
     for line in sorted(lines, key=lambda one: one.place.line):
-        calls = frozenset(_plain(call, own, names) for call in line.calls)
-        functions = found.setdefault(line.place.file, {})
+        calls = frozenset(_plain(call, file_names, names) for call in line.calls)
+        functions = files.setdefault(line.place.file, {})
         functions.setdefault(function_name(line.place.function), []).append(
             replace(line, calls=calls)
         )
-    return found
+    return files
 
 
-def _plain(call: str, own: set[str], names: Mapping[str, str]) -> str:
+def _plain(call: str, file_names: set[str], names: Mapping[str, str]) -> str:
     file, _colon, function = function_name(call).rpartition(":")
-    return f"{_OWN}{names.get(function, function)}" if file in own else call
+    return f"{_OWN}{names.get(function, function)}" if file in file_names else call
 
 
-def _renamed(found: Mapping[Place, Place]) -> dict[str, str]:
+def _renamed(pairs: Mapping[Place, Place]) -> dict[str, str]:
     """By name of a function in the run before, its one other name in the run after."""
     names: dict[str, set[str]] = {}
-    for old, new in found.items():
+    for old, new in pairs.items():
         names.setdefault(function_name(old.function), set()).add(function_name(new.function))
     return {old: next(iter(new)) for old, new in names.items() if len(new) == 1 and old not in new}

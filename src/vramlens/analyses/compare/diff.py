@@ -21,6 +21,7 @@ from vramlens.units import format_size
 _Key = tuple[bool, Place]
 """A line by its name in the run after (True), or in the run before where it is gone (False)."""
 COUNTERS = ("allocated", "requested", "active", "reserved")
+_NO_LINE = HeldLine(Place("", 0, ""), 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,11 @@ class Diff:
     @property
     def same_file(self) -> bool:
         """Whether it is one recording, given twice."""
-        one = len(self.befores) == len(self.afters) == 1 and self.before.source == self.after.source
+        is_one_file = (
+            len(self.befores) == len(self.afters) == 1 and self.before.source == self.after.source
+        )
         return (
-            one
+            is_one_file
             and not self.by_line
             and not any(counter.change_bytes for counter in self.counters.values())
         )
@@ -179,17 +182,17 @@ class Diff:
 
     def worse(self, tolerance_bytes: int = 0) -> tuple[str, ...]:
         """Why the run after is worse, one phrase each; () where it is not."""
-        found = []
+        reasons = []
         if self.after.failure is not None and self.before.failure is None:
-            found.append("it runs out of memory now")
+            reasons.append("it runs out of memory now")
         rise = self.peak_change
         if rise is not None and max(rise.change_bytes, self.peak_bytes_change) > tolerance_bytes:
-            found.append(f"the {rise.name} peak rose by {format_size(rise.change_bytes)}")
+            reasons.append(f"the {rise.name} peak rose by {format_size(rise.change_bytes)}")
         if self.growth_after and self.growth_before is not None:
             more = self.growth_after - self.growth_before
             if more > max(tolerance_bytes, GROWTH_SHARE * self.growth_after):
-                found.append(f"every step leaves {format_size(more)} more behind")
-        return tuple(found)
+                reasons.append(f"every step leaves {format_size(more)} more behind")
+        return tuple(reasons)
 
 
 def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
@@ -245,8 +248,8 @@ def _median(runs: Sequence[Run]) -> Run:
 
 def _growth(runs: Sequence[Run]) -> int | None:
     """What a step leaves behind, in the middle one of the runs that can tell."""
-    known = sorted(run.growth for run in runs if run.growth is not None)
-    return known[(len(known) - 1) // 2] if known else None
+    growths = sorted(run.growth for run in runs if run.growth is not None)
+    return growths[(len(growths) - 1) // 2] if growths else None
 
 
 def _differ(before: Iterable[int], after: Iterable[int]) -> bool:
@@ -312,56 +315,77 @@ def _line_changes(
     """Every line that held anything, and whether its sides differ by more than their own runs
     do.
     """
-    old_name = {new: old for old, new in alignment.after.items()}
-
-    def named(run: Run, shown: Run) -> dict[_Key, HeldLine]:
-        """What the run held, by the places of the run after; by those of the run before where a
-        line is gone.
-        """
-        own = None if run is shown else align(run.code, shown.code).after
-        found: dict[_Key, HeldLine] = {}
-        for place, held in run.lines.items():
-            there = place if own is None else own.get(place)
-            if there is not None and shown is before:
-                now = alignment.after.get(there)
-                found[(now is not None, now or there)] = held
-            elif there is not None:
-                found[(True, there)] = held
-            else:  # in this one of several runs only
-                found[(shown is after, place)] = held
-        return found
-
-    olds = [named(run, before) for run in befores]
-    news = [named(run, after) for run in afters]
-    shown_old = next(side for side, run in zip(olds, befores, strict=True) if run is before)
-    shown_new = next(side for side, run in zip(news, afters, strict=True) if run is after)
-    nothing = HeldLine(Place("", 0, ""), 0, 0)
+    names = _LineNames(before, after, alignment)
+    olds = [names.lines_of(run, before) for run in befores]
+    news = [names.lines_of(run, after) for run in afters]
+    shown_old, shown_new = olds[befores.index(before)], news[afters.index(after)]
     changes = []
     for key in dict.fromkeys(key for side in (*olds, *news) for key in side):
-        a, b = shown_old.get(key, nothing), shown_new.get(key, nothing)
-        if a.bytes == b.bytes and a.most_bytes == b.most_bytes:
-            continue
-        values = [
-            [
-                held.bytes if a.bytes != b.bytes else held.most_bytes
-                for held in (side.get(key, nothing) for side in sides)
-            ]
-            for sides in (olds, news)
-        ]
-        was = old_name.get(key[1]) if key[0] else None
-        change = LineChange(
-            place=key[1],
-            was=was if was in alignment.moved else None,
-            before_bytes=a.bytes,
-            after_bytes=b.bytes,
-            most_before_bytes=a.most_bytes,
-            most_after_bytes=b.most_bytes,
-            category=(b if b.bytes >= a.bytes else a).category,
-            modules=_folded(_minus(b.modules, a.modules)),
-            inner=_main_inner(a, b),
-        )
-        changes.append((change, _differ(*values)))
+        old, new = shown_old.get(key, _NO_LINE), shown_new.get(key, _NO_LINE)
+        at_peak = old.bytes != new.bytes
+        if at_peak or old.most_bytes != new.most_bytes:
+            sides = (_sizes(olds, key, at_peak=at_peak), _sizes(news, key, at_peak=at_peak))
+            changes.append((_line_change(old, new, key[1], names.was(key)), _differ(*sides)))
     return changes
+
+
+def _sizes(side: Iterable[Mapping[_Key, HeldLine]], key: _Key, *, at_peak: bool) -> list[int]:
+    """What a line held in each run of one side: at the peak, or at most."""
+    lines = [lines_of_run.get(key, _NO_LINE) for lines_of_run in side]
+    return [line.bytes if at_peak else line.most_bytes for line in lines]
+
+
+def _line_change(old: HeldLine, new: HeldLine, place: Place, was: Place | None) -> LineChange:
+    return LineChange(
+        place=place,
+        was=was,
+        before_bytes=old.bytes,
+        after_bytes=new.bytes,
+        most_before_bytes=old.most_bytes,
+        most_after_bytes=new.most_bytes,
+        category=(new if new.bytes >= old.bytes else old).category,
+        modules=_folded(_minus(new.modules, old.modules)),
+        inner=_main_inner(old, new),
+    )
+
+
+class _LineNames:
+    """The names that lines go by in a diff: those of the run after; of the run before where a line
+    is gone.
+    """
+
+    def __init__(self, before: Run, after: Run, alignment: Alignment) -> None:
+        self._before, self._after, self._alignment = before, after, alignment
+        self._old_name = {new: old for old, new in alignment.after.items()}
+
+    def lines_of(self, run: Run, shown: Run) -> dict[_Key, HeldLine]:
+        """What a run held, by the names of the diff.
+
+        Args:
+            shown: the run of its side that the diff shows.
+        """
+        if run is shown:
+            return {self._key(place, shown): line for place, line in run.lines.items()}
+        places = align(run.code, shown.code).after
+        lines: dict[_Key, HeldLine] = {}
+        for place, line in run.lines.items():
+            if place in places:
+                lines[self._key(places[place], shown)] = line
+            else:  # in this one of several runs only
+                lines[(shown is self._after, place)] = line
+        return lines
+
+    def _key(self, place: Place, shown: Run) -> _Key:
+        if shown is not self._before:
+            return True, place
+        now = self._alignment.after.get(place)
+        return (False, place) if now is None else (True, now)
+
+    def was(self, key: _Key) -> Place | None:
+        """The line before, where its name is another now; None where it is not."""
+        is_in_after, place = key
+        old = self._old_name.get(place) if is_in_after else None
+        return old if old in self._alignment.moved else None
 
 
 def _minus(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
@@ -388,14 +412,16 @@ def _main_inner(before: HeldLine, after: HeldLine) -> Place | None:
     """The line in a package that most of a line's change came through; lines of packages do not
     move with an edit.
     """
-    whole = after.bytes - before.bytes
-    sign = 1 if whole > 0 else -1
+    change_bytes = after.bytes - before.bytes
+    sign = 1 if change_bytes > 0 else -1
     changes = {
         place: sign * (after.inner.get(place, 0) - before.inner.get(place, 0))
         for place in {**after.inner, **before.inner}
     }
-    place = max(changes, key=lambda one: (changes[one], str(one)), default=None)
-    return place if place is not None and changes[place] * 2 > sign * whole else None
+    place = max(
+        changes, key=lambda inner_place: (changes[inner_place], str(inner_place)), default=None
+    )
+    return place if place is not None and changes[place] * 2 > sign * change_bytes else None
 
 
 def _module_changes(before: Run, after: Run) -> tuple[tuple[str, int], ...]:

@@ -62,9 +62,11 @@ def headline(diff: Diff) -> str:
         return f"Completed before, runs out of memory now: {new.headline.rstrip('.')}."
     growth = _growth_words(diff)
     if new is not None:
-        same = "Runs out of memory in both"
+        in_both = "Runs out of memory in both"
         return (
-            f"{same}, and {growth[0].lower()}{growth[1:]}" if growth else f"{same}: {new.headline}"
+            f"{in_both}, and {growth[0].lower()}{growth[1:]}"
+            if growth
+            else f"{in_both}: {new.headline}"
         )
     peak = _peak_words(diff)
     if not growth:
@@ -78,25 +80,25 @@ def _unrelated(diff: Diff) -> str:
 
 def numbers_of_both(diff: Diff) -> str:
     """What can be said of two programs that are not one: their figures, side by side."""
-    found = []
+    phrases = []
     failed = [run.failure is not None for run in (diff.before, diff.after)]
     if any(failed):
-        which = (
+        runs = (
             "both ran" if all(failed) else f"only the one {'before' if failed[0] else 'after'} ran"
         )
-        found.append(f"{which} out of memory")
+        phrases.append(f"{runs} out of memory")
     if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
         room = "" if diff.headroom_exact else "at least "
-        found.append(
+        phrases.append(
             f"the one after leaves {room}{format_size(diff.headroom_bytes)} of the other's limit"
         )
     if _growth_words(diff):
         old, new = (
             format_size(size) if size else "0" for size in (diff.growth_before, diff.growth_after)
         )
-        found.append(f"a step leaves {old} behind in the one before, {new} in the one after")
-    found.append(_peak_words(diff))
-    return f"By the numbers alone: {'; '.join(found)}."
+        phrases.append(f"a step leaves {old} behind in the one before, {new} in the one after")
+    phrases.append(_peak_words(diff))
+    return f"By the numbers alone: {'; '.join(phrases)}."
 
 
 _STILL_RUNNING = ("signal", "every", "steps")
@@ -147,13 +149,13 @@ def _peak_words(diff: Diff) -> str:
             f"no change of the peak beyond noise: {signed_size(requested.change_bytes)}, and repeated runs differ by"
             f" {noise}"
         )
-    same = f"the peak is the same, {format_size(requested.after_bytes)} requested"
+    unchanged = f"the peak is the same, {format_size(requested.after_bytes)} requested"
     if diff.by_line:
-        return f"{same}, but {counted(len(diff.by_line), 'line')} changed"
+        return f"{unchanged}, but {counted(len(diff.by_line), 'line')} changed"
     if abs(diff.counters["reserved"].change_bytes) > diff.counters["reserved"].before_bytes // 50:
         reserved = diff.counters["reserved"].change_bytes
-        return f"{same}; {format_size(abs(reserved))} {'more' if reserved > 0 else 'less'} reserved"
-    return f"nothing changed: {same}"
+        return f"{unchanged}; {format_size(abs(reserved))} {'more' if reserved > 0 else 'less'} reserved"
+    return f"nothing changed: {unchanged}"
 
 
 def _failure(diff: Diff) -> Iterator[Finding]:
@@ -232,12 +234,12 @@ def _lines(diff: Diff) -> Iterator[Finding]:
 
 def _line_evidence(line: LineChange) -> tuple[str, ...]:
     old, new = told_apart(line.before_bytes, line.after_bytes)
-    found = [f"{old} before, {new} after"]
+    sentences = [f"{old} before, {new} after"]
     if line.inner is not None:
-        found.append(f"asked for at {line.inner}")
+        sentences.append(f"asked for at {line.inner}")
     if line.was is not None:
-        found.append(f"aligned by function and order: it was {line.was}")
-    return tuple(found)
+        sentences.append(f"aligned by function and order: it was {line.was}")
+    return tuple(sentences)
 
 
 def line_words(line: LineChange) -> str:

@@ -55,10 +55,10 @@ def differences(
 def _elsewhere(files: Mapping[str, str]) -> Iterator[Difference]:
     for old, new in list(files.items())[:1]:
         more = f", and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
-        same = file_name(old) == file_name(new)
-        what = "elsewhere" if same else "under another name"
+        has_same_name = file_name(old) == file_name(new)
+        where = "elsewhere" if has_same_name else "under another name"
         yield Difference(
-            "files", old, new, f"the same file {what}: {old} before, {new} after{more}"
+            "files", old, new, f"the same file {where}: {old} before, {new} after{more}"
         )
 
 
@@ -117,41 +117,47 @@ def _said(value: Any) -> str:
     return "unset" if value == "" else str(value)
 
 
+def _factor(
+    before: Run, changed: Sequence[LineChange], categories: tuple[str, ...]
+) -> float | None:
+    """What most of the bytes of these categories were multiplied by; None where there is no such
+    factor.
+    """
+    changes = [
+        (line.before_bytes, line.after_bytes)
+        for line in changed
+        if line.category in categories and line.before_bytes and line.after_bytes
+    ]
+    if len(changes) < _FEWEST_LINES:
+        return None
+    changed_places = {line.was or line.place for line in changed}
+    unchanged_bytes = sum(
+        line.bytes
+        for line in before.lines.values()
+        if line.category in categories and line.place not in changed_places
+    )
+    ratios = sorted((new / old, old) for old, new in changes)
+    middle = ratios[len(ratios) // 2][0]
+    alike_bytes = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
+    total_bytes = unchanged_bytes + sum(old for old, _ in changes)
+    is_factor = alike_bytes >= _MOST_OF * total_bytes and abs(middle - 1) > _NEARLY
+    return middle if is_factor else None
+
+
 def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[Difference]:
     """One factor in all activations, or in all parameters too: another batch or input size, or
     another dtype.
     """
 
-    def factor(categories: tuple[str, ...]) -> float | None:
-        """What most of the bytes of these categories were multiplied by."""
-        held = [
-            (line.before_bytes, line.after_bytes)
-            for line in changed
-            if line.category in categories and line.before_bytes and line.after_bytes
-        ]
-        kept = sum(
-            line.bytes
-            for line in before.lines.values()
-            if line.category in categories
-            and line.place not in {it.was or it.place for it in changed}
-        )
-        if len(held) < _FEWEST_LINES:
-            return None
-        ratios = sorted((new / old, old) for old, new in held)
-        middle = ratios[len(ratios) // 2][0]
-        alike = sum(old for ratio, old in ratios if abs(ratio / middle - 1) <= _NEARLY)
-        whole = kept + sum(old for old, _new in held)
-        return middle if alike >= _MOST_OF * whole and abs(middle - 1) > _NEARLY else None
-
-    activations = factor(("activations",))
-    weights = factor(("parameters", "gradients", "optimizer_state"))
+    activations = _factor(before, changed, ("activations",))
+    weights = _factor(before, changed, ("parameters", "gradients", "optimizer_state"))
     if activations is not None and (weights is None or abs(weights / activations - 1) > _NEARLY):
         words = f"nearly all activations are {activations:.3g} times as large: likely another batch or input size"
         yield Difference("scale", None, f"{activations:.4g}", words)
     elif weights is not None:
-        what = "parameters and activations" if activations is not None else "parameters"
+        parts = "parameters and activations" if activations is not None else "parameters"
         why = (
             "another dtype" if round(weights, 2) in (0.25, 0.5, 2.0, 4.0) else "another model size"
         )
-        words = f"nearly all {what} are {weights:.3g} times as large: likely {why}"
+        words = f"nearly all {parts} are {weights:.3g} times as large: likely {why}"
         yield Difference("scale", None, f"{weights:.4g}", words)

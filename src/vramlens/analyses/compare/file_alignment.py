@@ -80,20 +80,20 @@ def align_files(
 
     What may be one of several files is not guessed.
     """
-    found = {file: file for file in before if file in after}
+    names = {file: file for file in before if file in after}
     for name_of in (_text_name, file_name):
-        found.update(_by_path(*_left(before, after, found), name_of))
-    lost, free = _left(before, after, found)
+        names.update(_by_path(*_left(before, after, names), name_of))
+    lost, free = _left(before, after, names)
     renamed = _by_lines({file: before[file] for file in lost}, {file: after[file] for file in free})
-    return found | renamed, set(renamed)
+    return names | renamed, set(renamed)
 
 
 def _left(
-    before: Iterable[str], after: Iterable[str], found: Mapping[str, str]
+    before: Iterable[str], after: Iterable[str], pairs: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     """The files of either side that are not aligned yet."""
-    taken = {*found.values()}
-    return [file for file in before if file not in found], [
+    taken = {*pairs.values()}
+    return [file for file in before if file not in pairs], [
         file for file in after if file not in taken
     ]
 
@@ -118,11 +118,11 @@ def score_of(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[flo
     """How alike two functions are, of their lines that ask for memory, and by how much how many
     of these moved.
     """
-    known = {line.place: line for line in after}
+    lines_after = {line.place: line for line in after}
     pairs = align_lines(before, after)
     alike, moves = 0.0, Counter[int]()
     for old in before:
-        new = known.get(pairs[old.place]) if old.place in pairs else None
+        new = lines_after.get(pairs[old.place]) if old.place in pairs else None
         if new is not None and old.sizes and new.sizes:
             alike += likeness(old, new) / (CALLS + SIZES)
             moves[new.place.line - old.place.line] += 1
@@ -141,42 +141,42 @@ def matched(scores: Mapping[tuple[_Key, _Key], float], in_order: bool = False) -
         in_order: whether several of either side that are all equally alike belong together one by
             one.
     """
-    found: dict[_Key, _Key] = {}
-    left = dict(scores)
-    while left:
-        bests = _bests(left, 0), _bests(left, 1)
+    matches: dict[_Key, _Key] = {}
+    open_scores = dict(scores)
+    while open_scores:
+        bests = _bests(open_scores, 0), _bests(open_scores, 1)
         new = {
-            old: others[olds.index(old)]
-            for old, others in bests[0].items()
-            if (olds := bests[1][others[0]])
-            and len(olds) == len(others)
-            and (in_order or len(others) == 1)
-            if all(bests[1][other] == olds for other in others)
-            and all(bests[0][one] == others for one in olds)
+            old: bests_after[olds.index(old)]
+            for old, bests_after in bests[0].items()
+            if (olds := bests[1][bests_after[0]])
+            and len(olds) == len(bests_after)
+            and (in_order or len(bests_after) == 1)
+            if all(bests[1][other] == olds for other in bests_after)
+            and all(bests[0][best_before] == bests_after for best_before in olds)
         }
         if not new:
             break
-        found |= new
+        matches |= new
         gone = {*new.values()}
-        left = {
+        open_scores = {
             pair: score
-            for pair, score in left.items()
+            for pair, score in open_scores.items()
             if pair[0] not in new and pair[1] not in gone
         }
-    return found
+    return matches
 
 
 def _bests(scores: Mapping[tuple[_Key, _Key], float], side: int) -> dict[_Key, list[_Key]]:
     """By key of one side, those of the other that it is most like."""
     highest: dict[_Key, float] = {}
-    found: dict[_Key, list[_Key]] = {}
+    bests: dict[_Key, list[_Key]] = {}
     for pair, score in scores.items():
-        one, other = pair[side], pair[1 - side]
-        if score > highest.get(one, 0):
-            highest[one], found[one] = score, [other]
-        elif score and score == highest.get(one):
-            found[one].append(other)
-    return found
+        key, other = pair[side], pair[1 - side]
+        if score > highest.get(key, 0):
+            highest[key], bests[key] = score, [other]
+        elif score and score == highest.get(key):
+            bests[key].append(other)
+    return bests
 
 
 def _by_path(
@@ -184,10 +184,10 @@ def _by_path(
 ) -> dict[str, str]:
     """Files of one name, those together whose folders end most alike."""
     olds, news = _by_name(lost, name_of), _by_name(free, name_of)
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in olds.keys() & news.keys():
         if len(olds[name]) * len(news[name]) <= _MOST_PAIRS:
-            found.update(
+            names.update(
                 matched(
                     {
                         (old, new): _common_parts(old, new)
@@ -196,20 +196,20 @@ def _by_path(
                     }
                 )
             )
-    return found
+    return names
 
 
 def _by_name(files: Sequence[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    files_by_name: dict[str, list[str]] = {}
     for file in sorted(files):
-        found.setdefault(name_of(file), []).append(file)
-    return found
+        files_by_name.setdefault(name_of(file), []).append(file)
+    return files_by_name
 
 
 def _common_parts(old: str, new: str) -> int:
     """How many parts two paths that end in one name have in common, from the end."""
-    left, right = (re.split(r"[/\\]", file)[-2::-1] for file in (old, new))
-    return 1 + common_length(left, right)
+    old_parts, new_parts = (re.split(r"[/\\]", file)[-2::-1] for file in (old, new))
+    return 1 + common_length(old_parts, new_parts)
 
 
 def _by_lines(before: Mapping[str, Functions], after: Mapping[str, Functions]) -> dict[str, str]:
@@ -244,7 +244,7 @@ def candidates(
         common = Counter(
             new for sign in _signs(lines) for new in index.get(sign, ())[:_MOST_HOLDERS]
         )
-        for new in sorted(common, key=lambda one: (-common[one], order[one]))[:_MOST_CANDIDATES]:
+        for new in sorted(common, key=lambda key: (-common[key], order[key]))[:_MOST_CANDIDATES]:
             cost += len(lines) * len(after[new])
             if cost > _MOST_PAIRS * 5:
                 return
@@ -265,9 +265,9 @@ def _share(before: Functions, after: Functions) -> float:
         more, distances = score_of(before[name], after[name])
         alike, moves = alike + more, moves + distances
     old, new = ({name: asking(lines) for name, lines in side.items()} for side in (before, after))
-    most = max(sum(old.values()), sum(new.values()))
-    share = alike / most if most else 0.0
+    most_asking = max(sum(old.values()), sum(new.values()))
+    share = alike / most_asking if most_asking else 0.0
     names = {name for name, lines in old.items() if lines}
     named = names == {name for name, lines in new.items() if lines} and not names <= _COMMON
-    in_place = max(moves.values(), default=0) >= max(_FEWEST_IN_PLACE, _IN_PLACE * most)
+    in_place = max(moves.values(), default=0) >= max(_FEWEST_IN_PLACE, _IN_PLACE * most_asking)
     return share if share >= (_LESS_ALIKE if named or in_place else _ALIKE) else 0.0

@@ -80,16 +80,16 @@ def _untouched(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[i
     """How many lines before an edit are just as they were, and how many behind it moved by as
     much as the last one.
     """
-    most = min(len(before), len(after))
+    fewest_lines = min(len(before), len(after))
     head = tail = 0
     while (
-        head < most
+        head < fewest_lines
         and _same(before[head], after[head])
         and before[head].place.line == after[head].place.line
     ):
         head += 1
-    moved = after[-1].place.line - before[-1].place.line if most else 0
-    while tail < most - head:
+    moved = after[-1].place.line - before[-1].place.line if fewest_lines else 0
+    while tail < fewest_lines - head:
         old, new = before[-1 - tail], after[-1 - tail]
         if not _same(old, new) or new.place.line - old.place.line != moved:
             break
@@ -100,34 +100,37 @@ def _untouched(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> tuple[i
 def _most_alike(before: Sequence[CodeLine], after: Sequence[CodeLine]) -> list[tuple[int, int]]:
     """The pairs in order whose likeness sums to most."""
     rows, columns = len(before), len(after)
-    known: dict[tuple[frozenset[str], frozenset[int]], list[float]] = {}
+    weights_by_kind: dict[tuple[frozenset[str], frozenset[int]], list[float]] = {}
     alike = []
     for old in before:  # many lines of a function call and ask for the same
         kind = (old.calls, old.sizes)
-        if kind not in known:
-            known[kind] = [_calls_alike(old, new) for new in after]
+        if kind not in weights_by_kind:
+            weights_by_kind[kind] = [_calls_alike(old, new) for new in after]
         alike.append(
-            [_with_number(old, new, weight) for new, weight in zip(after, known[kind], strict=True)]
+            [
+                _with_number(old, new, weight)
+                for new, weight in zip(after, weights_by_kind[kind], strict=True)
+            ]
         )
     best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
     for i in range(rows - 1, -1, -1):
         row, below, weights = best[i], best[i + 1], alike[i]
         for j in range(columns - 1, -1, -1):
-            most = below[j] if below[j] > row[j + 1] else row[j + 1]
+            best_sum = below[j] if below[j] > row[j + 1] else row[j + 1]
             weight = weights[j]
-            if weight and below[j + 1] + weight > most:
-                most = below[j + 1] + weight
-            row[j] = most
-    found, i, j = [], 0, 0
+            if weight and below[j + 1] + weight > best_sum:
+                best_sum = below[j + 1] + weight
+            row[j] = best_sum
+    pairs, i, j = [], 0, 0
     while i < rows and j < columns:
         if alike[i][j] and best[i][j] == best[i + 1][j + 1] + alike[i][j]:
-            found.append((i, j))
+            pairs.append((i, j))
             i, j = i + 1, j + 1
         elif best[i][j] == best[i + 1][j]:
             i += 1
         else:
             j += 1
-    return found
+    return pairs
 
 
 def _with_number(old: CodeLine, new: CodeLine, alike: float) -> float:
@@ -145,7 +148,7 @@ def _edited(
     """Lines that call something else now, at the number to which the line above or below them
     moved.
     """
-    found = []
+    edited_pairs = []
     for (i, j), (next_i, next_j) in zip(
         [(-1, -1), *pairs], [*pairs, (len(before), len(after))], strict=True
     ):
@@ -157,13 +160,13 @@ def _edited(
         free = {after[b].place.line: b for b in range(j + 1, next_j)}
         at = j
         for a in range(i + 1, next_i):
-            there = [
+            targets = [
                 free[number] for move in moves if (number := before[a].place.line + move) in free
             ]
-            if there and there[0] > at:
-                at = there[0]
-                found.append((a, at))
-    return found
+            if targets and targets[0] > at:
+                at = targets[0]
+                edited_pairs.append((a, at))
+    return edited_pairs
 
 
 def _is(index: int, lines: Sequence[CodeLine]) -> bool:

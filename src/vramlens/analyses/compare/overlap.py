@@ -56,18 +56,18 @@ class Overlap:
         """
         if self.lines is None:
             return ""
-        what, shares = "memory", self.lines
+        subject, shares = "memory", self.lines
         if max(self.lines) >= _LITTLE and self.activations is not None:
-            what, shares = "activations", self.activations
+            subject, shares = "activations", self.activations
         if not any((*shares, *(self.modules or ()))):
-            return f"no line{' or module' if self.modules is not None else ''} that holds {what} is in both"
-        what = {"memory": "bytes at the peak"}.get(what, f"{what} at the peak")
-        found = f"lines in both hold {_percent(shares[0])} of the {what} before and {_percent(shares[1])} after"
+            return f"no line{' or module' if self.modules is not None else ''} that holds {subject} is in both"
+        subject = {"memory": "bytes at the peak"}.get(subject, f"{subject} at the peak")
+        sentence = f"lines in both hold {_percent(shares[0])} of the {subject} before and {_percent(shares[1])} after"
         if self.modules is not None:
-            found += (
+            sentence += (
                 f", modules in both {_percent(self.modules[0])} and {_percent(self.modules[1])}"
             )
-        return found
+        return sentence
 
 
 def overlap(before: Run, after: Run, alignment: Alignment) -> Overlap:
@@ -76,9 +76,14 @@ def overlap(before: Run, after: Run, alignment: Alignment) -> Overlap:
     sides = ((before.lines, after.lines, alignment.after), (after.lines, before.lines, back))
     lines = _of_both(*(_at_peak(*side) for side in sides))
     activations = _of_both(*(_at_peak(*side, _PASSING) for side in sides))
-    most = _of_both(*(_at_most(*side) for side in sides))
+    at_most = _of_both(*(_at_most(*side) for side in sides))
     modules = _module_shares(before, after)
-    apart = lines is not None and max(lines) < _LITTLE and most is not None and max(most) < _LITTLE
+    apart = (
+        lines is not None
+        and max(lines) < _LITTLE
+        and at_most is not None
+        and max(at_most) < _LITTLE
+    )
     passes = all(_passing_share(run) >= _LITTLE for run in (before, after))
     other_model = passes and activations is not None and max(activations) < _FEW_ACTIVATIONS
     same_model = modules is not None and min(modules) >= _MUCH
@@ -96,8 +101,8 @@ def _of_both(before: tuple[int, int], after: tuple[int, int]) -> Shares | None:
 
 def _at_peak(
     lines: Mapping[Place, HeldLine],
-    others: Mapping[Place, HeldLine],
-    known: Mapping[Place, Place],
+    other_lines: Mapping[Place, HeldLine],
+    pairs: Mapping[Place, Place],
     categories: tuple[str, ...] = (),
 ) -> tuple[int, int]:
     """Bytes at the peak on lines of both, and in all.
@@ -105,19 +110,19 @@ def _at_peak(
     Only lines that ask for memory in both count. One that calls a package (``model(x)``) is only as
     much the same as the functions of the package below it are.
     """
-    shared = whole = 0
-    for place, held in lines.items():
-        if categories and held.category not in categories:
+    shared = total_bytes = 0
+    for place, line in lines.items():
+        if categories and line.category not in categories:
             continue
-        whole += held.bytes
-        other = others.get(known[place]) if place in known else None
+        total_bytes += line.bytes
+        other = other_lines.get(pairs[place]) if place in pairs else None
         if other is not None:
             inside = {_function(inner) for inner in other.inner}
             elsewhere = sum(
-                size for inner, size in held.inner.items() if _function(inner) not in inside
+                size for inner, size in line.inner.items() if _function(inner) not in inside
             )
-            shared += held.bytes - (elsewhere if other.bytes else 0)
-    return shared, whole
+            shared += line.bytes - (elsewhere if other.bytes else 0)
+    return shared, total_bytes
 
 
 def _function(place: Place) -> tuple[str, str]:
@@ -126,19 +131,21 @@ def _function(place: Place) -> tuple[str, str]:
 
 
 def _at_most(
-    lines: Mapping[Place, HeldLine], others: Mapping[Place, HeldLine], known: Mapping[Place, Place]
+    lines: Mapping[Place, HeldLine],
+    other_lines: Mapping[Place, HeldLine],
+    pairs: Mapping[Place, Place],
 ) -> tuple[int, int]:
     """The same of the most that each line held at any time."""
-    whole = sum(held.most_bytes for held in lines.values())
+    total_bytes = sum(line.most_bytes for line in lines.values())
     return sum(
-        held.most_bytes for place, held in lines.items() if known.get(place) in others
-    ), whole
+        line.most_bytes for place, line in lines.items() if pairs.get(place) in other_lines
+    ), total_bytes
 
 
 def _passing_share(run: Run) -> float:
-    whole = sum(held.bytes for held in run.lines.values())
-    passing = sum(held.bytes for held in run.lines.values() if held.category in _PASSING)
-    return passing / whole if whole else 0.0
+    total_bytes = sum(line.bytes for line in run.lines.values())
+    passing = sum(line.bytes for line in run.lines.values() if line.category in _PASSING)
+    return passing / total_bytes if total_bytes else 0.0
 
 
 def _module_shares(before: Run, after: Run) -> Shares | None:
@@ -157,12 +164,12 @@ def _by_kind(run: Run) -> dict[str, int]:
     layers' numbers.
     """
     peak = run.explanation.peak
-    found: dict[str, int] = {}
+    bytes_by_kind: dict[str, int] = {}
     for path, size in (peak.heap.by_module if peak is not None else {}).items():
         names = [name for name in path.split(".") if name not in ("_orig_mod", "module")]
         kind = ".".join("*" if name.isdigit() else name for name in names[-2:])
-        found[kind] = found.get(kind, 0) + size
-    return found
+        bytes_by_kind[kind] = bytes_by_kind.get(kind, 0) + size
+    return bytes_by_kind
 
 
 def _percent(share: float) -> str:

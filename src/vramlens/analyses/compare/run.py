@@ -13,7 +13,8 @@ from vramlens.analyses.attribution.modules import OUTSIDE
 from vramlens.analyses.explain import choose_device, explain_trace
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.finding import Place
-from vramlens.analyses.leaks.growth import Leak, steps_missing
+from vramlens.analyses.leaks.growth import steps_missing
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.errors import InputError
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import DeviceTrace, Stacks, Trace
@@ -27,7 +28,7 @@ HISTORY_SHARE = 0.01
 that nobody asked for, where that is not worth splitting off (c10/cuda/CUDACachingAllocator.cpp:
 should_split), and which ones depends on addresses. The requested peak is free of that.
 """
-_JUDGED = (Verdict.PROVEN, Verdict.LIKELY)
+_SURE = (Verdict.PROVEN, Verdict.LIKELY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Run:
     @property
     def leaks(self) -> tuple[Leak, ...]:
         """What grows for certain or likely, the fastest first."""
-        return _judged(self.explanation)
+        return _sure_leaks(self.explanation)
 
     @property
     def failure(self) -> OomVerdict | None:
@@ -136,40 +137,47 @@ def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = No
         raise InputError(f"{trace.source}: holds no GPU memory and no events")
     view = attribute(trace, chosen)
     explanation = explain_trace(trace, device=chosen.device, total_bytes=total_bytes, view=view)
-    judged = _judged(explanation)
     peak = explanation.peak
     categories = {row.place: row.category for row in peak.heap.by_line} if peak is not None else {}
-    # What may be a leak, had there been more steps, is no growth of zero.
-    enough = explanation.steps.count >= FEWEST_STEPS
-    waiting = [leak for leak in explanation.leaks if leak.needs_steps]
-    possible = [
-        leak
-        for leak in explanation.leaks
-        if leak.verdict == Verdict.POSSIBLE and leak.rows is not None
-    ]
-    growth = (
-        sum(leak.bytes_per_step for leak in judged) if judged or (enough and not waiting) else None
-    )
-    at_most = (growth or 0) + sum(leak.bytes_per_step for leak in possible)
+    growth = _growth_of(explanation)
     return Run(
         explanation=explanation,
         view=view,
         lines=_held_lines(view, categories),
         code=_code_lines(view),
         growth=growth,
-        growth_at_most=at_most
-        if steps_missing(explanation.steps.count - 1) is None
-        else growth or None,
+        growth_at_most=_growth_at_most(explanation, growth),
         retries=_retries(trace, chosen),
     )
 
 
-def _judged(explanation: Explanation) -> tuple[Leak, ...]:
+def _growth_of(explanation: Explanation) -> int | None:
+    """Bytes that a step leaves behind; None where there are too few steps to tell."""
+    leaks = _sure_leaks(explanation)
+    # What may be a leak, had there been more steps, is no growth of zero.
+    is_open = any(leak.needs_steps for leak in explanation.leaks)
+    is_enough = explanation.steps.count >= FEWEST_STEPS and not is_open
+    return sum(leak.bytes_per_step for leak in leaks) if leaks or is_enough else None
+
+
+def _growth_at_most(explanation: Explanation, growth: int | None) -> int | None:
+    """The same if all that may be a leak is one; None where even that is not known."""
+    if steps_missing(explanation.steps.count - 1) is not None:
+        return growth or None
+    possible = [
+        leak.bytes_per_step
+        for leak in explanation.leaks
+        if leak.verdict == Verdict.POSSIBLE and leak.rows is not None
+    ]
+    return (growth or 0) + sum(possible)
+
+
+def _sure_leaks(explanation: Explanation) -> tuple[Leak, ...]:
     """The tensors that every step leaves behind, for certain or likely: what is reserved in vain
     is not among them.
     """
     return tuple(
-        leak for leak in explanation.leaks if leak.verdict in _JUDGED and leak.rows is not None
+        leak for leak in explanation.leaks if leak.verdict in _SURE and leak.rows is not None
     )
 
 
@@ -180,8 +188,8 @@ def _retries(trace: Trace, device: DeviceTrace) -> int | None:
     meta = trace.meta.devices.get(device.device) if trace.meta is not None else None
     if meta is not None and "num_alloc_retries" in meta.stats:
         return int(meta.stats["num_alloc_retries"])
-    whole = device.whole and device.orphan_events == 0 and not device.reserved.base_bytes
-    if not whole or device.out_of_memory or (device.segments.died < len(device.events)).any():
+    is_whole = device.whole and device.orphan_events == 0 and not device.reserved.base_bytes
+    if not is_whole or device.out_of_memory or (device.segments.died < len(device.events)).any():
         return None
     return 0
 
@@ -193,51 +201,51 @@ def _held_lines(view: Attribution, categories: Mapping[Place, str]) -> dict[Plac
     number = np.full(
         len(view.trace.stacks.frame_line) + 1, -1, np.int64
     )  # one more: frame -1 is no line
-    for one in np.unique(frame).tolist():
-        place = view.place(one)
+    for line_frame in np.unique(frame).tolist():
+        place = view.place(line_frame)
         if place is not None:
-            number[one] = places.setdefault(place, len(places))
+            number[line_frame] = places.setdefault(place, len(places))
     line = number[frame]
-    most = most_held(device, line, len(places))
+    most_bytes = most_held(device, line, len(places))
     rows = device.allocations.alive_after(device.requested.peak_event)
     rows = rows[line[rows] >= 0]
     sizes = device.allocations.requested_bytes[rows]
     modules = _by(line[rows], view.modules.module[rows], sizes)
     inner_frame = _inner_frames(view, rows)
     inner = _by(line[rows], inner_frame, sizes)
-    found = {}
+    lines = {}
     for place, i in places.items():
         by_module = {
             (view.modules.paths[m] if m != OUTSIDE else ""): n
             for m, n in modules.get(i, {}).items()
         }
         by_inner: dict[Place, int] = {}
-        for one, size in inner.get(i, {}).items():
-            there = view.place(one)
-            if there is not None and there != place:
-                by_inner[there] = by_inner.get(there, 0) + size
-        held = sum(modules.get(i, {}).values())
-        found[place] = HeldLine(
-            place, held, int(most[i]), categories.get(place, ""), by_module, by_inner
+        for line_frame, size in inner.get(i, {}).items():
+            inner_place = view.place(line_frame)
+            if inner_place is not None and inner_place != place:
+                by_inner[inner_place] = by_inner.get(inner_place, 0) + size
+        bytes_at_peak = sum(modules.get(i, {}).values())
+        lines[place] = HeldLine(
+            place, bytes_at_peak, int(most_bytes[i]), categories.get(place, ""), by_module, by_inner
         )
-    return found
+    return lines
 
 
 def _by(
     lines: NDArray[np.int64], keys: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> dict[int, dict[int, int]]:
     """Bytes by line and key."""
-    found: dict[int, dict[int, int]] = {}
+    bytes_by_line: dict[int, dict[int, int]] = {}
     if not len(lines):
-        return found
+        return bytes_by_line
     low = int(keys.min())
     span = int(keys.max()) - low + 1
-    pairs, which = np.unique(lines * span + (keys - low), return_inverse=True)
+    pairs, pair_of_row = np.unique(lines * span + (keys - low), return_inverse=True)
     totals = np.zeros(len(pairs), np.int64)
-    np.add.at(totals, which.reshape(-1), sizes)
+    np.add.at(totals, pair_of_row.reshape(-1), sizes)
     for pair, total in zip(pairs.tolist(), totals.tolist(), strict=True):
-        found.setdefault(pair // span, {})[pair % span + low] = total
-    return found
+        bytes_by_line.setdefault(pair // span, {})[pair % span + low] = total
+    return bytes_by_line
 
 
 def most_held(device: DeviceTrace, line: NDArray[np.int64], lines: int) -> NDArray[np.int64]:
@@ -253,25 +261,25 @@ def most_held(device: DeviceTrace, line: NDArray[np.int64], lines: int) -> NDArr
     np.add.at(base, line[old], allocations.requested_bytes[old])
     # An event is about one allocation: by event its line and what it adds, then line by line in the
     #     order of events.
-    change, whose = np.zeros(events, np.int64), np.full(events, -1, np.int64)
+    change, line_of_event = np.zeros(events, np.int64), np.full(events, -1, np.int64)
     born = (allocations.born >= 0) & (line >= 0)
-    change[allocations.born[born]], whose[allocations.born[born]] = (
+    change[allocations.born[born]], line_of_event[allocations.born[born]] = (
         allocations.requested_bytes[born],
         line[born],
     )
     died = (allocations.died < events) & (line >= 0)
     np.subtract.at(change, allocations.died[died], allocations.requested_bytes[died])
-    whose[allocations.died[died]] = line[died]
-    about = np.flatnonzero(whose >= 0)
+    line_of_event[allocations.died[died]] = line[died]
+    about = np.flatnonzero(line_of_event >= 0)
     small = np.uint16 if lines < 2**16 else np.int64  # NumPy sorts 16 bits by radix
-    order = about[np.argsort(whose[about].astype(small), kind="stable")]
+    order = about[np.argsort(line_of_event[about].astype(small), kind="stable")]
     if not len(order):
         return base
-    running, of = np.cumsum(change[order]), whose[order]
-    first = np.flatnonzero(np.append(True, of[1:] != of[:-1]))
+    running, line_of_change = np.cumsum(change[order]), line_of_event[order]
+    first = np.flatnonzero(np.append(True, line_of_change[1:] != line_of_change[:-1]))
     before = np.where(first > 0, running[first - 1], 0)
     highest = np.maximum.reduceat(running, first) - before
-    base[of[first]] += np.maximum(highest, 0)
+    base[line_of_change[first]] += np.maximum(highest, 0)
     return base
 
 
@@ -281,10 +289,10 @@ def _inner_frames(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int6
     """
     stacks = view.trace.stacks
     stack = view.device.allocations.stack[rows]
-    known = stack < len(stacks)
-    found = np.full(len(rows), -1, np.int64)
-    found[known] = stacks.first_frame(_outside_torch(stacks))[stack[known]]
-    return found
+    has_stack = stack < len(stacks)
+    frames = np.full(len(rows), -1, np.int64)
+    frames[has_stack] = stacks.first_frame(_outside_torch(stacks))[stack[has_stack]]
+    return frames
 
 
 def _outside_torch(stacks: Stacks) -> NDArray[np.bool_]:
@@ -307,30 +315,34 @@ def _code_lines(view: Attribution) -> tuple[CodeLine, ...]:
     used[np.unique(allocations.stack[allocations.stack < len(stacks)])] = True
     frames, starts = stacks.frames, stacks.starts
     owner = np.repeat(np.arange(len(stacks)), np.diff(starts))
-    here = np.flatnonzero(used[owner] & stacks.user_frames[frames])
-    innermost = here == starts[owner[here]]
+    user_positions = np.flatnonzero(used[owner] & stacks.user_frames[frames])
+    innermost = user_positions == starts[owner[user_positions]]
     calls: dict[Place, set[str]] = {}
     sizes: dict[Place, set[int]] = {}
-    place_of = {frame: view.place(frame) for frame in np.unique(frames[here]).tolist()}
-    callee = np.where(innermost, -1, frames[np.maximum(here - 1, 0)].astype(np.int64))
+    place_of = {frame: view.place(frame) for frame in np.unique(frames[user_positions]).tolist()}
+    callee = np.where(innermost, -1, frames[np.maximum(user_positions - 1, 0)].astype(np.int64))
     width = len(stacks.frame_line) + 1
-    for pair in np.unique(frames[here].astype(np.int64) * width + callee + 1).tolist():
+    for pair in np.unique(frames[user_positions].astype(np.int64) * width + callee + 1).tolist():
         place, called = place_of[pair // width], pair % width - 1
         if place is not None:
-            known = calls.setdefault(place, set())
+            called_names = calls.setdefault(place, set())
             if called >= 0:
                 frame = stacks.frame(called)
-                known.add(f"{frame.file.replace(chr(92), '/').rpartition('/')[2]}:{frame.function}")
+                called_names.add(
+                    f"{frame.file.replace(chr(92), '/').rpartition('/')[2]}:{frame.function}"
+                )
     known_stack = allocations.stack < len(stacks)
     user = np.full(len(allocations), -1, np.int64)
     user[known_stack] = stacks.user_frame[allocations.stack[known_stack]]
     rows = np.flatnonzero(user >= 0)
     if len(rows):
-        asked, which = np.unique(allocations.requested_bytes[rows], return_inverse=True)
-        for pair in np.unique(user[rows] * len(asked) + which.reshape(-1)).tolist():
-            place = place_of.get(pair // len(asked))
+        distinct_sizes, size_of_row = np.unique(
+            allocations.requested_bytes[rows], return_inverse=True
+        )
+        for pair in np.unique(user[rows] * len(distinct_sizes) + size_of_row.reshape(-1)).tolist():
+            place = place_of.get(pair // len(distinct_sizes))
             if place is not None:
-                sizes.setdefault(place, set()).add(int(asked[pair % len(asked)]))
+                sizes.setdefault(place, set()).add(int(distinct_sizes[pair % len(distinct_sizes)]))
     return tuple(
         CodeLine(place, frozenset(called), frozenset(sizes.get(place, ())))
         for place, called in calls.items()

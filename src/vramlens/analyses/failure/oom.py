@@ -23,7 +23,7 @@ from vramlens.analyses.failure.headline import HeadlineFacts, headline_of
 from vramlens.analyses.failure.need import open_settings, unknown_need
 from vramlens.analyses.failure.step_evidence import are_steps
 from vramlens.analyses.finding import Place
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import SMALL_REQUEST_BYTES, Holes, holes_at
 from vramlens.analyses.memory.timeline import StepPeaks
 from vramlens.read.oom_text import OomMessage

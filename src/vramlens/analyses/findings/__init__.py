@@ -1,1 +1,17 @@
-"""Findings: one file a claim about memory, each with its bytes, place, evidence and fix."""
+"""Findings: one file a claim about memory, each with its bytes, place, evidence and fix.
+
+table: one row a finding, in the order in which they are looked for.
+rows: what holds for every finding of one id.
+ranking: which findings matter, and which comes first.
+failed_request: what a failure's cause and wall call for.
+growing_memory: leaks, and growth that only samples show.
+eval_with_grad, unused_graph: evaluation that keeps a graph.
+gradients: gradients that stay through the next forward pass.
+copies: a second copy of the weights.
+first_step: what the first optimizer step will need.
+buffers: what lives for one operation only.
+stranded: caches of idle streams, and private pools.
+unused_reserve: what was reserved beyond the peak's need.
+other_devices: memory on a device that was perhaps not meant.
+usage: activations, optimizer state, and the line that holds most.
+"""

@@ -5,6 +5,7 @@ share of the peak.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
 from vramlens.units import counted, format_size
@@ -19,54 +21,66 @@ from vramlens.units import counted, format_size
 _BRIEF_EVENTS = 12
 _LEAST_SHARE = 0.05
 _CONVOLUTION = re.compile(r"torch[/\\]nn[/\\]modules[/\\]conv\.py:")
+_NO_BENCHMARK = (
+    "torch.backends.cudnn.benchmark = False (or a smaller batch): benchmarking picks fast "
+    "algorithms with large workspaces"
+)
+_SPLIT = (
+    "split that operation into pieces (chunks of the batch or of the vocabulary), or use a fused "
+    "version of it"
+)
 
 
-def operator_buffers(view: Attribution) -> list[Finding]:
+def operator_buffers(scene: Scene) -> Iterator[Finding]:
     """Buffers that were alive at the peak and gone a few events later, as one finding."""
-    allocations, peak = view.device.allocations, view.device.requested
+    view = scene.view
+    sizes, peak = view.device.allocations.requested_bytes, view.device.requested
     if peak.peak_event < 0:
-        return []
-    alive = allocations.alive_after(peak.peak_event)
-    ended = allocations.died[alive] < len(
-        view.device.events
-    )  # what the recording ends with may have lived on
-    brief = ended & (
-        allocations.died[alive] - np.maximum(allocations.born[alive], 0) <= _BRIEF_EVENTS
-    )
-    scratch, comes_again = _scratch(view)
-    brief &= ~(scratch & comes_again)[alive]  # what every step's kernels need cannot be avoided
-    looped = np.isin(view.categories.category[alive], (Category.TEMPORARIES, Category.WORKSPACE))
-    rows = alive[brief & looped]
-    total = int(allocations.requested_bytes[rows].sum())
+        return
+    is_scratch, comes_again = _scratch(view)
+    rows = _brief_rows(view, peak.peak_event)
+    rows = rows[~(is_scratch & comes_again)[rows]]  # what every step needs cannot be avoided
+    total = int(sizes[rows].sum())
     if total < _LEAST_SHARE * peak.peak_bytes:
-        return []
-    largest = int(rows[allocations.requested_bytes[rows].argmax()])
-    stacks = view.trace.stacks
-    convolution = stacks.any_frame(stacks.mark_frames(_CONVOLUTION))
-    stack = int(allocations.stack[largest])
-    backward = bool(view.phases.inferred[largest]) or stack == NO_STACK  # whose stacks say nothing
-    tried = bool(scratch[largest]) and bool(convolution.any() if backward else convolution[stack])
-    fix = (
-        "torch.backends.cudnn.benchmark = False (or a smaller batch): benchmarking picks fast algorithms with large "
-        "workspaces"
-        if tried
-        else "split that operation into pieces (chunks of the batch or of the vocabulary), or use a fused version of it"
-    )
+        return
+    largest = int(rows[sizes[rows].argmax()])
+    is_tried = bool(is_scratch[largest]) and _may_be_convolution(view, largest)
+    fix = _NO_BENCHMARK if is_tried else _SPLIT
     share = 100 * total / peak.peak_bytes
-    return [
-        Finding(
-            id="operator_buffers",
-            verdict=Verdict.PROVEN,
-            title=f"{format_size(total)} of the peak ({share:.0f} %) are buffers that live for one operation only",
-            bytes=total,
-            place=view.place(int(view.phases.frame[largest])),
-            evidence=(
-                f"{counted(len(rows), 'buffer')}, the largest "
-                f"{format_size(int(allocations.requested_bytes[largest]))}, each gone within {_BRIEF_EVENTS} events",
-            ),
-            fix=f"{fix} (up to {format_size(total)})",
-        )
-    ]
+    yield Finding(
+        id="operator_buffers",
+        verdict=Verdict.PROVEN,
+        title=f"{format_size(total)} of the peak ({share:.0f} %) are buffers that live for one "
+        "operation only",
+        bytes=total,
+        place=view.place(int(view.phases.frame[largest])),
+        evidence=(
+            f"{counted(len(rows), 'buffer')}, the largest {format_size(int(sizes[largest]))}, "
+            f"each gone within {_BRIEF_EVENTS} events",
+        ),
+        fix=f"{fix} (up to {format_size(total)})",
+    )
+
+
+def _brief_rows(view: Attribution, event: int) -> NDArray[np.int64]:
+    """The temporaries alive after an event that are gone a few events after they came."""
+    allocations = view.device.allocations
+    alive = allocations.alive_after(event)
+    died, born = allocations.died[alive], np.maximum(allocations.born[alive], 0)
+    is_ended = died < len(view.device.events)  # what the recording ends with may have lived on
+    is_brief = died - born <= _BRIEF_EVENTS
+    kinds = (Category.TEMPORARIES, Category.WORKSPACE)
+    is_temporary = np.isin(view.categories.category[alive], kinds)
+    return alive[is_ended & is_brief & is_temporary]
+
+
+def _may_be_convolution(view: Attribution, row: int) -> bool:
+    stacks = view.trace.stacks
+    is_convolution = stacks.any_frame(stacks.mark_frames(_CONVOLUTION))
+    stack = int(view.device.allocations.stack[row])
+    if view.phases.inferred[row] or stack == NO_STACK:  # a backward pass, whose stacks say nothing
+        return bool(is_convolution.any())
+    return bool(is_convolution[stack])
 
 
 def _scratch(view: Attribution) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -77,10 +91,10 @@ def _scratch(view: Attribution) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """
     allocations = view.device.allocations
     births = np.sort(allocations.born[allocations.born >= 0])
-    others = np.searchsorted(births, allocations.free_requested) - np.searchsorted(
-        births, allocations.born, "right"
-    )
-    scratch = (allocations.born >= 0) & (others == 0)
-    pairs = np.unique(np.stack((allocations.requested_bytes[scratch], view.step[scratch])), axis=1)
-    sizes, steps = np.unique(pairs[0], return_counts=True)
-    return scratch, np.isin(allocations.requested_bytes, sizes[steps > 1])
+    births_until_freed = np.searchsorted(births, allocations.free_requested)
+    births_until_born = np.searchsorted(births, allocations.born, "right")
+    is_scratch = (allocations.born >= 0) & (births_until_freed == births_until_born)
+    sizes_and_steps = np.stack((allocations.requested_bytes[is_scratch], view.step[is_scratch]))
+    size_of_pair = np.unique(sizes_and_steps, axis=1)[0]
+    sizes, steps = np.unique(size_of_pair, return_counts=True)
+    return is_scratch, np.isin(allocations.requested_bytes, sizes[steps > 1])

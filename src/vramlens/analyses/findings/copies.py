@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category, loading_rows
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, format_size
 
@@ -15,65 +18,71 @@ _LEAST_SHARE = 0.5
 _LEAST_BYTES = 1 * MIB
 
 
-def loaded_copies(view: Attribution) -> list[Finding]:
+def loaded_copies(scene: Scene) -> Iterator[Finding]:
     """Loaded tensors that were alive together with the parameters that they were copied into."""
+    view = scene.view
     allocations = view.device.allocations
-    loading = loading_rows(view.trace.stacks, allocations.stack)
-    rows = np.flatnonzero(loading)
-    if int(allocations.requested_bytes[rows].sum()) < _LEAST_BYTES:
-        return []
-    moment, _ = allocations.fullest(rows)
-    alive, twice = _twins(view, loading, moment)
-    if twice < _LEAST_BYTES or twice < _LEAST_SHARE * int(
-        allocations.requested_bytes[alive & ~loading].sum()
-    ):
-        return []
-    kept = _twins(view, loading, view.device.requested.peak_event)[1]
-    loaded = np.flatnonzero(alive & loading)
-    seen = f"at event {moment:,}, {len(loaded):,} loaded tensors were alive beside parameters of the same sizes"
-    frames = view.phases.frame[loaded]
-    place = view.place(int(frames[frames >= 0][0])) if (frames >= 0).any() else None
-    if not kept:
-        return [
-            Finding(
-                id="two_copies",
-                verdict=Verdict.NOT_A_PROBLEM,
-                title=f"Loading put a second copy on the GPU, {format_size(twice)}; it was gone before the peak",
-                bytes=twice,
-                place=place,
-                evidence=(seen, "it matters only where loading itself runs out of memory"),
-            )
-        ]
-    return [
-        Finding(
+    is_loaded = loading_rows(view.trace.stacks, allocations.stack)
+    loaded_rows = np.flatnonzero(is_loaded)
+    if int(allocations.requested_bytes[loaded_rows].sum()) < _LEAST_BYTES:
+        return
+    fullest_event, _ = allocations.fullest(loaded_rows)
+    is_alive, copied = _twins(view, is_loaded, fullest_event)
+    parameter_bytes = int(allocations.requested_bytes[is_alive & ~is_loaded].sum())
+    if copied < max(_LEAST_BYTES, _LEAST_SHARE * parameter_bytes):
+        return
+    _, copied_at_peak = _twins(view, is_loaded, view.device.requested.peak_event)
+    copies = np.flatnonzero(is_alive & is_loaded)
+    sighting = (
+        f"at event {fullest_event:,}, {len(copies):,} loaded tensors were alive beside parameters "
+        "of the same sizes"
+    )
+    if not copied_at_peak:
+        yield Finding(
             id="two_copies",
-            verdict=Verdict.LIKELY,
-            title=f"Loading put a second copy on the GPU: {format_size(kept)} beside what was there",
-            bytes=kept,
-            place=place,
-            evidence=(seen, f"{format_size(kept)} of them were still there at the peak"),
-            fix="torch.load(..., map_location='cpu', mmap=True), or load_state_dict(..., assign=True) "
-            f"(peak {format_size(kept)} lower)",
+            verdict=Verdict.NOT_A_PROBLEM,
+            title=f"Loading put a second copy on the GPU, {format_size(copied)}; "
+            "it was gone before the peak",
+            bytes=copied,
+            place=_first_place(view, copies),
+            evidence=(sighting, "it matters only where loading itself runs out of memory"),
         )
-    ]
+        return
+    size = format_size(copied_at_peak)
+    yield Finding(
+        id="two_copies",
+        verdict=Verdict.LIKELY,
+        title=f"Loading put a second copy on the GPU: {size} beside what was there",
+        bytes=copied_at_peak,
+        place=_first_place(view, copies),
+        evidence=(sighting, f"{size} of them were still there at the peak"),
+        fix="torch.load(..., map_location='cpu', mmap=True), or load_state_dict(..., assign=True) "
+        f"(peak {size} lower)",
+    )
+
+
+def _first_place(view: Attribution, rows: NDArray[np.int64]) -> Place | None:
+    frames = view.phases.frame[rows]
+    with_line = frames[frames >= 0]
+    return view.place(int(with_line[0])) if len(with_line) else None
 
 
 def _twins(
-    view: Attribution, loading: NDArray[np.bool_], event: int
+    view: Attribution, is_loaded: NDArray[np.bool_], event: int
 ) -> tuple[NDArray[np.bool_], int]:
     """Loaded tensors and parameters alive right after an event, and the bytes that are among
     both.
     """
     allocations = view.device.allocations
-    chosen = loading | (view.categories.category == Category.PARAMETERS)
-    alive = chosen & (allocations.born <= event) & (allocations.died > event)
+    candidates = is_loaded | (view.categories.category == Category.PARAMETERS)
+    is_alive = candidates & (allocations.born <= event) & (allocations.died > event)
     sizes = allocations.requested_bytes
-    return alive, _matched(sizes[alive & loading], sizes[alive & ~loading])
+    return is_alive, _common_bytes(sizes[is_alive & is_loaded], sizes[is_alive & ~is_loaded])
 
 
-def _matched(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
+def _common_bytes(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
     """Bytes of the sizes that two collections have in common, each as often as both have it."""
-    sizes, counts = np.unique(a, return_counts=True)
-    others, other_counts = np.unique(b, return_counts=True)
-    common, left, right = np.intersect1d(sizes, others, return_indices=True)
-    return int((common * np.minimum(counts[left], other_counts[right])).sum())
+    left_sizes, left_counts = np.unique(left, return_counts=True)
+    right_sizes, right_counts = np.unique(right, return_counts=True)
+    common, in_left, in_right = np.intersect1d(left_sizes, right_sizes, return_indices=True)
+    return int((common * np.minimum(left_counts[in_left], right_counts[in_right])).sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -25,45 +27,50 @@ _STATES = {
     "SGD": 0,
     "Lion": 1,
 }
+_STATES_OF_ADAM = 2
 _OPTIMIZER_MARK = re.compile(r"^Optimizer\.(step|zero_grad)#(\w+)\.")
 
 
-def first_step_to_come(view: Attribution) -> list[Finding]:
+def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     """What the first ``optimizer.step()`` adds, when the recording ends with gradients but
     before one.
     """
+    view = scene.view
     if not len(view.phases.span_start) or (view.phases.phase == Phase.OPTIMIZER).any():
-        return []
-    names = [view.trace.stacks.strings[i] for i in np.unique(view.trace.annotations.name).tolist()]
-    marks = [match for name in names if (match := _OPTIMIZER_MARK.match(name))]
-    if any(match[1] == "step" for match in marks):
-        return []
-    allocations = view.device.allocations
-    gradients = view.categories.category == Category.GRADIENTS
-    waiting = allocations.died == len(view.device.events)
-    held = int(allocations.requested_bytes[gradients & waiting].sum())
-    parameters = view.categories.category == Category.PARAMETERS
-    sizes, counts = np.unique(allocations.requested_bytes[parameters], return_counts=True)
-    weights = int((sizes * counts).sum())
-    if not held or not weights:
-        return []
-    kind = marks[0][2] if marks else ""
-    known = kind in _STATES
-    factor = _STATES.get(kind, 2)
-    needed = factor * weights
+        return
+    marks = _optimizer_marks(view)
+    if any(mark[1] == "step" for mark in marks):
+        return
+    sizes = view.device.allocations.requested_bytes
+    is_last = view.device.allocations.died == len(view.device.events)
+    is_gradient = view.categories.category == Category.GRADIENTS
+    if not sizes[is_gradient & is_last].any():
+        return
+    parameter_bytes = int(sizes[view.categories.category == Category.PARAMETERS].sum())
+    optimizer = marks[0][2] if marks else ""
+    is_known = optimizer in _STATES
+    states = _STATES.get(optimizer, _STATES_OF_ADAM)
+    needed = states * parameter_bytes
     if not needed:
-        return []
-    who = kind if known else "an Adam-type optimizer"
-    return [
-        Finding(
-            id="first_optimizer_step",
-            verdict=Verdict.LIKELY if known else Verdict.POSSIBLE,
-            title=f"The first optimizer.step() is still to come and will need {format_size(needed)} more with {who}",
-            bytes=needed,
-            evidence=(
-                f"{format_size(weights)} of parameters with gradients, {factor} states each; "
-                "the recording holds no optimizer step",
-            ),
-            fix="make room for it now (smaller batch, 8-bit optimizer), or take one step first to see it fail early",
-        )
-    ]
+        return
+    name = optimizer if is_known else "an Adam-type optimizer"
+    yield Finding(
+        id="first_optimizer_step",
+        verdict=Verdict.LIKELY if is_known else Verdict.POSSIBLE,
+        title="The first optimizer.step() is still to come and will need "
+        f"{format_size(needed)} more with {name}",
+        bytes=needed,
+        evidence=(
+            f"{format_size(parameter_bytes)} of parameters with gradients, {states} states each; "
+            "the recording holds no optimizer step",
+        ),
+        fix="make room for it now (smaller batch, 8-bit optimizer), or take one step first to see "
+        "it fail early",
+    )
+
+
+def _optimizer_marks(view: Attribution) -> list[re.Match[str]]:
+    """The marks that optimizers left in the recording: what was called, of which class."""
+    names = np.unique(view.trace.annotations.name).tolist()
+    marks = (_OPTIMIZER_MARK.match(view.trace.stacks.strings[name]) for name in names)
+    return [mark for mark in marks if mark is not None]

@@ -1,38 +1,39 @@
-"""Memory on further devices than the one that is looked at: often a tensor or a context put
-there by mistake.
-"""
+"""Other devices: memory that is perhaps there by mistake."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
-from vramlens.trace import DeviceTrace, Trace
+from vramlens.trace import DeviceTrace
 from vramlens.units import MIB, format_size
 
 _STRAY_BYTES = 512 * MIB
 _STRAY_ALLOCATIONS = 16
 
 
-def other_devices(trace: Trace, chosen: DeviceTrace) -> list[Finding]:
+def other_devices(scene: Scene) -> Iterator[Finding]:
     """Devices that hold a little and do nothing, and so were perhaps not meant."""
-    found = []
-    for device in trace.devices.values():
-        held = device.reserved.peak_bytes
-        busy = len(device.allocations) > _STRAY_ALLOCATIONS
-        if device is chosen or not held or held > _STRAY_BYTES or busy:
+    meant = scene.device.device
+    for device in scene.trace.devices.values():
+        if device is scene.device or not _is_stray(device):
             continue
-        found.append(
-            Finding(
-                id="other_device",
-                verdict=Verdict.POSSIBLE,
-                title=f"This process also holds {format_size(held)} on device {device.device}, beside device "
-                f"{chosen.device}",
-                bytes=held,
-                evidence=(
-                    f"{format_size(device.requested.peak_bytes)} of it requested; its CUDA context comes on top",
-                ),
-                fix=f"call torch.cuda.set_device({chosen.device}) before the first CUDA call, and name the device "
-                f"where tensors are made ({format_size(held)} and a context on device {device.device})",
-            )
+        size = format_size(device.reserved.peak_bytes)
+        requested = format_size(device.requested.peak_bytes)
+        yield Finding(
+            id="other_device",
+            verdict=Verdict.POSSIBLE,
+            title=f"This process also holds {size} on device {device.device}, "
+            f"beside device {meant}",
+            bytes=device.reserved.peak_bytes,
+            evidence=(f"{requested} of it requested; its CUDA context comes on top",),
+            fix=f"call torch.cuda.set_device({meant}) before the first CUDA call, and name the "
+            f"device where tensors are made ({size} and a context on device {device.device})",
         )
-    return found
+
+
+def _is_stray(device: DeviceTrace) -> bool:
+    is_little = 0 < device.reserved.peak_bytes <= _STRAY_BYTES
+    return is_little and len(device.allocations) <= _STRAY_ALLOCATIONS

@@ -1,1 +1,11 @@
-"""Leaks: what outlives its step, by line; how sure that is, who keeps it, and what to change."""
+"""Leaks: what grows in a recording, how sure that is, and what keeps it.
+
+leaks: the answer of ``vramlens leaks``; leak: its type, and how much of it matters.
+growth: what outlives its step, as leaks or with the reason why it is none.
+cohorts, groups: what each stack left behind; which of it is one leak.
+rhythm, rate: in which steps, and how much a step.
+evidence: what tells a leak from a buffer that has not filled yet.
+certainty, judgement: how certain so many steps make it; the rules over a group's evidence.
+recorded_owners: what keeps it; fixes: what to do.
+rebuilt_tensors, reserved_growth, outside_pytorch, sampled_growth: growth that no cohort shows.
+"""

@@ -24,7 +24,6 @@ from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB
 
-VERDICTS = tuple(Verdict)
 PATTERN = "repeating pattern"
 """Of all that can tell steps apart (``Steps.source``) the one that may be wrong about what a
 step is.
@@ -63,15 +62,15 @@ def keeps_a_pass(view: Attribution, loop: Loop, group: Group, first: int) -> boo
     """Whether most of what a pass through the model asked for stays, as a graph's activations
     do.
     """
-    parts = [one for one in group.cohorts if one.forward and one.called]
-    rows = np.concatenate([one.rows[view.step[one.rows] >= first] for one in parts])
+    parts = [cohort for cohort in group.cohorts if cohort.forward and cohort.called]
+    rows = np.concatenate([cohort.rows[view.step[cohort.rows] >= first] for cohort in parts])
     return kept_share(view, rows, np.array(loop.stacks_beside(parts), np.int64)) > _WHOLE_PASS
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What tells a leak from a buffer that has not filled yet, and what would look the same for
-    all that.
+    """One sign that tells a leak from a buffer that has not filled yet, and the doubt that
+    remains.
     """
 
     evidence: str
@@ -91,7 +90,8 @@ _CAPTURED = Sign(
 )
 _OUTLIVED = Sign(
     "it is still there after the loop's own variables went: none of them holds it",
-    "a buffer that belongs to something longer-lived than the loop, and has not filled yet, looks the same",
+    "a buffer that belongs to something longer-lived than the loop, and has not filled yet, "
+    "looks the same",
 )
 _LATEST_FIRST = Sign(
     "it went with the model at the very end, the latest first: a list held it all that time",
@@ -112,22 +112,23 @@ def signs_of(
     total = int(view.device.allocations.requested_bytes[rows].sum())
     large = _is_large(total, int(view.device.requested_curve[moment]))
     largest = group.cohorts[0]
-    inner = largest.called and view.steps.source != PATTERN and captured(view, largest.stack, rows)
-    held = (
+    can_be_captured = largest.called and view.steps.source != PATTERN
+    is_captured = can_be_captured and captured(view, largest.stack, rows)
+    signs = (
         (filled, _OF_FAILURE),
-        (inner, _CAPTURED),
+        (is_captured, _CAPTURED),
         (fate == OUTLIVED, _OUTLIVED),
         (fate == LATEST_FIRST, _LATEST_FIRST),
         (large and fate != OLDEST_FIRST, _LARGE),
     )
-    return [sign for holds, sign in held if holds]
+    return [sign for holds, sign in signs if holds]
 
 
-def _is_large(size_bytes: int, held_bytes: int) -> bool:
-    return size_bytes >= max(_LARGE_BYTES, _LARGE_SHARE * held_bytes)
+def _is_large(size_bytes: int, alive_bytes: int) -> bool:
+    return size_bytes >= max(_LARGE_BYTES, _LARGE_SHARE * alive_bytes)
 
 
-def steps_until_large(rhythm: Rhythm, rate: float, size_bytes: int, held_bytes: int) -> int | None:
+def steps_until_large(rhythm: Rhythm, rate: float, size_bytes: int, alive_bytes: int) -> int | None:
     """How many more steps make it large, and many enough for that to count, if it goes on; None
     where they do not.
     """
@@ -139,7 +140,22 @@ def steps_until_large(rhythm: Rhythm, rate: float, size_bytes: int, held_bytes: 
         1,
     )
     grown = round(more * rate)
-    return more if _is_large(size_bytes + grown, held_bytes + grown) else None
+    return more if _is_large(size_bytes + grown, alive_bytes + grown) else None
+
+
+_MICRO_BATCHES = "no optimizer ran between these steps: the micro-batches of one step look the same"
+_NO_BEGINNING = (
+    "only a repeating pattern tells the steps apart, and the recording does not reach back to the "
+    "program's beginning: they may be parts of one step (micro-batches, tokens, layers)"
+)
+_PATTERN_OF_MICRO_BATCHES = (
+    "only a repeating pattern tells the steps apart, no optimizer: the micro-batches of one step "
+    "look the same"
+)
+_PATTERN_OF_TOKENS = (
+    "only a repeating pattern tells the steps apart, no optimizer: the tokens of a text and the "
+    "steps of an environment look the same, and keep what they need to their end"
+)
 
 
 def most_by_pattern(
@@ -151,28 +167,18 @@ def most_by_pattern(
     Layers, tokens, micro-batches and the steps of an environment repeat, too, and keep what their
     one step needs.
     """
+    is_lone_graph = graph and fate is None and not filled
     if view.steps.source != PATTERN:
-        if graph and fate is None and not filled and not _optimizes(view):
-            return (
-                Verdict.LIKELY,
-                "no optimizer ran between these steps: the micro-batches of one step look the same",
-            )
-        return VERDICTS[0], ""
+        if is_lone_graph and not _optimizes(view):
+            return Verdict.LIKELY, _MICRO_BATCHES
+        return Verdict.PROVEN, ""
     if view.device.reserved.base_bytes:
-        return Verdict.POSSIBLE, (
-            "only a repeating pattern tells the steps apart, and the recording does not reach back to the program's"
-            " beginning: they may be parts of one step (micro-batches, tokens, layers)"
-        )
-    if graph and fate is None and not filled:
-        return Verdict.LIKELY, (
-            "only a repeating pattern tells the steps apart, no optimizer: the micro-batches of one step look the same"
-        )
+        return Verdict.POSSIBLE, _NO_BEGINNING
+    if is_lone_graph:
+        return Verdict.LIKELY, _PATTERN_OF_MICRO_BATCHES
     if not graph:
-        return Verdict.LIKELY if filled else Verdict.POSSIBLE, (
-            "only a repeating pattern tells the steps apart, no optimizer: the tokens of a text and the steps of an"
-            " environment look the same, and keep what they need to their end"
-        )
-    return VERDICTS[0], ""
+        return Verdict.LIKELY if filled else Verdict.POSSIBLE, _PATTERN_OF_TOKENS
+    return Verdict.PROVEN, ""
 
 
 def _optimizes(view: Attribution) -> bool:
@@ -192,14 +198,14 @@ def inside_one_call(view: Attribution) -> bool:
     return calls_in_common(view) > 1 and not loop_ended(view, nothing, moment)
 
 
-def verdict_of_steps(rhythm: Rhythm, kept: str) -> tuple[Verdict | None, int | None]:
+def verdict_of_steps(rhythm: Rhythm, subject: str) -> tuple[Verdict | None, int | None]:
     """The verdict that so many steps allow, and how many more make it likely; None below all of
     them.
 
     Args:
-        kept: GRAPH, SIGN or RESULT.
+        subject: GRAPH, SIGN or RESULT.
     """
-    proven, likely, possible = _NEEDED[rhythm.kind, kept]
+    proven, likely, possible = _NEEDED[rhythm.kind, subject]
     steps = min(rhythm.steps, rhythm.outlived + 2)
     if proven is not None and steps >= proven:
         return Verdict.PROVEN, None

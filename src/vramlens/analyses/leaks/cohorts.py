@@ -115,14 +115,14 @@ def cohorts_of(view: Attribution, event: int | None = None, step: int | None = N
     kinds, first = np.unique(key[order], return_index=True)
     parts = np.split(order, first[1:]) if len(kinds) else []
     sizes = np.array([int(allocations.requested_bytes[rows].sum()) for rows in parts], np.int64)
-    found = []
+    judged_cohorts = []
     in_call = view.trace.stacks.any_frame(view.trace.stacks.mark_frames(MODULE_CALL))
     largest = np.argsort(-sizes, kind="stable")
     for place in largest[:_MOST_COHORTS].tolist():
         rows, kind = parts[place], int(kinds[place])
         phase = view.phases.phase[rows]
         stack = int(allocations.stack[rows[0]])
-        found.append(
+        judged_cohorts.append(
             Cohort(
                 stack=stack,
                 frame=int(view.phases.frame[rows[0]]),
@@ -142,8 +142,8 @@ def cohorts_of(view: Attribution, event: int | None = None, step: int | None = N
         weights=allocations.requested_bytes[old],
         minlength=max(last, 1),
     )
-    rest = int(sizes[largest[_MOST_COHORTS:]].sum())
-    return Cohorts(moment, last, tuple(found), returned.astype(np.int64), rest)
+    left_out_bytes = int(sizes[largest[_MOST_COHORTS:]].sum())
+    return Cohorts(moment, last, tuple(judged_cohorts), returned.astype(np.int64), left_out_bytes)
 
 
 def _keys(view: Attribution) -> NDArray[np.int64]:

@@ -119,14 +119,14 @@ def _variables_gone(view: Attribution, rows: NDArray[np.int64]) -> bool:
     for stack in np.setdiff1d(
         np.flatnonzero(times >= max(2, _NEARLY_ALL * (last - 2))), allocations.stack[rows]
     ).tolist():
-        like = np.flatnonzero((allocations.stack == stack) & (view.step >= 1))
-        step = view.step[like]
-        rank = np.arange(len(like)) - np.searchsorted(step, step)
+        alike_rows = np.flatnonzero((allocations.stack == stack) & (view.step >= 1))
+        step = view.step[alike_rows]
+        rank = np.arange(len(alike_rows)) - np.searchsorted(step, step)
         times_a_step = np.bincount(step, minlength=last + 1)[1:]
         if times_a_step[-1] != np.median(times_a_step):
             continue  # the last step is not over, or more than one
-        for one in np.unique(rank[carried[like]]).tolist():
-            chain = like[rank == one]  # one a step
+        for chain_rank in np.unique(rank[carried[alike_rows]]).tolist():
+            chain = alike_rows[rank == chain_rank]  # one a step
             if len(chain) != last or int(view.step[chain[0]]) != 1:
                 continue
             replaced = allocations.free_requested[chain[:-1]] > allocations.born[chain[1:]]
@@ -153,28 +153,31 @@ def captured(view: Attribution, stack: int, rows: NDArray[np.int64]) -> bool:
         frames = stacks.frames[stacks.starts[number] : stacks.starts[number + 1]]
         return bytes(frames[~within[frames]].tobytes())
 
-    near, own = np.flatnonzero(stacks.user_frame == stacks.user_frame[stack]).tolist(), path(stack)
-    alike = [number for number in near if path(number) == own]
-    mine = rows[
+    near, own_path = (
+        np.flatnonzero(stacks.user_frame == stacks.user_frame[stack]).tolist(),
+        path(stack),
+    )
+    alike = [number for number in near if path(number) == own_path]
+    kept_rows = rows[
         (allocations.stack[rows] == stack) & (allocations.requested_bytes[rows] > _SCALAR_BYTES)
     ]
-    like = np.flatnonzero(np.isin(allocations.stack, alike) & (step >= 0))
+    alike_rows = np.flatnonzero(np.isin(allocations.stack, alike) & (step >= 0))
     never = len(view.device.events)
-    over = (view.steps.of(allocations.free_requested[like]) == step[like]) & (
-        allocations.free_requested[like] < never
+    over = (view.steps.of(allocations.free_requested[alike_rows]) == step[alike_rows]) & (
+        allocations.free_requested[alike_rows] < never
     )
     latest: dict[tuple[int, int], int] = {}
-    for row in like[over].tolist():
+    for row in alike_rows[over].tolist():
         latest[int(step[row]), int(allocations.requested_bytes[row])] = row
-    kept: dict[int, bool] = {}
-    for row in mine.tolist():
+    is_captured: dict[int, bool] = {}
+    for row in kept_rows.tolist():
         number = int(step[row])
-        kept[number] = (
-            kept.get(number, False)
+        is_captured[number] = (
+            is_captured.get(number, False)
             or latest.get((number, int(allocations.requested_bytes[row])), -1) > row
         )
     hit = len(np.unique(step[rows]))
-    return sum(kept.values()) >= _NEARLY_ALL * max(hit, 1)
+    return sum(is_captured.values()) >= _NEARLY_ALL * max(hit, 1)
 
 
 def kept_share(view: Attribution, rows: NDArray[np.int64], statements: NDArray[np.int64]) -> float:
@@ -184,10 +187,10 @@ def kept_share(view: Attribution, rows: NDArray[np.int64], statements: NDArray[n
         rows: those that stay.
         statements: the stacks of the statements that they come from, inside of modules.
     """
-    asked = np.isin(view.device.allocations.stack, statements) & np.isin(
+    of_pass = np.isin(view.device.allocations.stack, statements) & np.isin(
         view.step, np.unique(view.step[rows])
     )
-    return len(rows) / max(int(asked.sum()), 1)
+    return len(rows) / max(int(of_pass.sum()), 1)
 
 
 def calls_in_common(view: Attribution) -> int:
@@ -198,12 +201,12 @@ def calls_in_common(view: Attribution) -> int:
     """
     stacks = view.trace.stacks
     inside = (view.step >= 1) & (view.step < max(2, len(view.steps) - 1))
-    known = np.unique(view.device.allocations.stack[inside])
-    known = known[known != NO_STACK]
+    stacks_in_steps = np.unique(view.device.allocations.stack[inside])
+    stacks_in_steps = stacks_in_steps[stacks_in_steps != NO_STACK]
     call = stacks.mark_frames(MODULE_CALL)
     shared: list[tuple[int, int]] | None = None
     marks: list[bool] = []
-    for stack in known.tolist():
+    for stack in stacks_in_steps.tolist():
         frames = stacks.frames[stacks.starts[stack] : stacks.starts[stack + 1]][::-1]
         if not len(frames):
             continue

@@ -8,7 +8,7 @@ from vramlens.units import format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Place
-    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.leaks.recorded_owners import Owner
 
 # By class: what to do at {owner}, the statement that keeps it.
@@ -67,10 +67,10 @@ def fix_of_class(
     kind: str, place: Place | None, bytes_per_step: int, owner: Owner | None = None
 ) -> str:
     """What to do about a leak of a class, with the bytes to expect."""
-    kept = _line(place)
+    keeper = _line(place)
     if owner is not None:
-        kept = f"{owner.file}:{owner.line}" if owner.file else owner.name or kept
-    return f"{_BY_CLASS[kind].format(owner=kept)} {_saved(bytes_per_step)}"
+        keeper = f"{owner.file}:{owner.line}" if owner.file else owner.name or keeper
+    return f"{_BY_CLASS[kind].format(owner=keeper)} {_saved(bytes_per_step)}"
 
 
 def _line(place: Place | None) -> str:
@@ -78,5 +78,5 @@ def _line(place: Place | None) -> str:
 
 
 def _saved(bytes_per_step: int, *, at_least: bool = False) -> str:
-    least = "at least " if at_least else ""
-    return f"({least}{format_size(bytes_per_step)} a step less)" if bytes_per_step else ""
+    at_least_words = "at least " if at_least else ""
+    return f"({at_least_words}{format_size(bytes_per_step)} a step less)" if bytes_per_step else ""

@@ -46,13 +46,14 @@ class Group:
         than one result.
         """
         return (
-            len({one.stack for one in self.cohorts if one.forward and one.called}) >= _GRAPH_STACKS
+            len({cohort.stack for cohort in self.cohorts if cohort.forward and cohort.called})
+            >= _GRAPH_STACKS
         )
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """All allocations, in order of birth."""
-        return np.sort(np.concatenate([one.rows for one in self.cohorts]))
+        return np.sort(np.concatenate([cohort.rows for cohort in self.cohorts]))
 
 
 class Loop:
@@ -76,8 +77,8 @@ class Loop:
         within = (view.step >= 1) & (view.step < max(2, len(view.steps) - 1)) & (stack != NO_STACK)
         looped = training if training.any() else within
         self._path: list[tuple[int, int]] | None = None
-        for one in np.unique(stack[looped]).tolist():
-            path = self._functions(self.user_frames(one))
+        for stack_in_loop in np.unique(stack[looped]).tolist():
+            path = self._functions(self.user_frames(stack_in_loop))
             if path:
                 self._path = (
                     path if self._path is None else self._path[: common_length(self._path, path)]
@@ -87,8 +88,10 @@ class Loop:
     def _runs_in_library(self, looped: NDArray[np.uint32]) -> bool:
         stacks = self._stacks
         common: NDArray[np.uint32] | None = None
-        for one in looped.tolist():
-            frames = stacks.frames[stacks.starts[one] : stacks.starts[one + 1]][::-1]
+        for stack_in_loop in looped.tolist():
+            frames = stacks.frames[stacks.starts[stack_in_loop] : stacks.starts[stack_in_loop + 1]][
+                ::-1
+            ]
             if not stacks.user_frames[frames].any():
                 continue
             common = (
@@ -144,8 +147,10 @@ class Loop:
                 self._stacks.any_frame(self._stacks.mark_frames(MODULE_CALL))
             ).tolist():
                 self._by_statement.setdefault(self._statement_of(stack), []).append(stack)
-        statements = {self.statement(one) for one in cohorts}
-        return [stack for one in statements for stack in self._by_statement.get(one, ())]
+        statements = {self.statement(cohort) for cohort in cohorts}
+        return [
+            stack for statement in statements for stack in self._by_statement.get(statement, ())
+        ]
 
 
 def common_length(a: Sequence[object], b: Sequence[object]) -> int:
@@ -165,21 +170,23 @@ def grouped(loop: Loop, cohorts: Sequence[Cohort]) -> list[Group]:
     groups: dict[tuple[int, ...], list[Group]] = {}
     for cohort in cohorts:
         statement = loop.statement(cohort)
-        known = groups.setdefault(statement, [])
-        mine = next((one for one in known if _joins(one, cohort)), None)
-        if mine is None:
-            mine = Group(statement)
-            known.append(mine)
-        mine.cohorts.append(cohort)
-    found = [group for known in groups.values() for group in known]
-    return _joined([part for group in found for part in _parts(loop, group)])
+        groups_of_statement = groups.setdefault(statement, [])
+        own_group = next(
+            (candidate for candidate in groups_of_statement if _joins(candidate, cohort)), None
+        )
+        if own_group is None:
+            own_group = Group(statement)
+            groups_of_statement.append(own_group)
+        own_group.cohorts.append(cohort)
+    all_groups = [group for groups_of_statement in groups.values() for group in groups_of_statement]
+    return _joined([part for group in all_groups for part in _parts(loop, group)])
 
 
 def _parts(loop: Loop, group: Group) -> list[Group]:
     """A group by the user's lines, where nothing says that those belong together: no graph, no
     statement of a loop.
     """
-    if group.graph or not (loop.of_library or not all(one.forward for one in group.cohorts)):
+    if group.graph or not (loop.of_library or not all(member.forward for member in group.cohorts)):
         return [group]
     lines: dict[int, Group] = {}
     for cohort in group.cohorts:
@@ -203,9 +210,9 @@ def _joined(groups: list[Group]) -> list[Group]:
     """Groups of several statements that are one graph: kept in the same steps, one of them a
     whole pass.
     """
-    found: list[Group] = []
+    leaks: list[Group] = []
     graphs: list[Group] = []
-    for group in sorted(groups, key=lambda one: (not one.graph, -len(one.cohorts))):
+    for group in sorted(groups, key=lambda part: (not part.graph, -len(part.cohorts))):
         for other in graphs:
             hits = group.hit, other.hit
             alike = int((hits[0] & hits[1]).sum()) >= _ALIKE * int((hits[0] | hits[1]).sum())
@@ -214,10 +221,10 @@ def _joined(groups: list[Group]) -> list[Group]:
                 other.cohorts += group.cohorts
                 break
         else:
-            found.append(group)
+            leaks.append(group)
             if group.graph:
                 graphs.append(group)
-    return found
+    return leaks
 
 
 def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place | None:
@@ -228,13 +235,13 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
     """
     sizes = view.device.allocations.requested_bytes
     paths = [
-        (loop.user_frames(one.stack).tolist(), int(sizes[one.rows].sum()))
-        for one in cohorts
-        if one.stack != NO_STACK
+        (loop.user_frames(cohort.stack).tolist(), int(sizes[cohort.rows].sum()))
+        for cohort in cohorts
+        if cohort.stack != NO_STACK
     ]
     paths = [(path, size) for path, size in paths if path]
     if not paths:
-        frame = next((one.frame for one in cohorts if one.frame >= 0), -1)
+        frame = next((cohort.frame for cohort in cohorts if cohort.frame >= 0), -1)
         return view.place(frame)
     stacks = view.trace.stacks
     shared = paths[0][0]
@@ -254,5 +261,7 @@ def place_of(view: Attribution, loop: Loop, cohorts: Sequence[Cohort]) -> Place 
     if depth < loop.depth and len(functions) == 1 and bytes_of:
         return view.place(max(bytes_of, key=lambda frame: bytes_of[frame]))
     return (
-        view.place(shared[-1]) if shared else view.place(max(paths, key=lambda one: one[1])[0][-1])
+        view.place(shared[-1])
+        if shared
+        else view.place(max(paths, key=lambda cohort: cohort[1])[0][-1])
     )

@@ -16,10 +16,10 @@ from vramlens.analyses.failure.ending import went_on
 from vramlens.analyses.failure.oom import Outside, failure_of
 from vramlens.analyses.failure.surroundings import measured_ledger, message_for, outside_of
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.certainty import VERDICTS, inside_one_call
+from vramlens.analyses.leaks.certainty import inside_one_call
 from vramlens.analyses.leaks.fixes import fix_of
-from vramlens.analyses.leaks.growth import Leak, growth_of_steps, steps_missing
-from vramlens.analyses.leaks.leak_size import least_bytes_per_step, sized
+from vramlens.analyses.leaks.growth import growth_of_steps, steps_missing
+from vramlens.analyses.leaks.leak import Leak, least_bytes_per_step, sized
 from vramlens.analyses.leaks.outside_pytorch import (
     external_leak as external_leak,  # what explain takes from here
 )
@@ -104,7 +104,11 @@ class LeakReport:
     @property
     def leaks(self) -> tuple[Leak, ...]:
         """Of all devices: the surest first, then the fastest growing."""
-        return tuple(sorted((leak for one in self.devices for leak in one.leaks), key=_order))
+        return tuple(
+            sorted(
+                (leak for device_leaks in self.devices for leak in device_leaks.leaks), key=_order
+            )
+        )
 
     @property
     def sure(self) -> tuple[Leak, ...]:
@@ -123,13 +127,13 @@ class LeakReport:
         """
         return bool(self.sure) or any(
             finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
-            for one in self.devices
-            for finding in one.findings
+            for device_leaks in self.devices
+            for finding in device_leaks.findings
         )
 
 
 def _order(leak: Leak) -> tuple[bool, int, int, int]:
-    return leak.is_small, VERDICTS.index(leak.verdict), -leak.bytes_per_step, -leak.bytes
+    return leak.is_small, leak.verdict.rank, -leak.bytes_per_step, -leak.bytes
 
 
 def leaks_of_trace(
@@ -150,19 +154,30 @@ def leaks_of_trace(
     Raises:
         UsageError: the recording has no such device, or reserved more than ``total_bytes``.
     """
-    if device is not None and device not in trace.devices:
-        known = ", ".join(map(str, trace.devices)) or "none"
-        raise UsageError(f"the recording has no device {device} (it has: {known})")
-    chosen = [one for index, one in trace.devices.items() if (device is None or index == device)]
-    if device is None and any(len(one.events) for one in chosen):
-        chosen = [one for one in chosen if len(one.events)]
-    found = [_leaks_of_device(trace, one, total_bytes, at_least_bytes) for one in chosen]
+    answers = [
+        _leaks_of_device(trace, chosen, total_bytes, at_least_bytes)
+        for chosen in _chosen_devices(trace, device)
+    ]
     if device is None:
-        found += [leaks for one in trace.host if (leaks := _leaks_of_host(trace, one)) is not None]
-    found.sort(key=lambda one: min(map(_order, one.leaks), default=(True, len(VERDICTS), 0, 0)))
-    return LeakReport(
-        facts_of(trace), tuple(found), trace.owners is not None and len(trace.owners) > 0
-    )
+        of_hosts = (_leaks_of_host(trace, host) for host in trace.host)
+        answers += [leaks for leaks in of_hosts if leaks is not None]
+    has_owners = trace.owners is not None and len(trace.owners) > 0
+    return LeakReport(facts_of(trace), tuple(sorted(answers, key=_order_of_device)), has_owners)
+
+
+def _chosen_devices(trace: Trace, device: int | None) -> list[DeviceTrace]:
+    """The device asked for; without one every device that events were recorded on, or all."""
+    if device is None:
+        with_events = [chosen for chosen in trace.devices.values() if len(chosen.events)]
+        return with_events or list(trace.devices.values())
+    if device not in trace.devices:
+        devices = ", ".join(map(str, trace.devices)) or "none"
+        raise UsageError(f"the recording has no device {device} (it has: {devices})")
+    return [trace.devices[device]]
+
+
+def _order_of_device(answer: DeviceLeaks) -> tuple[bool, int, int, int]:
+    return min(map(_order, answer.leaks), default=(True, len(Verdict), 0, 0))
 
 
 def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
@@ -215,10 +230,12 @@ def _leaks_of_device(
     leaks = (*leaks_at(view, event), *external_leak(view))
     if not len(view.steps):
         leaks = (*leaks_by_parts(view), *leaks)
-    least = (
+    least_bytes = (
         least_that_matters(view, outside, total_bytes) if at_least_bytes is None else at_least_bytes
     )
-    leaks = sized(leaks, least, device.requested.peak_bytes if at_least_bytes is None else None)
+    leaks = sized(
+        leaks, least_bytes, device.requested.peak_bytes if at_least_bytes is None else None
+    )
     has_ended_in_step = event is not None and len(view.steps) > 0
     last = int(view.steps.of(np.array([event]))[0]) if has_ended_in_step else len(view.steps) - 1
     return DeviceLeaks(
@@ -233,7 +250,7 @@ def _leaks_of_device(
         wrapped=bool(trace.meta is not None and trace.meta.wrapped.get(device.device)),
         inside_one_call=inside_one_call(view),
         findings=tuple(sampled_growth(view, leaks, outside, failed=event is not None)),
-        least_bytes_per_step=least,
+        least_bytes_per_step=least_bytes,
     )
 
 
@@ -276,8 +293,8 @@ def leaks_at(view: Attribution, event: int | None = None) -> tuple[Leak, ...]:
     if inside_one_call(view):
         return ()
     leaks = growth_of_steps(view, event)
-    others = (*rebuilt_larger(view, event), *reserved_growth(view, leaks, event))
-    return tuple(sorted((*leaks, *others), key=_order))
+    further_leaks = (*rebuilt_larger(view, event), *reserved_growth(view, leaks, event))
+    return tuple(sorted((*leaks, *further_leaks), key=_order))
 
 
 def predicted(
@@ -318,12 +335,12 @@ def _limit(view: Attribution, outside: Outside, total_bytes: int | None) -> int 
     limits = [] if outside.limit_bytes is None else [outside.limit_bytes]
     if outside.total_bytes is not None:
         ledger = measured_ledger(view, total_bytes)
-        others = (
+        other_bytes = (
             sum(part.bytes for part in ledger.parts if part.kind in _OUTSIDE)
             if ledger is not None
             else 0
         )
-        limits.append(max(0, outside.total_bytes - others))
+        limits.append(max(0, outside.total_bytes - other_bytes))
     return min(limits, default=None)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.leaks.fixes import fix_of_class
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.sampled_growth import outside_growth
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Trace
@@ -20,27 +20,27 @@ def external_leak(view: Attribution) -> list[Leak]:
     """What grew outside PyTorch's allocator, as samples of the whole run show it; and contexts
     that nothing uses.
     """
-    found = stray_contexts(view.trace, view.device.device)
+    contexts = stray_contexts(view.trace, view.device.device)
     growth = outside_growth(view)
     if growth is None:
-        return found
-    each = round(growth.per_unit_bytes)
+        return contexts
+    rate_bytes = round(growth.per_unit_bytes)
     by_step = growth.unit == "step"
     return [
-        *found,
+        *contexts,
         Leak(
             verdict=Verdict.POSSIBLE,
             kind="external",
             place=None,
-            bytes_per_step=each if by_step else 0,
+            bytes_per_step=rate_bytes if by_step else 0,
             bytes=growth.bytes,
             steps=growth.last - growth.first if by_step else 0,
             owner=None,
-            fix=fix_of_class("external", None, each if by_step else 0),
+            fix=fix_of_class("external", None, rate_bytes if by_step else 0),
             device=view.device.device,
             reason="another process on this GPU would look the same: `nvidia-smi` tells",
             evidence=(
-                f"what is neither free on the device nor reserved by PyTorch rose by {format_size(each)} a"
+                f"what is neither free on the device nor reserved by PyTorch rose by {format_size(rate_bytes)} a"
                 f" {growth.unit}, in {growth.unit}s {growth.first:,} to {growth.last:,} of the samples",
             ),
         ),
@@ -56,39 +56,39 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
     """
     if trace.ledgers is None or trace.main_device != device:
         return []
-    found = []
+    leaks = []
     for index, ledger in sorted(trace.ledgers.end.items()):
         parts = {part.kind: part for part in ledger.parts}
-        mine = parts.get("this_process_other")
-        held = sum(
+        own_bytes = parts.get("this_process_other")
+        context_bytes = sum(
             parts[kind].bytes for kind in ("pytorch_allocated", "pytorch_cached") if kind in parts
         )
         used = index in trace.devices and len(trace.devices[index].events) > 0
         if (
             index == device
             or used
-            or held
-            or mine is None
-            or mine.confidence != "exact"
-            or mine.bytes < _LEAST_CONTEXT
+            or context_bytes
+            or own_bytes is None
+            or own_bytes.confidence != "exact"
+            or own_bytes.bytes < _LEAST_CONTEXT
         ):
             continue
-        found.append(
+        leaks.append(
             Leak(
                 verdict=Verdict.POSSIBLE,
                 kind="context",
                 place=None,
                 bytes_per_step=0,
-                bytes=mine.bytes,
+                bytes=own_bytes.bytes,
                 steps=0,
                 owner=None,
                 fix=fix_of_class("context", None, 0),
                 device=index,
                 reason="it does not grow, and may be meant",
                 evidence=(
-                    f"device {index} holds {format_size(mine.bytes)} of this process and nothing of PyTorch's:"
+                    f"device {index} holds {format_size(own_bytes.bytes)} of this process and nothing of PyTorch's:"
                     " a context, made by a call that named that device, or none",
                 ),
             )
         )
-    return found
+    return leaks

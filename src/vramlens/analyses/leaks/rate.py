@@ -51,23 +51,23 @@ def rate_of(by_step: NDArray[np.int64]) -> Rate:
     """The rate of what each step of a run left behind, in bytes; the first step of it left
     something.
     """
-    held = np.cumsum(by_step).astype(np.float64)
+    left_so_far = np.cumsum(by_step).astype(np.float64)
     filled = np.flatnonzero(by_step)
     if len(filled) < 3:
-        each = float(by_step.sum()) / max(len(by_step), 1)
-        return Rate(each, each, each)
+        mean_bytes = float(by_step.sum()) / max(len(by_step), 1)
+        return Rate(mean_bytes, mean_bytes, mean_bytes)
     if len(filled) < 0.9 * len(by_step):
         # Steps of a staircase: from one edge to the next, so that no part of a period counts as a
         #     whole one.
-        times, held = filled.astype(np.float64), held[filled]
+        times, left_so_far = filled.astype(np.float64), left_so_far[filled]
     else:
         times = np.arange(len(by_step), dtype=np.float64)
     if len(times) > _MOST_POINTS:
         chosen = np.linspace(0, len(times) - 1, _MOST_POINTS).astype(np.int64)
-        times, held = times[chosen], held[chosen]
+        times, left_so_far = times[chosen], left_so_far[chosen]
     earlier, later = np.triu_indices(len(times), 1)
     apart = times[later] - times[earlier]
-    slopes = (held[later] - held[earlier]) / apart
+    slopes = (left_so_far[later] - left_so_far[earlier]) / apart
     far = slopes[apart >= _APART * apart.max()]
     return Rate(float(np.median(slopes)), float(far.min()), float(far.max()))
 
@@ -84,18 +84,18 @@ def prediction_of(
         limit_bytes: what the process may reserve.
     """
     rate, fastest, slowest = (
-        sum(getattr(one, name) for one in rates) for name in ("bytes", "high", "low")
+        sum(getattr(each_rate, name) for each_rate in rates) for name in ("bytes", "high", "low")
     )
     if rate <= 0:
         return None
-    most = max(0, limit_bytes - highest_bytes)
+    most_room = max(0, limit_bytes - highest_bytes)
     idle = max(0, min(reserved_bytes, limit_bytes) - highest_bytes)
-    least = max(0, most - idle // 2)
-    middle = (most + least) / 2
+    least_room = max(0, most_room - idle // 2)
+    middle = (most_room + least_room) / 2
     return Prediction(
         steps=int(middle / rate),
-        low=max(0, int(least / max(fastest, rate)) - 1),
-        high=int(most / max(min(slowest, rate), rate / 10)) + 1,
+        low=max(0, int(least_room / max(fastest, rate)) - 1),
+        high=int(most_room / max(min(slowest, rate), rate / 10)) + 1,
         limit_bytes=limit_bytes,
-        room_bytes=most,
+        room_bytes=most_room,
     )

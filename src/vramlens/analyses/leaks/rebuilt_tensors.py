@@ -11,7 +11,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.leaks.cohorts import moment_of
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import rate_of
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -42,15 +42,15 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
         return []
     moment, last = moment_of(view, event)
     allocations = device.allocations
-    least = max(_LEAST_BYTES, _LEAST_SHARE * device.requested.peak_bytes)
+    least_bytes = max(_LEAST_BYTES, _LEAST_SHARE * device.requested.peak_bytes)
     alive = np.flatnonzero(
         (view.step >= last - 2)
         & (view.step < last)
         & (allocations.free_requested > moment)
-        & (allocations.requested_bytes >= least)
+        & (allocations.requested_bytes >= least_bytes)
         & (allocations.stack != NO_STACK)
     )
-    found = []
+    leaks = []
     stacks = np.unique(allocations.stack[alive])[:_MOST_STACKS]
     theirs = np.flatnonzero(
         np.isin(allocations.stack, stacks) & (view.step >= 0) & (view.step < last)
@@ -67,8 +67,8 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
         if (rises < 0).any() or (rises > 0).mean() < _COVERED:
             continue
         rate = rate_of(np.diff(sizes))
-        held = rows[(allocations.free_requested[rows] > moment)]
-        found.append(
+        alive_rows = rows[(allocations.free_requested[rows] > moment)]
+        leaks.append(
             Leak(
                 verdict=Verdict.POSSIBLE,
                 kind=None,
@@ -89,10 +89,10 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
                     f"one tensor is made anew, larger, in each of {counted(len(at), 'step')}: from"
                     f" {format_size(int(sizes[0]))} to {format_size(int(sizes[-1]))}",
                 ),
-                rows=held,
+                rows=alive_rows,
             )
         )
-    return found
+    return leaks
 
 
 def _fix(view: Attribution, stack: int, bytes_per_step: int) -> str:
@@ -111,4 +111,7 @@ def _fix(view: Attribution, stack: int, bytes_per_step: int) -> str:
             "it grows until the text ends: bound it with `max_new_tokens`, or allocate it once with"
             ' `cache_implementation="static"`'
         )
-    return "it grows until the text ends: bound the text's length, or allocate it once for that length and write into it"
+    return (
+        "it grows until the text ends: bound the text's length, or allocate it once for that "
+        "length and write into it"
+    )

@@ -55,8 +55,8 @@ def owner_of(view: Attribution, rows: NDArray[np.int64]) -> Owner | None:
     table, device = view.trace.owners, view.device
     if table is None or not len(table) or not len(rows):
         return None
-    mine = np.flatnonzero((table.device == device.device) & (table.owner != NO_OWNER))
-    if not len(mine):
+    named_rows = np.flatnonzero((table.device == device.device) & (table.owner != NO_OWNER))
+    if not len(named_rows):
         return None
     allocations = device.allocations
     event = _event(view, table.time_us)
@@ -65,32 +65,32 @@ def owner_of(view: Attribution, rows: NDArray[np.int64]) -> Owner | None:
     if not len(order):
         return None
     address, size = allocations.address[order], allocations.taken_bytes[order]
-    place = np.searchsorted(address, table.address[mine], side="right") - 1
+    place = np.searchsorted(address, table.address[named_rows], side="right") - 1
     inside = place >= 0
-    inside[inside] = (table.address[mine[inside]] - address[place[inside]]).astype(np.int64) < size[
-        place[inside]
-    ]
+    inside[inside] = (table.address[named_rows[inside]] - address[place[inside]]).astype(
+        np.int64
+    ) < size[place[inside]]
     totals = np.bincount(
-        table.owner[mine[inside]],
-        weights=np.minimum(table.size_bytes[mine[inside]], size[place[inside]]),
+        table.owner[named_rows[inside]],
+        weights=np.minimum(table.size_bytes[named_rows[inside]], size[place[inside]]),
         minlength=len(table.owners),
     )
-    held, best = float(totals.sum()), int(totals.argmax())
-    whole = float(allocations.requested_bytes[order].sum())
-    if held < _FEWEST_FOUND * whole or totals[best] < _MOST * held:
+    owned_bytes, best = float(totals.sum()), int(totals.argmax())
+    leak_bytes = float(allocations.requested_bytes[order].sum())
+    if owned_bytes < _FEWEST_FOUND * leak_bytes or totals[best] < _MOST * owned_bytes:
         return None
-    found = table.owners[best]
+    recorded_owner = table.owners[best]
     return Owner(
-        name=found.name,
-        kind=found.kind,
-        file=found.file or None,
-        line=found.line or None,
-        chain=found.chain,
-        leak_class=found.leak_class,
-        verdict=None if found.verdict is None else Verdict(found.verdict),
-        fix=found.fix,
-        share=min(1.0, float(totals[best]) / max(whole, 1.0)),
-        fix_share=found.fix_share,
+        name=recorded_owner.name,
+        kind=recorded_owner.kind,
+        file=recorded_owner.file or None,
+        line=recorded_owner.line or None,
+        chain=recorded_owner.chain,
+        leak_class=recorded_owner.leak_class,
+        verdict=None if recorded_owner.verdict is None else Verdict(recorded_owner.verdict),
+        fix=recorded_owner.fix,
+        share=min(1.0, float(totals[best]) / max(leak_bytes, 1.0)),
+        fix_share=recorded_owner.fix_share,
     )
 
 

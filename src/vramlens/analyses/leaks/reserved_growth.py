@@ -14,7 +14,7 @@ from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.leaks.certainty import PATTERN, RESULT, SIGN, verdict_of_steps
 from vramlens.analyses.leaks.cohorts import moment_of
 from vramlens.analyses.leaks.fixes import fix_of_class
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import rate_of
 from vramlens.analyses.leaks.rhythm import rhythm_of
 from vramlens.ground.verdict import Verdict
@@ -47,8 +47,8 @@ def reserved_growth(
     alive = segments.alive_after(moment)
     pools = segments.pool[alive]
     private = np.zeros(len(alive), np.bool_)
-    known = pools != NO_TEXT
-    private[known] = (view.trace.pools[pools[known]] != 0).any(axis=1)
+    is_named = pools != NO_TEXT
+    private[is_named] = (view.trace.pools[pools[is_named]] != 0).any(axis=1)
     found = _made_again(
         view, alive[private], pools[private].astype(np.uint64), last, moment, "pool"
     )
@@ -73,11 +73,11 @@ def _made_again(
     table, allocations, steps = view.device.segments, view.device.allocations, view.steps
     if not len(segments):
         return []
-    names, which = np.unique(owner, return_inverse=True)
-    which = which.reshape(-1)
-    size = np.bincount(which, weights=table.size_bytes[segments]).astype(np.int64)
+    names, owner_of_segment = np.unique(owner, return_inverse=True)
+    owner_of_segment = owner_of_segment.reshape(-1)
+    size = np.bincount(owner_of_segment, weights=table.size_bytes[segments]).astype(np.int64)
     first = np.full(len(names), len(view.device.events), np.int64)
-    np.minimum.at(first, which, table.born[segments])
+    np.minimum.at(first, owner_of_segment, table.born[segments])
     born = steps.of(first)
     # A stream that later steps use again keeps what it needs.
     rows = np.flatnonzero((allocations.born >= 0) & (allocations.born <= moment))
@@ -85,11 +85,11 @@ def _made_again(
         np.uint64
     )
     place = np.minimum(np.searchsorted(names, holder), len(names) - 1)
-    mine = names[place] == holder
+    is_own = names[place] == holder
     used = np.full(len(names), -1, np.int64)
-    np.maximum.at(used, place[mine], view.step[rows[mine]])
+    np.maximum.at(used, place[is_own], view.step[rows[is_own]])
     idle = (born >= 0) & (born < last) & (used <= born)
-    held = np.bincount(born[idle], weights=size[idle], minlength=last).astype(np.int64)[:last]
+    idle_bytes = np.bincount(born[idle], weights=size[idle], minlength=last).astype(np.int64)[:last]
     count = np.bincount(born[idle], minlength=last)[:last]
     rhythm = rhythm_of(count, 0)
     total = int(size[idle].sum())
@@ -107,12 +107,12 @@ def _made_again(
         )
     if reason:
         verdict, needs = Verdict.POSSIBLE, None
-    rate = rate_of(held[rhythm.first :])
-    asked = rows[mine & idle[place]]
-    frames = view.phases.frame[asked]
+    rate = rate_of(idle_bytes[rhythm.first :])
+    own_rows = rows[is_own & idle[place]]
+    frames = view.phases.frame[own_rows]
     frames = frames[frames >= 0]
     where = view.place(int(np.bincount(frames).argmax())) if len(frames) else None
-    what = "stream" if kind == "stream" else "private pool"
+    holder_kind = "stream" if kind == "stream" else "private pool"
     return [
         Leak(
             verdict=verdict,
@@ -128,7 +128,8 @@ def _made_again(
             taken_per_step=0 if kind == "stream" else round(rate.bytes),
             device=view.device.device,
             evidence=(
-                f"{counted(int(idle.sum()), what)} made in {counted(rhythm.steps, 'step')}, none used in a later one",
+                f"{counted(int(idle.sum()), holder_kind)} made in "
+                f"{counted(rhythm.steps, 'step')}, none used in a later one",
                 "reserved memory: no tensor holds it, and only that stream or pool can use it again",
                 *((_IN_TURN,) if kind == "stream" else ()),
             ),
@@ -161,10 +162,10 @@ def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:
     verdict, needs = verdict_of_steps(rhythm, SIGN) if not isinstance(rhythm, str) else (None, None)
     if isinstance(rhythm, str) or verdict is None:
         return []
-    held = np.bincount(
+    waiting_bytes = np.bincount(
         step[rows], weights=allocations.requested_bytes[rows], minlength=last
     ).astype(np.int64)
-    rate = rate_of(held[rhythm.first :])
+    rate = rate_of(waiting_bytes[rhythm.first :])
     frames = view.phases.frame[rows]
     frames, sizes = frames[frames >= 0], allocations.requested_bytes[rows][frames >= 0]
     where = view.place(int(np.bincount(frames, weights=sizes).argmax())) if len(frames) else None
@@ -203,11 +204,11 @@ def _cache(view: Attribution, last: int, moment: int) -> list[Leak]:
     if last < 3:
         return []
     starts = np.append(steps.starts[1 : last + 1], moment)
-    reserved, kept = device.reserved_curve[starts], device.requested_curve[starts]
+    reserved, requested = device.reserved_curve[starts], device.requested_curve[starts]
     grown = int(reserved[-1] - reserved[0])
     if (
         grown < max(_LEAST_BYTES, _LEAST_SHARE * int(reserved[0]))
-        or int(kept[-1] - kept[0]) > grown / 4
+        or int(requested[-1] - requested[0]) > grown / 4
     ):
         return []
     peaks = np.maximum.reduceat(

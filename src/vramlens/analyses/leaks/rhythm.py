@@ -40,28 +40,28 @@ class Rhythm:
     steady: bool
 
 
-def rhythm_of(left: NDArray[np.int64], longest: int) -> Rhythm | str:
+def rhythm_of(left_by_step: NDArray[np.int64], longest: int) -> Rhythm | str:
     """The rhythm of one cohort, or the reason why it does not grow: "once", "stopped", "slowing" or
     "turnover".
 
     Args:
-        left: by step before the one that judges, how much was left behind; the latest may still be
-            using its own.
+        left_by_step: how much was left behind in each step before the one that judges; the latest
+            may still be in use.
         longest: how many steps the longest-lived of those given back lived.
     """
     # The latest step may still be using its own, unless its like never lives into the next.
-    last = len(left) + (longest == 0)
-    at = np.flatnonzero(left[: last - 1])
+    last = len(left_by_step) + (longest == 0)
+    at = np.flatnonzero(left_by_step[: last - 1])
     if len(at) < 2:
         return "once"
-    old = len(left) - at > _LIVED_LONGER * longest
+    old = len(left_by_step) - at > _LIVED_LONGER * longest
     if longest and int(old.sum()) < 2:
         return "turnover"
     first = _from_where_every(at, last)
     since = last - 2 - int(at[-1])
     if first is not None:
         run = at[at >= first]
-        halves = left[first : last - 1]
+        halves = left_by_step[first : last - 1]
         middle = len(halves) // 2
         steady = halves[middle:].sum() >= _STEADY * halves[:middle].sum() * (
             len(halves) - middle

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.oom import Outside
 from vramlens.analyses.finding import Finding
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Samples
 from vramlens.units import MIB, counted, format_size
@@ -74,32 +74,31 @@ def sampled_growth(
     growth = growth_of(trace.samples.of(device.device), outside)
     if growth is None:
         return []
-    rate = format_size(round(growth.per_unit_bytes))
-    tensors = [
-        one for one in leaks if one.rows is not None and one.verdict != Verdict.NOT_A_PROBLEM
-    ]
-    leak = next(
-        (one for one in tensors if growth.unit == "step" and _alike(one.bytes_per_step, growth)),
-        None,
-    )
+    leak = _leak_of(growth, leaks)
     size = growth.bytes - (leak.bytes if leak is not None else 0)
     if size <= 0:
         return []
+    rate = f"{format_size(round(growth.per_unit_bytes))} a {growth.unit}"
     span = f"{growth.unit}s {growth.first:,} to {growth.last:,}"
+    title = f"Memory grew by about {rate}, {format_size(growth.bytes)} in {span}"
     evidence = [
-        f"the lowest of {span} rises steadily, in samples of the allocator's counters over the whole run"
+        f"the lowest of {span} rises steadily, in samples of the allocator's counters over the "
+        "whole run"
     ]
     if leak is not None:
         evidence.append(
             "the events show the same growth, and its line, in the part of the run that they cover"
         )
-    title = f"Memory grew by about {rate} a {growth.unit}, {format_size(growth.bytes)} in {span}"
     if growth.left is not None and not failed:
         lasts = counted(_rounded(growth.left), growth.unit)
         if growth.left <= _SOON * (growth.last - growth.first):
             title += f": out of memory in about {lasts}"
         else:
             evidence.append(f"at this rate the memory lasts for about {lasts} more")
+    fix = (
+        "look at what is alive at the end (vramlens explain FILE --at end --by stack), and drop "
+        f"what each {growth.unit} adds to (about {rate})"
+    )
     return [
         Finding(
             id="sampled_growth",
@@ -108,12 +107,20 @@ def sampled_growth(
             bytes=size,
             place=leak.place if leak is not None else None,
             evidence=tuple(evidence),
-            fix=leak.fix
-            if leak is not None
-            else "look at what is alive at the end (vramlens explain FILE --at end --by stack), and drop what each"
-            f" {growth.unit} adds to (about {rate} a {growth.unit})",
+            fix=leak.fix if leak is not None else fix,
         )
     ]
+
+
+def _leak_of(growth: SampledGrowth, leaks: tuple[Leak, ...]) -> Leak | None:
+    """The leak among those that events show that is this growth; None without one."""
+    if growth.unit != "step":
+        return None
+    for leak in leaks:
+        is_tensors = leak.rows is not None and leak.verdict != Verdict.NOT_A_PROBLEM
+        if is_tensors and _alike(leak.bytes_per_step, growth):
+            return leak
+    return None
 
 
 def outside_growth(view: Attribution) -> SampledGrowth | None:
@@ -123,8 +130,8 @@ def outside_growth(view: Attribution) -> SampledGrowth | None:
     if view.trace.samples is None:
         return None
     samples = view.trace.samples.of(view.device.device)
-    known = (samples.free_bytes >= 0) & (samples.reserved_bytes >= 0)
-    if not len(samples) or not known.all():
+    is_measured = (samples.free_bytes >= 0) & (samples.reserved_bytes >= 0)
+    if not len(samples) or not is_measured.all():
         return None
     inside = samples.free_bytes + samples.reserved_bytes
     return growth_of(replace(samples, allocated_bytes=inside.max() - inside), Outside())
@@ -145,20 +152,22 @@ def _tells_more(view: Attribution, samples: Samples) -> bool:
 
 def growth_of(samples: Samples, outside: Outside) -> SampledGrowth | None:
     """How one device's memory grew; None where it did not."""
-    known = samples.step >= 0
-    by_step = bool(known.all()) and int(samples.step[-1]) - int(samples.step[0]) >= _FEWEST_WINDOWS
+    is_counted = samples.step >= 0
+    by_step = (
+        bool(is_counted.all()) and int(samples.step[-1]) - int(samples.step[0]) >= _FEWEST_WINDOWS
+    )
     since = (samples.time_us - samples.time_us[0]) / _MINUTE_US
     when = samples.step.astype(np.float64) if by_step else since
     windows = min(_WINDOWS, len(samples) // _SAMPLES_A_WINDOW)
     if windows < _FEWEST_WINDOWS or when[-1] <= when[0]:
         return None
-    held = samples.allocated_bytes
+    allocated = samples.allocated_bytes
     parts = np.array_split(np.arange(len(samples)), windows)
-    lowest = np.array([part[int(held[part].argmin())] for part in parts])
+    lowest = np.array([part[int(allocated[part].argmin())] for part in parts])
     # The first window has the program's beginning in it: the model is built, the optimizer's state
     # made.
     lowest = lowest[1:]
-    times, floors = when[lowest], held[lowest].astype(np.float64)
+    times, floors = when[lowest], allocated[lowest].astype(np.float64)
     slope = _slope(times, floors)
     grown = slope * float(times[-1] - times[0])
     if grown < max(_LEAST_BYTES, _LEAST_SHARE * float(np.median(floors))) or not _rises(

@@ -168,8 +168,8 @@ def _is_small(
     """Small-pool segments are 2 MiB each; expandable ones are told by the blocks they hold."""
     size = device.segments.size_bytes[segments]
     small: NDArray[np.bool_] = size == 2 << 20
-    known = piece >= 0
-    small[piece[known]] = requested[known] <= SMALL_REQUEST_BYTES
+    is_piece = piece >= 0
+    small[piece[is_piece]] = requested[is_piece] <= SMALL_REQUEST_BYTES
     return small
 
 
@@ -179,14 +179,14 @@ def fragmentation_at(view: Attribution, event: int) -> Fragmentation:
     holes = holes_at(device, event)
     free_of = np.zeros(len(holes.segments), np.int64)
     np.add.at(free_of, holes.segment, holes.size_bytes)
-    whole = free_of == holes.segment_bytes
+    is_free_segment = free_of == holes.segment_bytes
     return Fragmentation(
         event=event,
         reserved_bytes=int(holes.segment_bytes.sum()),
         free_bytes=int(holes.size_bytes.sum()),
         largest_free_bytes=int(holes.size_bytes.max(initial=0)),
         holes=len(holes.size_bytes),
-        releasable_bytes=int(free_of[whole].sum()),
+        releasable_bytes=int(free_of[is_free_segment].sum()),
         pinned_by=_pins(view, holes, free_of, event),
         by_pool=_by_pool(view, holes),
         exact=device.missized == 0 and device.orphan_events == 0,
@@ -208,21 +208,21 @@ def _pins(
     leads = (
         np.append(True, np.diff(piece[oldest_first]) != 0) if len(rows) else np.zeros(0, np.bool_)
     )
-    held = np.zeros(len(rows), np.int64)
-    held[oldest_first[leads]] = free_of[piece[oldest_first[leads]]]
-    frames, which = np.unique(view.phases.frame[rows], return_inverse=True)
-    taken, kept = np.zeros((2, len(frames)), np.int64)
-    np.add.at(taken, which, allocations.taken_bytes[rows])
-    np.add.at(kept, which, held)
+    pinned_bytes = np.zeros(len(rows), np.int64)
+    pinned_bytes[oldest_first[leads]] = free_of[piece[oldest_first[leads]]]
+    frames, frame_of_row = np.unique(view.phases.frame[rows], return_inverse=True)
+    taken, pinned_by_frame = np.zeros((2, len(frames)), np.int64)
+    np.add.at(taken, frame_of_row, allocations.taken_bytes[rows])
+    np.add.at(pinned_by_frame, frame_of_row, pinned_bytes)
     oldest = np.full(len(frames), event, np.int64)
-    np.minimum.at(oldest, which, allocations.born[rows])
-    counts = np.bincount(which, minlength=len(frames))
+    np.minimum.at(oldest, frame_of_row, allocations.born[rows])
+    counts = np.bincount(frame_of_row, minlength=len(frames))
     pins = [
         Pin(
             view.place(int(frames[i])),
             int(taken[i]),
             int(counts[i]),
-            int(kept[i]),
+            int(pinned_by_frame[i]),
             event - int(oldest[i]),
         )
         for i in range(len(frames))
@@ -237,18 +237,22 @@ def _by_pool(view: Attribution, holes: Holes) -> tuple[PoolFree, ...]:
         pool = int(segments.pool[row])
         private = pool != NO_TEXT and pool < len(pools) and bool(pools[pool].any())
         names.append(str(tuple(pools[pool].tolist())) if private else "small" if small else "large")
-    found: dict[tuple[str, int], int] = {}
+    pool_numbers: dict[tuple[str, int], int] = {}
     streams = segments.stream[holes.segments].tolist()
     group = np.array(
-        [found.setdefault(key, len(found)) for key in zip(names, streams, strict=True)], np.int64
+        [
+            pool_numbers.setdefault(key, len(pool_numbers))
+            for key in zip(names, streams, strict=True)
+        ],
+        np.int64,
     )
-    reserved, free, largest = np.zeros((3, len(found)), np.int64)
+    reserved, free, largest = np.zeros((3, len(pool_numbers)), np.int64)
     np.add.at(reserved, group, holes.segment_bytes)
     np.add.at(free, group[holes.segment], holes.size_bytes)
     np.maximum.at(largest, group[holes.segment], holes.size_bytes)
-    counts = np.bincount(group[holes.segment], minlength=len(found))
+    counts = np.bincount(group[holes.segment], minlength=len(pool_numbers))
     rows = [
         PoolFree(name, stream, int(reserved[i]), int(free[i]), int(largest[i]), int(counts[i]))
-        for (name, stream), i in found.items()
+        for (name, stream), i in pool_numbers.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.free_bytes))

@@ -157,18 +157,18 @@ def named_bytes(view: Attribution, rows: NDArray[np.int64]) -> int:
     """How many requested bytes of some allocations have a tensor's name, a module or a user
     line.
     """
-    known = (
+    is_named = (
         view.names.named[rows]
         | (view.modules.module[rows] != OUTSIDE)
         | (view.phases.frame[rows] >= 0)
     )
-    return int(view.device.allocations.requested_bytes[rows[known]].sum())
+    return int(view.device.allocations.requested_bytes[rows[is_named]].sum())
 
 
 def _sums(keys: NDArray[np.integer], sizes: NDArray[np.int64]) -> dict[int, int]:
-    kinds, which = np.unique(keys, return_inverse=True)
+    kinds, kind_of_row = np.unique(keys, return_inverse=True)
     totals = np.zeros(len(kinds), np.int64)
-    np.add.at(totals, which, sizes)
+    np.add.at(totals, kind_of_row, sizes)
     return dict(zip(kinds.tolist(), totals.tolist(), strict=True))
 
 
@@ -187,8 +187,10 @@ def _lines(
     places = {place: i for i, place in enumerate(dict.fromkeys(place_of.values()))}
     number = {f: places[place] for f, place in place_of.items()}
     rows = np.flatnonzero(frame >= 0)
-    kinds, which = np.unique(frame[rows], return_inverse=True)
-    line = np.array([number[f] for f in kinds.tolist()], np.int64)[which] if len(rows) else rows
+    kinds, kind_of_row = np.unique(frame[rows], return_inverse=True)
+    line = (
+        np.array([number[f] for f in kinds.tolist()], np.int64)[kind_of_row] if len(rows) else rows
+    )
     totals, counts = np.zeros((2, len(places)), np.int64)
     lent = np.zeros(len(places), np.int64)
     shares = np.zeros((len(places), len(Category)), np.int64)
@@ -197,10 +199,10 @@ def _lines(
     np.add.at(lent, line, np.where(inferred[rows], sizes[rows], 0))
     np.add.at(shares, (line, category[rows]), sizes[rows])
     named = [
-        few_names(view.names, alive[mine], sizes[mine])
-        for mine in _by_line(view, rows, line, len(places))
+        few_names(view.names, alive[rows_of_line], sizes[rows_of_line])
+        for rows_of_line in _by_line(view, rows, line, len(places))
     ]
-    found = [
+    line_rows = [
         LineBytes(
             place=place,
             bytes=int(totals[i]),
@@ -212,7 +214,7 @@ def _lines(
         for place, i in places.items()
         if place is not None
     ]
-    return tuple(sorted(found, key=lambda row: (-row.bytes, str(row.place))))
+    return tuple(sorted(line_rows, key=lambda row: (-row.bytes, str(row.place))))
 
 
 def _by_line(
@@ -228,14 +230,14 @@ def _by_line(
 def _categories(
     category: NDArray[np.uint8], certainty: NDArray[np.uint8], sizes: NDArray[np.int64]
 ) -> dict[str, CategoryBytes]:
-    found = {}
+    categories = {}
     for kind, total in sorted(_sums(category, sizes).items(), key=lambda item: -item[1]):
         shares = _sums(certainty[category == kind], sizes[category == kind])
         weighty = [grade for grade, part in shares.items() if part * 10 >= total]
-        found[Category(kind).name.lower()] = CategoryBytes(
+        categories[Category(kind).name.lower()] = CategoryBytes(
             total, Verdict(Certainty(max(weighty)).name.lower())
         )
-    return found
+    return categories
 
 
 def _stacks(

@@ -153,20 +153,23 @@ def _shares(moves: Moves, phases: Phases, event: int) -> tuple[tuple[LineShare, 
     of older memory.
     """
     rows = moves.device.allocations
-    mine = np.flatnonzero((rows.born >= 0) & (rows.born <= event) & (rows.free_requested > event))
+    alive_rows = np.flatnonzero(
+        (rows.born >= 0) & (rows.born <= event) & (rows.free_requested > event)
+    )
     older = (rows.born < 0) & (rows.free_requested >= 0) & (rows.free_requested <= event)
     sums: dict[Place | None, list[int]] = {}
-    columns = (phases.frame[mine], rows.taken_bytes[mine], phases.inferred[mine])
+    columns = (phases.frame[alive_rows], rows.taken_bytes[alive_rows], phases.inferred[alive_rows])
     for frame, size, inferred in zip(*(column.tolist() for column in columns), strict=True):
-        found = moves.trace.stacks.frame(frame) if frame >= 0 else None
+        code_frame = moves.trace.stacks.frame(frame) if frame >= 0 else None
         total = sums.setdefault(
-            Place(found.file, found.line, found.function) if found else None, [0, 0, 0]
+            Place(code_frame.file, code_frame.line, code_frame.function) if code_frame else None,
+            [0, 0, 0],
         )
         total[0] += size
         total[1] += 1
         total[2] += size if inferred else 0
     shares = [LineShare(place, *total) for place, total in sums.items()]
-    return tuple(sorted(shares, key=lambda one: (-one.bytes, str(one.place)))), int(
+    return tuple(sorted(shares, key=lambda share: (-share.bytes, str(share.place)))), int(
         rows.taken_bytes[older].sum()
     )
 
@@ -180,8 +183,10 @@ def source_lines(
     threads have no Python stack) are on the line that was running by the clock; without a clock, on
     the line of the event before.
     """
-    told = _lines_by_stack(moves, code) if not is_nested else np.zeros(len(moves.delta), np.int64)
-    count = len(told)
+    line_of_move = (
+        _lines_by_stack(moves, code) if not is_nested else np.zeros(len(moves.delta), np.int64)
+    )
+    count = len(line_of_move)
     changes: dict[int, int] = {}
     peaks: dict[int, int] = {}
     if seen.followed:
@@ -192,16 +197,18 @@ def source_lines(
         for shift in (1, -1):
             other = np.clip(turn + shift, 0, len(lines) - 1)
             turn = np.where(
-                (told > 0) & (lines[turn] != told) & (lines[other] == told), other, turn
+                (line_of_move > 0) & (lines[turn] != line_of_move) & (lines[other] == line_of_move),
+                other,
+                turn,
             )
-        where = np.where(told > 0, told, lines[turn])
+        where = np.where(line_of_move > 0, line_of_move, lines[turn])
         before = np.searchsorted(np.maximum.accumulate(turn), np.arange(len(lines)), side="left")
         level = np.concatenate(([0], moves.level))
         _raise(peaks, lines, level[before])
-    elif told.any():
-        known = np.flatnonzero(told)
-        where = told[
-            known[np.maximum(np.searchsorted(known, np.arange(count), side="right") - 1, 0)]
+    elif line_of_move.any():
+        with_line = np.flatnonzero(line_of_move)
+        where = line_of_move[
+            with_line[np.maximum(np.searchsorted(with_line, np.arange(count), side="right") - 1, 0)]
         ]
     else:
         where = np.zeros(count, np.int64)
@@ -230,8 +237,8 @@ def _lines_by_stack(moves: Moves, code: CodeType) -> NDArray[np.int64]:
     """The function's line in the stack of each event; 0 where the stack does not show it."""
     stacks, events, rows = moves.trace.stacks, moves.device.events, moves.device.allocations
     names = {code.co_name, getattr(code, "co_qualname", code.co_name)}
-    own = {line for _, _, line in code.co_lines() if line is not None}
-    flags = np.isin(stacks.frame_line, list(own))
+    own_lines = {line for _, _, line in code.co_lines() if line is not None}
+    flags = np.isin(stacks.frame_line, list(own_lines))
     for column, texts in ((stacks.frame_file, {code.co_filename}), (stacks.frame_function, names)):
         flags &= np.isin(
             column, [text for text in np.unique(column).tolist() if stacks.strings[text] in texts]

@@ -87,11 +87,11 @@ def lifetimes_of(trace: ProfilerTrace, cpu: Nesting, lines: Lines, device: int) 
     died = np.full(len(events), NONE, np.int64)
     died[order[:-1][follows[1:]]] = order[1:][follows[1:]]
     is_alloc = size > 0
-    held = np.zeros(
+    allocated_before = np.zeros(
         len(events), np.bool_
     )  # whether an allocation is what lies at the address of each event
-    held[order[1:]] = follows[1:] & is_alloc[order[:-1]]
-    earlier = int(-size[~is_alloc & ~held].sum()) if paired else 0
+    allocated_before[order[1:]] = follows[1:] & is_alloc[order[:-1]]
+    earlier = int(-size[~is_alloc & ~allocated_before].sum()) if paired else 0
     born = np.flatnonzero(is_alloc)
 
     thread, time_ns = memory.thread[events], memory.time_ns[events]
@@ -130,8 +130,8 @@ def _running(trace: ProfilerTrace, cpu: Nesting, rows: NDArray[np.int64]) -> NDA
     operators = cpu.above((spans.kind == Kind.OPERATOR) & ~helper[spans.name])
     if not len(operators):  # memory events and no spans
         return rows
-    found = np.where(rows >= 0, operators[rows], NONE)
-    return np.where(found >= 0, found, rows)
+    running = np.where(rows >= 0, operators[rows], NONE)
+    return np.where(running >= 0, running, rows)
 
 
 _ELSEWHERE, _IN_BACKWARD, _IN_OPTIMIZER = range(3)
@@ -151,16 +151,16 @@ def _phases(
     named_backward = np.array([name.startswith(_BACKWARD) for name in trace.names], np.bool_)
     named_optimizer = np.array([name.startswith(_OPTIMIZER) for name in trace.names], np.bool_)
     backward, optimizer = spans.backward | named_backward[spans.name], named_optimizer[spans.name]
-    known, in_backward = rows >= 0, cpu.above(backward) >= 0
+    is_running, in_backward = rows >= 0, cpu.above(backward) >= 0
     phase = np.full(len(rows), _ELSEWHERE, np.int64)
     if not len(spans):
         return phase, False
-    phase[known & (cpu.above(optimizer)[rows] >= 0)] = _IN_OPTIMIZER
-    others = (spans.kind == Kind.OPERATOR) & ~in_backward
-    phase[(phase == _ELSEWHERE) & _between(trace, in_backward, others, thread, time_ns)] = (
+    phase[is_running & (cpu.above(optimizer)[rows] >= 0)] = _IN_OPTIMIZER
+    is_forward = (spans.kind == Kind.OPERATOR) & ~in_backward
+    phase[(phase == _ELSEWHERE) & _between(trace, in_backward, is_forward, thread, time_ns)] = (
         _IN_BACKWARD
     )
-    phase[known & in_backward[rows]] = _IN_BACKWARD
+    phase[is_running & in_backward[rows]] = _IN_BACKWARD
     return phase, bool(backward.any() or optimizer.any())
 
 
@@ -177,27 +177,29 @@ def _between(
     The engine gives back what a node no longer needs between the spans of two nodes.
     """
     spans = trace.spans
-    found = np.zeros(len(time_ns), np.bool_)
-    wanted = np.flatnonzero(these | others)
-    of_thread = {number: wanted[places] for number, places in by_value(spans.thread[wanted])}
-    for number, asked in by_value(thread):
-        rows = of_thread.get(number, wanted[:0])
-        after = np.searchsorted(spans.start_ns[rows], time_ns[asked], side="right")
+    is_between = np.zeros(len(time_ns), np.bool_)
+    either_rows = np.flatnonzero(these | others)
+    of_thread = {
+        number: either_rows[places] for number, places in by_value(spans.thread[either_rows])
+    }
+    for number, rows_of_thread in by_value(thread):
+        rows = of_thread.get(number, either_rows[:0])
+        after = np.searchsorted(spans.start_ns[rows], time_ns[rows_of_thread], side="right")
         inside = (after > 0) & (after < len(rows))
         rows_before, rows_after = rows[after[inside] - 1], rows[after[inside]]
-        found[asked[inside]] = these[rows_before] & these[rows_after]
-    return found
+        is_between[rows_of_thread[inside]] = these[rows_before] & these[rows_after]
+    return is_between
 
 
 def _categories(
     phase: NDArray[np.int64], born: NDArray[np.int64], died: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """What each allocation likely is, by where it was asked for and where it was given back."""
-    asked, back = phase[born], np.where(died >= 0, phase[died], NONE)
+    born_phase, back = phase[born], np.where(died >= 0, phase[died], NONE)
     category = np.full(len(born), _OTHER, np.int64)
-    category[(asked == _ELSEWHERE) & (back == _IN_BACKWARD)] = _ACTIVATIONS
-    category[(asked == _ELSEWHERE) & (back == _ELSEWHERE)] = _TEMPORARY
-    category[(asked == _IN_BACKWARD) & (back != _IN_BACKWARD)] = _GRADIENTS
-    category[(asked == _IN_OPTIMIZER) & (back != _IN_OPTIMIZER)] = _OPTIMIZER_STATE
-    category[(asked != _ELSEWHERE) & (asked == back)] = _TEMPORARY
+    category[(born_phase == _ELSEWHERE) & (back == _IN_BACKWARD)] = _ACTIVATIONS
+    category[(born_phase == _ELSEWHERE) & (back == _ELSEWHERE)] = _TEMPORARY
+    category[(born_phase == _IN_BACKWARD) & (back != _IN_BACKWARD)] = _GRADIENTS
+    category[(born_phase == _IN_OPTIMIZER) & (back != _IN_OPTIMIZER)] = _OPTIMIZER_STATE
+    category[(born_phase != _ELSEWHERE) & (born_phase == back)] = _TEMPORARY
     return category

@@ -166,9 +166,9 @@ def memory_of(
 
 def _curve(trace: ProfilerTrace, lives: Lifetimes) -> tuple[NDArray[np.int64], bool]:
     """Allocated bytes after each event, and whether they are the allocator's own."""
-    told = trace.memory.allocated[lives.events]
-    if (told >= 0).all() and (told > 0).any():
-        return told, True
+    counted_bytes = trace.memory.allocated[lives.events]
+    if (counted_bytes >= 0).all() and (counted_bytes > 0).any():
+        return counted_bytes, True
     summed = np.cumsum(trace.memory.size[lives.events])
     return summed + max(lives.earlier_bytes, -int(summed.min()), 0), False
 
@@ -220,8 +220,10 @@ def _groups(
     chosen = sorted(sums, key=lambda name: -sums[name])[:_OPERATORS_IN_TIMELINE]
     names = _operator_names(trace, lives.operator)
     groups = {name: np.array([other == name for other in names], np.bool_) for name in chosen}
-    rest = ~np.logical_or.reduce(list(groups.values())) if groups else np.ones(len(names), np.bool_)
-    return {**groups, _OTHER_OPERATORS: rest}, "operator"
+    is_other = (
+        ~np.logical_or.reduce(list(groups.values())) if groups else np.ones(len(names), np.bool_)
+    )
+    return {**groups, _OTHER_OPERATORS: is_other}, "operator"
 
 
 def _group_curves(
@@ -231,10 +233,10 @@ def _group_curves(
     if not lives.paired:
         return {}
     curves = {}
-    for name, mine in groups.items():
+    for name, is_in_group in groups.items():
         change = np.zeros(len(lives.events), np.int64)
-        change[lives.born[mine]] += lives.size[mine]
-        gone = mine & (lives.died >= 0)
+        change[lives.born[is_in_group]] += lives.size[is_in_group]
+        gone = is_in_group & (lives.died >= 0)
         np.subtract.at(change, lives.died[gone], lives.size[gone])
         curves[name] = np.cumsum(change)
     return {**curves, BEFORE: np.maximum(curve - sum(curves.values()), 0)}
@@ -249,8 +251,8 @@ def _operator_names(trace: ProfilerTrace, rows: NDArray[np.int64]) -> list[str]:
 
 
 def _names(trace: ProfilerTrace, rows: NDArray[np.int64]) -> list[int]:
-    found = trace.spans.name[rows] if len(trace.spans) else np.zeros(len(rows), np.int64)
-    return [int(name) for name in found]
+    names_of_rows = trace.spans.name[rows] if len(trace.spans) else np.zeros(len(rows), np.int64)
+    return [int(name) for name in names_of_rows]
 
 
 def _failed(
@@ -301,13 +303,13 @@ class _Holders:
             return ()
         width = max(len(self._places), 1)
         keys = (self._operator[rows] * width + self._place[rows]) * 2 + lives.inferred[rows]
-        found, group = np.unique(keys, return_inverse=True)
+        distinct_keys, group = np.unique(keys, return_inverse=True)
         group = group.reshape(-1)
-        sizes = np.zeros((len(found), len(CATEGORIES)), np.int64)
+        sizes = np.zeros((len(distinct_keys), len(CATEGORIES)), np.int64)
         np.add.at(sizes, (group, lives.category[rows]), lives.size[rows])
         counts = np.bincount(group).tolist()
         pairs = np.unique(np.stack((group, self._step[rows])), axis=1)
-        in_steps = np.bincount(pairs[0][pairs[1] >= 0], minlength=len(found)).tolist()
+        in_steps = np.bincount(pairs[0][pairs[1] >= 0], minlength=len(distinct_keys)).tolist()
         holders = [
             Holder(
                 operator=self._operators[key // 2 // width],
@@ -318,7 +320,7 @@ class _Holders:
                 allocations=counts[n],
                 steps=in_steps[n],
             )
-            for n, key in enumerate(found.tolist())
+            for n, key in enumerate(distinct_keys.tolist())
         ]
         return tuple(
             sorted(holders, key=lambda holder: (-holder.bytes, holder.operator, str(holder.place)))

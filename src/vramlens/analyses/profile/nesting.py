@@ -40,17 +40,19 @@ class Nesting:
 
         What happens at the very end of the last span belongs to it.
         """
-        found = np.full(len(thread), NONE, np.int64)
-        for number, asked in by_value(thread):
+        innermost_rows = np.full(len(thread), NONE, np.int64)
+        for number, rows_of_thread in by_value(thread):
             first, last = self.threads.get(number, (0, 0))
             if first == last:
                 continue
             starts, rows = self.piece_start_ns[first:last], self.piece_row[first:last]
-            place = np.searchsorted(starts, time_ns[asked], side="right") - 1
+            place = np.searchsorted(starts, time_ns[rows_of_thread], side="right") - 1
             row = np.where(place >= 0, rows[place], NONE)
-            before = np.searchsorted(starts, time_ns[asked], side="left") - 1
-            found[asked] = np.where((row == NONE) & (before >= 0), rows[before], row)
-        return found
+            before = np.searchsorted(starts, time_ns[rows_of_thread], side="left") - 1
+            innermost_rows[rows_of_thread] = np.where(
+                (row == NONE) & (before >= 0), rows[before], row
+            )
+        return innermost_rows
 
     def within(
         self, thread: int, start_ns: int, end_ns: int
@@ -68,10 +70,10 @@ class Nesting:
         ends = np.append(begins[1:], end_ns) if len(begins) else begins
         return rows[low:high], ends - begins
 
-    def above(self, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def above(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
         """One element a row of ``Spans``: itself or the nearest around it that is wanted; NONE."""
-        found = np.full(len(self.parent), NONE, np.int64)
-        result, parent, is_wanted = found.tolist(), self.parent.tolist(), wanted.tolist()
+        nearest = np.full(len(self.parent), NONE, np.int64)
+        result, parent, is_wanted = nearest.tolist(), self.parent.tolist(), flags.tolist()
         for row in self.rows.tolist():
             if is_wanted[row]:
                 result[row] = row
@@ -79,9 +81,9 @@ class Nesting:
                 result[row] = result[parent[row]]
         return np.array(result, np.int64)
 
-    def totals(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
+    def totals(self, own_values: NDArray[np.int64]) -> NDArray[np.int64]:
         """One element a row of ``Spans``: its own figure and those of all that lie in it."""
-        result, parent = own.tolist(), self.parent.tolist()
+        result, parent = own_values.tolist(), self.parent.tolist()
         for row in self.rows.tolist()[::-1]:
             if parent[row] >= 0:
                 result[parent[row]] += result[row]

@@ -95,14 +95,16 @@ def join_device_work(trace: ProfilerTrace, cpu: Nesting) -> DeviceWork:
 
 
 def _find(
-    rows: NDArray[np.int64], keys: NDArray[np.int64], wanted: NDArray[np.int64]
+    rows: NDArray[np.int64], keys: NDArray[np.int64], keys_to_find: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """For each key wanted the first row that has it; NONE."""
-    known, first = np.unique(keys, return_index=True)
-    if not len(known):
-        return np.full(len(wanted), NONE, np.int64)
-    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return np.where((known[place] == wanted) & (wanted >= 0), rows[first[place]], NONE)
+    distinct_keys, first = np.unique(keys, return_index=True)
+    if not len(distinct_keys):
+        return np.full(len(keys_to_find), NONE, np.int64)
+    place = np.minimum(np.searchsorted(distinct_keys, keys_to_find), len(distinct_keys) - 1)
+    return np.where(
+        (distinct_keys[place] == keys_to_find) & (keys_to_find >= 0), rows[first[place]], NONE
+    )
 
 
 _KIND_NAMES = {
@@ -131,10 +133,12 @@ def operator_rows(
     # Of a name the kind counts too: a region may be called as an operator is.
     group, names = _groups(trace, rows)
     own_device = np.zeros(len(spans), np.int64)
-    known = work.operator >= 0
-    launched = work.rows[known]
-    np.add.at(own_device, work.operator[known], spans.end_ns[launched] - spans.start_ns[launched])
-    net, asked = _memory_of_rows(trace, cpu, device)
+    is_inside = work.operator >= 0
+    launched = work.rows[is_inside]
+    np.add.at(
+        own_device, work.operator[is_inside], spans.end_ns[launched] - spans.start_ns[launched]
+    )
+    net, allocated = _memory_of_rows(trace, cpu, device)
 
     def by_name(figures: NDArray[np.int64]) -> list[int]:
         sums = np.zeros(len(names), np.int64)
@@ -149,11 +153,13 @@ def operator_rows(
         by_name(own_device),
         by_name(cpu.totals(own_device)),
         by_name(net),
-        by_name(asked),
+        by_name(allocated),
         strict=True,
     )
-    found = [OperatorRow(name, _KIND_NAMES[kind], *figures) for (name, kind), *figures in columns]
-    return tuple(sorted(found, key=lambda row: (-row.self_cpu_ns, row.name, row.kind)))
+    table_rows = [
+        OperatorRow(name, _KIND_NAMES[kind], *figures) for (name, kind), *figures in columns
+    ]
+    return tuple(sorted(table_rows, key=lambda row: (-row.self_cpu_ns, row.name, row.kind)))
 
 
 def _groups(
@@ -180,14 +186,14 @@ def _memory_of_rows(
     """One element a row of ``Spans``: what it asked for less what it gave back, and what it
     asked for.
     """
-    net, asked = np.zeros(len(trace.spans), np.int64), np.zeros(len(trace.spans), np.int64)
+    net, allocated = np.zeros(len(trace.spans), np.int64), np.zeros(len(trace.spans), np.int64)
     memory = trace.memory
     events = np.flatnonzero((memory.device == device) & ~memory.failed)
     rows = cpu.innermost(memory.thread[events], memory.time_ns[events])
     events, rows = events[rows >= 0], rows[rows >= 0]
     np.add.at(net, rows, memory.size[events])
-    np.add.at(asked, rows, np.maximum(memory.size[events], 0))
-    return net, asked
+    np.add.at(allocated, rows, np.maximum(memory.size[events], 0))
+    return net, allocated
 
 
 def kernel_rows(trace: ProfilerTrace, device: int) -> tuple[KernelRow, ...]:
@@ -204,5 +210,7 @@ def kernel_rows(trace: ProfilerTrace, device: int) -> tuple[KernelRow, ...]:
     np.maximum.at(longest, group, lasted)
     calls = np.bincount(group, minlength=len(names)).tolist()
     columns = zip(names, calls, total.tolist(), longest.tolist(), strict=True)
-    found = [KernelRow(name, _KIND_NAMES[kind], *figures) for (name, kind), *figures in columns]
-    return tuple(sorted(found, key=lambda row: (-row.total_ns, row.name, row.kind)))
+    table_rows = [
+        KernelRow(name, _KIND_NAMES[kind], *figures) for (name, kind), *figures in columns
+    ]
+    return tuple(sorted(table_rows, key=lambda row: (-row.total_ns, row.name, row.kind)))

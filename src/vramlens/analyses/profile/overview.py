@@ -100,10 +100,10 @@ def wall_of(trace: ProfilerTrace) -> tuple[int, int]:
     Regions count only while the profiler was on: one that was entered before begins before.
     """
     spans, memory = trace.spans, trace.memory
-    others = spans.kind != Kind.REGION
-    starts = [*_least(spans.start_ns[others]), *_least(memory.time_ns)]
-    ends = [*_most(spans.end_ns[others]), *_most(memory.time_ns)]
-    region_starts, region_ends = spans.start_ns[~others], spans.end_ns[~others]
+    is_timed = spans.kind != Kind.REGION
+    starts = [*_least(spans.start_ns[is_timed]), *_least(memory.time_ns)]
+    ends = [*_most(spans.end_ns[is_timed]), *_most(memory.time_ns)]
+    region_starts, region_ends = spans.start_ns[~is_timed], spans.end_ns[~is_timed]
     if trace.window_ns is not None:
         region_starts, region_ends = (
             np.clip(region_starts, *trace.window_ns),
@@ -131,14 +131,14 @@ def steps_of_profile(trace: ProfilerTrace) -> tuple[ProfilerStep, ...]:
         if name.startswith(_STEP) and name.removeprefix(_STEP)[:18].isdecimal() and len(name) < 32
     }
     rows = np.flatnonzero((spans.kind == Kind.REGION) & np.isin(spans.name, list(numbers)))
-    found = [
+    step_rows = [
         ProfilerStep(numbers[name], start, end)
         for name, start, end in zip(
             *(column[rows].tolist() for column in (spans.name, spans.start_ns, spans.end_ns)),
             strict=True,
         )
     ]
-    return tuple(sorted(found, key=lambda step: (step.start_ns, step.number)))
+    return tuple(sorted(step_rows, key=lambda step: (step.start_ns, step.number)))
 
 
 def busy_pieces(
@@ -171,10 +171,10 @@ def device_use(
 ) -> DeviceUse:
     """How busy a device was, and what the CPU did while it was not."""
     spans = trace.spans
-    mine = np.flatnonzero(spans.device[work.rows] == device)
-    rows = work.rows[mine]
+    device_rows = np.flatnonzero(spans.device[work.rows] == device)
+    rows = work.rows[device_rows]
     start, end = busy_pieces(spans.start_ns[rows], spans.end_ns[rows])
-    threads = np.where(work.launch[mine] >= 0, spans.thread[work.launch[mine]], NONE)
+    threads = np.where(work.launch[device_rows] >= 0, spans.thread[work.launch[device_rows]], NONE)
     launching = [
         thread
         for thread, _ in Counter(threads.tolist()).most_common(_TRIED_THREADS + 1)
@@ -196,14 +196,14 @@ def device_use(
         in_all.add(*pieces, finish - begin)
         examined += finish - begin
         if rank < LONGEST_GAPS:
-            this = _Activities(trace)
-            this.add(*pieces, finish - begin)
+            activities = _Activities(trace)
+            activities.add(*pieces, finish - begin)
             where = (
                 "before" if number == 0 else "after" if number == len(gap_start) - 1 else "between"
             )
             middle = np.array([(begin + finish) // 2], np.int64)
             place = lines.place(int(lines.at(np.array([thread], np.int64), middle)[0]))
-            longest.append(Gap(begin, finish, where, this.rows(), place))
+            longest.append(Gap(begin, finish, where, activities.rows(), place))
     busy = int((end - start).sum())
     idle = int((gap_end[real] - gap_start[real]).sum())
     return DeviceUse(device, busy, idle, len(real), tuple(longest), in_all.rows(), examined)
@@ -213,14 +213,17 @@ _Pieces = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _telling(
-    cpu: Nesting, thread: int, others: Sequence[int], start_ns: int, end_ns: int
+    cpu: Nesting, thread: int, other_threads: Sequence[int], start_ns: int, end_ns: int
 ) -> tuple[int, _Pieces]:
     """The thread that says what the CPU did, and its pieces of a time."""
     pieces = cpu.within(thread, start_ns, end_ns)
     if 2 * _known(pieces) >= end_ns - start_ns:
         return thread, pieces
-    tried = [(thread, pieces), *((other, cpu.within(other, start_ns, end_ns)) for other in others)]
-    return max(tried, key=lambda found: _known(found[1]))
+    tried = [
+        (thread, pieces),
+        *((other, cpu.within(other, start_ns, end_ns)) for other in other_threads),
+    ]
+    return max(tried, key=lambda candidate: _known(candidate[1]))
 
 
 def _known(pieces: _Pieces) -> int:
@@ -240,21 +243,21 @@ class _Activities:
 
     def add(self, rows: NDArray[np.int64], lasted: NDArray[np.int64], all_ns: int) -> None:
         """Adds pieces of a time; what none of them fills counts as nothing known."""
-        spans, known = self._trace.spans, 0
+        spans, busy_ns = self._trace.spans, 0
         for row, ns in zip(rows.tolist(), lasted.tolist(), strict=True):
             if row >= 0 and ns:
                 key = int(spans.name[row]), int(spans.kind[row])
                 self._sums[key] = self._sums.get(key, 0) + ns
-                known += ns
-        if all_ns > known:
-            self._sums[NONE, NONE] = self._sums.get((NONE, NONE), 0) + all_ns - known
+                busy_ns += ns
+        if all_ns > busy_ns:
+            self._sums[NONE, NONE] = self._sums.get((NONE, NONE), 0) + all_ns - busy_ns
 
     def rows(self) -> tuple[CpuActivity, ...]:
         """By name, the longest first."""
-        found = [
+        activity_rows = [
             CpuActivity(None, None, ns)
             if kind == NONE
             else CpuActivity(self._trace.names[name], _KIND_NAMES[Kind(kind)], ns)
             for (name, kind), ns in self._sums.items()
         ]
-        return tuple(sorted(found, key=lambda row: (-row.ns, row.name or "")))
+        return tuple(sorted(activity_rows, key=lambda row: (-row.ns, row.name or "")))

@@ -56,8 +56,8 @@ _LAUNCHES = frozenset(
 
 def profile_findings(profile: Profile) -> Profile:
     """The profile with its findings, the most useful first."""
-    found = [*_failed(profile), *_grows(profile), *_idle(profile), *_cached(profile)]
-    return replace(profile, findings=tuple(found))
+    findings = [*_failed(profile), *_grows(profile), *_idle(profile), *_cached(profile)]
+    return replace(profile, findings=tuple(findings))
 
 
 def _failed(profile: Profile) -> Iterator[Finding]:
@@ -84,8 +84,8 @@ def _grows(profile: Profile) -> Iterator[Finding]:
             for holder in memory.kept
             if holder.steps >= enough and holder.category not in ("optimizer_state", "gradients")
         ]
-        least = 0.01 * sum(holder.bytes for holder in growing)
-        for holder in [holder for holder in growing if holder.bytes >= least][:3]:
+        least_bytes = 0.01 * sum(holder.bytes for holder in growing)
+        for holder in [holder for holder in growing if holder.bytes >= least_bytes][:3]:
             rises = len(memory.step_peaks) > 1 and memory.step_peaks[-1] > memory.step_peaks[0]
             yield Finding(
                 id="profile_kept",
@@ -130,7 +130,7 @@ def _idle(profile: Profile) -> Iterator[Finding]:
 
 def _cause(profile: Profile, use: DeviceUse) -> tuple[str | None, str]:
     """What the CPU did meanwhile, if one thing stands out, and what to do about it."""
-    least = _CAUSE_SHARE * use.examined_ns
+    least_ns = _CAUSE_SHARE * use.examined_ns
     sums = {
         "data": sum(
             row.ns
@@ -141,7 +141,7 @@ def _cause(profile: Profile, use: DeviceUse) -> tuple[str | None, str]:
         "memory": _sum(use.cpu_while_idle, _DRIVER_MEMORY),
     }
     name = max(sums, key=lambda key: sums[key])
-    if sums[name] >= least and sums[name]:
+    if sums[name] >= least_ns and sums[name]:
         return _CAUSES[name]
     kernels = sum(row.calls for row in profile.kernels)
     launching = _sum(use.cpu_while_idle, _LAUNCHES) >= 0.15 * use.examined_ns

@@ -140,10 +140,10 @@ class Lines:
 
     def _place(self, name: int) -> Place | None:
         if name not in self._places:
-            found = _FUNCTION.fullmatch(self._trace.names[name])
-            mine = found is not None and is_user_function(found[1])
-            line = int(found[2]) if found and name not in self._running_at_the_start else 0
-            self._places[name] = Place(found[1], line, found[3]) if found and mine else None
+            match = _FUNCTION.fullmatch(self._trace.names[name])
+            is_user_line = match is not None and is_user_function(match[1])
+            line = int(match[2]) if match and name not in self._running_at_the_start else 0
+            self._places[name] = Place(match[1], line, match[3]) if match and is_user_line else None
         return self._places[name]
 
     @cached_property
@@ -153,10 +153,10 @@ class Lines:
         """
         spans = self._trace.spans
         python = spans.kind == Kind.PYTHON
-        threads, which = np.unique(spans.thread, return_inverse=True)
+        threads, thread_of_span = np.unique(spans.thread, return_inverse=True)
         first = np.full(len(threads), np.iinfo(np.int64).max)
-        np.minimum.at(first, which[~python], spans.start_ns[~python])
-        return set(spans.name[python & (spans.start_ns < first[which])].tolist())
+        np.minimum.at(first, thread_of_span[~python], spans.start_ns[~python])
+        return set(spans.name[python & (spans.start_ns < first[thread_of_span])].tolist())
 
     def place(self, row: int) -> Place | None:
         """The function of a row; None for NONE."""

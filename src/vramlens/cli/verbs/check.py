@@ -142,7 +142,7 @@ def _read(path: str, recording: str) -> Budget:
 
 
 def _update(arguments: argparse.Namespace) -> int:
-    from vramlens.analyses.budget.budget import update
+    from vramlens.analyses.budget.budget_update import update
 
     budget = _read(arguments.budget, arguments.file) if os.path.lexists(arguments.budget) else None
     done = update(read_run(arguments.file, arguments.device), budget)

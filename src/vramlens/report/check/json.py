@@ -8,7 +8,8 @@ from vramlens.report.finding_json import finding_to_json
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.analyses.budget.budget import Check, Result
+    from vramlens.analyses.budget.budget import Check
+    from vramlens.analyses.budget.limit_result import Result
 
 
 def check_to_json(check: Check) -> dict[str, Any]:

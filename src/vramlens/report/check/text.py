@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from vramlens.analyses.budget.budget import shown
+from vramlens.analyses.budget.limit_result import shown
 from vramlens.foreign_text import markdown as escaped
 from vramlens.foreign_text import markdown_block as fenced
 from vramlens.report.diff.markdown import table
@@ -21,7 +21,8 @@ from vramlens.units import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.analyses.budget.budget import Check, Result
+    from vramlens.analyses.budget.budget import Check
+    from vramlens.analyses.budget.limit_result import Result
     from vramlens.analyses.finding import Finding
 
 _TITLE = "bold"

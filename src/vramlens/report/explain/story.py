@@ -30,7 +30,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.memory.heap import Heap
     from vramlens.analyses.memory.ledger import LedgerRow
 

@@ -8,7 +8,7 @@ from vramlens.report.finding_json import finding_to_json, place_to_json
 from vramlens.schema import SCHEMA
 
 if TYPE_CHECKING:
-    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.leaks.leaks import DeviceLeaks, LeakReport
     from vramlens.analyses.leaks.rate import Prediction
     from vramlens.analyses.leaks.recorded_owners import Owner

@@ -16,7 +16,7 @@ from vramlens.units import counted, format_size
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import RecordingFacts
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.leaks.leaks import DeviceLeaks, LeakReport
 
 DEFAULT_TOP = 5

@@ -1,0 +1,244 @@
+"""Broken limits: one finding each, with the lines that broke it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from vramlens.analyses.budget.budget_file import SIZE, Budget, Limit
+from vramlens.analyses.budget.budget_values import DIED, is_line, module_pattern
+from vramlens.analyses.budget.limit_result import Result
+from vramlens.analyses.compare.alignment import align
+from vramlens.analyses.compare.diff import Diff, LineChange
+from vramlens.analyses.compare.diff_findings import line_words, signed_size
+from vramlens.analyses.compare.run import CodeLine, HeldLine, Run
+from vramlens.analyses.finding import Finding, Place
+from vramlens.ground.verdict import Verdict
+from vramlens.units import format_size
+
+_CULPRITS = 3
+_PEAKS = ("peak_allocated", "peak_requested", "peak_active", "peak_reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """A line that holds more at the peak than it did, or simply much where nothing is known of
+    before.
+    """
+
+    place: Place
+    bytes: int
+    words: str
+
+
+@dataclass(frozen=True, eq=False)
+class BrokenLimits:
+    """A run and the limits that it broke, or that cannot be told.
+
+    Attributes:
+        run, budget: what was held against what.
+        results: one a limit, in the file's order.
+        diff: against a run that kept the budget; None without one.
+    """
+
+    run: Run
+    results: Sequence[Result]
+    budget: Budget
+    diff: Diff | None
+
+
+def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
+    """Yields one claim a broken limit; peaks that rose together are one."""
+    peaks = [
+        result
+        for result in broken.results
+        if result.passed is False and result.limit.path[0] in _PEAKS
+    ]
+    if peaks:
+        yield _about_peaks(broken, peaks)
+    for result in broken.results:
+        if result in peaks:
+            continue
+        if result.passed is None:
+            yield Finding(
+                id="cannot_tell",
+                verdict=Verdict.PROVEN,
+                title=_title(result),
+                fix="record what it needs, or take the limit out",
+            )
+        else:
+            yield _BY_SUBJECT.get(result.limit.path[0], _about_failures)(broken, result)
+
+
+def _title(result: Result) -> str:
+    verb = "" if result.value is None else "is "
+    return f"{result.limit.scope} {verb}{result.words}"
+
+
+def _about_peaks(broken: BrokenLimits, peaks: Sequence[Result]) -> Finding:
+    title = _title(peaks[0])
+    if len(peaks) > 1:
+        title += f"; so is {', '.join(result.limit.scope for result in peaks[1:])}"
+    rises = _rises(broken, None)
+    fix = f"vramlens explain {broken.run.source} says what would make it smaller"
+    if rises and (broken.diff is not None or broken.budget.recorded):
+        fix = f"undo the rise at {rises[0].place}"
+    return _over(peaks[0], title, rises, fix)
+
+
+def _about_growth(broken: BrokenLimits, result: Result) -> Finding:
+    leaks = broken.run.leaks
+    rises = []
+    for leak in leaks[:_CULPRITS]:
+        if leak.place is not None:
+            words = f"{format_size(leak.bytes_per_step)} a step: {leak.place}"
+            rises.append(Rise(leak.place, leak.bytes_per_step, words))
+    return _over(result, _title(result), rises, leaks[0].fix if leaks else None)
+
+
+def _about_part(broken: BrokenLimits, result: Result) -> Finding:
+    return _over(result, _title(result), _rises(broken, result.limit), None)
+
+
+def _about_fragmentation(broken: BrokenLimits, result: Result) -> Finding:
+    fragmentation = broken.run.explanation.fragmentation
+    rises = []
+    for pin in fragmentation.pinned_by[:_CULPRITS] if fragmentation is not None else ():
+        if pin.place is not None:
+            words = f"{pin.place} keeps {format_size(pin.held_bytes)} apart"
+            rises.append(Rise(pin.place, pin.held_bytes, words))
+    fix = f"vramlens tune {broken.run.source} finds settings that leave fewer holes"
+    return _over(result, _title(result), rises, fix)
+
+
+def _about_failures(broken: BrokenLimits, result: Result) -> Finding:
+    title = _title(result) + (f": {result.why}" if result.why == DIED else "")
+    fix = f"vramlens explain {broken.run.source} says what failed, and why"
+    return _over(result, title, (), fix)
+
+
+_BY_SUBJECT: Mapping[str, Callable[[BrokenLimits, Result], Finding]] = {
+    "growth_per_step": _about_growth,
+    "module": _about_part,
+    "line": _about_part,
+    "category": _about_part,
+    "phase": _about_part,
+    "fragmentation": _about_fragmentation,
+}
+"""By the first key of a limit's path; what is not here counts failures and retries."""
+
+
+def _over(result: Result, title: str, rises: Sequence[Rise], fix: str | None) -> Finding:
+    assert result.value is not None
+    is_size = result.limit.kind == SIZE
+    return Finding(
+        id="over_budget",
+        verdict=Verdict.PROVEN,
+        title=title,
+        bytes=int(result.value - result.limit.value) if is_size else None,
+        place=rises[0].place if rises else None,
+        evidence=tuple(rise.words for rise in rises),
+        fix=fix,
+    )
+
+
+# The lines that rose
+
+
+def _rises(broken: BrokenLimits, limit: Limit | None) -> list[Rise]:
+    """The lines that rose, the most first; without anything to compare with, those that hold
+    most.
+
+    Args:
+        limit: only lines that this is about; None for all.
+    """
+    if broken.diff is not None:
+        rises = _rises_of_diff(broken.diff)
+    elif broken.budget.recorded:
+        rises = _rises_since_update(broken.run, broken.budget.recorded)
+    else:
+        rises = _largest_lines(broken.run)
+    return [rise for rise in rises if _is_about(broken.run, limit, rise.place)][:_CULPRITS]
+
+
+def _is_about(run: Run, limit: Limit | None, place: Place) -> bool:
+    """Whether a line is part of what a limit is about."""
+    if limit is None or limit.path[0] == "phase":
+        return True
+    part, name = limit.path[0], limit.path[1]
+    if part == "line":
+        return is_line(place, name)
+    line = run.lines.get(place)
+    if line is None:
+        return False
+    if part == "category":
+        return line.category == name
+    pattern = module_pattern(name)
+    return any(pattern.match(path) for path in line.modules)
+
+
+def _rises_of_diff(diff: Diff) -> list[Rise]:
+    return [
+        Rise(line.place, line.change_bytes, _words_of_change(line))
+        for line in diff.by_line
+        if line.change_bytes > 0
+    ]
+
+
+def _words_of_change(line: LineChange) -> str:
+    words = f"{signed_size(line.change_bytes)}: {line_words(line)}"
+    return words if line.inner is None else f"{words}, asked for at {line.inner}"
+
+
+def _rises_since_update(run: Run, recorded: Mapping[Place, int]) -> list[Rise]:
+    changes = _changes_since(recorded, run)
+    rises = [
+        Rise(
+            place,
+            change,
+            f"{signed_size(change)} since the budget was updated: {place}"
+            f"{_main_module(run.lines[place])}",
+        )
+        for place, change in changes.items()
+        if change > 0
+    ]
+    return sorted(rises, key=lambda rise: (-rise.bytes, str(rise.place)))
+
+
+def _largest_lines(run: Run) -> list[Rise]:
+    lines = sorted(run.lines.values(), key=lambda line: -line.bytes)
+    return [
+        Rise(
+            line.place,
+            line.bytes,
+            f"{format_size(line.bytes)} at the peak: {line.place}{_main_module(line)}",
+        )
+        for line in lines
+        if line.bytes
+    ]
+
+
+def _main_module(line: HeldLine) -> str:
+    """The module that most of a line's bytes belong to, in brackets; "" without one."""
+    if not line.modules:
+        return ""
+    path = max(line.modules, key=lambda module: line.modules[module])
+    return f" ({path})" if path and line.modules[path] * 2 > line.bytes else ""
+
+
+def _changes_since(recorded: Mapping[Place, int], run: Run) -> dict[Place, int]:
+    """By line of the run, how much more it holds at the peak than the budget recorded."""
+    now = {place: line.bytes for place, line in run.lines.items() if line.bytes}
+    pairs = align(_code_lines(recorded), _code_lines(now)).after
+    earlier = {new: recorded[old] for old, new in pairs.items()}
+    return {place: size - earlier.get(place, 0) for place, size in now.items()}
+
+
+def _code_lines(sizes: Mapping[Place, int]) -> list[CodeLine]:
+    """Lines to be aligned: what a line held stands for what it asked for; of two that may be the
+    same, the one with the same bytes is.
+    """
+    return [
+        CodeLine(place, frozenset(), frozenset((size_bytes,)))
+        for place, size_bytes in sizes.items()
+    ]

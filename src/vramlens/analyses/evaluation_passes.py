@@ -1,0 +1,134 @@
+"""Evaluation passes: what they keep as if a backward pass were to come.
+
+Module marks say of each allocation whether its model was in eval mode while gradients were enabled.
+What then waits for a backward pass that never comes is what ``torch.no_grad()`` would not have
+kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+
+FEWEST_ALLOCATIONS = 8
+"""Fewer are no pass through a model."""
+_KEPT_SHARE = 0.5
+"""Of what a pass asks for, so much alive at once means that the pass keeps what it computes."""
+_BRIEF_REQUESTS = 3
+"""Without a graph a result is gone so many requests later."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What evaluation keeps for autograd without need.
+
+    Attributes:
+        rows: the allocations that no backward pass makes use of.
+        kept_bytes: after each event, what of them would be gone without a graph.
+        ended: whether a whole pass was given up without any backward pass; else one may still have
+            been to come.
+    """
+
+    rows: NDArray[np.int64]
+    kept_bytes: NDArray[np.int64]
+    ended: bool
+
+    def kept_at(self, event: int) -> int:
+        """The bytes kept right after an event; 0 before the first."""
+        return int(self.kept_bytes[event]) if 0 <= event < len(self.kept_bytes) else 0
+
+
+def evaluation_of(view: Attribution) -> Evaluation | None:
+    """The evaluation with gradients enabled; None where it keeps nothing, or nothing is marked."""
+    passes = _unused_passes(view)
+    if not passes:
+        return None
+    rows = np.concatenate(passes)
+    given_up = view.device.allocations.free_requested < len(view.device.events)
+    ended = any(bool(given_up[pass_rows].all()) for pass_rows in passes)
+    return Evaluation(
+        rows=rows,
+        kept_bytes=view.device.requested_curve - curve_without_graph(view, rows),
+        ended=ended,
+    )
+
+
+def _unused_passes(view: Attribution) -> list[NDArray[np.int64]]:
+    """The passes of evaluation with gradients enabled, of modules whose like no backward pass gave
+    up.
+
+    A model may be trained in eval mode (frozen statistics): then its backward passes give its
+    activations up. A tensor that has a name is held by the program itself and would be without a
+    graph too.
+    """
+    marked = np.flatnonzero(view.modules.eval_with_grad & (view.phases.span < 0))
+    if not len(marked):
+        return []
+    trained_rows = marked[_given_up_to_backward(view, marked)]
+    trained_modules = np.unique(view.modules.module[trained_rows])
+    unused = ~np.isin(view.modules.module, trained_modules) & ~view.names.named
+    # Where no parameter wants a gradient there is no graph, whatever the mode: such a pass keeps
+    # little.
+    passes = [pass_rows[unused[pass_rows]] for pass_rows, _ in keeping_passes(view, marked)]
+    return [pass_rows for pass_rows in passes if len(pass_rows)]
+
+
+def _given_up_to_backward(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """One flag a row: whether the first backward pass after it gave it up."""
+    starts, ends = view.phases.span_start, view.phases.span_end
+    if not len(starts):
+        return np.zeros(len(rows), np.bool_)
+    allocations = view.device.allocations
+    born, freed = allocations.born[rows], allocations.free_requested[rows]
+    span = np.searchsorted(starts, freed, side="right") - 1
+    own_span, span_before = np.maximum(span, 0), np.maximum(span - 1, 0)
+    is_inside = (span >= 0) & (freed < ends[own_span]) & (born < starts[own_span])
+    # What lived through an earlier backward pass was not kept for this one.
+    is_first = (span == 0) | (born >= starts[span_before])
+    return np.asarray(is_inside & is_first)
+
+
+def keeping_passes(
+    view: Attribution, rows: NDArray[np.int64]
+) -> list[tuple[NDArray[np.int64], int]]:
+    """The passes that keep most of what they ask for, as only a graph does, and the most bytes of
+    each at once.
+
+    A pass: some allocations with nothing else in between, begun anew where the first line comes
+        again.
+    """
+    allocations = view.device.allocations
+    if len(rows) < FEWEST_ALLOCATIONS:
+        return []
+    stack = allocations.stack[rows]
+    of_first_line = stack == stack[0]
+    comes_again = of_first_line & np.append(True, ~of_first_line[:-1])
+    begins = np.append(True, np.diff(rows) > 1) | comes_again
+    passes = []
+    for pass_rows in np.split(rows, np.flatnonzero(begins)[1:]):
+        if len(pass_rows) < FEWEST_ALLOCATIONS:
+            continue
+        _, most_bytes = allocations.fullest(pass_rows)
+        if most_bytes >= _KEPT_SHARE * int(allocations.requested_bytes[pass_rows].sum()):
+            passes.append((pass_rows, most_bytes))
+    return passes
+
+
+def curve_without_graph(view: Attribution, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Requested bytes after each event, had each of these been gone three requests later, as
+    without a graph.
+    """
+    allocations, events = view.device.allocations, len(view.device.events)
+    born = allocations.born[rows]
+    never = np.full(min(_BRIEF_REQUESTS, len(born)), events)
+    soon = np.append(born[_BRIEF_REQUESTS:], never)
+    earlier = soon < allocations.died[rows]
+    sizes = allocations.requested_bytes[rows[earlier]]
+    change = np.zeros(events + 1, np.int64)
+    np.add.at(change, soon[earlier], -sizes)
+    np.add.at(change, allocations.died[rows[earlier]], sizes)
+    return np.asarray(view.device.requested_curve + np.cumsum(change)[:-1])

@@ -1,0 +1,92 @@
+"""A failed request: what its cause and its wall call for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vramlens.analyses.failure import allocator_retry as retries
+from vramlens.analyses.failure import unconsumed_forward as forwards
+from vramlens.analyses.failure.oom import Failure, Outside
+from vramlens.analyses.failure.settings_hint import expandable_finding
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.memory.fragmentation import Pin
+from vramlens.analyses.scene import Scene
+from vramlens.ground.failure import Cause, Wall
+from vramlens.ground.verdict import Verdict
+from vramlens.units import counted, format_size
+
+_MOST_PINS = 2
+_FRACTION_PARTS = 10_000
+"""Fractions of a device's memory are told with four digits, rounded up."""
+
+
+def fragmented_request(scene: Scene) -> Iterator[Finding]:
+    """The failure whose request would have fitted in one piece."""
+    verdict = scene.verdict
+    if verdict is None or verdict.cause != Cause.FRAGMENTATION:
+        return
+    pins = scene.fragmentation.pinned_by[:_MOST_PINS]
+    yield Finding(
+        id="fragmented_request",
+        verdict=Verdict.LIKELY,
+        title=verdict.headline,
+        bytes=verdict.requested_bytes,
+        place=verdict.place,
+        evidence=tuple(_kept_apart(pin) for pin in pins if pin.held_bytes),
+        fix="allocate the long-lived tensors before the short-lived ones, or the large one first; "
+        f"then {format_size(verdict.requested_bytes or 0)} fit where the holes are now",
+    )
+
+
+def _kept_apart(pin: Pin) -> str:
+    return (
+        f"{counted(pin.blocks, 'block')} of {pin.place} keep {format_size(pin.held_bytes)} apart, "
+        f"the oldest for {counted(pin.age_events, 'event')}"
+    )
+
+
+def process_limit(scene: Scene) -> Iterator[Finding]:
+    """The failure that the process's own limit caused."""
+    failure, verdict = scene.failure, scene.verdict
+    if failure is None or verdict is None or verdict.wall != Wall.PROCESS_LIMIT:
+        return
+    free = format_size(verdict.free_bytes or 0)
+    yield Finding(
+        id="process_limit",
+        verdict=Verdict.PROVEN,
+        title=f"The process's own limit refused it: the device had {free} free",
+        bytes=verdict.short_by_bytes,
+        fix=_raised_limit(failure, scene.outside),
+    )
+
+
+def _raised_limit(failure: Failure, outside: Outside) -> str:
+    needed = failure.reserved_bytes + failure.tried_bytes
+    if not outside.total_bytes:
+        return (
+            "raise the fraction given to torch.cuda.set_per_process_memory_fraction: this request "
+            f"needs {format_size(needed)} in all, at least"
+        )
+    fraction = -(-needed * _FRACTION_PARTS // outside.total_bytes) / _FRACTION_PARTS
+    return (
+        f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows at least "
+        f"the {format_size(needed)} that this request needs"
+    )
+
+
+def expandable_segments(scene: Scene) -> Iterator[Finding]:
+    """What the message's own hint is worth for this failure, as far as sums tell."""
+    if scene.failure is not None:
+        yield expandable_finding(scene.view, scene.failure, scene.outside)
+
+
+def allocator_retry(scene: Scene) -> Iterator[Finding]:
+    """The failure whose request would succeed now."""
+    if scene.failure is not None:
+        yield from retries.allocator_retry(scene.view, scene.failure)
+
+
+def unconsumed_forward(scene: Scene) -> Iterator[Finding]:
+    """The forward passes that no backward pass may ever use."""
+    if scene.failure is not None:
+        yield from forwards.unconsumed_forward(scene.view, scene.failure)

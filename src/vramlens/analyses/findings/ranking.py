@@ -1,0 +1,79 @@
+"""Ranking: which findings matter, and which of them comes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vramlens.analyses.finding import Finding
+from vramlens.analyses.findings.rows import LEAST_SHARE, FindingRow
+from vramlens.ground.verdict import Verdict
+
+Rows = Mapping[str, FindingRow[Any]]
+"""The rows by id; a finding without one counts by its bytes alone."""
+
+_WEIGHT_OF_POSSIBLE = 0.5
+
+
+def that_matter(findings: Iterable[Finding], rows: Rows, least_bytes: float) -> list[Finding]:
+    """The findings without advice whose bytes are far below what matters."""
+    return [
+        finding
+        for finding in findings
+        if finding.fix is None
+        or finding.bytes is None
+        or finding.bytes >= least_bytes
+        or rows[finding.id].at_any_size
+    ]
+
+
+def ranked(
+    findings: Iterable[Finding], rows: Rows, *, failed: bool, peak_bytes: int = 0
+) -> tuple[Finding, ...]:
+    """The most useful first: what saves most and can be acted on; what would not help, last.
+
+    Args:
+        failed: whether memory ran out: what that calls for then comes before what merely takes
+            much room.
+        peak_bytes: what a finding's bytes are measured by.
+    """
+
+    def rank(finding: Finding) -> tuple[bool, float, float, int]:
+        size_bytes = finding.bytes or 0
+        weight = _WEIGHT_OF_POSSIBLE if finding.verdict == Verdict.POSSIBLE else 1.0
+        importance = _importance(finding, rows, peak_bytes) if failed else math.inf
+        is_last = finding.verdict == Verdict.NOT_A_PROBLEM or finding.fix is None
+        return is_last, importance, -size_bytes * weight, finding.verdict.rank
+
+    return tuple(sorted(findings, key=rank))
+
+
+def _importance(finding: Finding, rows: Rows, peak_bytes: int) -> float:
+    row = rows.get(finding.id)
+    if row is None or row.importance is None:
+        return math.inf
+    if (finding.bytes or 0) < row.important_from_share * peak_bytes:
+        return math.inf
+    return row.importance
+
+
+def with_finding(
+    findings: Sequence[Finding], finding: Finding, takes_place_of: str
+) -> tuple[Finding, ...]:
+    """The findings, ranked, with one more: in the place of the one that says less of the same
+    bytes; without that, before the first that saves less.
+    """
+    ids = [earlier.id for earlier in findings]
+    if takes_place_of in ids:
+        position = ids.index(takes_place_of)
+        return (*findings[:position], finding, *findings[position + 1 :])
+    size_bytes = finding.bytes or 0
+    saves_less = [earlier.fix is None or (earlier.bytes or 0) < size_bytes for earlier in findings]
+    position = saves_less.index(True) if True in saves_less else len(findings)
+    return (*findings[:position], finding, *findings[position:])
+
+
+def least_advice(peak_bytes: int, failed_request_bytes: int | None) -> float:
+    """The fewest bytes that advice is worth: of the peak, and of the request that failed."""
+    return LEAST_SHARE * min(peak_bytes, failed_request_bytes or peak_bytes)

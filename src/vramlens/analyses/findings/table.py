@@ -1,0 +1,91 @@
+"""The table of findings: one row a finding, in the order in which they are looked for."""
+
+from __future__ import annotations
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.findings.buffers import operator_buffers
+from vramlens.analyses.findings.copies import loaded_copies
+from vramlens.analyses.findings.eval_with_grad import eval_with_grad
+from vramlens.analyses.findings.failed_request import (
+    allocator_retry,
+    expandable_segments,
+    fragmented_request,
+    process_limit,
+    unconsumed_forward,
+)
+from vramlens.analyses.findings.first_step import first_step_to_come
+from vramlens.analyses.findings.gradients import gradients_kept
+from vramlens.analyses.findings.growing_memory import growth_in_samples, leaks
+from vramlens.analyses.findings.other_devices import other_devices
+from vramlens.analyses.findings.rows import LEAST_SHARE, FindingRow
+from vramlens.analyses.findings.stranded import private_pools, stranded_streams
+from vramlens.analyses.findings.unused_graph import unused_graph
+from vramlens.analyses.findings.unused_reserve import unused_reserve
+from vramlens.analyses.findings.usage import (
+    activations,
+    is_about_largest_line,
+    largest_line,
+    optimizer_state,
+)
+from vramlens.analyses.scene import Scene
+
+FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
+    FindingRow(id="fragmented_request", find=fragmented_request, importance=2, at_any_size=True),
+    FindingRow(
+        id="process_limit",
+        find=process_limit,
+        importance=4,
+        at_any_size=True,
+        is_about_all_memory=True,
+    ),
+    FindingRow(
+        id="expandable_segments",
+        find=expandable_segments,
+        at_any_size=True,
+        is_about_all_memory=True,
+    ),
+    FindingRow(id="allocator_retry", find=allocator_retry, importance=1, at_any_size=True),
+    FindingRow(id="unconsumed_forward", find=unconsumed_forward),
+    FindingRow(
+        id="leak",
+        find=leaks,
+        importance=3,
+        important_from_share=LEAST_SHARE,
+        at_any_size=True,
+    ),
+    FindingRow(
+        id="sampled_growth", find=growth_in_samples, at_any_size=True, is_about_all_memory=True
+    ),
+    FindingRow(id="eval_with_grad", find=eval_with_grad, takes_place_of="unused_graph"),
+    FindingRow(id="unused_graph", find=unused_graph),
+    FindingRow(id="gradients_kept", find=gradients_kept, category=Category.GRADIENTS),
+    FindingRow(id="two_copies", find=loaded_copies),
+    FindingRow(id="first_optimizer_step", find=first_step_to_come),
+    FindingRow(id="operator_buffers", find=operator_buffers),
+    FindingRow(id="stranded_streams", find=stranded_streams),
+    FindingRow(id="private_pools", find=private_pools),
+    FindingRow(id="unused_reserve", find=unused_reserve, is_about_all_memory=True),
+    FindingRow(id="other_device", find=other_devices, at_any_size=True, is_about_all_memory=True),
+    FindingRow(id="activations", find=activations, category=Category.ACTIVATIONS),
+    FindingRow(id="optimizer_state", find=optimizer_state, category=Category.OPTIMIZER_STATE),
+    FindingRow(
+        id="largest_line", find=largest_line, at_any_size=True, unless=is_about_largest_line
+    ),
+)
+"""What a recording shows. A row that takes another's place stands before that, and one with
+``unless`` after all that may say the same.
+"""
+
+_ONLY_FROM_TEXT: tuple[FindingRow[Scene], ...] = (
+    FindingRow(id="request_too_large", importance=0),
+    FindingRow(id="other_process", importance=5),
+    FindingRow(id="device_full", importance=6),
+)
+"""What only an error's text calls for, and that is more than its bytes."""
+
+ROWS = {row.id: row for row in (*FROM_RECORDING, *_ONLY_FROM_TEXT)}
+HOLES_FIRST = {
+    **ROWS,
+    "expandable_segments": FindingRow[Scene](id="expandable_segments", importance=-1),
+}
+"""The rows where an error's text shows holes: the setting that may use them then comes first."""

@@ -1,0 +1,446 @@
+"""Judgement: what a group of cohorts shows, the rules over it, and the leak that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.attribution.modules import OUTSIDE
+from vramlens.analyses.leaks.certainty import (
+    GRAPH,
+    RESULT,
+    SIGN,
+    Sign,
+    keeps_a_pass,
+    most_by_pattern,
+    one_size_a_step,
+    signs_of,
+    steps_until_large,
+    verdict_of_steps,
+)
+from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
+from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of
+from vramlens.analyses.leaks.fixes import fix_of
+from vramlens.analyses.leaks.groups import Group, Loop, place_of
+from vramlens.analyses.leaks.leak import Leak
+from vramlens.analyses.leaks.rate import Rate, rate_of
+from vramlens.analyses.leaks.recorded_owners import Owner, owner_of
+from vramlens.analyses.leaks.rhythm import EVERY, IRREGULAR, PERIODIC, Rhythm, rhythm_of
+from vramlens.ground.verdict import Verdict
+from vramlens.trace import NO_STACK
+from vramlens.trace.stacks import is_user_file
+from vramlens.units import counted
+
+_FILLED = 0.2
+"""What takes this much of the memory that ran out is proven by that."""
+_REPLACED = 0.5
+_STILL_IN_USE = 1.5
+"""What is younger than so many times the longest life that was seen may still be in use."""
+_ALL_BUT_FEW = 0.9
+_SURE = (Verdict.PROVEN, Verdict.LIKELY)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupEvidence:
+    """What a group of cohorts shows; each part is computed when a rule first asks for it.
+
+    Attributes:
+        view, loop, cohorts: the device, its training loop, and all that outlived its step.
+        group: what may be one leak.
+        rhythm: in which steps it left something behind.
+        longest: how many steps the longest-lived of its like lived; 0 where all died in their step.
+        failed: whether the moment is that of a failed request.
+        pooled: whether the group is of one statement, none of whose places grows by itself.
+    """
+
+    view: Attribution
+    loop: Loop
+    cohorts: Cohorts
+    group: Group
+    rhythm: Rhythm
+    longest: int
+    failed: bool
+    pooled: bool
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The allocations that are the leak's, in order of birth."""
+        own_rows = [self._own_rows(cohort) for cohort in self.group.cohorts]
+        return np.sort(np.concatenate(own_rows))
+
+    def _own_rows(self, cohort: Cohort) -> NDArray[np.int64]:
+        """Of a cohort: from where the rhythm begins on, without what the latest steps still use."""
+        first, last = self.rhythm.first, self.cohorts.last
+        rows = cohort.rows[self.view.step[cohort.rows] >= first]
+        if not cohort.longest:
+            return rows
+        born = self.view.step[rows]
+        in_use_steps = _STILL_IN_USE * cohort.longest
+        settled = cohort.left[first : max(first + 1, last - int(in_use_steps))]
+        usual = int(np.median(settled[settled > 0])) if (settled > 0).any() else 0
+        rank = np.arange(len(rows)) - np.searchsorted(born, born)
+        is_recent = last - born <= in_use_steps
+        return rows[~is_recent | (rank < usual)]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """The requested bytes of each."""
+        return self.view.device.allocations.requested_bytes[self.rows]
+
+    @cached_property
+    def born(self) -> NDArray[np.int64]:
+        """The step that each was born in."""
+        return self.view.step[self.rows]
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """The requested bytes of all."""
+        return int(self.sizes.sum())
+
+    @cached_property
+    def rate(self) -> Rate:
+        """The requested bytes that a step leaves behind."""
+        return self._rate_of(self.sizes)
+
+    @cached_property
+    def taken_rate(self) -> Rate:
+        """The same as the allocator counts it."""
+        return self._rate_of(self.view.device.allocations.taken_bytes[self.rows])
+
+    def _rate_of(self, sizes: NDArray[np.int64]) -> Rate:
+        last = self.cohorts.last
+        by_step = np.bincount(self.born, weights=sizes, minlength=last).astype(np.int64)
+        # The latest step may still be using its own.
+        return rate_of(by_step[self.rhythm.first : last - (self.longest > 0)])
+
+    @property
+    def blocks_per_step(self) -> float:
+        """How many blocks a step leaves behind."""
+        return len(self.rows) / max(self.rhythm.steps, 1)
+
+    @property
+    def stacks(self) -> int:
+        """From how many stacks."""
+        return len({cohort.stack for cohort in self.group.cohorts})
+
+    @cached_property
+    def keeps_graph(self) -> bool:
+        """Whether a whole forward pass is kept, as only a graph does."""
+        if self.pooled or not self.group.graph:
+            return False
+        return keeps_a_pass(self.view, self.loop, self.group, self.rhythm.first)
+
+    @cached_property
+    def filled_memory(self) -> bool:
+        """Whether it took much of the memory that ran out."""
+        return self.failed and (self.total_bytes >= _FILLED * self.view.device.requested.peak_bytes)
+
+    @cached_property
+    def fate(self) -> str | None:
+        """What became of it when the loop ended."""
+        return fate_of(self.view, self.rows, self.cohorts.event)
+
+    @cached_property
+    def signs(self) -> Sequence[Sign]:
+        """What tells it from a buffer that has not filled yet; a graph needs none."""
+        if self.keeps_graph:
+            return ()
+        return signs_of(
+            self.view,
+            self.group,
+            self.rows,
+            self.cohorts.event,
+            self.fate,
+            filled=self.filled_memory,
+        )
+
+    @property
+    def kept(self) -> str:
+        """What is kept: GRAPH, SIGN or RESULT."""
+        if self.keeps_graph:
+            return GRAPH
+        return SIGN if self.signs else RESULT
+
+    @cached_property
+    def owner(self) -> Owner | None:
+        """What the recording says keeps it; None where it does not say."""
+        return owner_of(self.view, self.rows)
+
+
+def evidence_of(
+    view: Attribution,
+    loop: Loop,
+    cohorts: Cohorts,
+    group: Group,
+    *,
+    failed: bool,
+    pooled: bool = False,
+) -> GroupEvidence | None:
+    """What may be one leak; None where it does not grow.
+
+    Args:
+        failed: whether memory is judged at a failed request.
+        pooled: whether what single stacks leave behind too rarely is summed.
+    """
+    left_by_step, longest = group.cohorts[0].left, group.cohorts[0].longest
+    if pooled:
+        left_by_step = np.sum([cohort.left for cohort in group.cohorts], axis=0)
+        longest = max(cohort.longest for cohort in group.cohorts)
+    rhythm = rhythm_of(left_by_step, longest)
+    if isinstance(rhythm, str):
+        return None
+    return GroupEvidence(
+        view=view,
+        loop=loop,
+        cohorts=cohorts,
+        group=group,
+        rhythm=rhythm,
+        longest=longest,
+        failed=failed,
+        pooled=pooled,
+    )
+
+
+# Rules
+
+
+def _has_one_size_a_step(evidence: GroupEvidence) -> bool:
+    needs_size = not evidence.keeps_graph and not evidence.filled_memory
+    return needs_size and one_size_a_step(evidence.sizes, evidence.born)
+
+
+def _went_oldest_first(evidence: GroupEvidence) -> bool:
+    return evidence.kept == RESULT and evidence.fate == OLDEST_FIRST
+
+
+_UNTIL_THEN = "a buffer that has not filled yet, or a list that is emptied later, looks the same"
+_DOUBTS: tuple[tuple[Callable[[GroupEvidence], bool], str], ...] = (
+    (
+        lambda evidence: not evidence.rhythm.steady,
+        "the later steps left less behind than the earlier ones: it may be filling up",
+    ),
+    (
+        _has_one_size_a_step,
+        "no two steps left blocks of one size: a cache with one entry a shape looks the same",
+    ),
+    (
+        _went_oldest_first,
+        "it went with the model at the very end, the oldest first, as a deque or a dict does: one "
+        "that is bounded and has not filled looks the same",
+    ),
+    (
+        lambda evidence: evidence.pooled,
+        "it comes from many places of one statement, none of which grows by itself",
+    ),
+)
+"""What makes a leak no more than possible, whatever the steps say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How certain it is that a group leaks.
+
+    Attributes:
+        verdict: proven, likely or possible.
+        needs_steps: how many more steps would make it likely; None where steps would not.
+        doubts: why it is not more certain.
+    """
+
+    verdict: Verdict
+    needs_steps: int | None
+    doubts: tuple[str, ...] = ()
+
+
+def judgement_of(evidence: GroupEvidence) -> Judgement | None:
+    """How certain the rules make a group; None below all of them."""
+    judgement = _by_steps(evidence)
+    if judgement is None:
+        return None
+    for rule in (_doubted, _limited_by_pattern, _confirmed_by_owner, _with_usual_doubt):
+        judgement = rule(evidence, judgement)
+    return judgement
+
+
+def _by_steps(evidence: GroupEvidence) -> Judgement | None:
+    """The verdict that so many steps of one rhythm allow."""
+    rhythm = evidence.rhythm
+    verdict, needs_steps = verdict_of_steps(rhythm, evidence.kept)
+    if verdict is None:
+        return None
+    if verdict == Verdict.LIKELY and evidence.filled_memory:
+        verdict = Verdict.PROVEN
+    if needs_steps is not None and evidence.kept == RESULT:
+        alive = int(evidence.view.device.requested_curve[evidence.cohorts.event])
+        steps = steps_until_large(rhythm, evidence.rate.bytes, evidence.total_bytes, alive)
+        needs_steps = min(needs_steps, steps or needs_steps)
+    return Judgement(verdict, needs_steps)
+
+
+def _doubted(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
+    doubts = tuple(doubt for holds, doubt in _DOUBTS if holds(evidence))
+    return Judgement(Verdict.POSSIBLE, None, doubts) if doubts else judgement
+
+
+def _limited_by_pattern(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
+    """No more certain than what tells the steps apart allows."""
+    ceiling, doubt = most_by_pattern(
+        evidence.view,
+        evidence.fate,
+        graph=evidence.keeps_graph,
+        filled=evidence.filled_memory,
+    )
+    if ceiling != Verdict.POSSIBLE and ceiling.rank <= judgement.verdict.rank:
+        return judgement
+    return Judgement(ceiling, None, (*judgement.doubts, doubt))
+
+
+def _confirmed_by_owner(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
+    """At least as certain as the process itself was of what keeps it."""
+    owner = evidence.owner
+    if owner is None or owner.verdict not in _SURE:
+        return judgement
+    return Judgement(min(judgement.verdict, owner.verdict, key=lambda word: word.rank), None)
+
+
+def _with_usual_doubt(evidence: GroupEvidence, judgement: Judgement) -> Judgement:
+    """With the doubt that is always there, where no other is said."""
+    if judgement.doubts:
+        return judgement
+    doubt = ""
+    if judgement.verdict == Verdict.POSSIBLE:
+        doubt = "too few steps to tell" if evidence.keeps_graph else _UNTIL_THEN
+    elif judgement.verdict == Verdict.LIKELY and evidence.kept != GRAPH and evidence.owner is None:
+        doubt = evidence.signs[0].doubt if evidence.signs else _UNTIL_THEN
+    return replace(judgement, doubts=(doubt,)) if doubt else judgement
+
+
+def _is_replacement(evidence: GroupEvidence) -> bool:
+    """Whether steps gave back about as much of what is older than the recording: a ring that was
+    full before it.
+    """
+    rhythm, cohorts = evidence.rhythm, evidence.cohorts
+    returned = cohorts.returned[rhythm.first : cohorts.last]
+    has_volume = returned.sum() >= _REPLACED * evidence.total_bytes
+    is_usual = (returned > 0).sum() >= _REPLACED * max(rhythm.steps - 1, 1)
+    return bool(has_volume and is_usual)
+
+
+# The leak
+
+
+def judged_leak(evidence: GroupEvidence) -> Leak | None:
+    """The leak that a group is, or why it is none; None where it shows too little."""
+    judgement = judgement_of(evidence)
+    if judgement is None:
+        return None
+    view, loop, cohorts = evidence.view, evidence.loop, evidence.group.cohorts
+    if _is_replacement(evidence):
+        reason = "as much from before the recording was given back meanwhile"
+        return no_problem(view, loop, cohorts, reason)
+    owner = evidence.owner
+    if owner is not None and owner.verdict == Verdict.NOT_A_PROBLEM:
+        reason = f"{owner.name}, a {owner.kind}, keeps it, and is bounded"
+        return no_problem(view, loop, cohorts, reason, owner)
+    leak = _leak_of(evidence, judgement)
+    fix = fix_of(leak, graph=evidence.keeps_graph, result_bytes=int(evidence.sizes.max()))
+    return replace(leak, fix=fix)
+
+
+def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> Leak:
+    view, rate, owner = evidence.view, evidence.rate, evidence.owner
+    kind = "pinned" if view.device.device < 0 else None
+    if owner is not None:
+        kind = owner.leak_class
+    is_open = judgement.verdict == Verdict.POSSIBLE
+    return Leak(
+        verdict=judgement.verdict,
+        kind=kind,
+        place=place_of(view, evidence.loop, evidence.group.cohorts),
+        bytes_per_step=round(rate.bytes),
+        bytes=evidence.total_bytes,
+        steps=len(np.unique(evidence.born)),
+        owner=owner,
+        fix=None,
+        low=round(rate.low),
+        high=round(rate.high),
+        taken_per_step=round(evidence.taken_rate.bytes),
+        allocations_per_step=evidence.blocks_per_step,
+        stacks=evidence.stacks,
+        device=view.device.device,
+        reason="; ".join(judgement.doubts),
+        evidence=tuple(_sentences(evidence)),
+        needs_steps=judgement.needs_steps if is_open else None,
+        rows=evidence.rows,
+    )
+
+
+def no_problem(
+    view: Attribution,
+    loop: Loop,
+    cohorts: Sequence[Cohort],
+    reason: str,
+    owner: Owner | None = None,
+) -> Leak:
+    """What outlived its step and is none, with the reason."""
+    allocations = view.device.allocations
+    rows = np.sort(np.concatenate([cohort.rows for cohort in cohorts]))
+    return Leak(
+        verdict=Verdict.NOT_A_PROBLEM,
+        kind=None,
+        place=place_of(view, loop, cohorts),
+        bytes_per_step=0,
+        bytes=int(allocations.requested_bytes[rows].sum()),
+        steps=len(np.unique(view.step[rows])),
+        owner=owner,
+        fix=None,
+        stacks=len({cohort.stack for cohort in cohorts}),
+        device=view.device.device,
+        reason=reason,
+        rows=rows,
+    )
+
+
+_LEFT = {
+    EVERY: "each left",
+    PERIODIC: "at even distances left",
+    IRREGULAR: "now and then left",
+}
+
+
+def _sentences(evidence: GroupEvidence) -> list[str]:
+    """What the verdict rests on, one sentence each."""
+    steps = counted(evidence.rhythm.steps, "step")
+    how_often = _LEFT[evidence.rhythm.kind]
+    sentences = [f"{steps} {how_often} something behind that nothing gave back"]
+    if evidence.keeps_graph:
+        sentences.append(
+            f"{evidence.blocks_per_step:,.0f} blocks a step, from {evidence.stacks:,} places of "
+            "one forward pass: a graph is kept whole"
+        )
+    if evidence.longest:
+        longest = counted(evidence.longest, "step")
+        sentences.append(f"what else those lines asked for was given back after {longest} at most")
+    sentences += [sign.evidence for sign in evidence.signs]
+    return sentences + _asked_by(evidence)
+
+
+def _asked_by(evidence: GroupEvidence) -> list[str]:
+    """The module that the memory was made in, and the library that the user's line called for
+    it.
+    """
+    view, sentences = evidence.view, []
+    modules, counts = np.unique(view.modules.module[evidence.rows], return_counts=True)
+    module = int(modules[counts.argmax()])
+    if module != OUTSIDE and counts.max() >= _ALL_BUT_FEW * len(evidence.rows):
+        sentences.append(f"made in the module {view.modules.paths[module]}")
+    stack = evidence.group.cohorts[0].stack
+    if not evidence.keeps_graph and stack != NO_STACK:
+        frames = view.trace.stacks.of(stack)
+        if frames and not is_user_file(frames[0].file):
+            sentences.append(f"asked for inside of {frames[0]}")
+    return sentences

@@ -1,0 +1,184 @@
+"""A scene: one recording of one device, and all that its findings rest on, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from vramlens.analyses.attribution.attribution import Attribution
+from vramlens.analyses.evaluation_passes import Evaluation, evaluation_of
+from vramlens.analyses.explanation import OomVerdict, Peak
+from vramlens.analyses.failure.oom import Failure, Outside, failure_of, verdict_of
+from vramlens.analyses.failure.surroundings import message_for, outside_of
+from vramlens.analyses.leaks.leak import Leak, sized
+from vramlens.analyses.leaks.leaks import leaks_at, least_that_matters, predicted
+from vramlens.analyses.leaks.outside_pytorch import external_leak
+from vramlens.analyses.leaks.rate import Prediction
+from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
+from vramlens.analyses.memory.heap import Heap, heap_at
+from vramlens.analyses.memory.timeline import StepPeaks, shape_of, step_peaks
+from vramlens.read.oom_text import OomMessage
+from vramlens.trace import DeviceTrace, Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What finders look at: each part is computed when it is first asked for, and once.
+
+    Attributes:
+        view: the device's attribution.
+        messages: out-of-memory errors that the program printed, if at hand.
+        total_bytes: the device's memory as the person says it; None where not said.
+    """
+
+    view: Attribution
+    messages: Sequence[OomMessage] = ()
+    total_bytes: int | None = None
+
+    @property
+    def trace(self) -> Trace:
+        """The recording."""
+        return self.view.trace
+
+    @property
+    def device(self) -> DeviceTrace:
+        """The device."""
+        return self.view.device
+
+    # How far it came
+
+    @cached_property
+    def peak(self) -> Peak:
+        """The counters' maxima, and the heap where requested bytes are highest."""
+        device = self.device
+        # What was there before the first event may once have been more.
+        from_the_start = len(device.events) > 0 and not device.reserved.base_bytes
+        is_proven = from_the_start and device.whole and device.orphan_events == 0
+        return Peak(
+            device=device.device,
+            requested_bytes=device.requested.peak_bytes,
+            allocated_bytes=device.allocated.peak_bytes,
+            active_bytes=device.active.peak_bytes,
+            reserved_bytes=device.reserved.peak_bytes,
+            exact=("requested_bytes", "reserved_bytes") if is_proven else (),
+            heap=self.heap_at(device.requested.peak_event),
+            shape=shape_of(self.view, self.step_peaks),
+        )
+
+    @cached_property
+    def step_peaks(self) -> StepPeaks:
+        """The requested bytes of every step."""
+        return step_peaks(self.view)
+
+    # The failure
+
+    @cached_property
+    def message(self) -> OomMessage | None:
+        """The error's text of this very failure; None without one."""
+        return message_for(self.view, self.messages)
+
+    @cached_property
+    def outside(self) -> Outside:
+        """What is known of the device's other memory and of the process's limit."""
+        return outside_of(self.view, self.message, self.total_bytes)
+
+    @cached_property
+    def failure(self) -> Failure | None:
+        """The figures of the last failed request; None where nothing failed."""
+        return failure_of(self.view, self.outside)
+
+    @cached_property
+    def verdict(self) -> OomVerdict | None:
+        """The verdict on the failure; None where nothing failed."""
+        if self.failure is None:
+            return None
+        return verdict_of(
+            self.view, self.failure, self.leaking_tensors, self.step_peaks, self.outside
+        )
+
+    @property
+    def failed_event(self) -> int | None:
+        """The event of the last failed request; None where nothing failed."""
+        return None if self.failure is None else self.failure.request.event
+
+    @property
+    def is_ended_by_failure(self) -> bool:
+        """Whether a failed request was the program's end."""
+        return self.verdict is not None and not self.verdict.survived
+
+    # The memory at a moment
+
+    def heap_at(self, event: int) -> Heap:
+        """The heap right after an event."""
+        if event not in self._heaps:
+            self._heaps[event] = heap_at(self.view, event)
+        return self._heaps[event]
+
+    @property
+    def telling_event(self) -> int:
+        """The moment that advice is about: the failure, else the peak."""
+        if self.failed_event is not None:
+            return self.failed_event
+        return self.device.requested.peak_event
+
+    @property
+    def telling_heap(self) -> Heap:
+        """The heap at the failure, else at the peak."""
+        return self.heap_at(self.telling_event)
+
+    @cached_property
+    def fragmentation(self) -> Fragmentation:
+        """The holes at the failure, else at the peak."""
+        return fragmentation_at(self.view, self.telling_event)
+
+    @cached_property
+    def last_fragmentation(self) -> Fragmentation:
+        """The holes at the failure, else at the recording's end."""
+        if self.failure is not None:
+            return self.fragmentation
+        return fragmentation_at(self.view, len(self.device.events) - 1)
+
+    # What grows
+
+    @cached_property
+    def leaking_tensors(self) -> tuple[Leak, ...]:
+        """What surely leaks by the failure, else by the last step, without stranded caches."""
+        growing = self._leaks_to_fix(self.failed_event)
+        return tuple(leak for leak in growing if leak.sure and leak.rows is not None)
+
+    @cached_property
+    def growth(self) -> tuple[Leak, ...]:
+        """All that grows and can be mended; what is too small to matter is marked and last."""
+        event = self.failed_event if self.is_ended_by_failure else None
+        growing = (*self._leaks_to_fix(event), *external_leak(self.view))
+        least_bytes = least_that_matters(self.view, self.outside, self.total_bytes)
+        return sized(growing, least_bytes, self.peak.requested_bytes)
+
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        """When the memory will be full; None where it was, or nothing tells."""
+        if self.is_ended_by_failure:
+            return None
+        return predicted(self.view, self.growth, self.outside, self.total_bytes)
+
+    @cached_property
+    def evaluation(self) -> Evaluation | None:
+        """What evaluation with gradients enabled keeps; None where it keeps nothing."""
+        return evaluation_of(self.view)
+
+    # What was computed for one moment
+
+    def _leaks_to_fix(self, event: int | None) -> tuple[Leak, ...]:
+        if event not in self._leaks:
+            leaks = leaks_at(self.view, event)
+            self._leaks[event] = tuple(leak for leak in leaks if leak.fix is not None)
+        return self._leaks[event]
+
+    @cached_property
+    def _heaps(self) -> dict[int, Heap]:
+        return {}
+
+    @cached_property
+    def _leaks(self) -> dict[int | None, tuple[Leak, ...]]:
+        return {}
