@@ -152,7 +152,7 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     commands = {}
     for name in VERBS:
-        command = cast(Command, importlib.import_module(f"vramlens.cli.{name}"))
+        command = cast(Command, importlib.import_module(f"vramlens.cli.verbs.{name}"))
         commands[name] = command
         command.prepare_parser(verbs.add_parser(name, help=command.HELP, description=command.HELP))
     if argv and argv[0] == "help":
