@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 HELP = (
     "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
 )
+EXAMPLES = (
+    ("vramlens check run.vram --update", "write vram.toml from this run"),
+    ("vramlens check run.vram --format github", "hold it, annotate the pull request"),
+)
 _BUDGET = "vram.toml"
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from vramlens.analyses.compare.diff import Diff
 
 HELP = "Say what changed between two recordings: the failure, the growth, the peak, the lines."
+EXAMPLES = (
+    ("vramlens diff before.vram after.vram", "what a change did"),
+    ("vramlens diff before.vram after.vram --fail", "exit with 1 where it is worse"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from vramlens.capture.doctor.nccl_check import CollectivesCheck
 
 HELP = "Say what on this machine helps or hinders recording, and which debug switches there are."
+EXAMPLES = (
+    ("vramlens doctor", "what helps or hinders recording here"),
+    ("vramlens doctor --switches", "the debug switches and their cost"),
+)
 _LINES = 24
 _WIDEST = 110
 _NARROWEST = 40

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile.profile import Profile
 
 HELP = "Say where the memory is, why it ran out and what to change."
+EXAMPLES = (
+    ("vramlens explain run.vram --by module", "a recording, by module"),
+    ("vramlens explain train.log", "an out-of-memory error's text"),
+)
 _GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 _MOST_NAMED = 3
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from vramlens.trace import Trace
 
 HELP = "Write it for other tools: Perfetto, Chrome, speedscope, flame graphs, tables, TensorBoard; or a job as a lake."
+EXAMPLES = (
+    ("vramlens export run.vram --to perfetto", "for ui.perfetto.dev"),
+    ("vramlens export runs/r1 --to lake/", "every rank, for vramlens ranks"),
+)
 _NAMES = ("perfetto", "chrome", "speedscope", "flamegraph", "csv", "parquet", "tensorboard")
 _RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 _MOST_NAMED = 8

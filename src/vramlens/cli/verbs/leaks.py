@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from vramlens.analyses.leaks.leaks import LeakReport
 
 HELP = "Say what grows with every step, which line asks for it, and when memory will run out."
+EXAMPLES = (
+    ("vramlens leaks run.vram --total 80G", "what grows, and when it will fail"),
+    ("vramlens leaks run.vram --fail", "exit with 1 where something leaks"),
+)
 _FOUND = 1
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from vramlens.ranks import Comparison
 
 HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
+EXAMPLES = (
+    ("vramlens ranks runs/r1", "which rank differs, and why"),
+    ("vramlens ranks runs/r1 --html ranks.html", "the same as a page"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from vramlens.replay import Answer
 
 HELP = "Replay a recording through the allocator, under its own settings and under others."
+EXAMPLES = (
+    ("vramlens replay run.vram", "how exact the replay is"),
+    ("vramlens replay run.vram --conf expandable_segments:True", "other settings"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

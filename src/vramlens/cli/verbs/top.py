@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from vramlens.monitor.top.watching import Sink, Watching
 
 HELP = "Show every GPU and process, live: used, live, cached, NCCL, trend; or hand it to a monitoring system."
+EXAMPLES = (
+    ("vramlens top", "every GPU and process, live"),
+    ("vramlens top --alert 'used > 92%' --jsonl gpu.jsonl", "watch without a screen"),
+)
 _WIDTH = 100
 _SHORTEST_S = 0.1
-_EPILOG = """\
+_NOTE = """\
 With a terminal and textual (pip install 'vramlens[tui]') it fills the screen; ? there lists the keys. Else it prints
 plain lines. Where its output goes to a file or a pipe it prints once, or, with --jsonl, --prometheus, --otel or
 --alert, runs without printing.
@@ -38,8 +42,7 @@ temperature in C; power in W; retries; failures. As in: "used > 92%", "free < 2G
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``top``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
+    parser.epilog = _NOTE
     parser.add_argument(
         "pid",
         nargs="?",

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from vramlens.view.server import LocalPage
 
 HELP = "Show it: a page on this machine, or one file that needs nothing else."
+EXAMPLES = (
+    ("vramlens view run.vram", "a page on this machine"),
+    ("vramlens view run.vram -o run.html", "one file that needs nothing else"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
