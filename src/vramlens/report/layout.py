@@ -31,6 +31,7 @@ class Layout:
 
     def __init__(self, width: int, *, ascii_only: bool = False) -> None:
         self.width = max(width, NARROWEST)
+        self.ascii_only = ascii_only
         self.ellipsis = "..." if ascii_only else "…"
 
     def wrap(self, text: str, first: str = "", rest: str | None = None) -> list[str]:

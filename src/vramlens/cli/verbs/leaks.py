@@ -81,10 +81,10 @@ def _drawn(report: LeakReport, arguments: argparse.Namespace) -> str:
 
         return as_json(leaks_to_json(report))
     if arguments.markdown:
-        from vramlens.report.leaks.markdown import leaks_to_markdown
+        from vramlens.report.leaks.story import leaks_to_markdown
 
         return leaks_to_markdown(report, arguments.top)
-    from vramlens.report.leaks.text import render_leaks
+    from vramlens.report.leaks.story import render_leaks
 
     return as_text(
         lambda console: render_leaks(report, console, arguments.top),

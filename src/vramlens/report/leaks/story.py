@@ -1,6 +1,4 @@
-"""What to say about leaks, in the order in which a person wants it; text and Markdown are two
-ways to print it.
-"""
+"""The story of leaks: the answer, who keeps each leak, the fix, what it rests on, what is next."""
 
 from __future__ import annotations
 
@@ -10,10 +8,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Verdict
+from vramlens.report.document import (
+    Blank,
+    Command,
+    Cut,
+    Document,
+    Figure,
+    Figures,
+    Form,
+    Heading,
+    Items,
+    Part,
+    Sentences,
+    gone,
+)
+from vramlens.report.markdown import markdown_of
+from vramlens.report.screen import room_of
+from vramlens.report.text import DIM, print_document
 from vramlens.report.wording import place_name, quoted, visible
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from vramlens.analyses.explanation import RecordingFacts
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.leaks.growth import Leak
@@ -22,6 +39,8 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 5
 _MOST_DISMISSED = 4
 _MOST_CHAIN = 6
+_NOTES_GO, _DISMISSED_GO, _EVIDENCE_GOES, _CLAIMS_GO = 3, 4, 5, 7
+"""The steps at which a part goes where there is little room; the dismissed get fewer before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,89 @@ def leak_story(report: LeakReport, top: int | None = None) -> LeakStory:
         why=why,
         command=visible(command),
     )
+
+
+def render_leaks(report: LeakReport, console: Console, top: int | None = None) -> None:
+    """Prints the answer of ``vramlens leaks``; on a terminal as much of it as one screen has room
+    for.
+
+    Args:
+        top: how many leaks to show, in full.
+    """
+    room = room_of(console) if console.is_terminal and top is None else None
+    print_document(leaks_document(leak_story(report, top)), console, room)
+
+
+def leaks_to_markdown(report: LeakReport, top: int | None = None) -> str:
+    """The answer of ``vramlens leaks``; ``top`` leaks of it (5 by default)."""
+    return markdown_of(leaks_document(leak_story(report, top)))
+
+
+def leaks_document(story: LeakStory) -> Document:
+    """The story in parts; what is no leak goes first, then what a verdict rests on, then the last
+    leaks.
+    """
+    return Document(
+        (
+            *([Heading(story.headline)] if story.headline is not None else []),
+            *_claim_parts(story),
+            *_more_parts(story),
+            Blank(),
+            *_dismissed_parts(story),
+            Sentences(
+                ("… --markdown shows all",),
+                forms=Form.TEXT,
+                shown=False,
+                cuts=(Cut(1, {"shown": True}),),
+            ),
+            Sentences(story.notes, style=DIM, cuts=gone(_NOTES_GO)),
+            Sentences(story.unknown),
+            Command(story.why, (story.command,), is_broken=True),
+        )
+    )
+
+
+def _claim_parts(story: LeakStory) -> Iterator[Part]:
+    for index, claim in enumerate(story.claims):
+        from_the_end = len(story.claims) - 1 - index
+        cuts = gone(_CLAIMS_GO + from_the_end) if index else ()
+        if index or story.headline is not None:
+            yield Blank(cuts=cuts)
+        yield Heading(claim.headline, level=2, cuts=cuts)
+        yield Sentences((claim.keeper,), cuts=cuts)
+        if claim.fix:
+            yield Sentences((claim.fix,), "Fix: ", cuts=cuts)
+        # The last note says why no more is certain.
+        last_note = Cut(_EVIDENCE_GOES, {"texts": claim.notes[-1:]})
+        yield Items(claim.notes, style=DIM, cuts=(last_note, *gone(_EVIDENCE_GOES + 1), *cuts))
+
+
+def _more_parts(story: LeakStory) -> Iterator[Part]:
+    """How many leaks are left out, by ``top`` or for want of room."""
+    total = story.more + len(story.claims)
+    texts = [
+        f"{story.more + gone_claims:,} more: --top {total} shows them."
+        for gone_claims in range(max(1, len(story.claims)))
+    ]
+    cuts = tuple(
+        Cut(_CLAIMS_GO + index, {"texts": (text,), "shown": True})
+        for index, text in enumerate(texts[1:])
+    )
+    is_cut = bool(story.more)
+    yield Sentences((texts[0],), forms=Form.TEXT, shown=is_cut, cuts=cuts)
+    yield Sentences((f"{story.more:,} more are left out.",), forms=Form.MARKDOWN, shown=is_cut)
+
+
+def _dismissed_parts(story: LeakStory) -> Iterator[Part]:
+    if not story.dismissed:
+        return
+    title = "No leak, although it stays:"
+    rows = tuple(Figure(size, f"{where}: {why}") for size, where, why in story.dismissed)
+    fewer = tuple(Cut(step, {"rows": rows[: 3 - step]}) for step in (1, 2))
+    yield Heading(title, level=2, forms=Form.TEXT, cuts=gone(_DISMISSED_GO))
+    yield Figures(rows, forms=Form.TEXT, cuts=(*fewer, *gone(_DISMISSED_GO)))
+    items = tuple(f"{row.text}: {row.words}" for row in rows)
+    yield Items(items, title=title, forms=Form.MARKDOWN)
 
 
 def _claim(report: LeakReport, leak: Leak, several: bool) -> LeakClaim:
