@@ -41,9 +41,7 @@ _LONGEST_BAR = 8
 def html_of(document: Document, title: str) -> str:
     """The document as one HTML page."""
     parts = [
-        element
-        for part in document.in_form(Form.HTML)
-        for element in _WRITTEN_BY[type(part)](part)
+        element for part in document.in_form(Form.HTML) for element in _WRITTEN_BY[type(part)](part)
     ]
     return page_of(title, _STYLE, parts)
 
@@ -79,7 +77,9 @@ def _items(items: Items) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     names = [column.name for column in table.columns]
-    header = "".join(f'<th class="n">{html_text(name)}</th>' if name else "<th></th>" for name in names)
+    header = "".join(
+        f'<th class="n">{html_text(name)}</th>' if name else "<th></th>" for name in names
+    )
     body = "".join(_row(row) for row in table.rows)
     yield f"<table><tr>{header}</tr>{body}</table>"
 

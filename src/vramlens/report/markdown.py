@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 def markdown_of(document: Document) -> str:
     """The document as Markdown."""
     blocks = [
-        block
-        for part in document.in_form(Form.MARKDOWN)
-        for block in _WRITTEN_BY[type(part)](part)
+        block for part in document.in_form(Form.MARKDOWN) for block in _WRITTEN_BY[type(part)](part)
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -79,9 +77,7 @@ def _table(table: Table) -> Iterator[str]:
     if table.empty:
         yield escaped(table.empty)
         return
-    rows = [
-        (*(escaped(cell) for cell in row[:-1]), code(row[-1])) for row in table.top_rows()
-    ]
+    rows = [(*(escaped(cell) for cell in row[:-1]), code(row[-1])) for row in table.top_rows()]
     names = [*(column.name for column in table.columns[:-1]), table.noun]
     yield grid(names, rows, len(names) - 1)
     hidden = len(table.rows) - len(rows)

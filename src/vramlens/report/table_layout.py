@@ -45,7 +45,9 @@ def _wrapped(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> I
         columns[0] = _cells(table.columns[0], names, layout)
     hang = 2 + cell_len(columns[0][0]) + 2 if table.hang is None else table.hang
     last_words = ["", *(row[-1] for row in rows)]
-    for index, (cells, words) in enumerate(zip(zip(*columns, strict=True), last_words, strict=True)):
+    for index, (cells, words) in enumerate(
+        zip(zip(*columns, strict=True), last_words, strict=True)
+    ):
         start = table.margin + _BETWEEN.join(cells)
         if words:
             lines = layout.wrap(words, first=f"{start}{_BETWEEN}", rest=" " * hang)
@@ -54,9 +56,7 @@ def _wrapped(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> I
             yield Text(start.rstrip(), style="" if index else table.header_style)
 
 
-def _first_width(
-    table: Table, rows: Sequence[tuple[str, ...]], layout: Layout
-) -> int | None:
+def _first_width(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> int | None:
     """What the first column is cut to; None where it never is."""
     least = table.columns[0].least
     if least is None:
@@ -133,15 +133,12 @@ def _figures(
     table: Table, rows: Sequence[tuple[str, ...]], chosen: Sequence[int], layout: Layout
 ) -> list[list[str]]:
     """The cells of the chosen columns but the last."""
-    return [
-        _cells(table.columns[at], [row[at] for row in rows], layout) for at in chosen[:-1]
-    ]
+    return [_cells(table.columns[at], [row[at] for row in rows], layout) for at in chosen[:-1]]
 
 
 def _as_it_is(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
     columns = [
-        _cells(column, [row[at] for row in rows], layout)
-        for at, column in enumerate(table.columns)
+        _cells(column, [row[at] for row in rows], layout) for at, column in enumerate(table.columns)
     ]
     for index, cells in enumerate(zip(*columns, strict=True)):
         line = table.margin + _BETWEEN.join(cells)
