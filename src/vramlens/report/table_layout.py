@@ -27,7 +27,7 @@ def table_lines(table: Table, layout: Layout) -> Iterator[Text]:
     if table.empty:
         yield from (Text(line, style="bold") for line in layout.wrap(table.title))
         yield from (Text(line) for line in layout.wrap(table.empty, first="  "))
-    elif rows:
+    elif rows or table.top is None:
         yield from _LAID_OUT_BY[table.last](table, rows, layout)
         if table.note:
             yield from (Text(line) for line in layout.wrap(f"({table.note})", first="  "))

@@ -201,7 +201,7 @@ def _drawn(check: Check, arguments: argparse.Namespace) -> str:
         from vramlens.report.check.github import check_to_github
 
         return check_to_github(check, os.environ)
-    from vramlens.report.check.text import check_to_markdown, render_check
+    from vramlens.report.check.story import check_to_markdown, render_check
 
     if arguments.format == "markdown":
         return check_to_markdown(check)
@@ -217,7 +217,7 @@ def _summarize(check: Check) -> None:
         OutputError: it cannot be written.
     """
     from vramlens.report.check.github import SUMMARY_BYTES
-    from vramlens.report.check.text import check_to_markdown
+    from vramlens.report.check.story import check_to_markdown
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
