@@ -7,7 +7,7 @@ A part says what it is and what goes first where there is little room; ``text``,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, Flag, auto
 from typing import Any
@@ -89,6 +89,7 @@ class Sentences(Part):
         hang: of a sentence's further lines, in cells; None is below its first word.
         is_paragraph: they are one paragraph in Markdown.
         is_aside: they are about what stands above them.
+        is_whole: their lines are never broken.
         style: of the screen's lines.
     """
 
@@ -97,6 +98,7 @@ class Sentences(Part):
     hang: int | None = field(default=None, kw_only=True)
     is_paragraph: bool = field(default=False, kw_only=True)
     is_aside: bool = field(default=False, kw_only=True)
+    is_whole: bool = field(default=False, kw_only=True)
     style: str = field(default="", kw_only=True)
 
 
@@ -288,3 +290,13 @@ def _after_cut(part: Part, step: int) -> Part:
 def gone(step: int) -> tuple[Cut, ...]:
     """The cut of a part that goes as a whole."""
     return (Cut(step, {"shown": False}),)
+
+
+def alternatives(variants: Sequence[Sequence[Part]]) -> Iterator[Part]:
+    """Yields variants of which each takes the place of the one before where there is less room."""
+    last_step = len(variants) - 1
+    for step, variant in enumerate(variants):
+        comes = (Cut(step, {"shown": True}),) if step else ()
+        goes = gone(step + 1) if step < last_step else ()
+        for part in variant:
+            yield replace(part, shown=not step, cuts=(*comes, *goes))

@@ -95,7 +95,10 @@ def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:
     first = f"  {part.label}" if part.is_aside else part.label
     rest = None if part.hang is None else " " * part.hang
     for text in part.texts:
-        yield from wrapped(layout, text, first=first, rest=rest, style=part.style)
+        if part.is_whole:
+            yield Text(first + text, style=part.style)
+        else:
+            yield from wrapped(layout, text, first=first, rest=rest, style=part.style)
 
 
 def _items(items: Items, layout: Layout) -> Iterator[Text]:
