@@ -175,6 +175,7 @@ class Table(Part):
         heights: of rows that are moments: fewer of them are the highest of as many parts.
         empty: why there are no rows.
         note: what needs saying about all of them.
+        left_out: how many rows are not there, below the second column.
         hang: of the last column's further lines, in cells; None is below the second column.
         last_room: the cells that the last column is worth, before another is cut.
         margin: before the first column.
@@ -190,6 +191,7 @@ class Table(Part):
     heights: tuple[int, ...] = field(default=(), kw_only=True)
     empty: str = field(default="", kw_only=True)
     note: str = field(default="", kw_only=True)
+    left_out: str = field(default="", kw_only=True)
     hang: int | None = field(default=None, kw_only=True)
     last_room: int = field(default=0, kw_only=True)
     margin: str = field(default="  ", kw_only=True)

@@ -143,6 +143,9 @@ def _as_it_is(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> 
     for index, cells in enumerate(zip(*columns, strict=True)):
         line = table.margin + _BETWEEN.join(cells)
         yield Text(line.rstrip(), style="" if index else table.header_style)
+    if table.left_out:
+        indent = " " * cell_len(table.margin + columns[0][0] + _BETWEEN)
+        yield from (Text(text) for text in layout.wrap(table.left_out, first=indent))
 
 
 def _cells(column: Column, cells: Sequence[str], layout: Layout) -> list[str]:

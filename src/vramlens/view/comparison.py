@@ -48,7 +48,7 @@ def comparison_of(
     if not summaries:
         return None
     from vramlens.ranks import compare
-    from vramlens.report.ranks.text import headline
+    from vramlens.report.ranks.story import headline
 
     found = compare(list(summaries), {one.rank: one.record for one in flights if one is not None})
     track_of = {one.rank: track for one, track in zip(summaries, tracks, strict=True)}

@@ -126,6 +126,6 @@ def comparison_drawn(found: Comparison, *, json: bool, to_file: bool) -> str:
         from vramlens.report.ranks.json import comparison_to_json
 
         return as_json(comparison_to_json(found))
-    from vramlens.report.ranks.text import render_comparison
+    from vramlens.report.ranks.story import render_comparison
 
     return as_text(lambda console: render_comparison(found, console), to_file=to_file)
