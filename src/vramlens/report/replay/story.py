@@ -69,29 +69,33 @@ def _is_recorded(answer: Answer, row: WhatIf) -> bool:
 def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
     """The answer in one sentence: the best of some settings against what was recorded."""
     order = {False: 0, None: 1, True: 2}
-    row = min(
-        rows, key=lambda one: (not one.past_failure, order[one.oom], one.high_bytes, one.retries)
+    best = min(
+        rows, key=lambda row: (not row.past_failure, order[row.oom], row.high_bytes, row.retries)
     )
-    name = conf_name(row)
-    under = under_limit(answer.recorded, row)
-    if row.oom:
-        return f"With {name} the run would have run out of memory{under}: {failure_words(answer, row)}."
-    if row.past_failure:
+    name, under = conf_name(best), under_limit(answer.recorded, best)
+    if best.oom:
+        failure = failure_words(answer, best)
+        return f"With {name} the run would have run out of memory{under}: {failure}."
+    peak = format_size(best.peak_reserved_bytes)
+    if best.past_failure:
         return (
-            f"With {name} the run would have got past the failure that ended it{under}, with"
-            f" {format_size(row.peak_reserved_bytes)} reserved; what would have come then is not recorded."
+            f"With {name} the run would have got past the failure that ended it{under}, with {peak}"
+            " reserved; what would have come then is not recorded."
         )
-    if row.oom is None:
-        if row.failed_requests:
-            return f"With {name} it cannot be told whether the run would have lived{under}: {failure_words(answer, row)}."
-        return f"With {name} it cannot be told whether the run would have lived{under}: the orders that were tried differ."
-    change = answer.recorded.peak_reserved_bytes - row.peak_reserved_bytes
-    against = (
-        f"{format_size(abs(change))} {'less' if change > 0 else 'more'} than recorded"
-        if change
-        else "as recorded"
-    )
-    return f"With {name} the run would have reserved {format_size(row.peak_reserved_bytes)} at its peak{under}: {against}."
+    if best.oom is None:
+        why = "the orders that were tried differ"
+        if best.failed_requests:
+            why = failure_words(answer, best)
+        return f"With {name} it cannot be told whether the run would have lived{under}: {why}."
+    against = _against_recorded(answer.recorded.peak_reserved_bytes - best.peak_reserved_bytes)
+    return f"With {name} the run would have reserved {peak} at its peak{under}: {against}."
+
+
+def _against_recorded(saved_bytes: int) -> str:
+    if not saved_bytes:
+        return "as recorded"
+    direction = "less" if saved_bytes > 0 else "more"
+    return f"{format_size(abs(saved_bytes))} {direction} than recorded"
 
 
 def under_limit(recorded: Recorded, row: WhatIf) -> str:
@@ -128,15 +132,15 @@ def proof_sentence(recorded: Recorded) -> str:
             f"The replay is exact: all {counted(recorded.addresses, 'allocation')} got the recorded address and size,"
             f" and {came} (rules of PyTorch {recorded.version.name})."
         )
-    found = recorded.first_difference
+    difference = recorded.first_difference
     sentence = (
         f"The replay under the recorded settings is not exact: {recorded.addresses_matched:,} of"
         f" {recorded.addresses:,} allocations got the recorded address."
     )
-    if found is not None:
+    if difference is not None:
         sentence += (
-            f" It first differs at event {found.event:,}: recorded is {found.recorded}, replayed {found.simulated};"
-            f" {found.why}."
+            f" It first differs at event {difference.event:,}: recorded is {difference.recorded}, replayed {difference.simulated};"
+            f" {difference.why}."
         )
     return sentence
 
@@ -183,8 +187,8 @@ def size_range(row: WhatIf) -> str:
 def _table(answer: Answer, others: Sequence[WhatIf]) -> Table:
     name = visible(answer.recorded.settings.conf) or "default settings"
     rows = [[*recorded_cells(answer), f"{name} (recorded)" if others else name]]
-    for row in others:
-        rows.append([*row_cells(row, answer.recorded.peak_reserved_bytes), conf_name(row)])
+    base = answer.recorded.peak_reserved_bytes
+    rows += [[*row_cells(row, base), conf_name(row)] for row in others]
     return settings_table(HEADER, rows)
 
 

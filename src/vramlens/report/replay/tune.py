@@ -108,34 +108,43 @@ def _cards_headline(tuning: Tuning) -> str:
 
 
 def _headline(tuning: Tuning) -> str:
+    """Which setting to use, or why none."""
     base, best = tuning.baseline, tuning.best
-    under = under_limit(tuning.recorded, base)
     if best is None:
-        if base.past_failure:
-            return _passed(tuning)
-        if size := _too_large(tuning):
-            return f"No setting helps: one request of {format_size(size)} is above {format_size(base.cap_bytes or 0)}."
-        if all(tuned.row.oom for tuned in tuning.tried):
-            return f"No setting helps{under}: the run is out of memory with each of {len(tuning.tried)}."
-        if base.oom is not False:
-            return f"No setting helps for sure{under}: the run surely lives with none of {len(tuning.tried)}."
-        return (
-            f"No setting is worth a change{under}: the recorded one reserves {format_size(base.peak_reserved_bytes)},"
-            f" and none of {len(tuning.tried) - 1} others would save 2 % for sure."
-        )
-    row = best.row
-    name = conf_name(row)
+        return _no_help(tuning)
+    under = under_limit(tuning.recorded, base)
+    use = f"Use {conf_name(best.row)}:"
     if base.oom is not False and not base.past_failure:
-        lived = "gets past the failure that ended it" if row.past_failure else "lives"
+        lives = "gets past the failure that ended it" if best.row.past_failure else "lives"
         recorded = "out of memory" if base.oom else "perhaps out of memory"
         return (
-            f"Use {name}: the run {lived}{under}, with {size_range(row)} reserved; with the"
+            f"{use} the run {lives}{under}, with {size_range(best.row)} reserved; with the"
             f" recorded settings it is {recorded}."
         )
+    past = "; both get past the failure that ended it" if base.past_failure else ""
+    peak, before = format_size(best.row.peak_reserved_bytes), format_size(base.peak_reserved_bytes)
+    saved = format_size(best.saved_bytes)
+    return f"{use} {peak} reserved at the peak{under} instead of {before}, {saved} less{past}."
+
+
+def _no_help(tuning: Tuning) -> str:
+    """Why no setting is worth a change."""
+    base, count = tuning.baseline, len(tuning.tried)
+    if base.past_failure:
+        return _passed(tuning)
+    too_large = _too_large(tuning)
+    if too_large:
+        cap = format_size(base.cap_bytes or 0)
+        return f"No setting helps: one request of {format_size(too_large)} is above {cap}."
+    under = under_limit(tuning.recorded, base)
+    if all(tuned.row.oom for tuned in tuning.tried):
+        return f"No setting helps{under}: the run is out of memory with each of {count}."
+    if base.oom is not False:
+        return f"No setting helps for sure{under}: the run surely lives with none of {count}."
     return (
-        f"Use {name}: {format_size(row.peak_reserved_bytes)} reserved at the peak{under} instead of"
-        f" {format_size(base.peak_reserved_bytes)}, {format_size(best.saved_bytes)} less"
-        f"{'; both get past the failure that ended it' if base.past_failure else ''}."
+        f"No setting is worth a change{under}: the recorded one reserves"
+        f" {format_size(base.peak_reserved_bytes)}, and none of {count - 1} others would save 2 %"
+        " for sure."
     )
 
 
