@@ -72,7 +72,7 @@ def render_profile(
     """Prints a profile.
 
     Args:
-        top: how many rows of each table to show; by default as many as 24 lines, or a larger
+        top: how many rows of other table to show; by default as many as 24 lines, or a larger
             terminal, have room for.
         whole: show ten rows of every table, however many lines it takes.
     """
@@ -81,7 +81,7 @@ def render_profile(
 
 
 def profile_to_markdown(profile: Profile, top: int | None = None) -> str:
-    """The answer as Markdown; ``top`` rows of each table (10 by default)."""
+    """The answer as Markdown; ``top`` rows of other table (10 by default)."""
     return markdown_of(profile_document(profile, top))
 
 
@@ -142,9 +142,9 @@ def _use_sentence(profile: Profile) -> str:
     if use.longest:
         text += f"; the longest, {format_duration(use.longest[0].ns)}: {gap_words(use.longest[0])}"
     others = [
-        f"GPU {each.device} {share(each.busy_ns, profile.wall_ns)}"
-        for each in profile.devices
-        if each.device != use.device
+        f"GPU {other.device} {share(other.busy_ns, profile.wall_ns)}"
+        for other in profile.devices
+        if other.device != use.device
     ]
     return text + "." + (f" Others busy: {', '.join(others)}." if others else "")
 
@@ -166,9 +166,9 @@ def _memory_sentence(profile: Profile) -> str:
         ]
         text += f". Likely {', '.join(groups)}"
     others = [
-        f"{each.device} {format_size(each.allocated_bytes)}"
-        for each in profile.memories[1:]
-        if each.allocated_bytes
+        f"{other.device} {format_size(other.allocated_bytes)}"
+        for other in profile.memories[1:]
+        if other.allocated_bytes
     ]
     return text + "." + (f" Peaks elsewhere: {', '.join(others[:4])}." if others else "")
 

@@ -120,7 +120,10 @@ def _one_flight(rank: int, flight: FlightRecord) -> str:
     call_words = f"{visible(last.name)}, number {last.seq}{group}{visible(where)}"
     calls = counted(len(flight.collectives), "call")
     if pending:
-        return f"Rank {rank} waits in {call_words}: {last.state}, not completed; name the other ranks' records to see why."
+        return (
+            f"Rank {rank} waits in {call_words}: {last.state}, not completed; name the other"
+            " ranks' records to see why."
+        )
     return f"Rank {rank}: all {calls} in the record completed; the last is {call_words}."
 
 

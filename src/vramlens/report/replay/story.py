@@ -139,7 +139,8 @@ def proof_sentence(recorded: Recorded) -> str:
     )
     if difference is not None:
         sentence += (
-            f" It first differs at event {difference.event:,}: recorded is {difference.recorded}, replayed {difference.simulated};"
+            f" It first differs at event {difference.event:,}: recorded is {difference.recorded},"
+            f" replayed {difference.simulated};"
             f" {difference.why}."
         )
     return sentence
