@@ -72,7 +72,7 @@ def render_profile(
     """Prints a profile.
 
     Args:
-        top: how many rows of other table to show; by default as many as 24 lines, or a larger
+        top: how many rows of each table to show; by default as many as 24 lines, or a larger
             terminal, have room for.
         whole: show ten rows of every table, however many lines it takes.
     """
@@ -81,7 +81,7 @@ def render_profile(
 
 
 def profile_to_markdown(profile: Profile, top: int | None = None) -> str:
-    """The answer as Markdown; ``top`` rows of other table (10 by default)."""
+    """The answer as Markdown; ``top`` rows of each table (10 by default)."""
     return markdown_of(profile_document(profile, top))
 
 
