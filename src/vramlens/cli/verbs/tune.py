@@ -93,4 +93,4 @@ def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
 
 
 def _sizes(text: str) -> list[int]:
-    return [limit_size(one) for one in text.split(",")]
+    return [limit_size(size) for size in text.split(",")]
