@@ -77,7 +77,6 @@ class Heading(Part):
     text: str
     level: int = 1
     badge: str = ""
-    indent: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def wrapped(
 
 
 def _heading(heading: Heading, layout: Layout) -> Iterator[Text]:
-    return wrapped(layout, heading.text, first=heading.indent, style=BOLD)
+    return wrapped(layout, heading.text, style=BOLD)
 
 
 def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:
