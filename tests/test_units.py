@@ -37,6 +37,12 @@ def test_units(count: int, name: str) -> None:
         assert parse_size(written) == count * factor
 
 
+@pytest.mark.parametrize(("letter", "factor"), [("K", KIB), ("M", MIB), ("G", GIB), ("T", 2**40)])
+def test_a_letter_alone_is_a_power_of_1024(letter: str, factor: int) -> None:
+    assert parse_size(f"80{letter}") == parse_size(f"80 {letter.lower()}") == 80 * factor
+    assert parse_size(f"1.5{letter}") == factor * 3 // 2
+
+
 @given(SIZES, SIZES)
 def test_larger_sizes_never_read_smaller(one: int, other: int) -> None:
     for smaller, larger in (sorted((one, other)), (one, one + 1)):

@@ -1,5 +1,5 @@
-"""Sizes in and out: KiB, MiB, GiB are powers of 1024; KB, MB, GB of 1000; a bare number is
-bytes.
+"""Sizes in and out: KiB, MiB, GiB, and K, M, G alone, are powers of 1024; KB, MB, GB of 1000; a
+bare number is bytes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ GIB = 1024**3
 _FACTORS = {
     "": 1, "B": 1, "BYTE": 1, "BYTES": 1,
     "KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": 1024**4,
+    "K": KIB, "M": MIB, "G": GIB, "T": 1024**4,
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """Bytes meant by ``24GiB``, ``512 MB`` or ``1048576``.
+    """Bytes meant by ``24GiB``, ``80G`` (as much as 80GiB), ``512 MB`` or ``1048576``.
 
     Raises:
         UsageError: the text is not a size.
@@ -30,7 +31,9 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
-        raise UsageError(f"{text!r} is not a size: write 24GiB, 512MiB, 80GB or a number of bytes")
+        raise UsageError(
+            f"{text!r} is not a size: write 24GiB, 512MiB, 80G, 80GB or a number of bytes"
+        )
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 

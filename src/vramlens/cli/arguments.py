@@ -69,11 +69,11 @@ def hints_on_settings() -> Iterator[None]:
         raise SettingsError(f"{str(error).rstrip('.')}{hint}" if hint else str(error)) from None
 
 
-def _hint_on(said: str) -> str:
-    equals = re.search(r"(?:^'|,)\s*([a-z_0-9]+)\s*=\s*([^,']+)", said.partition(": PyTorch")[0])
+def _hint_on(message: str) -> str:
+    equals = re.search(r"(?:^'|,)\s*([a-z_0-9]+)\s*=\s*([^,']+)", message.partition(": PyTorch")[0])
     if equals is not None:
         return f"; write a colon: {equals[1]}:{equals[2].strip()}"
-    unknown = re.search(r"Unrecognized key '([^']{1,80})'", said)
+    unknown = re.search(r"Unrecognized key '([^']{1,80})'", message)
     if unknown is None:
         return ""
     from difflib import get_close_matches
@@ -120,14 +120,14 @@ def positive(text: str) -> int:
 def size(text: str) -> int:
     """Bytes, from an argument."""
     try:
-        found = parse_size(text)
+        size_bytes = parse_size(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     except (OverflowError, ValueError):  # more digits than any number has
         raise argparse.ArgumentTypeError("is too large") from None
-    if found < 1:
+    if size_bytes < 1:
         raise argparse.ArgumentTypeError("must be more than 0")
-    return found
+    return size_bytes
 
 
 def size_or_none(text: str) -> int:
@@ -139,8 +139,8 @@ def limit_size(text: str) -> int:
     """Bytes that a process or a card may have, from an argument; less than 1 MiB is a unit that
     was forgotten.
     """
-    found = size(text)
+    size_bytes = size(text)
     try:
-        return check_limit(found, text)
+        return check_limit(size_bytes, text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

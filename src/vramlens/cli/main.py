@@ -17,7 +17,9 @@ from typing import NoReturn, Protocol, cast
 from vramlens import __version__
 from vramlens.allowance import Exhausted, allowance
 from vramlens.cli import interruption
+from vramlens.cli.help import DESCRIPTION, filled, main_epilog, verb_epilog
 from vramlens.cli.message import say
+from vramlens.cli.mistyped import looks_like_a_file, option_meant, verb_meant
 from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 
 # In the order of the help.
@@ -42,33 +44,13 @@ _READING = frozenset(
     ("explain", "leaks", "view", "replay", "tune", "diff", "check", "ranks", "export")
 )
 """The verbs whose input may come from anywhere: they are held to an allowance."""
-_DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
-_EPILOG = """\
-examples:
-  vramlens run train.py --epochs 3            your program as it is, and a recording of it
-  vramlens predict train.py --cards 24GiB     its peak before it ever runs, without a GPU
-  vramlens explain snapshot.pickle            a recording: the peak, who holds it, what to change
-  vramlens explain train.log                  an out-of-memory error's text
-  vramlens explain trace.json.gz              a trace of PyTorch's profiler
-  vramlens explain                            a real failure that comes with vramlens
-  vramlens leaks run.vram                     what grows with every step, at which line, and when it will fail
-  vramlens view run.vram -o run.html          the picture, one file that needs nothing else
-  vramlens diff before.vram after.vram        what a change did: failed before, completes now?
-  vramlens check run.vram --update            a memory budget for CI
-  vramlens ranks runs/r1                      which rank differs from its peers, and why
-  vramlens top                                every GPU and process, now
-  vramlens replay run.vram --conf expandable_segments:True    would other settings have helped?
-  vramlens tune run.vram --cap 24GiB          which settings fit this run on a smaller card
-  vramlens doctor                             what on this machine helps or hinders recording
-
-exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused, 130 Ctrl-C; run: the program's own
-"""
 
 
 class Command(Protocol):
     """One verb."""
 
     HELP: str
+    EXAMPLES: tuple[tuple[str, str], ...]
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the verb's arguments."""
@@ -87,6 +69,45 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Raises what to say of arguments that nothing takes."""
+        meant = option_meant(words, self._option_string_actions)
+        hint = f"; did you mean {meant}?" if meant is not None else ""
+        self.error(f"unrecognized arguments: {shlex.join(words)}{hint}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; shell completion and man pages are made from it."""
+    return _parsers()[0]
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    """The parser of the whole command line, and that of each verb."""
+    whole = _Parser(
+        prog="vramlens",
+        description=DESCRIPTION,
+        epilog=main_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whole.add_argument("--version", action="version", version=f"vramlens {__version__}")
+    verbs = whole.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    by_verb = {}
+    for name in VERBS:
+        command = _command(name)
+        by_verb[name] = verbs.add_parser(
+            name,
+            help=command.HELP,
+            description=filled(command.HELP),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.prepare_parser(by_verb[name])
+        by_verb[name].epilog = verb_epilog(by_verb[name].epilog, command.EXAMPLES)
+    return whole, by_verb
+
+
+def _command(verb: str) -> Command:
+    return cast(Command, importlib.import_module(f"vramlens.cli.verbs.{verb}"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,44 +163,39 @@ def _answered(argv: list[str]) -> int | Callable[[], int]:
 
 
 def _run(argv: list[str]) -> int | Callable[[], int]:
-    parser = _Parser(
-        prog="vramlens",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"vramlens {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    commands = {}
-    for name in VERBS:
-        command = cast(Command, importlib.import_module(f"vramlens.cli.verbs.{name}"))
-        commands[name] = command
-        command.prepare_parser(verbs.add_parser(name, help=command.HELP, description=command.HELP))
+    whole, by_verb = _parsers()
     if argv and argv[0] == "help":
         argv = [*(word for word in argv[1:2] if word in VERBS), "--help"]
-    if argv and _looks_like_a_file(argv[0]):
-        raise UsageError(f"{argv[0]} is no verb; did you mean: vramlens explain {shlex.join(argv)}")
-    if argv and (meant := _verb_meant(argv[0])) is not None:
-        raise UsageError(f"{argv[0]} is no verb; did you mean {meant}? (see {parser.prog} --help)")
+    _refuse_mistyped_verb(argv)
     try:
-        arguments, unknown = parser.parse_known_args(argv)
+        arguments, unknown = whole.parse_known_args(argv)
     except SystemExit as done:  # --help and --version
         return done.code if isinstance(done.code, int) else 0
     if unknown:
-        (verbs.choices[arguments.verb] if arguments.verb else parser).error(
-            f"unrecognized arguments: {shlex.join(unknown)}"
-        )
+        by_verb.get(arguments.verb, whole).refuse(unknown)
     if arguments.verb is None:
-        parser.print_help(sys.stderr)
+        whole.print_help(sys.stderr)
         return UsageError.exit_code
     if arguments.verb not in ("run", "predict"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's
         #     program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments.argv = argv
+    command = _command(arguments.verb)
     if arguments.verb not in _READING:
-        return commands[arguments.verb].run(arguments)
-    return _run_within_bounds(commands[arguments.verb], arguments)
+        return command.run(arguments)
+    return _run_within_bounds(command, arguments)
+
+
+def _refuse_mistyped_verb(argv: list[str]) -> None:
+    """Raises UsageError, with what was probably meant, where the first word is no verb."""
+    if not argv:
+        return
+    if looks_like_a_file(argv[0], VERBS):
+        raise UsageError(f"{argv[0]} is no verb; did you mean: vramlens explain {shlex.join(argv)}")
+    meant = verb_meant(argv[0], VERBS)
+    if meant is not None:
+        raise UsageError(f"{argv[0]} is no verb; did you mean {meant}? (see vramlens --help)")
 
 
 def _run_within_bounds(command: Command, arguments: argparse.Namespace) -> int | Callable[[], int]:
@@ -188,27 +204,10 @@ def _run_within_bounds(command: Command, arguments: argparse.Namespace) -> int |
     Raises:
         UnsafeInput: it took more of the machine than its input justifies.
     """
-    asked = [getattr(arguments, name, None) for name in ("conf", "cap", "cards")]
-    answers = sum(len(several) for several in asked if isinstance(several, list))
+    options = [getattr(arguments, name, None) for name in ("conf", "cap", "cards")]
+    answers = sum(len(choices) for choices in options if isinstance(choices, list))
     try:
         with allowance(1 + answers) as allowed:
             return command.run(arguments)
     except Exhausted:
         raise UnsafeInput(allowed.sentence()) from None
-
-
-def _looks_like_a_file(word: str) -> bool:
-    if word in VERBS or word.startswith("-"):
-        return False
-    return "." in word or "/" in word or os.sep in word or os.path.lexists(word)
-
-
-def _verb_meant(word: str) -> str | None:
-    """The verb that a mistyped word is close to; None for a verb, an option, and what is like
-    none of them.
-    """
-    if word in VERBS or word.startswith("-"):
-        return None
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(word[:40].lower(), VERBS, 1, 0.7)), None)

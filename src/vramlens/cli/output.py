@@ -159,9 +159,9 @@ def refuse_inputs(path: str, inputs: Iterable[str], *, option: str = "-o") -> No
     Raises:
         UsageError: it is.
     """
-    for one in inputs:
-        with contextlib.suppress(OSError):  # one of them is not there
-            if os.path.samefile(path, one):
+    for source in inputs:
+        with contextlib.suppress(OSError):  # it is not there
+            if os.path.samefile(path, source):
                 raise UsageError(f"{option} {path}: is the input itself; name another file")
 
 

@@ -1,1 +1,15 @@
-"""Reports: an Explanation as text, JSON or Markdown."""
+"""Reports: every answer is a story (its words, and the document that they make) and a JSON.
+
+document       the parts of an answer, and what goes first where there is little room
+text           a document on a screen, fitted into its lines
+table_layout   a table on a screen
+markdown       a document for an issue
+html           a document as a page
+layout         text fitted into a width
+screen         the room that a console has
+wording        how sizes, shares, places and foreign text are written
+finding_json   a finding and a place as JSON
+progress       the bar while a file is read
+
+explain, diff, leaks, profile, ranks, replay, check: one folder an answer
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -31,6 +32,7 @@ class Layout:
 
     def __init__(self, width: int, *, ascii_only: bool = False) -> None:
         self.width = max(width, NARROWEST)
+        self.ascii_only = ascii_only
         self.ellipsis = "..." if ascii_only else "…"
 
     def wrap(self, text: str, first: str = "", rest: str | None = None) -> list[str]:
@@ -39,33 +41,26 @@ class Layout:
         """
         indent = " " * cell_len(first) if rest is None else rest
         width = min(self.width, _WIDEST_TEXT)
-        text = one_line(text).replace("…", self.ellipsis)
-        lines, line, empty = [], first, True
-        glued = _FUNCTION.sub(f"{_GLUE}in{_GLUE}", _UNIT.sub(_GLUE, text))
-        for word in glued.split(" "):
-            piece = word.replace(_GLUE, " ")
-            if not piece:
-                continue
-            if cell_len(piece) > width - cell_len(indent) and _PATH.search(piece):
-                piece = self._path(piece, width - cell_len(indent))
-            if not empty and cell_len(line) + 1 + cell_len(piece) > width:
+        room = width - cell_len(indent)
+        lines, line, is_empty = [], first, True
+        for word in _words(one_line(text).replace("…", self.ellipsis)):
+            if cell_len(word) > room and _PATH.search(word):
+                word = self._path(word, room)
+            if not is_empty and cell_len(line) + 1 + cell_len(word) > width:
                 lines.append(line)
-                line, empty = indent, True
-            if empty and cell_len(line) + cell_len(piece) > width:  # longer than a line by itself
-                *full, piece = self._chopped(
-                    piece, width - cell_len(line), width - cell_len(indent)
-                )
+                line, is_empty = indent, True
+            if is_empty and cell_len(line) + cell_len(word) > width:  # longer than a line by itself
+                *full, word = self._chopped(word, width - cell_len(line), room)
                 for part in full:
                     lines.append(line + part)
                     line = indent
-            line += piece if empty else f" {piece}"
-            empty = False
+            line += word if is_empty else f" {word}"
+            is_empty = False
         return [*lines, line]
 
     def _chopped(self, word: str, first_width: int, width: int) -> list[str]:
-        head = (
-            chop_cells(word, first_width)[0] if first_width > 0 else ""
-        )  # the line's beginning took it all
+        # The line's beginning may have taken all of it.
+        head = chop_cells(word, first_width)[0] if first_width > 0 else ""
         tail = word[len(head) :]
         return [head, *chop_cells(tail, width)] if tail else [head]
 
@@ -74,12 +69,12 @@ class Layout:
         if cell_len(text) <= width:
             return text
         room = max(0, width - cell_len(self.ellipsis))
-        kept = ""
+        end = ""
         for char in reversed(text):
-            if cell_len(char + kept) > room:
+            if cell_len(char + end) > room:
                 break
-            kept = char + kept
-        return self.ellipsis + kept
+            end = char + end
+        return self.ellipsis + end
 
     def from_right(self, text: str, width: int) -> str:
         """The text, shortened at its end."""
@@ -107,8 +102,8 @@ class Layout:
         name = re.split(r"[/\\]", file)[-1] or file
         if always_cut:
             file = min(file, f"{self.ellipsis}/{name}", key=cell_len)
-        least = min(cell_len(file), cell_len(self.ellipsis + "/" + name))
-        room = width - cell_len(line) - min(least, width // 2)
+        name_width = min(cell_len(file), cell_len(self.ellipsis + "/" + name))
+        room = width - cell_len(line) - min(name_width, width // 2)
         if cell_len(name + line + function) > width:
             function = self.from_right(function, max(room, 0)) if room > 5 else ""
         return self._path(file, width - cell_len(line + function)) + line + function
@@ -126,6 +121,14 @@ class Layout:
                 return shorter
         name = re.split(r"[/\\]", file)[-1]
         return name if name and cell_len(name) <= width else self.from_left(file, width)
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yields what no line may end in."""
+    glued = _FUNCTION.sub(f"{_GLUE}in{_GLUE}", _UNIT.sub(_GLUE, text))
+    for word in glued.split(" "):
+        if word:
+            yield word.replace(_GLUE, " ")
 
 
 def right(cells: list[str]) -> list[str]:

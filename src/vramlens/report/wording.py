@@ -41,9 +41,9 @@ def share(part: int, whole: int) -> str:
 
 def listed(words: list[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
-    return (
-        words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
-    )
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def plain(name: str) -> str:

@@ -48,7 +48,7 @@ def comparison_of(
     if not summaries:
         return None
     from vramlens.ranks import compare
-    from vramlens.report.ranks.text import headline
+    from vramlens.report.ranks.story import headline
 
     comparison = compare(
         list(summaries), {flight.rank: flight.record for flight in flights if flight is not None}

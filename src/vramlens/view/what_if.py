@@ -74,7 +74,7 @@ def steps_of(curve: Curve, most: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 def _answer_words(answer: Answer, row: WhatIf) -> str:
     """What ``vramlens replay`` says of a setting, with how sure that is."""
-    from vramlens.report.replay.text import best_headline, size_range
+    from vramlens.report.replay.story import best_headline, size_range
 
     headline = best_headline(answer, [row]).removesuffix(".")
     if row.confidence == "exact":

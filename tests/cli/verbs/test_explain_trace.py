@@ -17,7 +17,7 @@ from vramlens.analyses.profile.profile import Profile
 from vramlens.cli.main import main
 from vramlens.errors import NotARecording, UsageError, VramlensError
 from vramlens.report.profile.json import profile_to_json
-from vramlens.report.profile.markdown import profile_to_markdown
+from vramlens.report.profile.story import profile_to_markdown
 
 TRAIN = str(Path(__file__).parents[2] / "data" / "profiler" / "train.json.gz")
 

@@ -5,6 +5,7 @@ nothing drawn.
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,9 @@ from rich.console import Console
 
 from support.kineto import MIB, Kineto, read_gz, training
 from vramlens.analyses.profile.profile import explain_profile
+from vramlens.report.document import Column, Last, Table
 from vramlens.report.profile.json import profile_to_json
-from vramlens.report.profile.markdown import profile_to_markdown
-from vramlens.report.profile.story import Grid, profile_story
-from vramlens.report.profile.text import render_profile
+from vramlens.report.profile.story import profile_story, profile_to_markdown, render_profile
 from vramlens.report.screen import SCREEN_LINES
 
 TRAIN = Path(__file__).parents[2] / "data" / "profiler" / "train.json.gz"
@@ -108,16 +108,11 @@ def test_what_is_cut_is_told(real):
 
 
 def test_fewer_moments_are_the_highest_of_as_many_parts():
-    grid = Grid(
-        "t",
-        "t",
-        (),
-        tuple((str(n),) for n in range(10)),
-        "moment",
-        heights=(0, 9, 1, 2, 3, 4, 5, 6, 7, 8),
-    )
-    assert grid.top(2) == (("1",), ("9",))
-    assert grid.top(20) == grid.rows
+    rows = tuple((str(n),) for n in range(10))
+    heights = (0, 9, 1, 2, 3, 4, 5, 6, 7, 8)
+    table = Table((Column("t"),), rows, Last.CUT, noun="moment", heights=heights)
+    assert replace(table, top=2).top_rows() == (("1",), ("9",))
+    assert replace(table, top=20).top_rows() == table.rows
 
 
 def test_what_is_missing_is_told(made):

@@ -10,7 +10,7 @@ from rich.console import Console
 from support.recordings import DATA, data_of, read
 from vramlens.ranks import compare, summarise
 from vramlens.read.flight_record import read_flight_record
-from vramlens.report.ranks.text import render_comparison
+from vramlens.report.ranks.story import render_comparison
 
 
 def test_a_leak_is_followed_to_what_keeps_it() -> None:

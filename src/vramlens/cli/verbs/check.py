@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 HELP = (
     "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
 )
+EXAMPLES = (
+    ("vramlens check run.vram --update", "write vram.toml from this run"),
+    ("vramlens check run.vram --format github", "hold it, annotate the pull request"),
+)
 _BUDGET = "vram.toml"
 
 
@@ -197,7 +201,7 @@ def _drawn(check: Check, arguments: argparse.Namespace) -> str:
         from vramlens.report.check.github import check_to_github
 
         return check_to_github(check, os.environ)
-    from vramlens.report.check.text import check_to_markdown, render_check
+    from vramlens.report.check.story import check_to_markdown, render_check
 
     if arguments.format == "markdown":
         return check_to_markdown(check)
@@ -213,7 +217,7 @@ def _summarize(check: Check) -> None:
         OutputError: it cannot be written.
     """
     from vramlens.report.check.github import SUMMARY_BYTES
-    from vramlens.report.check.text import check_to_markdown
+    from vramlens.report.check.story import check_to_markdown
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:

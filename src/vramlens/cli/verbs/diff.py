@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from vramlens.analyses.compare.diff import Diff
 
 HELP = "Say what changed between two recordings: the failure, the growth, the peak, the lines."
+EXAMPLES = (
+    ("vramlens diff before.vram after.vram", "what a change did"),
+    ("vramlens diff before.vram after.vram --fail", "exit with 1 where it is worse"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -98,14 +102,14 @@ def _drawn(diff: Diff, arguments: argparse.Namespace) -> str:
 
         return as_json(diff_to_json(diff))
     if arguments.markdown:
-        from vramlens.report.diff.markdown import diff_to_markdown
+        from vramlens.report.diff.story import diff_to_markdown
 
         return diff_to_markdown(diff, arguments.top)
     if arguments.html:
-        from vramlens.report.diff.html import diff_to_html
+        from vramlens.report.diff.story import diff_to_html
 
         return diff_to_html(diff, arguments.top)
-    from vramlens.report.diff.text import render_diff
+    from vramlens.report.diff.story import render_diff
 
     return as_text(
         lambda console: render_diff(diff, console, arguments.top),

@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from vramlens.capture.doctor.nccl_check import CollectivesCheck
 
 HELP = "Say what on this machine helps or hinders recording, and which debug switches there are."
+EXAMPLES = (
+    ("vramlens doctor", "what helps or hinders recording here"),
+    ("vramlens doctor --switches", "the debug switches and their cost"),
+)
 _LINES = 24
 _WIDEST = 110
 _NARROWEST = 40
@@ -53,11 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.switches and not arguments.json and not arguments.gpu:
         write_stdout(text_of(_switches(_width())) + "\n")
         return 0
-    found = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
+    diagnosis = diagnose(gpu=arguments.gpu, further=[("native core", _native_core)])
     if arguments.json:
-        write_stdout(as_json({"schema": SCHEMA, **found.to_dict()}))
+        write_stdout(as_json({"schema": SCHEMA, **diagnosis.to_dict()}))
         return 0
-    lines = _report(found, _width(), _height())
+    lines = _report(diagnosis, _width(), _height())
     if arguments.switches:
         lines += ["", *_switches(_width())]
     write_stdout(text_of(lines) + "\n")
@@ -69,47 +73,62 @@ def _nccl(arguments: argparse.Namespace) -> int:
     from vramlens.capture.doctor.torch_checks import ask_torch
 
     facts = ask_torch().facts or {}  # in a process aside: this one makes no context
-    found = check_collectives(int(facts.get("visible") or 0))
+    check = check_collectives(int(facts.get("visible") or 0))
     if arguments.json:
-        write_stdout(as_json({"schema": SCHEMA, "collectives": found.to_dict()}))
+        write_stdout(as_json({"schema": SCHEMA, "collectives": check.to_dict()}))
     else:
-        write_stdout(text_of(_collectives(found, _width())) + "\n")
+        write_stdout(text_of(_collectives(check, _width())) + "\n")
     return 0
 
 
-def _collectives(found: CollectivesCheck, width: int) -> list[str]:
+def _collectives(check: CollectivesCheck, width: int) -> list[str]:
     """The check of collectives: the verdict, the table, the memory, what is set."""
+    if check.error:
+        next_step = ["Next, run it on a node with two GPUs or more."]
+        if check.world > 1:
+            next_step = ["Next, what is wrong here:", "  vramlens doctor"]
+        return [*textwrap.wrap(f"NCCL could not be checked: {check.error}.", width), "", *next_step]
+    return [
+        *textwrap.wrap(_collectives_verdict(check), width),
+        "",
+        *_bandwidths(check),
+        *_nccl_memory(check),
+        *(f"{name}={setting}" for name, setting in check.environment.items()),
+        "",
+        "Next, what makes NCCL tell more:",
+        "  vramlens doctor --switches",
+    ]
+
+
+def _collectives_verdict(check: CollectivesCheck) -> str:
+    wrong = [operation.name for operation in check.operations if not operation.right]
+    library = f"NCCL {check.library}" if check.library else check.backend
+    node = f"{check.world} GPUs ({library})"
+    if wrong:
+        return f"Wrong values from {', '.join(wrong)} on {node}: do not train on this node."
+    return f"All collectives give the right values on {node}."
+
+
+def _bandwidths(check: CollectivesCheck) -> Iterator[str]:
     from vramlens.units import format_size
 
-    if found.error:
-        enough = ["Next, what is wrong here:", "  vramlens doctor"]
-        todo = enough if found.world > 1 else ["Next, run it on a node with two GPUs or more."]
-        return [*textwrap.wrap(f"NCCL could not be checked: {found.error}.", width), "", *todo]
-    wrong = [one.name for one in found.operations if not one.right]
-    library = f"NCCL {found.library}" if found.library else found.backend
-    verdict = (
-        f"Wrong values from {', '.join(wrong)} on {found.world} GPUs ({library}): do not train on this node."
-        if wrong
-        else f"All collectives give the right values on {found.world} GPUs ({library})."
-    )
-    lines = [*textwrap.wrap(verdict, width), ""]
-    sizes = [speed.bytes for speed in found.operations[0].speeds]
-    lines.append(
-        f"{'bus bandwidth, GB/s':<20}" + "".join(f"{format_size(size):>12}" for size in sizes)
-    )
-    for one in found.operations:
-        speeds = "".join(f"{speed.bus_bytes_per_s / 1e9:>12.2f}" for speed in one.speeds)
-        lines.append(f"{one.name:<20}{speeds}" + ("" if one.right else "  WRONG VALUES"))
-    if found.held_bytes is not None:
-        lines += [
-            "",
-            f"NCCL holds {format_size(found.held_bytes)} on each GPU for one group (by the driver's free memory)",
-        ]
-    if found.counted_bytes is not None:
-        lines.append(f"NCCL itself counts {format_size(found.counted_bytes)}")
-    for name, value in found.environment.items():
-        lines.append(f"{name}={value}")
-    return [*lines, "", "Next, what makes NCCL tell more:", "  vramlens doctor --switches"]
+    sizes = "".join(f"{format_size(speed.bytes):>12}" for speed in check.operations[0].speeds)
+    yield f"{'bus bandwidth, GB/s':<20}{sizes}"
+    for operation in check.operations:
+        speeds = "".join(f"{speed.bus_bytes_per_s / 1e9:>12.2f}" for speed in operation.speeds)
+        verdict = "" if operation.right else "  WRONG VALUES"
+        yield f"{operation.name:<20}{speeds}{verdict}"
+
+
+def _nccl_memory(check: CollectivesCheck) -> Iterator[str]:
+    from vramlens.units import format_size
+
+    if check.held_bytes is not None:
+        size = format_size(check.held_bytes)
+        yield ""
+        yield f"NCCL holds {size} on each GPU for one group (by the driver's free memory)"
+    if check.counted_bytes is not None:
+        yield f"NCCL itself counts {format_size(check.counted_bytes)}"
 
 
 def _native_core() -> Check:
@@ -128,17 +147,17 @@ def _native_core() -> Check:
     return Check("native core", "ok", "The native core of vramlens loads.")
 
 
-def _report(found: Diagnosis, width: int, height: int) -> list[str]:
+def _report(diagnosis: Diagnosis, width: int, height: int) -> list[str]:
     """The verdict and the rows; what is well becomes a paragraph, then names, then notes do,
     until it fits.
     """
-    rows = found.worst_first()
+    rows = diagnosis.worst_first()
     bad = [check for check in rows if check.state != "ok"]
     well = [check for check in rows if check.state == "ok"]
     brief = [check if check.state == "problem" else replace(check, do="") for check in bad]
     worst = [check for check in bad if check.state == "problem"]
-    next_step = _next(found, width)
-    top = [*textwrap.wrap(found.verdict, width), ""]
+    next_step = _next(diagnosis, width)
+    top = [*textwrap.wrap(diagnosis.verdict, width), ""]
     lines: list[str] = []
     for rest in (
         _rows(rows, width),
@@ -194,10 +213,10 @@ def _named(checks: Sequence[Check], width: int) -> list[str]:
     return lines
 
 
-def _next(found: Diagnosis, width: int) -> list[str]:
-    if found.ready:
+def _next(diagnosis: Diagnosis, width: int) -> list[str]:
+    if diagnosis.ready:
         return ["", "Next, record your program:", "  vramlens run train.py"]
-    if found.ready is None or any(check.state == "problem" for check in found.checks):
+    if diagnosis.ready is None or any(check.state == "problem" for check in diagnosis.checks):
         return ["", "Next, what stands first after Do, then again:", "  vramlens doctor"]
     text = "Next, explain a recording or a log from the machine that has the GPU:"
     return ["", *textwrap.wrap(text, width), "  vramlens explain FILE"]

@@ -9,6 +9,10 @@ from vramlens.cli.output import write_stdout
 from vramlens.errors import InputError
 
 HELP = "Write a recording of a program that runs under vramlens, now."
+EXAMPLES = (
+    ("vramlens dump 4242", "where the program's own recordings go"),
+    ("vramlens dump 4242 -o now.vram", "into this file"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile.profile import Profile
 
 HELP = "Say where the memory is, why it ran out and what to change."
+EXAMPLES = (
+    ("vramlens explain run.vram --by module", "a recording, by module"),
+    ("vramlens explain train.log", "an out-of-memory error's text"),
+)
 _GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 _MOST_NAMED = 3
 
@@ -215,10 +219,10 @@ def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
 
         return as_json(profile_to_json(profile))
     if arguments.markdown:
-        from vramlens.report.profile.markdown import profile_to_markdown
+        from vramlens.report.profile.story import profile_to_markdown
 
         return profile_to_markdown(profile, arguments.top)
-    from vramlens.report.profile.text import render_profile
+    from vramlens.report.profile.story import render_profile
 
     to_file = goes_to_file(arguments.output)
     return as_text(

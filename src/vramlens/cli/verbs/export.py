@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from vramlens.cli.arguments import add_device
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from vramlens.trace import Trace
 
 HELP = "Write it for other tools: Perfetto, Chrome, speedscope, flame graphs, tables, TensorBoard; or a job as a lake."
+EXAMPLES = (
+    ("vramlens export run.vram --to perfetto", "for ui.perfetto.dev"),
+    ("vramlens export runs/r1 --to lake/", "every rank, for vramlens ranks"),
+)
 _NAMES = ("perfetto", "chrome", "speedscope", "flamegraph", "csv", "parquet", "tensorboard")
 _RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 _MOST_NAMED = 8
@@ -186,43 +190,44 @@ def _export_lake(arguments: argparse.Namespace) -> int:
     connect().close()  # without DuckDB, say so once and not for each rank
     try:
         with reading_progress("exporting") as progress:
-            found = export_lake(sources, root, run_id, where=arguments.workers, progress=progress)
+            exported = export_lake(
+                sources, root, run_id, where=arguments.workers, progress=progress
+            )
     except OSError as error:
         raise OutputError(f"{root}: {(error.strerror or str(error)).lower()}") from None
-    if not found.ranks:
+    if not exported.ranks:
         raise InputError(
-            f"{root}: nothing was written: {'; '.join(found.notes[:2]) or 'no rank could be read'}"
+            f"{root}: nothing was written: {'; '.join(exported.notes[:2]) or 'no rank could be read'}"
         )
-    write_stdout(_told(found, root, run_id))
+    write_stdout(_lake_words(exported, root, run_id))
     return 0
 
 
-def _told(found: Exported, root: str, run_id: str) -> str:
+def _lake_words(exported: Exported, root: str, run_id: str) -> str:
     """What the lake has now, what is missing, and the next command."""
     from vramlens.fleet import Lake
     from vramlens.report.wording import visible
 
-    new = (
-        f"{counted(found.events, 'new event')} written"
-        if found.events
-        else "no new events; what was there stayed"
-    )
-    lines = [f"{visible(root)}: run {run_id}, {counted(found.ranks, 'rank')}; {new}"]
-    if found.missing:
-        named = ", ".join(map(str, found.missing[:_MOST_NAMED]))
-        more = (
-            f" and {len(found.missing) - _MOST_NAMED:,} more"
-            if len(found.missing) > _MOST_NAMED
-            else ""
-        )
-        lines.append(f"missing: rank{'s' if len(found.missing) > 1 else ''} {named}{more}")
-    lines += [visible(note) for note in found.notes]
+    events = "no new events; what was there stayed"
+    if exported.events:
+        events = f"{counted(exported.events, 'new event')} written"
+    lines = [f"{visible(root)}: run {run_id}, {counted(exported.ranks, 'rank')}; {events}"]
+    if exported.missing:
+        lines.append(_missing_words(exported.missing))
+    lines += map(visible, exported.notes)
     try:
         Lake(root)
-        which = ""
+        run_option = ""
     except InputError:  # several runs
-        which = f" --run {run_id}"
-    return "\n".join([*lines, f"next: vramlens ranks {shlex.quote(root)}{which}", ""])
+        run_option = f" --run {run_id}"
+    return "\n".join([*lines, f"next: vramlens ranks {shlex.quote(root)}{run_option}", ""])
+
+
+def _missing_words(missing: Sequence[int]) -> str:
+    named = ", ".join(map(str, missing[:_MOST_NAMED]))
+    more = len(missing) - _MOST_NAMED
+    others = f" and {more:,} more" if more > 0 else ""
+    return f"missing: rank{'s' if len(missing) > 1 else ''} {named}{others}"
 
 
 def _run_of(source: str) -> str:

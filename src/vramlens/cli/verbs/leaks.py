@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from vramlens.analyses.leaks.leaks import LeakReport
 
 HELP = "Say what grows with every step, which line asks for it, and when memory will run out."
+EXAMPLES = (
+    ("vramlens leaks run.vram --total 80G", "what grows, and when it will fail"),
+    ("vramlens leaks run.vram --fail", "exit with 1 where something leaks"),
+)
 _FOUND = 1
 
 
@@ -77,10 +81,10 @@ def _drawn(report: LeakReport, arguments: argparse.Namespace) -> str:
 
         return as_json(leaks_to_json(report))
     if arguments.markdown:
-        from vramlens.report.leaks.markdown import leaks_to_markdown
+        from vramlens.report.leaks.story import leaks_to_markdown
 
         return leaks_to_markdown(report, arguments.top)
-    from vramlens.report.leaks.text import render_leaks
+    from vramlens.report.leaks.story import render_leaks
 
     return as_text(
         lambda console: render_leaks(report, console, arguments.top),

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from vramlens.prediction.predicted_peak import Prediction
 
 HELP = "Predict a script's peak without a GPU: by line, and which cards it fits."
+EXAMPLES = (
+    ("vramlens predict train.py", "its peak, without a GPU"),
+    ("vramlens predict --cards 24G,80G train.py", "which cards it fits"),
+)
 _STEPS_BETWEEN_LINES = 10
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from vramlens.ranks import Comparison
 
 HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
+EXAMPLES = (
+    ("vramlens ranks runs/r1", "which rank differs, and why"),
+    ("vramlens ranks runs/r1 --html ranks.html", "the same as a page"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -62,20 +66,22 @@ def run(arguments: argparse.Namespace) -> int:
         text = _answered(arguments)
     else:
         with reading_progress("reading") as progress:
-            found = compare_files(
+            comparison = compare_files(
                 arguments.paths, progress, where=arguments.workers, run=arguments.run
             )
         if arguments.html is not None:
             from vramlens.report.ranks.html import comparison_to_html
 
-            page = comparison_to_html(found)
+            page = comparison_to_html(comparison)
             write_file(
                 arguments.html, page, _inputs(arguments.paths, arguments.html), option="--html"
             )
             say(
                 f"{arguments.html}: {format_size(len(page.encode('utf-8', 'replace')))}, written; open it in a browser"
             )
-        text = comparison_drawn(found, json=arguments.json, to_file=goes_to_file(arguments.output))
+        text = comparison_drawn(
+            comparison, json=arguments.json, to_file=goes_to_file(arguments.output)
+        )
     write_answer(text, arguments.output, _inputs(arguments.paths, arguments.output))
     return 0
 
@@ -116,12 +122,12 @@ def _answered(arguments: argparse.Namespace) -> str:
     return "".join("\t".join(visible(str(cell)) for cell in row) + "\n" for row in (names, *rows))
 
 
-def comparison_drawn(found: Comparison, *, json: bool, to_file: bool) -> str:
+def comparison_drawn(comparison: Comparison, *, json: bool, to_file: bool) -> str:
     """The comparison as text for this terminal or a file, or as JSON."""
     if json:
         from vramlens.report.ranks.json import comparison_to_json
 
-        return as_json(comparison_to_json(found))
-    from vramlens.report.ranks.text import render_comparison
+        return as_json(comparison_to_json(comparison))
+    from vramlens.report.ranks.story import render_comparison
 
-    return as_text(lambda console: render_comparison(found, console), to_file=to_file)
+    return as_text(lambda console: render_comparison(comparison, console), to_file=to_file)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from vramlens.replay import Answer
 
 HELP = "Replay a recording through the allocator, under its own settings and under others."
+EXAMPLES = (
+    ("vramlens replay run.vram", "how exact the replay is"),
+    ("vramlens replay run.vram --conf expandable_segments:True", "other settings"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +73,7 @@ def _drawn(answer: Answer, arguments: argparse.Namespace) -> str:
         from vramlens.report.replay.json import answer_to_json
 
         return as_json(answer_to_json(answer))
-    from vramlens.report.replay.text import render_answer
+    from vramlens.report.replay.story import render_answer
 
     return as_text(
         lambda console: render_answer(answer, console), to_file=goes_to_file(arguments.output)

@@ -18,24 +18,30 @@ _PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*(?:\.exe)?")
 # Of this verb's options those that few programs have; --output, --debug, --every and --profile are
 # common ones.
 _UNLIKE_OTHERS = ("--max-events", "--redact", "--leaks", "--restart-on-oom", "--nvtx")
-_EPILOG = """\
-a recording is written when a request runs out of memory, on kill -USR2 PID or vramlens dump PID, after --steps, every
---every steps, and else when the program ends, also by SIGTERM; a line on standard error says where
-
-examples:
-  vramlens run train.py --epochs 3
-  vramlens run -m package.module
-  torchrun --nproc-per-node 8 --no-python vramlens run -o runs/r1 train.py
-  vramlens run --steps 0:5 train.py           five steps, then the program goes on unrecorded
-  vramlens run --leaks train.py               what grows, who holds it; also without a GPU, and at any time on SIGUSR2
-  vramlens run --profile --steps 5:8 train.py a PyTorch profiler trace of three steps
+_NOTE = """\
+A recording is written when a request runs out of memory, on kill -USR2 PID or vramlens dump PID,
+after --steps, every --every steps, and else when the program ends, also by SIGTERM; a line on
+standard error says where.
 """
+EXAMPLES = (
+    ("vramlens run train.py --epochs 3", "the program's own arguments follow it"),
+    ("vramlens run -m package.module", "as python -m"),
+    (
+        "torchrun --nproc-per-node 8 --no-python vramlens run -o runs/r1 train.py",
+        "a recording of each rank",
+    ),
+    ("vramlens run --steps 0:5 train.py", "five steps; then it goes on unrecorded"),
+    (
+        "vramlens run --leaks train.py",
+        "what grows, who holds it; also without a GPU, and at any time on SIGUSR2",
+    ),
+    ("vramlens run --profile --steps 5:8 train.py", "a PyTorch profiler trace"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``run``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
+    parser.epilog = _NOTE
     parser.usage = "vramlens run [options] (SCRIPT | -m MODULE) [arguments]"
     parser.add_argument(
         "-m", dest="module", action="store_true", help="PROGRAM is a module, as for python -m"

@@ -22,10 +22,17 @@ if TYPE_CHECKING:
     from vramlens.monitor.machine.machine import MachineNow
     from vramlens.monitor.top.watching import Sink, Watching
 
-HELP = "Show every GPU and process, live: used, live, cached, NCCL, trend; or hand it to a monitoring system."
+HELP = (
+    "Show every GPU and process, live: used, live, cached, NCCL, trend; or hand it to a"
+    " monitoring system."
+)
+EXAMPLES = (
+    ("vramlens top", "every GPU and process, live"),
+    ("vramlens top --alert 'used > 92%' --jsonl gpu.jsonl", "watch without a screen"),
+)
 _WIDTH = 100
 _SHORTEST_S = 0.1
-_EPILOG = """\
+_NOTE = """\
 With a terminal and textual (pip install 'vramlens[tui]') it fills the screen; ? there lists the keys. Else it prints
 plain lines. Where its output goes to a file or a pipe it prints once, or, with --jsonl, --prometheus, --otel or
 --alert, runs without printing.
@@ -38,8 +45,7 @@ temperature in C; power in W; retries; failures. As in: "used > 92%", "free < 2G
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``top``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
+    parser.epilog = _NOTE
     parser.add_argument(
         "pid",
         nargs="?",
@@ -90,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Shows the machine until it is told to end."""
     from vramlens.monitor.alerts.actions import Actions
     from vramlens.monitor.alerts.rules import parse_rule
-    from vramlens.monitor.top.watching import JsonLines, Watching
+    from vramlens.monitor.top.watching import Watching
 
     rules = [parse_rule(text) for text in arguments.alert]
     if (arguments.exec or arguments.webhook) and not rules:
@@ -101,24 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     screen = _screen() if is_terminal and not wants_lines and _is_in_front() else None
     options: dict[str, Any] = {"say_line": None} if screen is not None else {}
     actions = Actions(command=arguments.exec, webhook=arguments.webhook, **options)
-    sinks: list[Sink] = []
-    try:
-        if arguments.jsonl:
-            sinks.append(JsonLines(arguments.jsonl))
-        if arguments.prometheus:
-            from vramlens.integrations.prometheus import MachineExporter
-
-            sinks.append(MachineExporter(arguments.prometheus))
-        if arguments.otel is not None:
-            from vramlens.integrations.opentelemetry import MachineMeter
-
-            sinks.append(
-                MachineMeter(arguments.otel or None, interval_s=arguments.interval or 10.0)
-            )
-    except BaseException:
-        for sink in sinks:
-            sink.close()
-        raise
+    sinks = _sinks(arguments)
     watching = Watching(pid=arguments.pid, rules=rules, actions=actions, sinks=sinks)
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -130,6 +119,33 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     finally:
         watching.close()
+
+
+def _sinks(arguments: argparse.Namespace) -> list[Sink]:
+    """Where each look goes beside the screen; all or none of them are open."""
+    sinks: list[Sink] = []
+    try:
+        sinks.extend(_opened_sinks(arguments))  # those before one that fails stay in the list
+    except BaseException:
+        for sink in sinks:
+            sink.close()
+        raise
+    return sinks
+
+
+def _opened_sinks(arguments: argparse.Namespace) -> Iterator[Sink]:
+    if arguments.jsonl:
+        from vramlens.monitor.top.watching import JsonLines
+
+        yield JsonLines(arguments.jsonl)
+    if arguments.prometheus:
+        from vramlens.integrations.prometheus import MachineExporter
+
+        yield MachineExporter(arguments.prometheus)
+    if arguments.otel is not None:
+        from vramlens.integrations.opentelemetry import MachineMeter
+
+        yield MachineMeter(arguments.otel or None, interval_s=arguments.interval or 10.0)
 
 
 class _Terminated(BaseException):
@@ -222,7 +238,7 @@ def _terminal_restored() -> Iterator[None]:
 def _print(
     arguments: argparse.Namespace, watching: Watching, is_terminal: bool, is_service: bool
 ) -> int:
-    from vramlens.monitor.top.lines import kind_lines, machine_lines
+    from vramlens.monitor.top.lines import machine_lines
     from vramlens.monitor.top.watching import machine_dict, run_every
 
     width = max(60, shutil.get_terminal_size((_WIDTH, 24)).columns) if is_terminal else _WIDTH
@@ -231,24 +247,19 @@ def _print(
     )
     is_silent = is_service and not is_terminal and not arguments.plain and not arguments.once
 
-    has_told = False
+    has_printed = False
 
-    def once(now: MachineNow) -> bool:
-        nonlocal has_told
+    def print_look(now: MachineNow) -> bool:
+        nonlocal has_printed
         if arguments.json:
             write_stdout(as_json(machine_dict(now)))
             return False
         if is_silent:
             return True
-        lines = machine_lines(now, watching.history, width, is_again=has_told)
-        has_told = True
+        lines = machine_lines(now, watching.history, width, is_again=has_printed)
+        has_printed = True
         if arguments.pid is not None:
-            for device in now.devices:
-                lines += [
-                    "",
-                    f"GPU {device.name}{f' ({device.product})' if device.product else ''}:",
-                    *kind_lines(device),
-                ]
+            lines += _kinds(now)
         if watching.ended:
             lines = [f"Process {arguments.pid} has ended."]
         text = text_of(lines) + "\n"
@@ -257,10 +268,21 @@ def _print(
             return False
         return write_stdout(text + "\n")
 
-    run_every(watching, arguments.interval or 1.0, once)
+    run_every(watching, arguments.interval or 1.0, print_look)
     if arguments.jsonl and (arguments.once or arguments.json):
         say(f"one line added to {arguments.jsonl}")
     return 0
+
+
+def _kinds(now: MachineNow) -> Iterator[str]:
+    """Yields what each device's memory is used for."""
+    from vramlens.monitor.top.lines import kind_lines
+
+    for device in now.devices:
+        product = f" ({device.product})" if device.product else ""
+        yield ""
+        yield f"GPU {device.name}{product}:"
+        yield from kind_lines(device)
 
 
 def _seconds(text: str) -> float:

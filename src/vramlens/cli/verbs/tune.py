@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from vramlens.replay import Tuning
 
 HELP = "Try the allocator settings worth trying on a recording, and name the best."
+EXAMPLES = (
+    ("vramlens tune run.vram", "the best allocator settings"),
+    ("vramlens tune run.vram --cards 24G,80G", "which cards the run fits"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -89,4 +93,4 @@ def _drawn(tuning: Tuning, arguments: argparse.Namespace) -> str:
 
 
 def _sizes(text: str) -> list[int]:
-    return [limit_size(one) for one in text.split(",")]
+    return [limit_size(size) for size in text.split(",")]

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from vramlens.view.server import LocalPage
 
 HELP = "Show it: a page on this machine, or one file that needs nothing else."
+EXAMPLES = (
+    ("vramlens view run.vram", "a page on this machine"),
+    ("vramlens view run.vram -o run.html", "one file that needs nothing else"),
+)
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -90,14 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not goes_to_file(arguments.output):
         return 0
     allocations = sum(
-        len(one.allocations) for trace in recordings for one in trace.devices.values()
+        len(device.allocations) for trace in recordings for device in trace.devices.values()
     )
-    what = (
-        "the one allocation"
-        if allocations == 1
-        else f"all of its {counted(allocations, 'allocation')}"
-    )
-    say(f"{arguments.output}: {format_size(len(page))}, with {what}; open it in a browser")
+    content = f"all of its {counted(allocations, 'allocation')}"
+    if allocations == 1:
+        content = "the one allocation"
+    say(f"{arguments.output}: {format_size(len(page))}, with {content}; open it in a browser")
     return 0
 
 
@@ -116,7 +118,7 @@ def _of_a_job(files: list[str]) -> tuple[list[str], list[int], list[RankFlight |
     for note in job.notes:
         say(note)
     ranks = [
-        (one.rank, one.recording, one.flight) for one in job.ranks if one.recording is not None
+        (rank.rank, rank.recording, rank.flight) for rank in job.ranks if rank.recording is not None
     ]
     if not ranks:
         raise UsageError(
@@ -132,15 +134,15 @@ def _of_a_job(files: list[str]) -> tuple[list[str], list[int], list[RankFlight |
 def _loaded(files: list[str], progress: object) -> list[Trace]:
     from vramlens import api
 
-    found: list[Trace] = []
+    recordings: list[Trace] = []
     for number, file in enumerate(files):
 
         def report(share: float, done: int = number) -> None:
             if callable(progress):
                 progress((done + share) / len(files))
 
-        found.append(api.load(file, progress=report))
-    return found
+        recordings.append(api.load(file, progress=report))
+    return recordings
 
 
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:

@@ -1,1 +1,6 @@
-"""Diff: a comparison of two runs as text, Markdown, HTML and JSON."""
+"""A comparison of two runs.
+
+story        the answer, the figures, the lines, what else differs, what is next
+diff_notes   what has to be known beside the lines
+json         the same as data
+"""

@@ -41,8 +41,13 @@ def diff_to_json(diff: Diff) -> dict[str, Any]:
             "modules": _shares(diff.overlap.modules),
         },
         "differences": [
-            {"name": one.name, "before": one.before, "after": one.after, "text": one.words}
-            for one in diff.others
+            {
+                "name": difference.name,
+                "before": difference.before,
+                "after": difference.after,
+                "text": difference.words,
+            }
+            for difference in diff.others
         ],
         "worse": list(diff.worse()),
         "findings": [finding_to_json(finding) for finding in diff.findings],
@@ -57,7 +62,7 @@ def _run(run: Run, runs: tuple[Run, ...]) -> dict[str, Any]:
     peak, facts, failure = run.explanation.peak, run.explanation.recording, run.failure
     return {
         "source": run.source,
-        "sources": [one.source for one in runs],
+        "sources": [repeated.source for repeated in runs],
         "torch": facts.torch,
         "device_name": facts.device,
         "device": run.device,

@@ -1,4 +1,4 @@
-"""A diff in words: what the text, Markdown and HTML reports have in common."""
+"""The story of a diff: the answer, the figures, the lines, what else differs, what is next."""
 
 from __future__ import annotations
 
@@ -13,18 +13,38 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
+from vramlens.report.diff.diff_notes import notes_of
+from vramlens.report.document import (
+    Blank,
+    Column,
+    Command,
+    Document,
+    Figure,
+    Figures,
+    Form,
+    Heading,
+    Items,
+    Last,
+    Part,
+    Sentences,
+    Table,
+)
+from vramlens.report.html import html_of
 from vramlens.report.leaks.story import program_words
+from vramlens.report.markdown import markdown_of
+from vramlens.report.text import DIM, print_document
 from vramlens.report.wording import plain, quoted, visible
 from vramlens.trace.stacks import base_name
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
-    from vramlens.analyses.compare.diff import Diff, LineChange
+    from rich.console import Console
+
+    from vramlens.analyses.compare.diff import CounterChange, Diff, LineChange
 
 _MEANINGS = {"reserved": "shown, not judged"}
 _LEAST_SHARE = 0.001
 """Lines whose change is a smaller share of all changes are summed up, not listed."""
-_STEPS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +59,6 @@ class FigureRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LineRow:
-    """One line that changed."""
-
-    change: str
-    words: str
-    detail: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
 class DiffStory:
     """All words of a diff.
 
@@ -56,10 +66,10 @@ class DiffStory:
         headline: the answer.
         sentences: what it has to be read with.
         figures, lines: the tables.
-        rest: what of the lines is not listed, in one phrase; "" where all are.
+        left_out: what of the lines is not listed, in one phrase; none where all are.
         lines_title: over the lines.
         notes: how lines were aligned, where the peak is, what else changed.
-        others: what else differs between the runs.
+        differences: what else differs between the runs.
         next_why, next_command: the one next step.
     """
 
@@ -67,39 +77,95 @@ class DiffStory:
     sentences: tuple[str, ...]
     figures: tuple[FigureRow, ...]
     lines_title: str
-    lines: tuple[LineRow, ...]
-    rest: str
+    lines: tuple[Figure, ...]
+    left_out: tuple[str, ...]
     notes: tuple[str, ...]
-    others: tuple[str, ...]
+    differences: tuple[str, ...]
     next_why: str
     next_command: str
+
+
+def render_diff(diff: Diff, console: Console, top: int = 10) -> None:
+    """Prints a diff."""
+    print_document(diff_document(diff, top), console)
+
+
+def diff_to_markdown(diff: Diff, top: int = 10) -> str:
+    """The diff as Markdown, ``top`` lines of it."""
+    return markdown_of(diff_document(diff, top))
+
+
+def diff_to_html(diff: Diff, top: int = 10) -> str:
+    """The diff as one HTML page, ``top`` lines of it."""
+    return html_of(diff_document(diff, top), visible(headline(diff)))
+
+
+def diff_document(diff: Diff, top: int = 10) -> Document:
+    """The story in parts, ``top`` lines of it."""
+    story = story_of(diff, top)
+    parts: list[Part] = [
+        Heading(story.headline),
+        Sentences(story.sentences, is_paragraph=True),
+        Blank(),
+        _figure_table(story.figures),
+    ]
+    if story.lines:
+        names = ("change", "line", "", "")
+        parts += [Blank(), Heading(story.lines_title, level=2), Figures(story.lines, names)]
+    parts += [
+        Sentences(story.left_out, is_aside=True),
+        Items(story.notes, style=DIM),
+    ]
+    if story.differences:
+        title = Heading("What else differs", level=2)
+        parts += [Blank(), title, Items(story.differences, hang=4)]
+    sources = (f"Before: {diff.before.source}", f"After: {diff.after.source}")
+    parts += [
+        Blank(),
+        Command(story.next_why, (story.next_command,)),
+        Sentences(sources, is_aside=True, forms=Form.HTML),
+    ]
+    return Document(tuple(parts))
+
+
+def _figure_table(figures: tuple[FigureRow, ...]) -> Table:
+    columns = (
+        Column("", is_right=False),
+        Column("before"),
+        Column("after"),
+        Column("change"),
+        Column("", is_right=False),
+    )
+    rows = tuple((row.name, row.before, row.after, row.change, row.note) for row in figures)
+    return Table(columns, rows, Last.WRAPPED)
 
 
 def story_of(diff: Diff, top: int = 10) -> DiffStory:
     """The words; ``top`` is how many lines are listed."""
     total = sum(abs(line.change_bytes) for line in diff.by_line)
-    telling = [line for line in diff.by_line if abs(line.change_bytes) >= _LEAST_SHARE * total][
-        :top
-    ]
-    left = diff.by_line[len(telling) :]
-    rest = ""
-    if left:
-        rest = f"… and {counted(len(left), 'more line')}, {signed_size(sum(line.change_bytes for line in left))} in all"
+    telling = [line for line in diff.by_line if abs(line.change_bytes) >= _LEAST_SHARE * total]
+    listed = telling[:top]
     title = "What is different" if diff.unrelated else "What changed"
-    title += " at the peak, by line (requested bytes)"
     why, command = _next(diff)
     return DiffStory(
         headline=visible(headline(diff)),
         sentences=tuple(_sentences(diff)),
         figures=tuple(_figures(diff)),
-        lines_title=title if telling else "",
-        lines=tuple(_line(line) for line in telling),
-        rest=rest,
-        notes=tuple(_notes(diff)),
-        others=tuple(visible(other.words) for other in diff.others),
+        lines_title=f"{title} at the peak, by line (requested bytes)" if listed else "",
+        lines=tuple(map(_line, listed)),
+        left_out=_left_out(diff.by_line[len(listed) :]),
+        notes=tuple(notes_of(diff)),
+        differences=tuple(visible(other.words) for other in diff.others),
         next_why=why,
         next_command=command,
     )
+
+
+def _left_out(lines: tuple[LineChange, ...]) -> tuple[str, ...]:
+    if not lines:
+        return ()
+    change = signed_size(sum(line.change_bytes for line in lines))
+    return (f"… and {counted(len(lines), 'more line')}, {change} in all",)
 
 
 def _sentences(diff: Diff) -> Iterator[str]:
@@ -109,50 +175,65 @@ def _sentences(diff: Diff) -> Iterator[str]:
     if diff.unrelated:
         yield numbers_of_both(diff)
     for side, run in (("before", diff.before), ("after", diff.after)):
-        peak, missing = run.explanation.peak, run.explanation.recording.missing
+        peak = run.explanation.peak
         if peak is not None and "requested_bytes" not in peak.exact:
             why = (
-                ": that recording is not whole"
-                if missing
-                else ": there was memory before its first event"
+                "that recording is not whole"
+                if run.explanation.recording.missing
+                else "there was memory before its first event"
             )
-            yield f"The peaks {side} are lower bounds{why}."
-    failed, now = diff.before.failure, diff.after.failure
-    if failed is not None and now is None:
-        where = f" at {failed.place}" if failed.place is not None else ""
-        size = failed.requested_bytes or failed.tried_bytes
-        what = f"A request of {format_size(size)}" if size else "A request"
-        steps = diff.after.explanation.steps.count
-        lives = (
-            f"; after, {counted(steps, 'step')} and no failure" if steps else "; after, no failure"
-        )
-        yield visible(f"{what} failed before{where}{lives}.")
+            yield f"The peaks {side} are lower bounds: {why}."
+    if diff.before.failure is not None and diff.after.failure is None:
+        yield _gone_failure(diff)
         if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
-            yield f"Growth: {format_size(diff.growth_before)} a step before, {format_size(diff.growth_after)} after."
+            before, after = format_size(diff.growth_before), format_size(diff.growth_after)
+            yield f"Growth: {before} a step before, {after} after."
+
+
+def _gone_failure(diff: Diff) -> str:
+    """Which request failed before, and what is known of the run after."""
+    failure = diff.before.failure
+    assert failure is not None
+    where = f" at {failure.place}" if failure.place is not None else ""
+    size = failure.requested_bytes or failure.tried_bytes
+    request = f"A request of {format_size(size)}" if size else "A request"
+    steps = diff.after.explanation.steps.count
+    ending = f"{counted(steps, 'step')} and no failure" if steps else "no failure"
+    return visible(f"{request} failed before{where}; after, {ending}.")
 
 
 def _figures(diff: Diff) -> Iterator[FigureRow]:
     for name, counter in diff.counters.items():
-        if name == "active":
-            continue
-        change = "none"
-        if counter.change_bytes:
-            share = 100 * counter.change_bytes / counter.before_bytes if counter.before_bytes else 0
-            change = signed_size(counter.change_bytes) + (f" ({_percent(share)})" if share else "")
-        note = _MEANINGS.get(name, "")
-        if counter.noise_bytes is not None:
-            noise = f"repeated runs differ by {format_size(counter.noise_bytes)}"
-            note = f"{note}; {noise}" if note else noise
-        yield FigureRow(
-            f"peak {name}", *told_apart(counter.before_bytes, counter.after_bytes), change, note
-        )
+        if name != "active":
+            yield _counter(name, counter)
     if diff.growth_before or diff.growth_after:
-        known = diff.growth_before is not None and diff.growth_after is not None
-        more = (diff.growth_after or 0) - (diff.growth_before or 0)
-        change = (signed_size(more) if more else "none") if known else ""
         yield FigureRow(
-            "growth a step", _grown(diff.growth_before), _grown(diff.growth_after), change
+            name="growth a step",
+            before=_growth_words(diff.growth_before),
+            after=_growth_words(diff.growth_after),
+            change=_growth_change(diff),
         )
+
+
+def _counter(name: str, counter: CounterChange) -> FigureRow:
+    change = "none"
+    if counter.change_bytes:
+        change = signed_size(counter.change_bytes)
+        if counter.before_bytes:
+            change += f" ({_percent(100 * counter.change_bytes / counter.before_bytes)})"
+    notes = [_MEANINGS.get(name, "")]
+    if counter.noise_bytes is not None:
+        notes.append(f"repeated runs differ by {format_size(counter.noise_bytes)}")
+    before, after = told_apart(counter.before_bytes, counter.after_bytes)
+    note = "; ".join(filter(None, notes))
+    return FigureRow(name=f"peak {name}", before=before, after=after, change=change, note=note)
+
+
+def _growth_change(diff: Diff) -> str:
+    if diff.growth_before is None or diff.growth_after is None:
+        return ""
+    change = diff.growth_after - diff.growth_before
+    return signed_size(change) if change else "none"
 
 
 def _percent(share: float) -> str:
@@ -160,12 +241,14 @@ def _percent(share: float) -> str:
     return f"{share:+.1f} %" if abs(share) >= 0.05 else "0.0 %"
 
 
-def _grown(size_bytes: int | None) -> str:
+def _growth_words(size_bytes: int | None) -> str:
     """What a step leaves behind."""
-    return "too few steps" if size_bytes is None else format_size(size_bytes) if size_bytes else "0"
+    if size_bytes is None:
+        return "too few steps"
+    return format_size(size_bytes) if size_bytes else "0"
 
 
-def _line(line: LineChange) -> LineRow:
+def _line(line: LineChange) -> Figure:
     notes = []
     if line.was is not None:
         notes.append(f"was {base_name(line.was.file)}:{line.was.line}")
@@ -173,104 +256,40 @@ def _line(line: LineChange) -> LineRow:
         notes.append(f"through {line.inner}")
     if line.category:
         notes.append(plain(line.category))
-    return LineRow(
-        signed_size(line.change_bytes),
-        visible(line_words(line)),
-        "{} before, {} after".format(*told_apart(line.before_bytes, line.after_bytes)),
-        visible("; ".join(notes)),
+    before, after = told_apart(line.before_bytes, line.after_bytes)
+    return Figure(
+        text=signed_size(line.change_bytes),
+        words=visible(line_words(line)),
+        detail=f"{before} before, {after} after",
+        note=visible("; ".join(notes)),
+        change=line.change_bytes,
     )
 
 
-def _notes(diff: Diff) -> Iterator[str]:
-    old, new = diff.before.explanation.peak, diff.after.explanation.peak
-    signs = {line.change_bytes > 0 for line in diff.by_line}
-    if (
-        old is not None
-        and new is not None
-        and len(signs) == 2
-        and old.shape
-        and new.shape
-        and old.shape != new.shape
-    ):
-        yield visible(f"The peak may be at another moment. Before: {old.shape} After: {new.shape}")
-    if diff.unattributed_bytes and diff.by_line:
-        yield f"{signed_size(diff.unattributed_bytes)} have no line of yours."
-    if diff.elsewhere:
-        line = diff.elsewhere[0]
-        yield visible(
-            f"Not at the peak, but at most: {signed_size(line.most_change_bytes)} at {line_words(line)}"
-            + (
-                f", and {counted(len(diff.elsewhere) - 1, 'more line')}"
-                if len(diff.elsewhere) > 1
-                else ""
-            )
-            + "."
-        )
-    if not diff.unrelated:
-        yield from _step_words(diff)
-    if diff.moved_lines:
-        yield (
-            f"{counted(diff.moved_lines, 'line')} of {diff.aligned_lines:,} moved between the runs: aligned by function"
-            " and order, which is likely, not proven."
-        )
-    runs = len(diff.befores), len(diff.afters)
-    if max(runs) > 1:
-        yield (
-            f"Of {counted(runs[0], 'run')} before and {runs[1]:,} after, those with the median peak are shown; a change"
-            " counts where no run of one side lies within the other side's range."
-        )
-
-
-def _step_words(diff: Diff) -> Iterator[str]:
-    """Which steps changed, where that is not all of them alike."""
-    both = [
-        (row.step, row.after_bytes - row.before_bytes)
-        for row in diff.by_step
-        if row.before_bytes is not None and row.after_bytes is not None
-    ]
-    changed = [(step, change) for step, change in both if change]
-    if not changed or len(both) < 2:
-        return
-    sizes = {change for _step, change in changed}
-    if len(changed) == len(both) and len(sizes) == 1:
-        yield f"Every step's peak: {signed_size(sizes.pop())} requested."
-    elif len(changed) <= _STEPS_SHOWN < len(both):
-        words = ", ".join(f"step {step} {signed_size(change)}" for step, change in changed)
-        yield f"Only these steps' peaks changed: {words}."
-    else:
-        low, high = min(sizes), max(sizes)
-        yield (
-            f"The peaks of {len(changed):,} of {counted(len(both), 'step')} changed, by {signed_size(low)} to"
-            f" {signed_size(high)}."
-        )
-
-
 def _next(diff: Diff) -> tuple[str, str]:
-    """What to do with the answer."""
+    """Why, and the command: what to do with the answer."""
     after = quoted(diff.after.source)
     record = f"vramlens run -o longer.vram {program_words(diff.after.explanation.recording)}"
-    rise = diff.peak_change
     if diff.same_file or (diff.unrelated and diff.after.failure is None):
-        what = "a recording from before the change, to compare this one with"
-        return what, f"vramlens diff BEFORE.vram {after}"
+        why = "a recording from before the change, to compare this one with"
+        return why, f"vramlens diff BEFORE.vram {after}"
     if diff.after.failure is not None:
         return "why it runs out of memory", f"vramlens explain {after}"
     if diff.growth_after:
         return f"what keeps the {format_size(diff.growth_after)} a step", f"vramlens leaks {after}"
     if diff.growth_before and diff.growth_after is None:
         return "record more steps, to see whether the growth is gone", record
+    rise = diff.peak_change
     if rise is not None and rise.change_bytes > 0:
-        return (
-            f"who holds the {format_size(rise.change_bytes)} more",
-            f"vramlens explain {after} --by stack",
-        )
-    if (
-        diff.before.failure is not None
-        and diff.after.explanation.steps.count < diff.before.explanation.steps.count
-    ):
+        why = f"who holds the {format_size(rise.change_bytes)} more"
+        return why, f"vramlens explain {after} --by stack"
+    if _ends_earlier_without_failure(diff):
         return "record more steps, to see that it does not fail", record
-    kept = format_size(diff.counters["allocated"].after_bytes)
-    return (
-        f"keep it at {kept}, in every pull request",
-        f"vramlens check {after} --budget vram.toml --update",
-    )
+    peak = format_size(diff.counters["allocated"].after_bytes)
+    command = f"vramlens check {after} --budget vram.toml --update"
+    return f"keep it at {peak}, in every pull request", command
+
+
+def _ends_earlier_without_failure(diff: Diff) -> bool:
+    before, after = diff.before.explanation.steps.count, diff.after.explanation.steps.count
+    return diff.before.failure is not None and after < before

@@ -1,1 +1,6 @@
-"""Leaks: growth as text, Markdown and JSON."""
+"""What grows with every step.
+
+story        the answer, the leaks, what only seems to leak, what is next
+leak_claim   one leak in words
+json         the same as data
+"""

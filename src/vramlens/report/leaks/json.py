@@ -18,10 +18,10 @@ def leaks_to_json(report: LeakReport) -> dict[str, Any]:
     """The answer of ``vramlens leaks`` as data: null or [] where the recording cannot tell."""
     return {
         "schema": SCHEMA,
-        "leaks": [_judged(leak) for leak in report.leaks],
-        "devices": [_device(one) for one in report.devices],
+        "leaks": [_judged_leak(leak) for leak in report.leaks],
+        "devices": [_device(device) for device in report.devices],
         "findings": [
-            finding_to_json(finding) for one in report.devices for finding in one.findings
+            finding_to_json(finding) for device in report.devices for finding in device.findings
         ],
         "recording": {
             "source": report.recording.source,
@@ -47,7 +47,7 @@ def leak_to_json(leak: Leak) -> dict[str, Any]:
     }
 
 
-def _judged(leak: Leak) -> dict[str, Any]:
+def _judged_leak(leak: Leak) -> dict[str, Any]:
     """A leak, and what its verdict rests on."""
     return leak_to_json(leak) | {
         "device": leak.device,
@@ -71,27 +71,27 @@ def _owner(owner: Owner) -> dict[str, Any]:
     }
 
 
-def _device(one: DeviceLeaks) -> dict[str, Any]:
+def _device(device: DeviceLeaks) -> dict[str, Any]:
     return {
-        "device": one.device,
-        "steps": one.steps,
-        "steps_source": one.source,
-        "judged_steps": one.judged_steps,
-        "needs_steps": one.needs_steps,
-        "out_of_memory": _prediction(one.prediction),
-        "failed_step": one.failed_step,
-        "overwritten": one.wrapped,
-        "least_bytes_per_step": one.least_bytes_per_step,
+        "device": device.device,
+        "steps": device.steps,
+        "steps_source": device.source,
+        "judged_steps": device.judged_steps,
+        "needs_steps": device.needs_steps,
+        "out_of_memory": _prediction(device.prediction),
+        "failed_step": device.failed_step,
+        "overwritten": device.wrapped,
+        "least_bytes_per_step": device.least_bytes_per_step,
     }
 
 
-def _prediction(found: Prediction | None) -> dict[str, Any] | None:
-    if found is None:
+def _prediction(prediction: Prediction | None) -> dict[str, Any] | None:
+    if prediction is None:
         return None
     return {
-        "in_steps": found.steps,
-        "in_steps_low": found.low,
-        "in_steps_high": found.high,
-        "limit_bytes": found.limit_bytes,
-        "room_bytes": found.room_bytes,
+        "in_steps": prediction.steps,
+        "in_steps_low": prediction.low,
+        "in_steps_high": prediction.high,
+        "limit_bytes": prediction.limit_bytes,
+        "room_bytes": prediction.room_bytes,
     }

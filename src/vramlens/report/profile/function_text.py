@@ -1,4 +1,4 @@
-"""What is said of one call of a profiled function."""
+"""One call of a profiled function in words."""
 
 from __future__ import annotations
 
@@ -43,31 +43,40 @@ class FunctionProfile:
         return text_of(_text(self))
 
 
-def _text(found: FunctionProfile) -> Iterator[str]:
-    """What is printed, line by line; the first is the answer."""
-    place = f" ({os.path.basename(found.file)}:{found.line})" if found.file else ""
-    uses = found.devices
-    said = "; ".join(
-        (f"device {use.device}: " if len(uses) > 1 else "") + _answer(use) for use in uses
-    )
-    end = f"raised {found.error} after" if found.error else "in"
-    inner = (
-        f", with {counted(found.inner_calls, 'call')} of itself inside" if found.inner_calls else ""
-    )
-    took = f"{end} {format_duration(found.seconds * 1e9)}{inner}"
-    yield f"{found.function}{place}: {said or 'no GPU memory asked for or freed'}, {took}"
-    for use in uses:
-        device = f", device {use.device}" if len(uses) > 1 else ""
-        yield from _behind(f"behind the peak{device}:", use.at_peak, use.freed_at_peak_bytes)
-        yield from _behind(f"behind what stayed{device}:", use.stayed, use.freed_bytes)
-        if use.lines:
-            yield f"  {'line':>6} {'hits':>8} {'change':>12} {'peak':>12}  source{device}"
-        for one in use.lines:
-            hits = f"{one.hits:,}" if one.hits else ""
-            change = _signed(one.change_bytes) if one.change_bytes else ""
-            peak = format_size(one.peak_bytes) if one.peak_bytes is not None else ""
-            yield f"  {one.line:>6} {hits:>8} {change:>12} {peak:>12}  {one.source}".rstrip()
-    yield from (f"  note: {note}" for note in found.notes)
+def _text(profile: FunctionProfile) -> Iterator[str]:
+    """Yields what is printed, line by line; the first is the answer."""
+    place = f" ({os.path.basename(profile.file)}:{profile.line})" if profile.file else ""
+    has_several = len(profile.devices) > 1
+    answers = [
+        f"device {use.device}: {_answer(use)}" if has_several else _answer(use)
+        for use in profile.devices
+    ]
+    answer = "; ".join(answers) or "no GPU memory asked for or freed"
+    yield f"{profile.function}{place}: {answer}, {_duration_words(profile)}"
+    for use in profile.devices:
+        yield from _device_lines(use, f", device {use.device}" if has_several else "")
+    yield from (f"  note: {note}" for note in profile.notes)
+
+
+def _duration_words(profile: FunctionProfile) -> str:
+    ending = f"raised {profile.error} after" if profile.error else "in"
+    duration = format_duration(profile.seconds * 1e9)
+    if not profile.inner_calls:
+        return f"{ending} {duration}"
+    return f"{ending} {duration}, with {counted(profile.inner_calls, 'call')} of itself inside"
+
+
+def _device_lines(use: DeviceUse, device: str) -> Iterator[str]:
+    """Yields what is behind a device's numbers, and the lines of the function."""
+    yield from _behind(f"behind the peak{device}:", use.at_peak, use.freed_at_peak_bytes)
+    yield from _behind(f"behind what stayed{device}:", use.stayed, use.freed_bytes)
+    if use.lines:
+        yield f"  {'line':>6} {'hits':>8} {'change':>12} {'peak':>12}  source{device}"
+    for line in use.lines:
+        hits = f"{line.hits:,}" if line.hits else ""
+        change = _signed(line.change_bytes) if line.change_bytes else ""
+        peak = format_size(line.peak_bytes) if line.peak_bytes is not None else ""
+        yield f"  {line.line:>6} {hits:>8} {change:>12} {peak:>12}  {line.source}".rstrip()
 
 
 def _answer(use: DeviceUse) -> str:
@@ -93,18 +102,27 @@ def _behind(title: str, shares: tuple[LineShare, ...], freed_bytes: int) -> Iter
     if shares or freed_bytes:
         yield f"  {title}"
     for share in shares[:_MOST_SHARES]:
-        place = share.place
-        where = (
-            f"{os.path.basename(place.file)}:{place.line} in {place.function}"
-            if place
-            else "without a Python line"
-        )
-        part = format_size(share.inferred_bytes)
-        likely = f" ({part} likely: asked for by its backward pass)" if share.inferred_bytes else ""
-        yield f"    {format_size(share.bytes):>12}  {counted(share.allocations, 'allocation'):>18}  {where}{likely}"
+        yield _share_row(share.bytes, share.allocations, _share_words(share))
     more = shares[_MOST_SHARES:]
     if more:
-        count = counted(sum(one.allocations for one in more), "allocation")
-        yield f"    {format_size(sum(one.bytes for one in more)):>12}  {count:>18}  {counted(len(more), 'other line')}"
+        size = sum(share.bytes for share in more)
+        allocations = sum(share.allocations for share in more)
+        yield _share_row(size, allocations, counted(len(more), "other line"))
     if freed_bytes:
-        yield f"    {format_size(-freed_bytes):>12}  {'':>18}  freed of what was there before the call"
+        freed = format_size(-freed_bytes)
+        yield f"    {freed:>12}  {'':>18}  freed of what was there before the call"
+
+
+def _share_row(size_bytes: int, allocations: int, words: str) -> str:
+    return f"    {format_size(size_bytes):>12}  {counted(allocations, 'allocation'):>18}  {words}"
+
+
+def _share_words(share: LineShare) -> str:
+    where = "without a Python line"
+    if share.place:
+        place = share.place
+        where = f"{os.path.basename(place.file)}:{place.line} in {place.function}"
+    if not share.inferred_bytes:
+        return where
+    part = format_size(share.inferred_bytes)
+    return f"{where} ({part} likely: asked for by its backward pass)"

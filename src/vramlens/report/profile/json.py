@@ -35,7 +35,7 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
                 {"number": step.number, "start_us": _us(step.start_ns), "end_us": _us(step.end_ns)}
                 for step in profile.steps
             ],
-            "devices": [_device(each, profile.wall_ns) for each in profile.devices],
+            "devices": [_device(use, profile.wall_ns) for use in profile.devices],
             "operators": [
                 {
                     "name": row.name,
@@ -63,7 +63,7 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
                 }
                 for row in profile.kernels
             ],
-            "memory": [_memory(each) for each in profile.memories],
+            "memory": [_memory(memory) for memory in profile.memories],
         },
         "findings": [finding_to_json(finding) for finding in profile.findings],
     }

@@ -1,73 +1,39 @@
-"""The story of a profile: what it says, in order, before it is laid out as text or Markdown."""
+"""The story of a profile: what it says, in order, before it is laid out."""
 
 from __future__ import annotations
 
-import itertools
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Verdict
+from vramlens.report.document import (
+    Blank,
+    Claim,
+    Claims,
+    Command,
+    Cut,
+    Document,
+    Heading,
+    Part,
+    Sentences,
+    Table,
+    gone,
+)
 from vramlens.report.explain.advice import VERBS, NextStep
-from vramlens.report.wording import place_name, plain, sentence, share, short_place_name, visible
+from vramlens.report.explain.tables import DEFAULT_TOP
+from vramlens.report.markdown import markdown_of
+from vramlens.report.profile.profile_tables import gap_words, tables_of
+from vramlens.report.screen import room_of
+from vramlens.report.text import print_document
+from vramlens.report.wording import plain, sentence, share, short_place_name, visible
 from vramlens.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from rich.console import Console
 
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.profile.memory_events import Holder, MemoryReport
-    from vramlens.analyses.profile.operators import OperatorRow
-    from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
     from vramlens.analyses.profile.profile import Profile
-
-_BEGINS = "lines are those at which the function begins"
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table.
-
-    Attributes:
-        key: its slug, by which a layout knows it.
-        title: what it shows.
-        header: of all columns but the last, which the title stands over; they are aligned to the
-            right.
-        rows: their cells, the most important first.
-        noun: what a row is, for what is cut.
-        empty: why there are none; "" where there are.
-        note: what needs saying about all of them.
-        heights: of rows that are moments: fewer of them are the highest of as many parts; () for
-            all others.
-    """
-
-    key: str
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    noun: str
-    empty: str = ""
-    note: str = ""
-    heights: tuple[int, ...] = ()
-
-    def top(self, count: int) -> tuple[tuple[str, ...], ...]:
-        """The rows that are shown where there is room for so many."""
-        if not self.heights or count >= len(self.rows):
-            return self.rows[:count]
-        bounds = [len(self.rows) * n // count for n in range(count + 1)]
-        return tuple(
-            self.rows[max(range(first, last), key=lambda n: self.heights[n])]
-            for first, last in itertools.pairwise(bounds)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileClaim:
-    """A finding in words."""
-
-    title: str
-    evidence: tuple[str, ...]
-    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +44,8 @@ class ProfileStory:
 
     headline: str
     sentences: tuple[str, ...]
-    grids: tuple[Grid, ...]
-    claims: tuple[ProfileClaim, ...]
+    tables: tuple[Table, ...]
+    claims: tuple[Claim, ...]
     notes: tuple[str, ...]
     next: NextStep
 
@@ -93,11 +59,53 @@ def profile_story(profile: Profile) -> ProfileStory:
                 None, (_use_sentence(profile), _memory_sentence(profile), _trace_sentence(profile))
             )
         ),
-        grids=tuple(filter(None, _grids(profile))),
+        tables=tuple(tables_of(profile)),
         claims=tuple(_claim(finding) for finding in profile.findings),
         notes=tuple(sentence(visible(text)) for text in profile.missing),
         next=_next(profile),
     )
+
+
+def render_profile(
+    profile: Profile, console: Console, top: int | None = None, *, whole: bool = False
+) -> None:
+    """Prints a profile.
+
+    Args:
+        top: how many rows of each table to show; by default as many as 24 lines, or a larger
+            terminal, have room for.
+        whole: show ten rows of every table, however many lines it takes.
+    """
+    room = None if top is not None or whole else room_of(console)
+    print_document(profile_document(profile, top), console, room)
+
+
+def profile_to_markdown(profile: Profile, top: int | None = None) -> str:
+    """The answer as Markdown; ``top`` rows of each table (10 by default)."""
+    return markdown_of(profile_document(profile, top))
+
+
+def profile_document(profile: Profile, top: int | None = None) -> Document:
+    """The story in parts; the answer, what to do and what is next always stay."""
+    story = profile_story(profile)
+    blank = Blank(cuts=gone(5))
+    fewer_sentences = Cut(8, {"texts": story.sentences[:2]})
+    claim_cuts = (Cut(3, {"has_evidence": False}), Cut(4, {"top": 2}), Cut(6, {"top": 1}))
+    parts: list[Part] = [
+        Heading(story.headline),
+        Sentences(story.sentences, cuts=(fewer_sentences,)),
+    ]
+    for table in story.tables:
+        parts += [blank, replace(table, top=DEFAULT_TOP if top is None else top)]
+    parts += [
+        blank,
+        Claims("What to do", story.claims, "--top 10", cuts=claim_cuts),
+        blank,
+        Sentences(story.notes, "Missing: "),
+        blank,
+        Command(story.next.why, story.next.lines),
+    ]
+    return Document(tuple(parts))
 
 
 def _headline(profile: Profile) -> str:
@@ -132,37 +140,13 @@ def _use_sentence(profile: Profile) -> str:
         return ""
     text = f"Idle for {format_duration(use.idle_ns)} in {counted(use.gaps, 'gap')}"
     if use.longest:
-        text += f"; the longest, {format_duration(use.longest[0].ns)}: {_gap_words(use.longest[0])}"
+        text += f"; the longest, {format_duration(use.longest[0].ns)}: {gap_words(use.longest[0])}"
     others = [
-        f"GPU {each.device} {share(each.busy_ns, profile.wall_ns)}"
-        for each in profile.devices
-        if each.device != use.device
+        f"GPU {other.device} {share(other.busy_ns, profile.wall_ns)}"
+        for other in profile.devices
+        if other.device != use.device
     ]
     return text + "." + (f" Others busy: {', '.join(others)}." if others else "")
-
-
-def _gap_words(gap: Gap) -> str:
-    where = {"before": "before the first kernel, ", "after": "after the last kernel, "}.get(
-        gap.where, ""
-    )
-    return f"{where}{_did(gap.cpu, gap.ns)}" + (
-        f" ({visible(short_place_name(gap.place))})" if gap.place else ""
-    )
-
-
-def _did(activities: Sequence[CpuActivity], whole_ns: int) -> str:
-    """What the CPU did most."""
-    if not activities or activities[0].name is None:
-        return "no operator or runtime call ran on the CPU"
-    top = activities[0]
-    if (top.name or "").startswith("ProfilerStep#"):
-        return f"Python ran outside any operator for {share(top.ns, whole_ns)} of it"
-    if (top.name or "").startswith("enumerate(DataLoader)#"):
-        return f"the CPU was loading data for {share(top.ns, whole_ns)} of it"
-    words = {"region": "the CPU was in", "runtime": "the CPU was in"}.get(
-        top.kind or "", "the CPU ran"
-    )
-    return f"{words} {visible(top.name or '')} for {share(top.ns, whole_ns)} of it"
 
 
 def _memory_sentence(profile: Profile) -> str:
@@ -182,9 +166,9 @@ def _memory_sentence(profile: Profile) -> str:
         ]
         text += f". Likely {', '.join(groups)}"
     others = [
-        f"{each.device} {format_size(each.allocated_bytes)}"
-        for each in profile.memories[1:]
-        if each.allocated_bytes
+        f"{other.device} {format_size(other.allocated_bytes)}"
+        for other in profile.memories[1:]
+        if other.allocated_bytes
     ]
     return text + "." + (f" Peaks elsewhere: {', '.join(others[:4])}." if others else "")
 
@@ -202,174 +186,7 @@ def _trace_sentence(profile: Profile) -> str:
     return text + "."
 
 
-def _grids(profile: Profile) -> list[Grid | None]:
-    memory, use = profile.memory, profile.use
-    grids: list[Grid | None] = [_operator_grid(profile)]
-    if use is not None and profile.kernels:
-        rows = tuple(
-            (
-                format_duration(row.total_ns),
-                share(row.total_ns, use.busy_ns),
-                f"{row.calls:,}",
-                visible(row.name),
-            )
-            for row in profile.kernels
-        )
-        title = f"Kernels on GPU {use.device}"
-        grids.append(Grid("kernels", title, ("time", "of busy", "calls"), rows, "kernel"))
-    if memory is not None:
-        grids += [
-            _peak_grid(memory),
-            _kept_grid(memory),
-            _memory_grid(profile, memory),
-            _timeline_grid(memory, profile),
-        ]
-    return [*grids, _gap_grid(use, profile)]
-
-
-def _operator_grid(profile: Profile) -> Grid | None:
-    if not profile.operators:
-        return None
-    on_gpu = profile.use is not None
-    rows = tuple(
-        (
-            format_duration(row.self_cpu_ns),
-            format_duration(row.total_cpu_ns),
-            *(
-                (format_duration(row.total_device_ns) if row.total_device_ns else "",)
-                if on_gpu
-                else ()
-            ),
-            f"{row.calls:,}",
-            visible(row.name),
-        )
-        for row in profile.operators
-    )
-    header = ("self CPU", "CPU in all", *(("on GPU",) if on_gpu else ()), "calls")
-    return Grid("operators", "Operators by CPU time", header, rows, "operator")
-
-
-def _memory_grid(profile: Profile, memory: MemoryReport) -> Grid | None:
-    def order(row: OperatorRow) -> tuple[int, str]:
-        return -row.self_allocated_bytes, row.name
-
-    rows = tuple(
-        (
-            format_size(row.self_allocated_bytes),
-            format_size(row.self_memory_bytes),
-            f"{row.calls:,}",
-            visible(row.name),
-        )
-        for row in sorted(profile.operators, key=order)
-        if row.self_allocated_bytes
-    )
-    if not rows:
-        return None
-    title = f"Operators by memory asked for on {memory.device}"
-    return Grid("operators_memory", title, ("asked for", "net", "calls"), rows, "operator")
-
-
-def _peak_grid(memory: MemoryReport) -> Grid:
-    title = f"Alive at the peak on {memory.device}"
-    header = ("size", "share", "count")
-    if not memory.paired:
-        empty = "Who held it is not known: this trace names no addresses (PyTorch before 1.11 wrote none)."
-        return Grid("peak", title, header, (), "holder", empty=empty)
-    rows = [_holder_row(holder, memory.allocated_bytes) for holder in memory.at_peak]
-    if memory.before_bytes:
-        before = (
-            format_size(memory.before_bytes),
-            share(memory.before_bytes, memory.allocated_bytes),
-            "",
-            "(there before the trace began)",
-        )
-        sizes = [holder.bytes for holder in memory.at_peak]
-        rows.insert(sum(size >= memory.before_bytes for size in sizes), before)
-    return Grid("peak", title, header, tuple(rows), "holder", note=_note(memory.at_peak))
-
-
-def _note(holders: Sequence[Holder]) -> str:
-    if not any(holder.place for holder in holders):
-        return ""
-    inferred = any(holder.inferred for holder in holders)
-    return _BEGINS + ("; inferred: the backward of that function" if inferred else "")
-
-
-def _holder_row(holder: Holder, whole: int) -> tuple[str, ...]:
-    text = visible(holder.operator)
-    if holder.place is not None:
-        text += f", {place_name(holder.place)}" + (" (inferred)" if holder.inferred else "")
-    if holder.category not in (None, "other"):
-        text += f" [{plain(holder.category or '')}]"
-    return format_size(holder.bytes), share(holder.bytes, whole), f"{holder.allocations:,}", text
-
-
-def _kept_grid(memory: MemoryReport) -> Grid | None:
-    if not memory.kept:
-        return None
-    whole = sum(holder.bytes for holder in memory.kept)
-    rows = []
-    for holder in memory.kept:
-        size, part, count, text = _holder_row(holder, whole)
-        rows.append(
-            (size, part, count, text + (f", in {holder.steps} steps" if holder.steps > 1 else ""))
-        )
-    title = f"Not given back before the trace ends: {format_size(whole)} on {memory.device}"
-    return Grid("kept", title, ("size", "share", "count"), tuple(rows), "holder")
-
-
-def _timeline_grid(memory: MemoryReport, profile: Profile) -> Grid | None:
-    if not memory.timeline:
-        return None
-    rows = tuple(
-        (
-            format_duration(moment.time_ns - profile.wall_start_ns),
-            format_size(moment.bytes),
-            ", ".join(
-                f"{visible(plain(name))} {format_size(size)}"
-                for name, size in sorted(moment.groups.items(), key=lambda item: -item[1])[:4]
-                if size
-            ),
-        )
-        for moment in memory.timeline
-    )
-    by = (
-        f"likely, by {memory.grouped_by}"
-        if memory.grouped_by == "category"
-        else f"by {memory.grouped_by}"
-    )
-    title = f"Memory over time on {memory.device}" + (f", {by}" if memory.paired else "")
-    return Grid(
-        "timeline",
-        title,
-        ("at", "allocated"),
-        rows,
-        "moment",
-        heights=tuple(moment.bytes for moment in memory.timeline),
-    )
-
-
-def _gap_grid(use: DeviceUse | None, profile: Profile) -> Grid | None:
-    if use is None or not use.longest:
-        return None
-    rows = tuple(
-        (
-            format_duration(gap.ns),
-            format_duration(gap.start_ns - profile.wall_start_ns),
-            _gap_words(gap),
-        )
-        for gap in use.longest
-    )
-    return Grid(
-        "gaps",
-        f"Longest gaps on GPU {use.device}, and what the CPU did meanwhile",
-        ("gap", "at"),
-        rows,
-        "gap",
-    )
-
-
-def _claim(finding: Finding) -> ProfileClaim:
+def _claim(finding: Finding) -> Claim:
     sure = (
         ""
         if finding.verdict in (Verdict.PROVEN, Verdict.NOT_A_PROBLEM)
@@ -377,7 +194,7 @@ def _claim(finding: Finding) -> ProfileClaim:
     )
     where = f" at {short_place_name(finding.place)}" if finding.place else ""
     title = visible(finding.title) + visible(where)
-    return ProfileClaim(
+    return Claim(
         title=sentence(title) if not sure else sure + title + ".",
         evidence=tuple(sentence(visible(text)) for text in finding.evidence),
         fix=sentence(finding.fix or ""),

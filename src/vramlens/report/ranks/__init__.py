@@ -1,1 +1,6 @@
-"""Ranks: a comparison of ranks as text, HTML and JSON."""
+"""A comparison of ranks.
+
+story   the verdict, what differs and why, the ranks, what is next
+html    the same as a page with a picture
+json    the same as data
+"""

@@ -11,71 +11,71 @@ if TYPE_CHECKING:
     from vramlens.ranks import Comparison
 
 
-def comparison_to_json(found: Comparison) -> dict[str, Any]:
+def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as one JSON object."""
     return {
         "schema": SCHEMA,
-        "by_device": found.by_device,
+        "by_device": comparison.by_device,
         "ranks": [
             {
-                "rank": one.rank,
-                "device": None if one.device < 0 else one.device,
-                "host": one.host,
-                "source": one.source,
-                "peak_requested_bytes": one.peak_requested_bytes,
-                "peak_allocated_bytes": one.peak_allocated_bytes,
-                "peak_reserved_bytes": one.peak_reserved_bytes,
-                "steps": len(one.step_peaks),
-                "ledger": [{"kind": kind, "bytes": size} for kind, size in one.ledger],
+                "rank": rank.rank,
+                "device": None if rank.device < 0 else rank.device,
+                "host": rank.host,
+                "source": rank.source,
+                "peak_requested_bytes": rank.peak_requested_bytes,
+                "peak_allocated_bytes": rank.peak_allocated_bytes,
+                "peak_reserved_bytes": rank.peak_reserved_bytes,
+                "steps": len(rank.step_peaks),
+                "ledger": [{"kind": kind, "bytes": size} for kind, size in rank.ledger],
             }
-            for one in found.ranks
+            for rank in comparison.ranks
         ],
-        "missing": list(found.missing),
+        "missing": list(comparison.missing),
         "cohorts": {
-            "source": found.cohorts.source,
-            "ranks": [list(members) for members in found.cohorts.members],
+            "source": comparison.cohorts.source,
+            "ranks": [list(members) for members in comparison.cohorts.members],
         },
         "differences": [
             {
-                "ranks": list(one.ranks),
-                "cause": one.cause,
-                "bytes": one.bytes,
-                **place_to_json(one.place),
-                "verdict": one.verdict,
-                "title": one.title,
-                "evidence": list(one.evidence),
-                "fix": one.fix,
+                "ranks": list(difference.ranks),
+                "cause": difference.cause,
+                "bytes": difference.bytes,
+                **place_to_json(difference.place),
+                "verdict": difference.verdict,
+                "title": difference.title,
+                "evidence": list(difference.evidence),
+                "fix": difference.fix,
             }
-            for one in found.differences
+            for difference in comparison.differences
         ],
         "collectives": [
             {
-                "rank": one.rank,
-                "group": one.group,
-                "seq": one.seq,
-                "name": one.name,
-                "state": one.state,
-                **place_to_json(one.place),
-                "problem": one.problem,
-                "suspected": one.suspected,
+                "rank": call.rank,
+                "group": call.group,
+                "seq": call.seq,
+                "name": call.name,
+                "state": call.state,
+                **place_to_json(call.place),
+                "problem": call.problem,
+                "suspected": call.suspected,
             }
-            for one in found.collectives
+            for call in comparison.collectives
         ],
         "failures": [
             {
-                "rank": one.rank,
-                "time_us": one.time_us,
-                "after_s": one.after_s,
-                "step": None if one.failure is None else one.failure.step,
-                "requested_bytes": None if one.failure is None else one.failure.requested_bytes,
-                "error": None if one.error is None else one.error.message,
-                "follows": one.follows,
-                **place_to_json(one.place),
-                "waiting_in": one.waiting_in,
+                "rank": rank.rank,
+                "time_us": rank.time_us,
+                "after_s": rank.after_s,
+                "step": None if rank.failure is None else rank.failure.step,
+                "requested_bytes": None if rank.failure is None else rank.failure.requested_bytes,
+                "error": None if rank.error is None else rank.error.message,
+                "follows": rank.follows,
+                **place_to_json(rank.place),
+                "waiting_in": rank.waiting_in,
             }
-            for one in found.failures.failed
+            for rank in comparison.failures.failed
         ],
-        "victims": list(found.failures.victims),
-        "notes": list(found.notes),
-        "findings": [finding_to_json(one) for one in found.findings],
+        "victims": list(comparison.failures.victims),
+        "notes": list(comparison.notes),
+        "findings": [finding_to_json(finding) for finding in comparison.findings],
     }

@@ -1,1 +1,6 @@
-"""Replay: simulated runs and tunings as text and JSON."""
+"""Simulated runs.
+
+story   a replay: the answer, the proof, the settings, what is next
+tune    a tuning: the setting to use, those that were tried, what is next
+json    both as data
+"""

@@ -30,7 +30,7 @@ def tuning_to_json(tuning: Tuning) -> dict[str, Any]:
         "device": tuning.device,
         "missing": list(tuning.missing),
         "recorded": recorded_to_json(tuning.recorded),
-        "what_if": [_tuned(one) for one in tuning.tried],
+        "what_if": [_tuned(tuned) for tuned in tuning.tried],
         "best": None if tuning.best is None else _tuned(tuning.best),
         "without_effect": list(tuning.inert),
         "outside_bytes": tuning.outside_bytes,
@@ -62,14 +62,14 @@ def recorded_to_json(recorded: Recorded) -> dict[str, Any]:
     }
 
 
-def _difference(found: Difference | None) -> dict[str, Any] | None:
-    if found is None:
+def _difference(difference: Difference | None) -> dict[str, Any] | None:
+    if difference is None:
         return None
     return {
-        "event": found.event,
-        "recorded": found.recorded,
-        "simulated": found.simulated,
-        "why": found.why,
+        "event": difference.event,
+        "recorded": difference.recorded,
+        "simulated": difference.simulated,
+        "why": difference.why,
     }
 
 
@@ -91,13 +91,13 @@ def what_if_to_json(row: WhatIf) -> dict[str, Any]:
     }
 
 
-def _tuned(one: Tuned) -> dict[str, Any]:
+def _tuned(tuned: Tuned) -> dict[str, Any]:
     return {
-        **what_if_to_json(one.row),
-        "saved_bytes": one.saved_bytes,
-        "smallest_card_bytes": one.smallest_card,
+        **what_if_to_json(tuned.row),
+        "saved_bytes": tuned.saved_bytes,
+        "smallest_card_bytes": tuned.smallest_card,
         "cards": [
             {"size_bytes": card.size_bytes, "fits": card.fits, "retries": card.row.retries}
-            for card in one.cards
+            for card in tuned.cards
         ],
     }

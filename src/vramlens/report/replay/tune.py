@@ -1,28 +1,36 @@
-"""A tuning as text for a terminal: the setting to use first, then all that were tried, then the
-line to paste.
+"""The story of a tuning: the setting to use first, then all that were tried, then the line to
+paste.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from vramlens.report.layout import Layout
-from vramlens.report.replay.text import (
+from vramlens.report.document import (
+    Blank,
+    Command,
+    Document,
+    Heading,
+    Part,
+    Sentences,
+    Table,
+    alternatives,
+)
+from vramlens.report.replay.story import (
     HEADER,
     conf_name,
     export_line,
-    missing_lines,
+    missing_parts,
     proof_sentence,
     row_cells,
+    settings_table,
     size_range,
-    table,
     under_limit,
-    why_lines,
+    why_parts,
 )
-from vramlens.report.screen import layout_of, next_lines, room_of, show
+from vramlens.report.screen import layout_of, room_of
+from vramlens.report.text import print_document
 from vramlens.report.wording import listed, quoted
 from vramlens.units import counted, format_size
 
@@ -31,52 +39,56 @@ if TYPE_CHECKING:
 
     from vramlens.replay import Card, Tuned, Tuning, WhatIf
 
-_TITLE = "bold"
 _ROWS = 9
 _LEAST_ROWS = 3
+_CARD_COLUMNS = ("peak reserved", "retries", "smallest card", "setting")
+"""Of a table with cards, those that say most of it."""
 
 
 def render_tuning(tuning: Tuning, console: Console, *, whole: bool = False) -> None:
     """Prints the answer of ``vramlens tune``; it fits 24 lines unless ``whole`` or the terminal
     has more.
     """
-    layout = layout_of(console)
-    room = room_of(console)
-    rows = len(tuning.tried) if whole else _ROWS
-    lines = _lines(tuning, layout, rows)
-    while not whole and len(lines) > room and rows > _LEAST_ROWS:
-        rows -= 1
-        lines = _lines(tuning, layout, rows)
-    show(console, lines)
+    width = layout_of(console).width
+    room = None if whole else room_of(console)
+    print_document(tuning_document(tuning, width, whole=whole), console, room)
 
 
-def _lines(tuning: Tuning, layout: Layout, rows: int) -> list[Text]:
-    return [
-        *_opening(tuning, layout),
-        *(Text(line) for line in layout.wrap(_floor_sentence(tuning))),
-        *(Text(line) for line in layout.wrap(proof_sentence(tuning.recorded))),
-        Text(""),
-        *([] if _too_large(tuning) else [*_table(tuning, layout, rows), Text("")]),
-        *_next(tuning, layout),
-    ]
+def tuning_document(tuning: Tuning, width: int, *, whole: bool = False) -> Document:
+    """The story in parts, the table for a screen of so many columns; its rows go first."""
+    counts = [len(tuning.tried)] if whole else range(_ROWS, _LEAST_ROWS - 1, -1)
+    tables = [list(_table_parts(tuning, width, count)) for count in counts]
+    return Document(
+        (
+            *_opening(tuning),
+            Sentences((_floor_sentence(tuning),)),
+            Sentences((proof_sentence(tuning.recorded),)),
+            Blank(),
+            *([] if _too_large(tuning) else alternatives(tables)),
+            Blank(),
+            _next(tuning),
+        )
+    )
 
 
-def _opening(tuning: Tuning, layout: Layout) -> Iterator[Text]:
+def _opening(tuning: Tuning) -> Iterator[Part]:
     """The answer: on which card it fits, where that was asked; else, and then, which setting to
     use.
     """
     headline = _headline(tuning)
     if tuning.tried[0].cards:
-        yield from (Text(line, style=_TITLE) for line in layout.wrap(_cards_headline(tuning)))
-        yield from (Text(line) for line in layout.wrap(headline))
+        yield Heading(_cards_headline(tuning))
+        yield Sentences((headline,))
     else:
-        yield from (Text(line, style=_TITLE) for line in layout.wrap(headline))
+        yield Heading(headline)
 
 
 def _cards_headline(tuning: Tuning) -> str:
     """The smallest card, with the settings that the run had and with those that need less."""
-    recorded = next(one for one in tuning.tried if one.row.settings == tuning.baseline.settings)
-    fitting = [one for one in tuning.tried if one.smallest_card is not None]
+    recorded = next(
+        tuned for tuned in tuning.tried if tuned.row.settings == tuning.baseline.settings
+    )
+    fitting = [tuned for tuned in tuning.tried if tuned.smallest_card is not None]
     names = [_card(card.size_bytes) for card in recorded.cards]
     if not fitting:
         asked = (
@@ -85,7 +97,7 @@ def _cards_headline(tuning: Tuning) -> str:
             else f"Surely fits none of {listed(names)}"
         )
         return f"{asked}, with any of {len(tuning.tried)} settings."
-    best = min(fitting, key=lambda one: one.smallest_card or 0)
+    best = min(fitting, key=lambda tuned: tuned.smallest_card or 0)
     had = recorded.smallest_card
     if had is not None and had == best.smallest_card:
         return f"Fits a {_card(had)} card with the settings it had."
@@ -97,34 +109,43 @@ def _cards_headline(tuning: Tuning) -> str:
 
 
 def _headline(tuning: Tuning) -> str:
+    """Which setting to use, or why none."""
     base, best = tuning.baseline, tuning.best
-    under = under_limit(tuning.recorded, base)
     if best is None:
-        if base.past_failure:
-            return _passed(tuning)
-        if size := _too_large(tuning):
-            return f"No setting helps: one request of {format_size(size)} is above {format_size(base.cap_bytes or 0)}."
-        if all(one.row.oom for one in tuning.tried):
-            return f"No setting helps{under}: the run is out of memory with each of {len(tuning.tried)}."
-        if base.oom is not False:
-            return f"No setting helps for sure{under}: the run surely lives with none of {len(tuning.tried)}."
-        return (
-            f"No setting is worth a change{under}: the recorded one reserves {format_size(base.peak_reserved_bytes)},"
-            f" and none of {len(tuning.tried) - 1} others would save 2 % for sure."
-        )
-    row = best.row
-    name = conf_name(row)
+        return _no_help(tuning)
+    under = under_limit(tuning.recorded, base)
+    use = f"Use {conf_name(best.row)}:"
     if base.oom is not False and not base.past_failure:
-        lived = "gets past the failure that ended it" if row.past_failure else "lives"
+        lives = "gets past the failure that ended it" if best.row.past_failure else "lives"
         recorded = "out of memory" if base.oom else "perhaps out of memory"
         return (
-            f"Use {name}: the run {lived}{under}, with {size_range(row)} reserved; with the"
+            f"{use} the run {lives}{under}, with {size_range(best.row)} reserved; with the"
             f" recorded settings it is {recorded}."
         )
+    past = "; both get past the failure that ended it" if base.past_failure else ""
+    peak, before = format_size(best.row.peak_reserved_bytes), format_size(base.peak_reserved_bytes)
+    saved = format_size(best.saved_bytes)
+    return f"{use} {peak} reserved at the peak{under} instead of {before}, {saved} less{past}."
+
+
+def _no_help(tuning: Tuning) -> str:
+    """Why no setting is worth a change."""
+    base, count = tuning.baseline, len(tuning.tried)
+    if base.past_failure:
+        return _passed(tuning)
+    too_large = _too_large(tuning)
+    if too_large:
+        cap = format_size(base.cap_bytes or 0)
+        return f"No setting helps: one request of {format_size(too_large)} is above {cap}."
+    under = under_limit(tuning.recorded, base)
+    if all(tuned.row.oom for tuned in tuning.tried):
+        return f"No setting helps{under}: the run is out of memory with each of {count}."
+    if base.oom is not False:
+        return f"No setting helps for sure{under}: the run surely lives with none of {count}."
     return (
-        f"Use {name}: {format_size(row.peak_reserved_bytes)} reserved at the peak{under} instead of"
-        f" {format_size(base.peak_reserved_bytes)}, {format_size(best.saved_bytes)} less"
-        f"{'; both get past the failure that ended it' if base.past_failure else ''}."
+        f"No setting is worth a change{under}: the recorded one reserves"
+        f" {format_size(base.peak_reserved_bytes)}, and none of {count - 1} others would save 2 %"
+        " for sure."
     )
 
 
@@ -141,7 +162,7 @@ def _too_large(tuning: Tuning) -> int | None:
     """The request that alone is above the limit, where each setting fails at such a one: the
     rows say no more.
     """
-    rows = [one.row for one in tuning.tried]
+    rows = [tuned.row for tuned in tuning.tried]
     if all(
         row.oom and row.cap_bytes is not None and (row.failed_bytes or 0) > row.cap_bytes
         for row in rows
@@ -156,7 +177,7 @@ def _passed(tuning: Tuning) -> str:
     given = (
         f"With {format_size(base.cap_bytes)}" if base.cap_bytes is not None else "Without a limit"
     )
-    past = sum(one.row.past_failure for one in tuning.tried)
+    past = sum(tuned.row.past_failure for tuned in tuning.tried)
     settings = (
         "any setting" if past == len(tuning.tried) else f"{past} of {len(tuning.tried)} settings"
     )
@@ -164,70 +185,87 @@ def _passed(tuning: Tuning) -> str:
     return f"{given} the failure is passed under {settings}{recorded}; what comes later is not recorded."
 
 
-def _table(tuning: Tuning, layout: Layout, rows: int) -> Iterator[Text]:
-    kept = _kept(tuning, rows)
+def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
+    """Yields the settings that were tried, and what has to be known of them."""
+    listed_rows = _listed_rows(tuning, count)
     sizes = [card.size_bytes for card in tuning.tried[0].cards]
-    header = HEADER
     if sizes:
-        header = [
-            "peak reserved",
-            "retries",
-            *(f"on {_card(size)}" for size in sizes),
-            "smallest card",
-            "setting",
-        ]
-    cells = []
-    for one in kept:
-        name = conf_name(one.row) + (
-            " (recorded)" if one.row.settings == tuning.baseline.settings else ""
-        )
-        figures = row_cells(one.row, tuning.baseline.peak_reserved_bytes)
-        if sizes:
-            smallest = _card(one.smallest_card) if one.smallest_card is not None else "none of them"
-            figures = [figures[0], figures[2], *(_fit(card) for card in one.cards), smallest]
-        cells.append([*figures, name])
-    if sizes and _is_too_wide([header, *cells], layout):  # the smallest card says most of it
-        header, *cells = ([*row[:2], *row[-2:]] for row in (header, *cells))
-    yield from table(header, cells, layout)
-    if hidden := len(tuning.tried) - len(kept):
-        yield Text(f"  {layout.ellipsis} and {counted(hidden, 'other')}: --all shows them")
+        yield _card_table(tuning, listed_rows, sizes, width)
+    else:
+        base = tuning.baseline.peak_reserved_bytes
+        rows = [[*row_cells(tuned.row, base), _name(tuning, tuned)] for tuned in listed_rows]
+        yield settings_table(HEADER, rows)
+    hidden = len(tuning.tried) - len(listed_rows)
+    if hidden:
+        yield _aside(f"… and {counted(hidden, 'other')}: --all shows them")
     if tuning.inert:
-        yield from (
-            Text(line)
-            for line in layout.wrap(
-                "garbage_collection_threshold does nothing without a limit on the process (--cap), so it was left out.",
-                first="  ",
-            )
+        yield _aside(
+            "garbage_collection_threshold does nothing without a limit on the process (--cap), so"
+            " it was left out."
         )
     if sizes:
-        outside = tuning.outside_bytes
-        said = (
-            f"Of each card {format_size(outside)} are taken off: what the process held outside PyTorch's allocator."
-            if outside is not None
-            else "What lies outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording: not taken off."
-        )
-        yield from (Text(line) for line in layout.wrap(said, first="  "))
-    yield from why_lines([one.row for one in kept], layout)
-    yield from missing_lines(tuning.missing, layout)
+        yield _aside(_outside_words(tuning.outside_bytes))
+    yield from why_parts([tuned.row for tuned in listed_rows])
+    yield from missing_parts(tuning.missing)
 
 
-def _is_too_wide(rows: list[list[str]], layout: Layout) -> bool:
-    """Whether the figures alone, which are never cut, find no room."""
+def _aside(text: str) -> Sentences:
+    return Sentences((text,), is_aside=True)
+
+
+def _name(tuning: Tuning, tuned: Tuned) -> str:
+    recorded = " (recorded)" if tuned.row.settings == tuning.baseline.settings else ""
+    return f"{conf_name(tuned.row)}{recorded}"
+
+
+def _card_table(
+    tuning: Tuning, listed_rows: Sequence[Tuned], sizes: Sequence[int], width: int
+) -> Table:
+    """On which cards each setting fits; without room for all of them, the smallest alone."""
+    peak, retries, smallest, setting = _CARD_COLUMNS
+    names = [peak, retries, *(f"on {_card(size)}" for size in sizes), smallest, setting]
+    rows = [_card_row(tuned, _name(tuning, tuned)) for tuned in listed_rows]
+    if _figures_width([names, *rows]) > width:
+        names, *rows = ([*row[:2], *row[-2:]] for row in (names, *rows))
+    return settings_table(names, rows)
+
+
+def _card_row(tuned: Tuned, name: str) -> list[str]:
+    row = tuned.row
+    smallest = _card(tuned.smallest_card) if tuned.smallest_card is not None else "none of them"
+    return [size_range(row), f"{row.retries:,}", *map(_fit, tuned.cards), smallest, name]
+
+
+def _figures_width(rows: Sequence[Sequence[str]]) -> int:
+    """What the figures alone take, which are never cut."""
     figures = list(zip(*rows, strict=True))[:-1]
-    return sum(max(map(len, column)) + 2 for column in figures) > layout.width
+    return sum(max(map(len, column)) + 2 for column in figures)
 
 
-def _kept(tuning: Tuning, rows: int) -> list[Tuned]:
+def _outside_words(outside_bytes: int | None) -> str:
+    if outside_bytes is None:
+        return (
+            "What lies outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording:"
+            " not taken off."
+        )
+    return (
+        f"Of each card {format_size(outside_bytes)} are taken off: what the process held outside"
+        " PyTorch's allocator."
+    )
+
+
+def _listed_rows(tuning: Tuning, count: int) -> list[Tuned]:
     """The best rows, the recorded settings, and the worst: common advice that makes it worse
     should be seen.
     """
     tried = list(tuning.tried)
-    if len(tried) <= rows:
+    if len(tried) <= count:
         return tried
-    recorded = [one for one in tried if one.row.settings == tuning.baseline.settings]
-    kept = tried[: rows - 2]
-    kept += [one for one in recorded if one not in kept]
-    return kept + [one for one in tried[-(rows - len(kept)) :] if one not in kept]
+    recorded = [tuned for tuned in tried if tuned.row.settings == tuning.baseline.settings]
+    rows = tried[: count - 2]
+    rows += [tuned for tuned in recorded if tuned not in rows]
+    worst = tried[-(count - len(rows)) :]
+    return rows + [tuned for tuned in worst if tuned not in rows]
 
 
 def _card(size: int) -> str:
@@ -242,27 +280,27 @@ def _fit(card: Card) -> str:
     return f"yes, {counted(card.row.retries, 'retry', 'retries')}" if card.row.retries else "yes"
 
 
-def _next(tuning: Tuning, layout: Layout) -> Iterator[Text]:
-    best = tuning.best
+def _next(tuning: Tuning) -> Command:
+    why, command = _next_step(tuning)
+    return Command(why, (command,), is_broken=True)
+
+
+def _next_step(tuning: Tuning) -> tuple[str, str]:
+    """Why, and the command."""
+    base, best = tuning.baseline, tuning.best
     if best is not None:
         gain = f"for {format_size(best.saved_bytes)} less"
-        if tuning.baseline.oom is not False and not tuning.baseline.past_failure:
+        if base.oom is not False and not base.past_failure:
             gain = "to get past the failure" if best.row.past_failure else "to live"
-        yield from next_lines(f"run it so, {gain}", export_line(tuning.variable, best.row), layout)
-    elif tuning.baseline.past_failure:
-        cap = tuning.baseline.cap_bytes
+        return f"run it so, {gain}", export_line(tuning.variable, best.row)
+    if base.past_failure:
+        cap = base.cap_bytes
         more = f"give it {format_size(cap)}" if cap is not None else "give it more than it had"
-        yield from next_lines(
-            f"{more} and record what comes then", "vramlens run -o run.vram YOUR_SCRIPT.py", layout
-        )
-    elif tuning.ended_by_failure:  # explain has said this already, and sends people here
-        yield from next_lines(
-            _needs(tuning.baseline), f"vramlens view {quoted(tuning.source)}", layout
-        )
-    else:
-        yield from next_lines(
-            "what holds the memory", f"vramlens explain {quoted(tuning.source)}", layout
-        )
+        record = "vramlens run -o run.vram YOUR_SCRIPT.py"
+        return f"{more} and record what comes then", record
+    if tuning.ended_by_failure:  # explain has said this already, and sends people here
+        return _needs(base), f"vramlens view {quoted(tuning.source)}"
+    return "what holds the memory", f"vramlens explain {quoted(tuning.source)}"
 
 
 def _needs(base: WhatIf) -> str:

@@ -1,0 +1,60 @@
+"""Help: what ``--help`` prints beside the options, within 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+WIDTH = 78
+"""What argparse keeps to on a terminal of 80 columns."""
+_COMMAND_WIDTH = 38
+DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
+EXAMPLES = (
+    ("vramlens run train.py --epochs 3", "your program as it is, and a recording"),
+    ("vramlens predict train.py --cards 24G", "its peak before it ever runs"),
+    ("vramlens explain snapshot.pickle", "the peak, who holds it, what to do"),
+    ("vramlens explain train.log", "an out-of-memory error's text"),
+    ("vramlens explain trace.json.gz", "a trace of PyTorch's profiler"),
+    ("vramlens explain", "a real failure that comes with vramlens"),
+    ("vramlens leaks run.vram", "what grows, and when it will fail"),
+    ("vramlens view run.vram -o run.html", "the picture, in one file"),
+    ("vramlens diff before.vram after.vram", "what a change did"),
+    ("vramlens check run.vram --update", "a memory budget for CI"),
+    ("vramlens ranks runs/r1", "which rank differs, and why"),
+    ("vramlens top", "every GPU and process, now"),
+    ("vramlens replay run.vram --conf expandable_segments:True", "would it have helped?"),
+    ("vramlens tune run.vram --cap 24G", "which settings fit a smaller card"),
+    ("vramlens doctor", "what helps or hinders recording here"),
+)
+_EXIT_CODES = """\
+exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused,
+130 Ctrl-C; run: the program's own
+"""
+
+
+def main_epilog() -> str:
+    """The examples of the whole command line, and its exit codes."""
+    return f"{_examples(EXAMPLES)}\n{_EXIT_CODES}"
+
+
+def verb_epilog(note: str | None, examples: Sequence[tuple[str, str]]) -> str:
+    """A verb's note, paragraph by paragraph, and its examples."""
+    paragraphs = (note or "").split("\n\n") if note else []
+    return "\n\n".join([*map(filled, paragraphs), _examples(examples)])
+
+
+def filled(text: str) -> str:
+    """A text in lines that fit."""
+    return textwrap.fill(" ".join(text.split()), WIDTH)
+
+
+def _examples(examples: Sequence[tuple[str, str]]) -> str:
+    """The examples with what they do beside them; below those that leave no room for it."""
+    lines = ["examples:"]
+    for command, meaning in examples:
+        beside = f"  {command:<{_COMMAND_WIDTH}}  {meaning}"
+        if len(command) <= _COMMAND_WIDTH and len(beside) <= WIDTH:
+            lines.append(beside)
+        else:
+            lines += [f"  {command}", f"      {meaning}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,160 @@
+"""The story of a check: the answer first, then each limit, then what broke it, what is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.budget.budget import shown
+from vramlens.report.document import (
+    Blank,
+    Column,
+    Command,
+    Document,
+    Form,
+    Heading,
+    Items,
+    Last,
+    Part,
+    Sentences,
+    Table,
+)
+from vramlens.report.markdown import markdown_of
+from vramlens.report.text import print_document
+from vramlens.report.wording import quoted, sentence, visible
+from vramlens.units import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vramlens.analyses.budget.budget import Check, Result
+    from vramlens.analyses.finding import Finding
+
+_NARROWEST_NAME = 12
+_OUTCOME = 8 + len("over (vram.toml:44)")  # and the space between columns
+
+
+def render_check(check: Check, console: Console) -> None:
+    """Prints a check."""
+    print_document(check_document(check), console)
+
+
+def headline(check: Check) -> str:
+    """The answer in one sentence."""
+    if check.passed:
+        tightest = _tightest(check)
+        nearest = (
+            f"; {visible(tightest.limit.scope)} is the nearest: {_room(tightest)}"
+            if tightest
+            else ""
+        )
+        return f"Within budget: {counted(len(check.results), 'limit')} of {len(check.results):,} hold{nearest}."
+    return (
+        f"{'Over budget' if _over(check) else 'Cannot tell'}: {visible(check.findings[0].title)}."
+    )
+
+
+def _over(check: Check) -> bool:
+    return any(result.passed is False for result in check.results)
+
+
+def _room(result: Result) -> str:
+    """What is left of a limit that holds, and of how much: two sizes that round to the same say
+    nothing.
+    """
+    room = shown(result.limit.kind, max(0, result.limit.value - (result.value or 0)))
+    return f"{room} of room below its {shown(result.limit.kind, result.limit.value)}"
+
+
+def _tightest(check: Check) -> Result | None:
+    """The limit that has the smallest share of itself left."""
+    used = [
+        (result.value / result.limit.value, result)
+        for result in check.results
+        if result.limit.value and result.value
+    ]
+    return max(used, key=lambda pair: pair[0])[1] if used else None
+
+
+def check_to_markdown(check: Check) -> str:
+    """The check as GitHub Markdown: a step summary, or a comment."""
+    return markdown_of(check_document(check))
+
+
+def check_document(check: Check) -> Document:
+    """The answer, each limit, and what broke it; on a screen the worst of it comes first."""
+    badge = "✅" if check.passed else "❌"
+    why, command = next_step(check)
+    parts: list[Part] = [Heading(headline(check), badge=badge)]
+    for finding in check.findings[:1]:
+        parts += _evidence(finding)
+    parts += [Blank(), _table(check)]
+    for finding in check.findings[1:]:
+        title = sentence(visible(finding.title))
+        parts += [Blank(), Sentences((title,), forms=Form.TEXT), *_evidence(finding)]
+    for finding in check.findings:
+        parts += _markdown_evidence(finding)
+    parts += [Blank(), Command(why, (command,), is_broken=True)]
+    return Document(tuple(parts))
+
+
+def _evidence(finding: Finding) -> Iterator[Part]:
+    yield Items(tuple(map(visible, finding.evidence)), hang=4, forms=Form.TEXT)
+    if finding.fix:
+        yield Sentences((visible(finding.fix),), "  Do: ", forms=Form.TEXT)
+
+
+def _markdown_evidence(finding: Finding) -> Iterator[Part]:
+    words = [visible(text) for text in finding.evidence]
+    if finding.fix:
+        words.append(f"Do: {visible(finding.fix)}")
+    if words:
+        yield Heading(sentence(visible(finding.title)), level=2, forms=Form.MARKDOWN)
+        yield Items(tuple(words), forms=Form.MARKDOWN)
+
+
+def _table(check: Check) -> Table:
+    columns = (
+        Column("", is_right=False, least=_NARROWEST_NAME),
+        Column("limit"),
+        Column("value"),
+        Column("", is_right=False),
+    )
+    rows = tuple(_row(result, check.budget) for result in check.results)
+    return Table(columns, rows, Last.WRAPPED, hang=6, last_room=_OUTCOME)
+
+
+def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
+    limit = shown(result.limit.kind, result.limit.value)
+    value = shown(result.limit.kind, result.value) if result.value is not None else "not known"
+    outcome = {True: "holds", False: "over", None: "cannot tell"}[result.passed]
+    if result.why:
+        outcome = f"{outcome}: {visible(result.why)}"
+    if result.limit.line and not result.passed:
+        outcome = f"{outcome} ({visible(budget)}:{result.limit.line})"
+    return visible(result.limit.scope), limit, value, outcome
+
+
+def next_step(check: Check) -> tuple[str, str]:
+    """What to do with the answer, and the command."""
+    source, budget = quoted(check.source), quoted(check.budget)
+    if check.passed:
+        return (
+            "keep it so in every pull request",
+            f"vramlens check {source} --budget {budget} --format github",
+        )
+    if not _over(check):
+        return "record what the limits need", "vramlens run -o run.vram YOUR_SCRIPT.py"
+    if any(
+        result.limit.path[0] == "out_of_memory" and result.why and not result.passed
+        for result in check.results
+    ):
+        return "what failed, and why", f"vramlens explain {source}"
+    if any(
+        result.limit.path[0] == "growth_per_step" and result.passed is False
+        for result in check.results
+    ):
+        return "what keeps the memory of each step", f"vramlens leaks {source}"
+    return "if that is wanted, raise the budget, and have the change reviewed", (
+        f"vramlens check {source} --budget {budget} --update"
+    )

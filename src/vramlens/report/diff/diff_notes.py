@@ -1,0 +1,82 @@
+"""What has to be known beside the changed lines: alignment, other moments, steps, repeated runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vramlens.analyses.compare.diff_findings import line_words, signed_size
+from vramlens.report.wording import visible
+from vramlens.units import counted
+
+if TYPE_CHECKING:
+    from vramlens.analyses.compare.diff import Diff
+
+_STEPS_SHOWN = 3
+
+
+def notes_of(diff: Diff) -> Iterator[str]:
+    """Yields the notes below the changed lines."""
+    yield from _moment_of_peak(diff)
+    if diff.unattributed_bytes and diff.by_line:
+        yield f"{signed_size(diff.unattributed_bytes)} have no line of yours."
+    yield from _elsewhere(diff)
+    if not diff.unrelated:
+        yield from _steps(diff)
+    if diff.moved_lines:
+        yield (
+            f"{counted(diff.moved_lines, 'line')} of {diff.aligned_lines:,} moved between the runs:"
+            " aligned by function and order, which is likely, not proven."
+        )
+    befores, afters = len(diff.befores), len(diff.afters)
+    if max(befores, afters) > 1:
+        yield (
+            f"Of {counted(befores, 'run')} before and {afters:,} after, those with the median peak"
+            " are shown; a change counts where no run of one side lies within the other side's"
+            " range."
+        )
+
+
+def _moment_of_peak(diff: Diff) -> Iterator[str]:
+    """Some lines rose and others fell: the peaks may not be comparable."""
+    before, after = diff.before.explanation.peak, diff.after.explanation.peak
+    if before is None or after is None or not (before.shape and after.shape):
+        return
+    signs = {line.change_bytes > 0 for line in diff.by_line}
+    if len(signs) == 2 and before.shape != after.shape:
+        yield visible(
+            f"The peak may be at another moment. Before: {before.shape} After: {after.shape}"
+        )
+
+
+def _elsewhere(diff: Diff) -> Iterator[str]:
+    if not diff.elsewhere:
+        return
+    line = diff.elsewhere[0]
+    more = len(diff.elsewhere) - 1
+    others = f", and {counted(more, 'more line')}" if more else ""
+    change = signed_size(line.most_change_bytes)
+    yield visible(f"Not at the peak, but at most: {change} at {line_words(line)}{others}.")
+
+
+def _steps(diff: Diff) -> Iterator[str]:
+    """Which steps changed, where that is not all of them alike."""
+    changes = [
+        (row.step, row.after_bytes - row.before_bytes)
+        for row in diff.by_step
+        if row.before_bytes is not None and row.after_bytes is not None
+    ]
+    changed = [(step, change) for step, change in changes if change]
+    if not changed or len(changes) < 2:
+        return
+    sizes = {change for _step, change in changed}
+    if len(changed) == len(changes) and len(sizes) == 1:
+        yield f"Every step's peak: {signed_size(sizes.pop())} requested."
+    elif len(changed) <= _STEPS_SHOWN < len(changes):
+        words = ", ".join(f"step {step} {signed_size(change)}" for step, change in changed)
+        yield f"Only these steps' peaks changed: {words}."
+    else:
+        yield (
+            f"The peaks of {len(changed):,} of {counted(len(changes), 'step')} changed,"
+            f" by {signed_size(min(sizes))} to {signed_size(max(sizes))}."
+        )

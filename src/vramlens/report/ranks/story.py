@@ -1,0 +1,332 @@
+"""The story of ranks: the verdict, what differs and why, the ranks, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from vramlens.report.document import (
+    Blank,
+    Column,
+    Command,
+    Document,
+    Drawing,
+    Heading,
+    Items,
+    Last,
+    Part,
+    Sentences,
+    Table,
+)
+from vramlens.report.text import BOLD, print_document
+from vramlens.report.wording import place_name, quoted, visible
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vramlens.analyses.finding import Finding
+    from vramlens.ranks import Comparison, Difference, RankSummary
+    from vramlens.ranks.failures import FailedRank
+    from vramlens.trace.flight import FlightRecord
+
+_MOST_ROWS = 8
+_MOST_STRIPS = 16
+_MOST_DIFFERENCES = 6
+_WIDEST_STRIP = 48
+_MOST_MISSING = 12
+_LONGEST_ERROR = 160
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    """Prints the answer of ``vramlens ranks``."""
+    print_document(comparison_document(comparison), console)
+
+
+def comparison_document(comparison: Comparison) -> Document:
+    """The story in parts."""
+    return Document(
+        (
+            Heading(headline(comparison)),
+            *_difference_parts(comparison),
+            *_failure_parts(comparison),
+            *_table_parts(comparison),
+            *_strip_parts(comparison),
+            *_communication_parts(comparison),
+            Sentences(tuple(map(visible, comparison.notes)), "note: "),
+            Blank(),
+            _next(comparison),
+        )
+    )
+
+
+def headline(comparison: Comparison) -> str:
+    """The answer in one sentence."""
+    missing = _missing_words(comparison.missing)
+    if comparison.differences:
+        return f"{difference_title(comparison.differences[0])}{missing}."
+    if comparison.failures.failed:
+        first = comparison.failures.failed[0]
+        where = f" at {place_name(first.place)}" if first.place else ""
+        peers = "; no rank holds more than its peers" if comparison.ranks else ""
+        return f"Rank {first.rank} {failed_words(first, 'first')}{where}{peers}{missing}."
+    if comparison.shared and not comparison.by_device:
+        return f"{_leak_title(comparison.shared[0])}{missing}."
+    if not comparison.ranks and len(comparison.flights) == 1:
+        return _one_flight(*next(iter(comparison.flights.items())))
+    return f"{_agreement(comparison)}{missing}."
+
+
+def _missing_words(missing: Sequence[int]) -> str:
+    """The ranks of which there is nothing, as the end of a sentence."""
+    if not missing:
+        return ""
+    named = ", ".join(map(str, missing[:_MOST_MISSING]))
+    more = len(missing) - _MOST_MISSING
+    others = f" and {more} more" if more > 0 else ""
+    return f"; nothing of rank{'s' if len(missing) > 1 else ''} {named}{others}"
+
+
+def _agreement(comparison: Comparison) -> str:
+    """The answer where no rank differs, and none failed."""
+    noun = "device" if comparison.by_device else "rank"
+    count = max(len(comparison.ranks), len(comparison.flights))
+    if count < 2:
+        return f"One {noun} alone: there is nothing to compare it with"
+    peaks = [rank.peak_requested_bytes for rank in comparison.ranks]
+    if not peaks:
+        return (
+            f"The flight records of {count} ranks agree on every collective that all of them hold"
+        )
+    if len(comparison.strangers) == len(comparison.ranks):
+        return f"Cannot compare: the {count} recordings look like different programs"
+    low, high = format_size(min(peaks)), format_size(max(peaks))
+    spread = f"peaks from {low} to {high}"
+    if low == high:
+        spread = f"{'both' if len(peaks) == 2 else 'all'} peak at {high}"
+    return f"Nothing worth acting on: {count} {noun}s, {spread}"
+
+
+def _one_flight(rank: int, flight: FlightRecord) -> str:
+    """What a flight record tells by itself: the call that did not end, else the last one."""
+    pending = [call for call in flight.collectives if call.state != "completed"]
+    if not flight.collectives:
+        return f"Rank {rank} had called no collective."
+    last = pending[0] if pending else flight.collectives[-1]
+    where = f" at {last.user_frame.file}:{last.user_frame.line}" if last.user_frame else ""
+    group = f" of group {visible(last.group)}" + (
+        f" ({visible(last.description)})" if last.description else ""
+    )
+    call_words = f"{visible(last.name)}, number {last.seq}{group}{visible(where)}"
+    calls = counted(len(flight.collectives), "call")
+    if pending:
+        return (
+            f"Rank {rank} waits in {call_words}: {last.state}, not completed; name the other"
+            " ranks' records to see why."
+        )
+    return f"Rank {rank}: all {calls} in the record completed; the last is {call_words}."
+
+
+def difference_title(difference: Difference) -> str:
+    """What differs, and at which line where that tells something."""
+    title = difference.title[:1].upper() + difference.title[1:]
+    if difference.place is None or difference.cause == "desync":
+        return title
+    return f"{title} at {place_name(difference.place)}"
+
+
+def _leak_title(leak: Finding) -> str:
+    where = f" at {place_name(leak.place)}" if leak.place is not None else ""
+    return f"{visible(leak.title)}{where}"
+
+
+def _difference_parts(comparison: Comparison) -> Iterator[Part]:
+    """Yields what differs; the headline has said already what the first is."""
+    differences, failed = comparison.differences, comparison.failures.failed
+    for index, difference in enumerate(differences[:_MOST_DIFFERENCES]):
+        if index:
+            yield Blank()
+            yield Heading(f"{visible(difference_title(difference))}.", level=2)
+        cause = f"{difference.verdict}: {difference.cause.replace('_', ' ')}"
+        yield from _evidence(cause, difference.evidence, difference.fix)
+    for leak in comparison.shared[: _MOST_DIFFERENCES if differences else 1]:
+        if differences or failed:
+            yield Blank()
+            yield Heading(f"{_leak_title(leak)}.", level=2)
+        yield from _evidence(f"{leak.verdict}: leak on most ranks", leak.evidence, leak.fix)
+    if len(differences) > _MOST_DIFFERENCES:
+        more = f"{len(differences) - _MOST_DIFFERENCES} more: --json lists all"
+        yield Sentences((more,), is_aside=True)
+
+
+def _evidence(cause: str, evidence: Sequence[str], fix: str | None) -> Iterator[Part]:
+    yield Items(tuple(map(visible, (cause, *evidence))))
+    if fix is not None:
+        yield Sentences((visible(fix),), "  Fix: ", style=BOLD)
+
+
+def failed_words(rank: FailedRank, when: str = "") -> str:
+    """What happened to a rank."""
+    if rank.failure is not None:
+        size = format_size(rank.failure.requested_bytes)
+        return (
+            f"ran out of memory {when}, asking for {size}"
+            if when
+            else f"ran out of memory, asking for {size}"
+        )
+    message = (
+        visible(rank.error.message[:_LONGEST_ERROR]) if rank.error is not None else "no reason told"
+    )
+    if rank.follows:
+        return f"followed: {message}"
+    return f"failed {when}: {message}" if when else f"failed: {message}"
+
+
+def _failure_parts(comparison: Comparison) -> Iterator[Part]:
+    failed = comparison.failures.failed
+    if not failed:
+        return
+    clock = f" ({comparison.failures.clock})" if comparison.failures.clock else ""
+    rows = [_failure_words(rank, is_first=rank is failed[0]) for rank in failed[:_MOST_ROWS]]
+    yield Blank()
+    yield Sentences((f"Failures, in order{clock}",), is_whole=True)
+    yield Items(tuple(rows), hang=4)
+    if len(failed) > _MOST_ROWS:
+        yield Sentences((f"and {len(failed) - _MOST_ROWS} more",), is_aside=True)
+
+
+def _failure_words(rank: FailedRank, *, is_first: bool) -> str:
+    after = "later" if rank.after_s is None else f"{rank.after_s:.1f} s later"
+    where = f" at {place_name(rank.place)}" if rank.place else ""
+    words = f"rank {rank.rank}, {'first' if is_first else after}: {failed_words(rank)}{where}"
+    if rank.waiting_in:
+        words += f"; its last collective: {visible(rank.waiting_in)}"
+    return words
+
+
+def _table_parts(comparison: Comparison) -> Iterator[Part]:
+    """Yields the ranks; of many, the ones that stand out and what is usual."""
+    ranks = comparison.ranks
+    if not ranks:
+        return
+    noun = "device" if comparison.by_device else "rank"
+    columns = (
+        Column(noun, width=8, narrow_width=max(4, len(noun))),
+        Column("requested peak"),
+        Column("reserved peak", width=14, narrow_width=13),
+        Column("GPU", width=4),
+        Column("steps", width=6),
+        Column("", is_right=False),
+    )
+    rows = tuple(_rank_row(rank, remark) for rank, remark in _listed_ranks(comparison))
+    more = f"{len(ranks) - len(rows)} more of {len(ranks)} are not shown; --json lists all"
+    left_out = more if len(rows) < len(ranks) else ""
+    yield Blank()
+    yield Table(columns, rows, Last.AS_IT_IS, margin="", header_style=BOLD, left_out=left_out)
+
+
+def _rank_row(rank: RankSummary, remark: str) -> tuple[str, ...]:
+    return (
+        str(rank.rank),
+        format_size(rank.peak_requested_bytes),
+        format_size(rank.peak_reserved_bytes),
+        str(rank.device) if rank.device >= 0 else "-",
+        f"{len(rank.step_peaks):,}",
+        remark,
+    )
+
+
+def _listed_ranks(comparison: Comparison) -> list[tuple[RankSummary, str]]:
+    """The ranks of the table, and what to say of each."""
+    ranks, odd = comparison.ranks, odd_ranks(comparison)
+    if len(ranks) <= _MOST_ROWS:
+        return [(rank, "differs" if rank.rank in odd else "") for rank in ranks]
+    by_peak = sorted(ranks, key=lambda rank: -rank.peak_requested_bytes)
+    highest, median, lowest = by_peak[0], by_peak[len(by_peak) // 2], by_peak[-1]
+    remarks = {highest.rank: "highest", median.rank: "median", lowest.rank: "lowest"}
+    differing = [rank for rank in by_peak if rank.rank in odd][: _MOST_ROWS - 3]
+    listed = {rank.rank: rank for rank in (*differing, highest, median, lowest)}
+    return [
+        (rank, "differs" if rank.rank in odd else remarks.get(rank.rank, ""))
+        for rank in sorted(listed.values(), key=lambda rank: -rank.peak_requested_bytes)
+    ]
+
+
+def odd_ranks(comparison: Comparison) -> set[int]:
+    """The ranks that differ."""
+    return {rank for difference in comparison.differences for rank in difference.ranks}
+
+
+def _strip_parts(comparison: Comparison) -> Iterator[Part]:
+    """Yields each rank's peak by step, as high as it is; of many ranks the highest and the odd."""
+    ranks = [rank for rank in comparison.ranks if len(rank.step_peaks) > 1]
+    if len(ranks) < 2:
+        return
+    listed = telling_ranks(comparison, ranks, _MOST_STRIPS)
+    highest = max(max(rank.step_peaks) for rank in listed)
+    steps = max(len(rank.step_peaks) for rank in listed)
+    title = f"Peak of each step, {format_size(highest)} at full height"
+    if steps > _WIDEST_STRIP:
+        title += f"; each column is the highest of {-(-steps // _WIDEST_STRIP)} steps"
+    rows = tuple((str(rank.rank), tuple(rank.step_peaks)) for rank in listed)
+    yield Blank()
+    yield Sentences((title,))
+    yield Drawing(rows, highest, _WIDEST_STRIP)
+
+
+def telling_ranks(
+    comparison: Comparison, ranks: Sequence[RankSummary], most: int
+) -> list[RankSummary]:
+    """At most so many of the ranks, in order: those that differ and those that hold most."""
+    odd = odd_ranks(comparison)
+    by_telling = sorted(ranks, key=lambda rank: (rank.rank not in odd, -rank.peak_requested_bytes))
+    return sorted(by_telling[:most], key=lambda rank: rank.rank)
+
+
+def _communication_parts(comparison: Comparison) -> Iterator[Part]:
+    """Yields what communication takes, where it was measured."""
+    ledgers = [dict(rank.ledger) for rank in comparison.ranks if rank.ledger]
+    sizes = [ledger["nccl"] for ledger in ledgers if "nccl" in ledger]
+    if not sizes:
+        return
+    used = sum(sum(ledger.values()) - ledger.get("free", 0) for ledger in ledgers)
+    used_by_rank = max(1, used // len(ledgers))
+    mean = sum(sizes) // len(sizes)
+    part = f"{100 * mean / used_by_rank:.0f} % of what is in use"
+    yield Blank()
+    yield Sentences((f"NCCL's communicators take {format_size(mean)} a rank, {part}",))
+
+
+def _next(comparison: Comparison) -> Command:
+    rank = _worth_a_look(comparison)
+    if rank is None:
+        command = (
+            "torchrun --nproc-per-node GPUS --no-python vramlens run -o runs/r1 YOUR_SCRIPT.py"
+        )
+        return Command("record the ranks' memory, too", (command,), is_broken=True)
+    device = f" --device {rank.device}" if comparison.by_device else ""
+    source = f"{quoted(rank.source)}{device}"
+    if _is_about_a_leak(comparison, rank):
+        why, command = f"what keeps the memory of rank {rank.rank}", f"vramlens leaks {source}"
+    else:
+        why, command = f"where the memory of rank {rank.rank} is", f"vramlens explain {source}"
+    return Command(why, (command,), is_broken=True)
+
+
+def _is_about_a_leak(comparison: Comparison, rank: RankSummary) -> bool:
+    if comparison.differences:
+        worst = comparison.differences[0]
+        return worst.cause == "leak" and rank.rank in worst.ranks
+    return bool(comparison.shared) and not comparison.failures.failed
+
+
+def _worth_a_look(comparison: Comparison) -> RankSummary | None:
+    ranks: Sequence[int] = ()
+    if comparison.differences:
+        ranks = comparison.differences[0].ranks
+    elif comparison.failures.failed:
+        ranks = (comparison.failures.failed[0].rank,)
+    candidates = [rank for rank in comparison.ranks if rank.rank in ranks]
+    return max(
+        candidates or comparison.ranks, key=lambda rank: rank.peak_requested_bytes, default=None
+    )

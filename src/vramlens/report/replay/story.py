@@ -1,0 +1,271 @@
+"""The story of a replay: the answer first, then the proof, then the table and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from vramlens.ground.verdict import Confidence
+from vramlens.report.document import (
+    Blank,
+    Column,
+    Command,
+    Document,
+    Heading,
+    Last,
+    Part,
+    Sentences,
+    Table,
+)
+from vramlens.report.text import print_document
+from vramlens.report.wording import quoted, visible
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vramlens.replay import Answer, Recorded, WhatIf
+
+HEADER = ("peak reserved", "change", "retries", "failed", "outcome", "this is", "setting")
+_WORDS = ("outcome", "this is", "smallest card", "setting")
+"""The columns that are words, aligned to the left."""
+# What says nothing where every row says it.
+_DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"lives", "lived"}}
+
+
+def render_answer(answer: Answer, console: Console) -> None:
+    """Prints the answer of ``vramlens replay``."""
+    print_document(replay_document(answer), console)
+
+
+def replay_document(answer: Answer) -> Document:
+    """The story in parts."""
+    others = [row for row in answer.what_if if not _is_recorded(answer, row)]
+    proof = proof_sentence(answer.recorded)
+    parts: list[Part] = [Heading(best_headline(answer, others) if others else proof)]
+    if others:
+        parts.append(Sentences((proof,)))
+    parts += [
+        Blank(),
+        _table(answer, others),
+        *_limit_notes(answer, others),
+        *why_parts(others),
+        *missing_parts(answer.missing),
+        Blank(),
+        _next(answer, others),
+    ]
+    return Document(tuple(parts))
+
+
+def conf_name(row: WhatIf) -> str:
+    """The settings, as a person would name them."""
+    return visible(row.settings.conf) or "default settings"
+
+
+def _is_recorded(answer: Answer, row: WhatIf) -> bool:
+    return row.settings == answer.recorded.settings and row.cap_bytes == answer.recorded.limit.bytes
+
+
+def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
+    """The answer in one sentence: the best of some settings against what was recorded."""
+    order = {False: 0, None: 1, True: 2}
+    best = min(
+        rows, key=lambda row: (not row.past_failure, order[row.oom], row.high_bytes, row.retries)
+    )
+    name, under = conf_name(best), under_limit(answer.recorded, best)
+    if best.oom:
+        failure = failure_words(answer, best)
+        return f"With {name} the run would have run out of memory{under}: {failure}."
+    peak = format_size(best.peak_reserved_bytes)
+    if best.past_failure:
+        return (
+            f"With {name} the run would have got past the failure that ended it{under}, with {peak}"
+            " reserved; what would have come then is not recorded."
+        )
+    if best.oom is None:
+        why = "the orders that were tried differ"
+        if best.failed_requests:
+            why = failure_words(answer, best)
+        return f"With {name} it cannot be told whether the run would have lived{under}: {why}."
+    against = _against_recorded(answer.recorded.peak_reserved_bytes - best.peak_reserved_bytes)
+    return f"With {name} the run would have reserved {peak} at its peak{under}: {against}."
+
+
+def _against_recorded(saved_bytes: int) -> str:
+    if not saved_bytes:
+        return "as recorded"
+    direction = "less" if saved_bytes > 0 else "more"
+    return f"{format_size(abs(saved_bytes))} {direction} than recorded"
+
+
+def under_limit(recorded: Recorded, row: WhatIf) -> str:
+    """What bounded a run, as the end of a sentence's part; an inferred limit is known only
+    roughly.
+    """
+    if row.cap_bytes is None:
+        return ""
+    if recorded.limit.source == "inferred" and row.cap_bytes == recorded.limit.bytes:
+        return " under the recorded run's limit"
+    return f" under a limit of {format_size(row.cap_bytes)}"
+
+
+def failure_words(answer: Answer, row: WhatIf) -> str:
+    """Which request would have failed first."""
+    where = answer.places.get(row.oom_event) if row.oom_event is not None else None
+    size = format_size(row.failed_bytes or 0)
+    at = f" at {visible(where)}" if where else ""
+    many = (
+        f", the first of {counted(row.failed_requests, 'failure')}"
+        if row.failed_requests > 1
+        else ""
+    )
+    return f"a request of {size}{at} fails (event {row.oom_event:,}{many})"
+
+
+def proof_sentence(recorded: Recorded) -> str:
+    """How far the replay under the recorded settings is exact."""
+    if recorded.exact:
+        came = "there was no segment event to match"
+        if recorded.segment_events:
+            came = f"all {counted(recorded.segment_events, 'segment event')} came in the recorded order"
+        return (
+            f"The replay is exact: all {counted(recorded.addresses, 'allocation')} got the recorded address and size,"
+            f" and {came} (rules of PyTorch {recorded.version.name})."
+        )
+    difference = recorded.first_difference
+    sentence = (
+        f"The replay under the recorded settings is not exact: {recorded.addresses_matched:,} of"
+        f" {recorded.addresses:,} allocations got the recorded address."
+    )
+    if difference is not None:
+        sentence += (
+            f" It first differs at event {difference.event:,}: recorded is {difference.recorded},"
+            f" replayed {difference.simulated};"
+            f" {difference.why}."
+        )
+    return sentence
+
+
+def recorded_cells(answer: Answer) -> list[str]:
+    """The recorded run as the first row."""
+    recorded = answer.recorded
+    outcome = "out of memory" if answer.ended_by_failure else "lived"
+    size = format_size(recorded.peak_reserved_bytes)
+    return [size, "", f"{recorded.retries:,}", f"{recorded.failed_requests:,}", outcome, "recorded"]
+
+
+def row_cells(row: WhatIf, recorded_bytes: int) -> list[str]:
+    """Peak, change, retries, failed requests, outcome and confidence of one row."""
+    change = row.peak_reserved_bytes - recorded_bytes
+    return [
+        size_range(row),
+        f"{'+' if change > 0 else ''}{format_size(change)}" if change else "none",
+        f"{row.retries:,}",
+        f"{row.failed_requests:,}",
+        outcome_words(row),
+        row.confidence,
+    ]
+
+
+def outcome_words(row: WhatIf) -> str:
+    """What would have become of the program."""
+    if row.past_failure:
+        return "gets past it"
+    return {False: "lives", True: "out of memory", None: "cannot tell"}[row.oom]
+
+
+def size_range(row: WhatIf) -> str:
+    """Peak reserved; its range where that is wider than what is printed."""
+    low, middle, high = (
+        format_size(size) for size in (row.low_bytes, row.peak_reserved_bytes, row.high_bytes)
+    )
+    if low == high:
+        return middle
+    number, unit = low.split(" ")
+    return f"{number} to {high}" if high.endswith(unit) else f"{low} to {high}"
+
+
+def _table(answer: Answer, others: Sequence[WhatIf]) -> Table:
+    name = visible(answer.recorded.settings.conf) or "default settings"
+    rows = [[*recorded_cells(answer), f"{name} (recorded)" if others else name]]
+    base = answer.recorded.peak_reserved_bytes
+    rows += [[*row_cells(row, base), conf_name(row)] for row in others]
+    return settings_table(HEADER, rows)
+
+
+def settings_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Rows of settings; the columns that say nothing are left out.
+
+    A setting is there to be pasted, so it is never cut.
+    """
+    telling = [
+        at
+        for at, name in enumerate(names)
+        if not {row[at] for row in rows} <= _DULL.get(name, set())
+    ]
+    columns = tuple(Column(names[at], is_right=names[at] not in _WORDS) for at in telling)
+    cells = tuple(tuple(row[at] for at in telling) for row in rows)
+    return Table(columns, cells, Last.ON_ITS_OWN_LINE)
+
+
+def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
+    """Yields what bounded the runs, and what is replayed apart."""
+    recorded = answer.recorded
+    if others and others[0].cap_bytes is not None:
+        yield _aside(f"at most {format_size(others[0].cap_bytes)} may be reserved")
+    limit = recorded.limit
+    if limit.source == "inferred" and limit.bytes is not None:
+        below = limit.below_bytes
+        bound = f" and below {format_size(below)}" if below is not None else ""
+        least = format_size(limit.bytes)
+        yield _aside(f"the recorded run's limit is not in the recording: at least {least}{bound}")
+    if recorded.private_pools:
+        pools = recorded.private_pools
+        named = ", ".join(str(pool) if pool[0] >= 0 else "one that is gone" for pool in pools)
+        yield _aside(f"private pools ({counted(len(pools), 'pool')}: {named}) are replayed apart")
+
+
+def _aside(text: str) -> Sentences:
+    return Sentences((text,), is_aside=True, is_whole=True)
+
+
+def missing_parts(missing: Sequence[str]) -> Iterator[Part]:
+    """Yields what the recording does not hold."""
+    if missing:
+        yield Sentences(("; ".join(missing) + ".",), "missing: ", is_aside=True)
+
+
+def why_parts(rows: Sequence[WhatIf]) -> Iterator[Part]:
+    """Yields what makes rows less than exact, each reason once."""
+    for confidence in (Confidence.BOUNDED, Confidence.CONDITIONAL):
+        uncertain = (row for row in rows if row.confidence == confidence)
+        reasons = dict.fromkeys(why for row in uncertain for why in row.why)
+        if reasons:
+            yield Sentences(("; ".join(reasons) + ".",), f"{confidence}: ", is_aside=True)
+
+
+def _next(answer: Answer, others: Sequence[WhatIf]) -> Command:
+    better = [row for row in others if _is_better(answer.recorded, row)]
+    if not better:
+        command = f"vramlens tune {quoted(answer.source)}"
+        return Command("which settings are worth having", (command,), is_broken=True)
+    best = min(better, key=lambda row: (row.oom is None, row.high_bytes))
+    saved_bytes = answer.recorded.peak_reserved_bytes - best.high_bytes
+    gain = f"for {format_size(saved_bytes)} less reserved"
+    if best.past_failure:
+        gain = "to get past the failure"
+    return Command(f"run it so, {gain}", (export_line(answer.variable, best),), is_broken=True)
+
+
+def _is_better(recorded: Recorded, row: WhatIf) -> bool:
+    if row.settings == recorded.settings:
+        return False
+    saves = row.oom is False and row.high_bytes < recorded.peak_reserved_bytes
+    return row.past_failure or saves
+
+
+def export_line(variable: str, row: WhatIf) -> str:
+    """The line to paste before a run."""
+    from vramlens.replay.answer import assignment
+
+    return f"export {visible(assignment(variable, row.settings.conf))}"

@@ -1,0 +1,169 @@
+"""A table as lines: columns aligned, and room found for the last one, whose words have any
+length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from vramlens.report.document import Column, Last, Table
+from vramlens.report.layout import Layout, left, right
+from vramlens.units import counted
+
+_BETWEEN = "  "
+_OWN_LINE = "      "
+_LEAST_LAST = 20
+"""Cells that a last column should have; else a column of figures goes."""
+_NARROWEST_LAST = 12
+_NARROW = 64
+
+
+def table_lines(table: Table, layout: Layout) -> Iterator[Text]:
+    """Yields the lines of a table."""
+    rows = table.top_rows()
+    if table.empty:
+        yield from (Text(line, style="bold") for line in layout.wrap(table.title))
+        yield from (Text(line) for line in layout.wrap(table.empty, first="  "))
+    elif rows or table.top is None:
+        yield from _LAID_OUT_BY[table.last](table, rows, layout)
+        if table.note:
+            yield from (Text(line) for line in layout.wrap(f"({table.note})", first="  "))
+
+
+def _wrapped(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
+    """Rows whose last words go on in further lines."""
+    first_width = _first_width(table, rows, layout)
+    columns = [
+        _cells(column, [row[at] for row in rows], layout)
+        for at, column in enumerate(table.columns[:-1])
+    ]
+    if first_width is not None:
+        names = [layout.from_middle(row[0], first_width) for row in rows]
+        columns[0] = _cells(table.columns[0], names, layout)
+    hang = 2 + cell_len(columns[0][0]) + 2 if table.hang is None else table.hang
+    last_words = ["", *(row[-1] for row in rows)]
+    for index, (cells, words) in enumerate(
+        zip(zip(*columns, strict=True), last_words, strict=True)
+    ):
+        start = table.margin + _BETWEEN.join(cells)
+        if words:
+            lines = layout.wrap(words, first=f"{start}{_BETWEEN}", rest=" " * hang)
+            yield from (Text(line) for line in lines)
+        else:
+            yield Text(start.rstrip(), style="" if index else table.header_style)
+
+
+def _first_width(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> int | None:
+    """What the first column is cut to; None where it never is."""
+    least = table.columns[0].least
+    if least is None:
+        return None
+    figures = sum(
+        max(map(cell_len, (column.name, *(row[at] for row in rows))))
+        for at, column in enumerate(table.columns[1:-1], 1)
+    )
+    return max(least, layout.width - figures - table.last_room)
+
+
+def _cut(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
+    """Rows whose last words are cut; columns without room are left out."""
+    title = table.title
+    if len(rows) < len(table.rows):
+        title += f" ({len(rows)} of {counted(len(table.rows), table.noun)})"
+    columns = [
+        _cells(column, [row[at] for row in rows], layout)
+        for at, column in enumerate(table.columns[:-1])
+    ]
+    while len(columns) > 1 and layout.width - _width(columns) < _LEAST_LAST:
+        columns.pop()
+    room = max(layout.width - _width(columns), _NARROWEST_LAST)
+    last_words = [title, *(row[-1] for row in rows)]
+    for index, words in enumerate(last_words):
+        cells = [column[index] for column in columns]
+        line = _BETWEEN.join([*cells, layout.from_right(words, room)])
+        yield Text(f"{table.margin}{line}".rstrip(), style="" if index else table.header_style)
+
+
+def _on_own_line(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
+    """Rows whose last words are there to be pasted: without room they stand on a line of their own.
+
+    Before that, what is the same in all rows leaves them for a line below the table.
+    """
+    alike = [
+        at
+        for at in range(1, len(table.columns) - 1)
+        if len(rows) > 1 and len({row[at] for row in rows}) == 1
+    ]
+    every = list(range(len(table.columns)))
+    fewer = [at for at in every if at not in alike]
+    if _without_room(table, rows, fewer, layout) < _without_room(table, rows, every, layout):
+        chosen = fewer
+    else:
+        chosen, alike = every, []
+    columns = _figures(table, rows, chosen, layout)
+    room = layout.width - _width(columns)
+    last_words = [table.columns[-1].name, *(row[-1] for row in rows)]
+    for index, words in enumerate(last_words):
+        style = "" if index else table.header_style
+        start = table.margin + _BETWEEN.join(column[index] for column in columns)
+        if cell_len(words) <= room:
+            yield Text(f"{start}{_BETWEEN}{words}".rstrip(), style=style)
+        else:
+            yield Text(start.rstrip(), style=style)
+            yield Text(f"{_OWN_LINE}{words}", style=style)
+    if alike:
+        shared = ", ".join(f"{table.columns[at].name} {rows[0][at]}" for at in alike)
+        lines = layout.wrap(f"in each of these: {shared}", first="  ")
+        yield from (Text(line, style="dim") for line in lines)
+
+
+def _without_room(
+    table: Table, rows: Sequence[tuple[str, ...]], chosen: Sequence[int], layout: Layout
+) -> int:
+    """How many last words do not fit beside their figures."""
+    room = layout.width - _width(_figures(table, rows, chosen, layout))
+    last_words = (table.columns[-1].name, *(row[-1] for row in rows))
+    return sum(cell_len(words) > room for words in last_words)
+
+
+def _figures(
+    table: Table, rows: Sequence[tuple[str, ...]], chosen: Sequence[int], layout: Layout
+) -> list[list[str]]:
+    """The cells of the chosen columns but the last."""
+    return [_cells(table.columns[at], [row[at] for row in rows], layout) for at in chosen[:-1]]
+
+
+def _as_it_is(table: Table, rows: Sequence[tuple[str, ...]], layout: Layout) -> Iterator[Text]:
+    columns = [
+        _cells(column, [row[at] for row in rows], layout) for at, column in enumerate(table.columns)
+    ]
+    for index, cells in enumerate(zip(*columns, strict=True)):
+        line = table.margin + _BETWEEN.join(cells)
+        yield Text(line.rstrip(), style="" if index else table.header_style)
+    if table.left_out:
+        indent = " " * cell_len(table.margin + columns[0][0] + _BETWEEN)
+        yield from (Text(text) for text in layout.wrap(table.left_out, first=indent))
+
+
+def _cells(column: Column, cells: Sequence[str], layout: Layout) -> list[str]:
+    """A column's name and its cells, each as wide as the widest."""
+    is_narrow = layout.width < _NARROW and column.narrow_width is not None
+    least = column.narrow_width if is_narrow and column.narrow_width else column.width
+    first = column.name.rjust(least) if column.is_right else column.name.ljust(least)
+    return (right if column.is_right else left)([first, *cells])
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    """The cells that columns take, with what lies between them and before the last one."""
+    return 2 + sum(cell_len(column[0]) + len(_BETWEEN) for column in columns)
+
+
+_LAID_OUT_BY = {
+    Last.WRAPPED: _wrapped,
+    Last.CUT: _cut,
+    Last.ON_ITS_OWN_LINE: _on_own_line,
+    Last.AS_IT_IS: _as_it_is,
+}

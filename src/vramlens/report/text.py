@@ -1,0 +1,177 @@
+"""A document as lines for a terminal, fitted into its width and into the lines that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from vramlens.report.document import (
+    Blank,
+    Claims,
+    Command,
+    Document,
+    Drawing,
+    Figures,
+    Form,
+    Heading,
+    Items,
+    Sentences,
+    Table,
+)
+from vramlens.report.layout import Layout, right
+from vramlens.report.screen import layout_of, next_lines, show
+from vramlens.report.table_layout import table_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vramlens.report.document import Claim, Part
+
+BOLD = "bold"
+DIM = "dim"
+_WIDE = 100
+_LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
+
+
+def print_document(document: Document, console: Console, room: int | None = None) -> None:
+    """Prints a document.
+
+    Args:
+        room: the lines that it should fit into; None prints all of it.
+    """
+    show(console, fitted(document, layout_of(console), room))
+
+
+def fitted(document: Document, layout: Layout, room: int | None) -> list[Text]:
+    """The lines of a document, with no more cut than has to be."""
+    lines = _lines(document, layout)
+    if room is None:
+        return lines
+    for step in document.cut_steps():
+        if len(lines) <= room:
+            break
+        document = document.after_cut(step)
+        lines = _lines(document, layout)
+    return lines
+
+
+def _lines(document: Document, layout: Layout) -> list[Text]:
+    lines: list[Text] = []
+    is_gap_due = False
+    for part in document.in_form(Form.TEXT):
+        if isinstance(part, Blank):
+            is_gap_due = True
+            continue
+        part_lines = list(_part_lines(part, layout))
+        if not part_lines:
+            continue
+        if is_gap_due and lines:
+            lines.append(Text(""))
+        is_gap_due = False
+        lines += part_lines
+    return lines
+
+
+def _part_lines(part: Part, layout: Layout) -> Iterator[Text]:
+    draw: Callable[[Any, Layout], Iterator[Text]] = _DRAWN_BY[type(part)]
+    return draw(part, layout)
+
+
+def wrapped(
+    layout: Layout, text: str, *, first: str = "", rest: str | None = None, style: str = ""
+) -> Iterator[Text]:
+    """Yields the lines of a text in one style."""
+    for line in layout.wrap(text, first=first, rest=rest):
+        yield Text(line, style=style)
+
+
+def _heading(heading: Heading, layout: Layout) -> Iterator[Text]:
+    return wrapped(layout, heading.text, style=BOLD)
+
+
+def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:
+    first = f"  {part.label}" if part.is_aside else part.label
+    rest = None if part.hang is None else " " * part.hang
+    for text in part.texts:
+        if part.is_whole:
+            yield Text(first + text, style=part.style)
+        else:
+            yield from wrapped(layout, text, first=first, rest=rest, style=part.style)
+
+
+def _items(items: Items, layout: Layout) -> Iterator[Text]:
+    for text in items.texts:
+        rest = " " * items.hang
+        yield from wrapped(layout, text, first="  ", rest=rest, style=items.style)
+
+
+def _figures(figures: Figures, layout: Layout) -> Iterator[Text]:
+    """Each figure and its words; what it was stands beside them where there is room."""
+    numbers = right([row.text for row in figures.rows])
+    for number, row in zip(numbers, figures.rows, strict=True):
+        first = f"  {number}  "
+        if layout.width >= _WIDE:
+            words = "; ".join(filter(None, (row.words, row.detail, row.note)))
+            yield from wrapped(layout, words, first=first)
+            continue
+        yield from wrapped(layout, row.words, first=first)
+        detail = "; ".join(filter(None, (row.detail, row.note)))
+        if detail:
+            yield from wrapped(layout, detail, first=" " * len(first), style=DIM)
+
+
+def _claims(claims: Claims, layout: Layout) -> Iterator[Text]:
+    if not claims.claims:
+        return
+    yield Text(claims.title, style=BOLD)
+    for number, claim in enumerate(claims.claims[: claims.top], 1):
+        yield from _claim(number, claim, layout, has_evidence=claims.has_evidence)
+    if claims.top is not None and len(claims.claims) > claims.top:
+        hidden = len(claims.claims) - claims.top
+        yield Text(f"  {layout.ellipsis} and {hidden} more: {claims.all_by} shows all")
+
+
+def _claim(number: int, claim: Claim, layout: Layout, *, has_evidence: bool) -> Iterator[Text]:
+    mark = f"  {number}. "
+    indent = " " * len(mark)
+    yield from wrapped(layout, claim.title, first=mark)
+    for text in claim.evidence if has_evidence else ():
+        yield from wrapped(layout, text, first=indent)
+    yield from wrapped(layout, claim.fix, first=f"{indent}Do: ")
+
+
+def _drawing(drawing: Drawing, layout: Layout) -> Iterator[Text]:
+    levels = _ASCII_LEVELS if layout.ascii_only else _LEVELS
+    for label, values in drawing.rows:
+        width = -(-len(values) // drawing.most_columns)
+        columns = [max(values[at : at + width]) for at in range(0, len(values), width)]
+        bars = (_level(column, drawing.full, len(levels)) for column in columns)
+        yield Text(f"{label:>8}  {''.join(levels[level] for level in bars)}")
+
+
+def _level(height: int, full: int, levels: int) -> int:
+    return min(levels - 1, height * levels // max(1, full))
+
+
+def _command(command: Command, layout: Layout) -> Iterator[Text]:
+    """The next step; its lines are there to be pasted, so none is ever cut or wrapped."""
+    if command.is_broken:
+        yield from next_lines(command.why, command.lines[0], layout)
+        return
+    yield from wrapped(layout, f"Next, {command.why}:", style=BOLD)
+    for line in command.lines:
+        yield Text(f"  {line}")
+
+
+_DRAWN_BY: dict[type[Part], Callable[[Any, Layout], Iterator[Text]]] = {
+    Heading: _heading,
+    Sentences: _sentences,
+    Items: _items,
+    Figures: _figures,
+    Table: table_lines,
+    Claims: _claims,
+    Drawing: _drawing,
+    Command: _command,
+}
