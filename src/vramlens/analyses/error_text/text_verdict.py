@@ -299,7 +299,9 @@ def _wall_findings(
         found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
     elif wall == "device" and short is not None and not found:
         least = "at least " if message.cut else ""
-        title = f"The driver lacked {least}{_about(short, slack)} for a segment of {format_size(message.tried_bytes or 0)}"
+        lacking = f"{least}{_about(short, slack)}"
+        segment = format_size(message.tried_bytes or 0)
+        title = f"The driver lacked {lacking} for a segment of {segment}"
         fix = (
             f"need {_up_to(short, slack)} at this moment (smaller batch, checkpointing, no_grad in"
             " evaluation); what is freed counts once a whole segment is empty"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vramlens.analyses.failure.failed_request import Failure
 from vramlens.analyses.failure.need import Need
-from vramlens.analyses.leaks.growth import Leak
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.ground.failure import Cause, Wall
 from vramlens.units import format_size
 

@@ -54,7 +54,8 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
         spare = outside.limit_bytes - needed
         evidence = f"it would fit if no more than {format_size(spare)} were left in holes"
     else:
-        evidence = f"{format_size(failure.usable_free_bytes)} lie in holes; those smaller than a page cannot be given back"
+        free = format_size(failure.usable_free_bytes)
+        evidence = f"{free} lie in holes; those smaller than a page cannot be given back"
     return Finding(
         id="expandable_segments",
         verdict=Verdict.POSSIBLE,

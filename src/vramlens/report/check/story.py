@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vramlens.analyses.budget.budget import shown
+from vramlens.analyses.budget.limit_result import shown
 from vramlens.report.document import (
     Blank,
     Column,
@@ -27,7 +27,8 @@ from vramlens.units import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vramlens.analyses.budget.budget import Check, Result
+    from vramlens.analyses.budget.budget import Check
+    from vramlens.analyses.budget.limit_result import Result
     from vramlens.analyses.finding import Finding
 
 _NARROWEST_NAME = 12

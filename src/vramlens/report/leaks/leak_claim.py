@@ -11,7 +11,7 @@ from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.finding import Finding
-    from vramlens.analyses.leaks.growth import Leak
+    from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.leaks.leaks import DeviceLeaks, LeakReport
     from vramlens.analyses.leaks.recorded_owners import Owner
 
