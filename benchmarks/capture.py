@@ -23,6 +23,7 @@ import torch
 from gpt import GPT
 from torch.nn import functional
 
+from vramlens.capture.recording.recorder import WriteRequest
 from vramlens.capture.recording.session import Plan
 from vramlens.program import begin_watch
 
