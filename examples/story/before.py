@@ -1,5 +1,4 @@
-"""Trains a small transformer. Its layers keep what they computed, for a chart that nobody draws any
-more.
+"""Trains a small transformer. Its layers keep what they computed, for a chart that nobody draws any more.
 
     python before.py
     vramlens run -o before.vram before.py
@@ -18,9 +17,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward part, with what the attention made of its input kept for the
-    chart.
-    """
+    """Attention and a feed-forward part, with what the attention made of its input kept for the chart."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -32,9 +29,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = (
-            self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        )
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         self.seen.append(x)
@@ -57,9 +52,7 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def train(
-    batch: int, steps: int, width: int, layers: int, length: int, words: int, device: str
-) -> float:
+def train(batch: int, steps: int, width: int, layers: int, length: int, words: int, device: str) -> float:
     """Trains for some steps; samples a second, without the first step."""
     torch.manual_seed(0)
     model = Model(words, width, layers).to(device)
@@ -100,16 +93,7 @@ def main() -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit * 2**30 / total))
     speed = train(**sizes, device=device)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
-    print(
-        json.dumps(
-            {
-                **sizes,
-                "device": device,
-                "samples_per_second": round(speed, 2),
-                "peak_allocated_bytes": peak,
-            }
-        )
-    )
+    print(json.dumps({**sizes, "device": device, "samples_per_second": round(speed, 2), "peak_allocated_bytes": peak}))
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def test_dump_does_not_wait_for_a_forked_child(tmp_path: Path) -> None:
         began = time.monotonic()
         done = python(tmp_path, "-m", "vramlens", "dump", pid)
         assert (done.returncode, done.stderr.count("\n")) == (3, 1)
-        assert "does not run under vramlens here" in done.stderr
+        assert "it has ended" in done.stderr
         assert time.monotonic() - began < 60
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -168,4 +168,5 @@ def test_a_device_without_an_end_is_refused(name: str) -> None:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": ""},
         )  # fmt: skip
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.endswith("is a device, which has no end; name a file\n")
+    assert "is a device" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -84,7 +84,8 @@ class LeakFollower:
     @harmless("counting calls of the model")
     def torch_is_there(self, torch: Any) -> None:
         """Until an optimizer steps, a call of the model is a step."""
-        self._calls = ModuleCalls(torch, self._unit_ended)
+        if hasattr(torch, "compiler"):  # else a child is unpickled in the midst of its import
+            self._calls = ModuleCalls(torch, self._unit_ended)
 
     @harmless("watching for leaks")
     def step_ended(self, _count: int) -> None:

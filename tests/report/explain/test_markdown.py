@@ -89,7 +89,7 @@ def test_inferred_bytes_are_explained():
 
 def test_a_next_step_without_a_command_is_a_sentence():
     answer = replace(error_text(), findings=(replace(finding(), id="not_memory"),))
-    assert to_markdown(answer).endswith("no memory ran out: change the kernel and run it again.\n")
+    assert to_markdown(answer).endswith("no memory ran out: change that and run it again.\n")
 
 
 def test_hostile_names_mention_and_format_nothing():

@@ -357,7 +357,7 @@ def test_where_no_memory_failed_there_is_no_command():
         error_text(), findings=(replace(finding(), id="not_memory", verdict="not a problem"),)
     )
     assert text_of(answer).endswith(
-        "Next, nothing to record, since no memory ran out: change the kernel and run it again."
+        "Next, nothing to record, since no memory ran out: change that and run it again."
     )
 
 

@@ -61,10 +61,10 @@ def test_the_page_of_a_real_job(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_names_cannot_become_markup() -> None:
     one = summarise(read(data_of("recordings/gpt_annotated")), 0)
     line = replace(
-        one.lines[0], place=Place(HOSTILE, 1, HOSTILE), peak_bytes=1 << 32, at_peak_bytes=1 << 32
+        one.lines[0], place=Place(HOSTILE, 1, HOSTILE), peak_bytes=1 << 27, at_peak_bytes=1 << 27
     )
     odd = replace(
-        one, rank=1, source=HOSTILE, lines=(line, *one.lines), peak_requested_bytes=1 << 33
+        one, rank=1, source=HOSTILE, lines=(line, *one.lines), peak_requested_bytes=one.peak_requested_bytes + (1 << 27)
     )
     error = RankError(HOSTILE, HOSTILE, 1, (), False)
     found = compare([replace(one, source=HOSTILE), odd], errors={0: error}, notes=[HOSTILE])

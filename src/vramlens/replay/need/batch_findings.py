@@ -88,7 +88,7 @@ def _no_batch_surely_fits(bounds: StepBounds, capacity_bytes: int) -> Finding:
     fixed, limit = format_size(bounds.high_fixed), format_size(capacity_bytes)
     return Finding(
         id="smaller_batch",
-        verdict=Verdict.POSSIBLE,
+        verdict=Verdict.NOT_A_PROBLEM,
         title=f"no smaller batch surely fits: parameters, gradients and the optimizer's state may"
         f" take {fixed} of {limit} for any batch",
         bytes=bounds.high_fixed,
@@ -100,7 +100,7 @@ def _not_about_the_batch(need: Need) -> Finding | None:
     """The optimizer's state is as large for any batch."""
     return Finding(
         id="smaller_batch",
-        verdict=Verdict.POSSIBLE,
+        verdict=Verdict.NOT_A_PROBLEM,
         title="how far a smaller batch helps is not known: the optimizer's state is as large for any"
         f" batch, and at least {format_size(need.low_bytes)} are needed",
         bytes=need.low_bytes,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vramlens.report.document import (
     Blank,
     Command,
+    Cut,
     Document,
     Heading,
     Part,
@@ -61,7 +62,7 @@ def tuning_document(tuning: Tuning, width: int, *, whole: bool = False) -> Docum
     return Document(
         (
             *_opening(tuning),
-            Sentences((_floor_sentence(tuning),)),
+            Sentences((_floor_sentence(tuning),), cuts=(Cut(50, {"shown": False}),)),
             Sentences((proof_sentence(tuning.recorded),)),
             Blank(),
             *([] if _too_large(tuning) else alternatives(tables)),
