@@ -29,7 +29,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         self.seen.append(x)
@@ -52,7 +54,9 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def train(batch: int, steps: int, width: int, layers: int, length: int, words: int, device: str) -> float:
+def train(
+    batch: int, steps: int, width: int, layers: int, length: int, words: int, device: str
+) -> float:
     """Trains for some steps; samples a second, without the first step."""
     torch.manual_seed(0)
     model = Model(words, width, layers).to(device)
@@ -93,7 +97,16 @@ def main() -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit * 2**30 / total))
     speed = train(**sizes, device=device)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
-    print(json.dumps({**sizes, "device": device, "samples_per_second": round(speed, 2), "peak_allocated_bytes": peak}))
+    print(
+        json.dumps(
+            {
+                **sizes,
+                "device": device,
+                "samples_per_second": round(speed, 2),
+                "peak_allocated_bytes": peak,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ LARGEST = 4096
 
 def once(program: str, *options: str) -> dict[str, Any] | None:
     """What one run printed; None where it ran out of memory."""
-    done = subprocess.run([sys.executable, HERE / program, *options], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, HERE / program, *options], capture_output=True, text=True, check=False
+    )
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     if "out of memory" in done.stderr:
@@ -54,7 +56,9 @@ def main() -> None:
     options = ("--limit-gib", arguments.limit_gib, "--steps", arguments.steps)
     found: dict[str, Any] = {"limit_gib": float(arguments.limit_gib), "steps": int(arguments.steps)}
     programs = ("before.py", "after.py")
-    with ThreadPoolExecutor() as both:  # each under its own limit, so that they do not disturb each other's memory
+    with (
+        ThreadPoolExecutor() as both
+    ):  # each under its own limit, so that they do not disturb each other's memory
         found_batches = both.map(lambda program: largest_batch(program, *options), programs)
         batches = dict(zip(programs, found_batches, strict=True))
     common = str(batches["before.py"])
@@ -72,7 +76,9 @@ def main() -> None:
 
 
 def _median(runs: list[dict[str, Any] | None]) -> dict[str, Any]:
-    lived = sorted((run for run in runs if run is not None), key=lambda run: run["samples_per_second"])
+    lived = sorted(
+        (run for run in runs if run is not None), key=lambda run: run["samples_per_second"]
+    )
     middle = lived[len(lived) // 2] if lived else {}
     return {name: middle.get(name) for name in ("peak_allocated_bytes", "samples_per_second")}
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from support.recordings import read
 from support.replay_oracle import MIB, UNLIMITED, SlowAllocator
+from vramlens._layout import AddressOrder
 from vramlens.replay import prove
 from vramlens.replay.curve import replayed_curve
-from vramlens._layout import AddressOrder
 
 EDGES = [
     1,
@@ -149,8 +149,12 @@ def test_what_if_is_what_the_slow_allocator_does_under_those_settings(
     from vramlens.replay.settings import parse_settings
 
     native = parse_settings(conf).native(proven.recorded.version)
-    found, curve = proven.replay.curve(native, addresses=AddressOrder.ASCENDING, completion=0, seed=0)
-    assert found == proven.replay.run(native, addresses=AddressOrder.ASCENDING, completion=0, seed=0)
+    found, curve = proven.replay.curve(
+        native, addresses=AddressOrder.ASCENDING, completion=0, seed=0
+    )
+    assert found == proven.replay.run(
+        native, addresses=AddressOrder.ASCENDING, completion=0, seed=0
+    )
     assert found["peak_reserved"] == other.peak_reserved
     assert found["peak_allocated"] == other.peak_allocated
     events, reserved = np.array(after).T

@@ -182,7 +182,8 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments.argv = argv
     command = _command(arguments.verb)
-    if arguments.verb not in _READING:
+    # A prediction runs the program: what that takes is the program's own business.
+    if arguments.verb not in _READING or getattr(arguments, "predict", False):
         return command.run(arguments)
     return _run_within_bounds(command, arguments)
 

@@ -19,6 +19,9 @@ else:
 
 _PATIENCE_S = 3600
 
+_ENGINE_HAS_BEGUN = "device_ready_queues_"
+"""In autograd's own words: its threads for devices are made once, with the first backward pass."""
+
 
 def predict(
     model_fn: Callable[[], Any],
@@ -128,6 +131,11 @@ def in_a_process(run: Callable[[], Any]) -> Any:
         if process.is_alive():
             process.kill()
     if kind == "error":
+        if _ENGINE_HAS_BEGUN in str(answer_or_text):
+            raise UsageError(
+                "predict: this process has run a backward pass already, and a forked process cannot"
+                " begin another: call predict before it, or use `vramlens predict SCRIPT`"
+            )
         raise UsageError(f"predict: {answer_or_text}")
     return answer_or_text
 

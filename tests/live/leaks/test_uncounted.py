@@ -288,7 +288,7 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
 
 def test_counters_are_rationed(gpu: CountedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vramlens.live.growth.step_counters._FREE_SECONDS", 0.0)
-    monkeypatch.setattr("vramlens.live.growth.step_counters._SHARE", 0.0)
+    monkeypatch.setattr("vramlens.live.growth.step_counters._SHARE", 1e-12)
     counters = Counters(torch)
     for number in range(1, 100):
         counters.read(number)

@@ -152,9 +152,9 @@ def test_a_mean_over_boxes_is_refused_until_it_is_counted() -> None:
 def test_random_proposals_and_norms_are_both_named() -> None:
     """As Faster R-CNN's, which draws the proposals that it learns from."""
     text = refusal(detector(draws=True))
-    assert "normalised by itself; besides, the order of the samples changes the gradient" in text
+    assert "normalised by itself; besides, the model or the loss draws random numbers" in text
     alone = refusal(detector(frozen=True, draws=True))
-    assert "does not split: the order of the samples changes the gradient" in alone
+    assert "does not split: the model or the loss draws random numbers of its own" in alone
     assert "verify=False" in alone.splitlines()[-1]
 
 

@@ -64,7 +64,11 @@ def test_names_cannot_become_markup() -> None:
         one.lines[0], place=Place(HOSTILE, 1, HOSTILE), peak_bytes=1 << 27, at_peak_bytes=1 << 27
     )
     odd = replace(
-        one, rank=1, source=HOSTILE, lines=(line, *one.lines), peak_requested_bytes=one.peak_requested_bytes + (1 << 27)
+        one,
+        rank=1,
+        source=HOSTILE,
+        lines=(line, *one.lines),
+        peak_requested_bytes=one.peak_requested_bytes + (1 << 27),
     )
     error = RankError(HOSTILE, HOSTILE, 1, (), False)
     found = compare([replace(one, source=HOSTILE), odd], errors={0: error}, notes=[HOSTILE])
