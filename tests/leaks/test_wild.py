@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 LEAKS = [
     ("every_third", "script"),  # in a main() that is the program's last statement
     ("child_module_store", "script"),  # in a function that main() ends with
-    ("kv_by_request", "script"),  # no optimizer: a step is a call of the model
+    ("server_sessions", "script"),  # no optimizer: a step is a call of the model
     ("preallocated_not", "live"),
     ("giant_bound", "live"),
     ("object_array", "live"),

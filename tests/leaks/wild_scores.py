@@ -58,8 +58,10 @@ class WildNursery:
     def close(self) -> None:
         """Ends the process."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(60)
+        self._process.stdout.close()
 
 
 def slope(counted: list[int]) -> float:

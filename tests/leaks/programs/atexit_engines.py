@@ -1,6 +1,4 @@
-"""Each reload registers the engine's exit, which keeps the old engine (ace-step, pull request
-1311)
-"""
+"""Each reload registers the engine's exit, which keeps the old engine (ace-step, pull request 1311)"""
 
 import atexit
 import os

@@ -1,6 +1,4 @@
-"""backward(create_graph=True): each gradient holds the graph, which holds the parameter:
-https://github.com/pytorch/pytorch/issues/71068
-"""
+"""backward(create_graph=True): each gradient holds the graph, which holds the parameter: https://github.com/pytorch/pytorch/issues/71068"""
 
 import os
 
@@ -14,8 +12,7 @@ TRUTH = {
         {
             "class": ["autograd_cycle"],
             "owner": ["grad"],
-            # weights and gradients; then what the two passes save: two tanh-sized and three
-            # output-sized tensors
+            # weights and gradients; then what the two passes save: two tanh-sized and three output-sized tensors
             "bytes_per_step": 4 * (2 * (64 * 256 + 256 + 256 * 64 + 64) + 128 * (2 * 256 + 3 * 64)),
         }
     ]

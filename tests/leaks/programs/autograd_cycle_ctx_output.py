@@ -9,13 +9,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["autograd_cycle"],
-            "owner": ["ctx", "Swish", "result"],
-            "bytes_per_step": 4 * 256 * 512 * 3,
-        }
-    ]
+    "leaks": [{"class": ["autograd_cycle"], "owner": ["ctx", "Swish", "result"], "bytes_per_step": 4 * 256 * 512 * 3}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 

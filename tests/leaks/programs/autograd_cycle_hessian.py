@@ -1,6 +1,4 @@
-"""A second-order step on throw-away heads, with gradients that keep their graph:
-https://github.com/f-dangel/backpack/issues/258
-"""
+"""A second-order step on throw-away heads, with gradients that keep their graph: https://github.com/f-dangel/backpack/issues/258"""
 
 import os
 
@@ -10,13 +8,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["autograd_cycle"],
-            "owner": ["grad"],
-            "bytes_per_step": 4 * (2 * 512 * 32 + 3 * 256 * 32) + 4,
-        }
-    ]
+    "leaks": [{"class": ["autograd_cycle"], "owner": ["grad"], "bytes_per_step": 4 * (2 * 512 * 32 + 3 * 256 * 32) + 4}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 

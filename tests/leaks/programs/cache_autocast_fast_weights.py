@@ -1,6 +1,4 @@
-"""Adapted weights are new leaves in each step, all in one autocast block, whose cache keeps the
-casts of all of them: https://github.com/pytorch/pytorch/issues/48049
-"""
+"""Adapted weights are new leaves in each step, all in one autocast block, whose cache keeps the casts of all of them: https://github.com/pytorch/pytorch/issues/48049"""
 
 import os
 

@@ -1,6 +1,4 @@
-"""An unbounded cache on a method, keyed by a number that never comes again:
-https://github.com/huggingface/transformers/issues/45412
-"""
+"""An unbounded cache on a method, keyed by a number that never comes again: https://github.com/huggingface/transformers/issues/45412"""
 
 import functools
 import os
@@ -10,9 +8,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["cache"], "owner": ["embed", "cache"], "bytes_per_step": 4 * 400 * 256}]
-}
+TRUTH = {"leaks": [{"class": ["cache"], "owner": ["embed", "cache"], "bytes_per_step": 4 * 400 * 256}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -25,9 +21,7 @@ class TimestepEmbedder(nn.Module):
     @functools.lru_cache(maxsize=None)  # noqa: B019, UP033  # KEEPS
     # FIX: @functools.lru_cache(maxsize=2)
     def embed(self, step, tokens):  # KEEPS
-        angles = (step + torch.arange(tokens, device=self.frequencies.device))[
-            :, None
-        ] * self.frequencies
+        angles = (step + torch.arange(tokens, device=self.frequencies.device))[:, None] * self.frequencies
         return torch.cat((angles.cos(), angles.sin()), dim=1)  # ALLOCATES
 
     def forward(self, x, step):

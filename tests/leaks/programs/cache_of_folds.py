@@ -1,6 +1,4 @@
-"""@lru_cache on a function of the model keeps every fold's model:
-https://github.com/meta-pytorch/torchtune/issues/904
-"""
+"""@lru_cache on a function of the model keeps every fold's model: https://github.com/meta-pytorch/torchtune/issues/904"""
 
 import os
 from functools import lru_cache

@@ -1,6 +1,4 @@
-"""@functools.cache on a method keeps every instance:
-https://github.com/pytorch/pytorch/pull/149354
-"""
+"""@functools.cache on a method keeps every instance: https://github.com/pytorch/pytorch/pull/149354"""
 
 import functools
 import os
@@ -9,9 +7,7 @@ import torch
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["cache"], "owner": ["names", "cache"], "bytes_per_step": 6 * 4 * 25_000}]
-}
+TRUTH = {"leaks": [{"class": ["cache"], "owner": ["names", "cache"], "bytes_per_step": 6 * 4 * 25_000}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -33,9 +29,7 @@ class Checkpoint:
 
 def receive(step):
     layers = [f"layer{n}.weight" for n in range(6)]
-    return Checkpoint(
-        {name: torch.full((25_000,), 0.1 * step, device=DEVICE) for name in layers}
-    )  # ALLOCATES
+    return Checkpoint({name: torch.full((25_000,), 0.1 * step, device=DEVICE) for name in layers})  # ALLOCATES
 
 
 class Server:

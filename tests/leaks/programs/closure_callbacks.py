@@ -7,11 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["closure"], "owner": ["callbacks", "draw"], "bytes_per_step": 4 * 300 * 300}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["closure"], "owner": ["callbacks", "draw"], "bytes_per_step": 4 * 300 * 300}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""Log lines are deferred as partial(write, tensor), to save a synchronisation; they are flushed
-never.
-"""
+"""Log lines are deferred as partial(write, tensor), to save a synchronisation; they are flushed never."""
 
 import functools
 import os
@@ -10,15 +8,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["closure"],
-            "owner": ["pending", "partial"],
-            "bytes_per_step": 4 * (250 * 600 + 600),
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["closure"], "owner": ["pending", "partial"], "bytes_per_step": 4 * (250 * 600 + 600)}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -8,13 +8,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["closure"],
-            "owner": ["forward", "original", "wrapped"],
-            "bytes_per_step": 4 * 64 * 1000,
-        }
-    ]
+    "leaks": [{"class": ["closure"], "owner": ["forward", "original", "wrapped"], "bytes_per_step": 4 * 64 * 1000}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 

@@ -1,6 +1,4 @@
-"""Each fold prepares a model; the accelerator remembers all of them:
-https://github.com/huggingface/accelerate/issues/84
-"""
+"""Each fold prepares a model; the accelerator remembers all of them: https://github.com/huggingface/accelerate/issues/84"""
 
 import os
 
@@ -14,8 +12,7 @@ TRUTH = {
         {
             "class": ["container"],
             "owner": ["_models", "_optimizers", "Accelerator"],
-            # weights, their gradients and Adam's two moments; its step counters are scalars on the
-            # CPU
+            # weights, their gradients and Adam's two moments; its step counters are scalars on the CPU
             "bytes_per_step": 4 * 4 * (120 * 300 + 300 + 300 * 5 + 5) + 4 * 4,
         }
     ]

@@ -1,6 +1,4 @@
-"""Each adapter that is loaded stays on the device when the next one comes:
-https://github.com/huggingface/peft/issues/1639
-"""
+"""Each adapter that is loaded stays on the device when the next one comes: https://github.com/huggingface/peft/issues/1639"""
 
 import os
 

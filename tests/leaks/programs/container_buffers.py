@@ -8,13 +8,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["_buffers", "fisher", "EWC"],
-            "bytes_per_step": 4 * (300 * 256 + 256),
-        }
-    ]
+    "leaks": [{"class": ["container"], "owner": ["_buffers", "fisher", "EWC"], "bytes_per_step": 4 * (300 * 256 + 256)}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
@@ -30,9 +24,7 @@ class EWC(nn.Module):
     def consolidate(self):
         for name, parameter in self.model.named_parameters():
             importance = parameter.grad.pow(2)  # ALLOCATES
-            self.register_buffer(
-                f"fisher_{self.tasks}_{name.replace('.', '_')}", importance
-            )  # KEEPS
+            self.register_buffer(f"fisher_{self.tasks}_{name.replace('.', '_')}", importance)  # KEEPS
             # FIX: self.register_buffer(f"fisher_{name.replace('.', '_')}", importance)
         self.tasks += 1
 

@@ -1,6 +1,4 @@
-"""A registry on the class holds every request's pictures:
-https://github.com/sgl-project/sglang/pull/7340
-"""
+"""A registry on the class holds every request's pictures: https://github.com/sgl-project/sglang/pull/7340"""
 
 import os
 
@@ -11,11 +9,7 @@ import vramlens
 
 TRUTH = {
     "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["finished", "Request", "pixel_values"],
-            "bytes_per_step": 4 * 3 * 128 * 128,
-        }
+        {"class": ["container"], "owner": ["finished", "Request", "pixel_values"], "bytes_per_step": 4 * 3 * 128 * 128}
     ]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")

@@ -1,6 +1,4 @@
-"""preds = cat((preds, logits)): one tensor, longer with each batch:
-https://github.com/huggingface/transformers/pull/7767
-"""
+"""preds = cat((preds, logits)): one tensor, longer with each batch: https://github.com/huggingface/transformers/pull/7767"""
 
 import os
 
@@ -40,6 +38,4 @@ def predict(model, batches, watch):
 if __name__ == "__main__":
     watch = vramlens.LeakWatch()
     model = nn.Sequential(nn.Linear(40, 300), nn.Softmax(-1)).to(DEVICE)
-    report, mean, labels = predict(
-        model, [torch.randn(128, 40, device=DEVICE) for _ in range(20)], watch
-    )
+    report, mean, labels = predict(model, [torch.randn(128, 40, device=DEVICE) for _ in range(20)], watch)

@@ -7,13 +7,7 @@ import torch
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["history", "smooth", "__defaults__"],
-            "bytes_per_step": 4 * 300 * 300,
-        }
-    ]
+    "leaks": [{"class": ["container"], "owner": ["history", "smooth", "__defaults__"], "bytes_per_step": 4 * 300 * 300}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 

@@ -8,9 +8,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["container"], "owner": ["frames"], "bytes_per_step": 4 * 3 * 120 * 160}]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["frames"], "bytes_per_step": 4 * 3 * 120 * 160}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

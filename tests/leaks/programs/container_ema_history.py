@@ -9,13 +9,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["history"],
-            "bytes_per_step": 4 * (100 * 300 + 300 + 300 * 100 + 100),
-        }
-    ]
+    "leaks": [{"class": ["container"], "owner": ["history"], "bytes_per_step": 4 * (100 * 300 + 300 + 300 * 100 + 100)}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 

@@ -1,6 +1,4 @@
-"""A trainer keeps what every training_step returns:
-https://github.com/Lightning-AI/pytorch-lightning/issues/4556
-"""
+"""A trainer keeps what every training_step returns: https://github.com/Lightning-AI/pytorch-lightning/issues/4556"""
 
 import os
 
@@ -9,15 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["epoch_outputs", "outputs"],
-            "bytes_per_step": 4 * 512 * 200,
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["epoch_outputs", "outputs"], "bytes_per_step": 4 * 512 * 200}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""evaluate() gathers all logits on the device:
-https://github.com/huggingface/transformers/issues/7232
-"""
+"""evaluate() gathers all logits on the device: https://github.com/huggingface/transformers/issues/7232"""
 
 import os
 from dataclasses import dataclass, field
@@ -10,15 +8,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["tensors", "all_preds"],
-            "bytes_per_step": 4 * 16 * 32 * 500,
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["tensors", "all_preds"], "bytes_per_step": 4 * 16 * 32 * 500}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -59,14 +49,10 @@ class Trainer:
 
 
 def main():
-    model = nn.ModuleDict({"embed": nn.Embedding(500, 64), "lm_head": nn.Linear(64, 500)}).to(
-        DEVICE
-    )
+    model = nn.ModuleDict({"embed": nn.Embedding(500, 64), "lm_head": nn.Linear(64, 500)}).to(DEVICE)
     ids = torch.randint(0, 500, (16, 32), device=DEVICE)
     trainer = Trainer(model)
-    report, _, _ = trainer.evaluation_loop(
-        [{"input_ids": ids, "labels": ids}] * 16, vramlens.LeakWatch()
-    )
+    report, _, _ = trainer.evaluation_loop([{"input_ids": ids, "labels": ids}] * 16, vramlens.LeakWatch())
     return report
 
 

@@ -1,6 +1,4 @@
-"""Chat sessions keep their key-value cache after the answer; three short turns a session, one
-session a step: https://github.com/sgl-project/sglang/issues/8429
-"""
+"""Chat sessions keep their key-value cache after the answer; three short turns a session, one session a step: https://github.com/sgl-project/sglang/issues/8429"""
 
 import os
 from dataclasses import dataclass, field
@@ -10,15 +8,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["sessions", "past"],
-            "bytes_per_step": 4 * 2 * 3 * 64 * 256,
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["sessions", "past"], "bytes_per_step": 4 * 2 * 3 * 64 * 256}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -8,11 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["container"], "owner": ["DEBUG_MAPS"], "bytes_per_step": 4 * 8 * 4 * 64 * 64}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["DEBUG_MAPS"], "bytes_per_step": 4 * 8 * 4 * 64 * 64}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 DEBUG_MAPS = []
 DEBUG_NAMES = []

@@ -1,6 +1,4 @@
-"""A pool of old pictures for the discriminator, whose size of 0 was to switch it off: it only
-never forgets (CycleGAN).
-"""
+"""A pool of old pictures for the discriminator, whose size of 0 was to switch it off: it only never forgets (CycleGAN)."""
 
 import os
 import random

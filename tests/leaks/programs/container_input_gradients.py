@@ -7,9 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["container"], "owner": ["inputs"], "bytes_per_step": 2 * 4 * 60 * 200}]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["inputs"], "bytes_per_step": 2 * 4 * 60 * 200}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

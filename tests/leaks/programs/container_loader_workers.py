@@ -1,6 +1,4 @@
-"""Batches from a loader's workers are kept for a look at the end (their tensors lie in shared
-memory).
-"""
+"""Batches from a loader's workers are kept for a look at the end (their tensors lie in shared memory)."""
 
 import os
 
@@ -11,9 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {"class": ["container"], "owner": ["hard_examples"], "bytes_per_step": 4 * 16 * 3 * 48 * 48}
-    ],
+    "leaks": [{"class": ["container"], "owner": ["hard_examples"], "bytes_per_step": 4 * 16 * 3 * 48 * 48}],
     "stacks": False,
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")

@@ -1,6 +1,4 @@
-"""A metric with list states that nobody resets:
-https://github.com/Lightning-AI/torchmetrics/issues/1949
-"""
+"""A metric with list states that nobody resets: https://github.com/Lightning-AI/torchmetrics/issues/1949"""
 
 import os
 

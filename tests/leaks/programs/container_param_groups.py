@@ -28,8 +28,7 @@ class PromptTuner:
     def new_task(self):
         prompt = nn.Parameter(torch.randn(200, 128, device=DEVICE) * 0.02)
         self.optimizer.add_param_group({"params": [prompt], "lr": 0.3})  # KEEPS
-        # FIX: self.optimizer.param_groups[1:] = [{**self.optimizer.param_groups[0], "params":
-        #     [prompt]}]; self.optimizer.state.clear()
+        # FIX: self.optimizer.param_groups[1:] = [{**self.optimizer.param_groups[0], "params": [prompt]}]; self.optimizer.state.clear()
         return prompt
 
     def tune(self, prompt):

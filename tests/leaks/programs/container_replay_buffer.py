@@ -10,13 +10,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["memory", "ReplayMemory"],
-            "bytes_per_step": 8 * 4 * 84 * 84 + 8 * 8,
-        }
-    ]
+    "leaks": [{"class": ["container"], "owner": ["memory", "ReplayMemory"], "bytes_per_step": 8 * 4 * 84 * 84 + 8 * 8}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 Transition = namedtuple("Transition", "state action reward")
@@ -49,9 +43,7 @@ class Game:
 
 class Agent:
     def __init__(self):
-        self.q = nn.Sequential(
-            nn.Flatten(), nn.Linear(84 * 84, 32), nn.ReLU(), nn.Linear(32, 4)
-        ).to(DEVICE)
+        self.q = nn.Sequential(nn.Flatten(), nn.Linear(84 * 84, 32), nn.ReLU(), nn.Linear(32, 4)).to(DEVICE)
         self.optimizer = torch.optim.RMSprop(self.q.parameters(), lr=1e-4)
 
     def choose(self, state):

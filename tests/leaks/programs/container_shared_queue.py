@@ -1,6 +1,4 @@
-"""Batches for a worker process that does not take them: a queue's tensors wait in shared memory,
-behind file descriptors: https://github.com/pytorch/pytorch/issues/149187
-"""
+"""Batches for a worker process that does not take them: a queue's tensors wait in shared memory, behind file descriptors: https://github.com/pytorch/pytorch/issues/149187"""
 
 import os
 import time
@@ -37,11 +35,7 @@ class Renderer:
 
 
 def main():
-    model, renderer, watch = (
-        nn.Linear(60, 500).to(DEVICE).requires_grad_(False),
-        Renderer(),
-        vramlens.LeakWatch(),
-    )
+    model, renderer, watch = nn.Linear(60, 500).to(DEVICE).requires_grad_(False), Renderer(), vramlens.LeakWatch()
     for _ in range(14):
         renderer.show(model(torch.randn(200, 60, device=DEVICE)))  # ALLOCATES
         time.sleep(0.02)  # the simulation goes on

@@ -1,6 +1,4 @@
-"""A layer's weight is made anew, and the optimizer keeps the moments of the old one under its
-parameter.
-"""
+"""A layer's weight is made anew, and the optimizer keeps the moments of the old one under its parameter."""
 
 import os
 
@@ -9,11 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["container"], "owner": ["optimizer"], "bytes_per_step": 4 * (4 * 200 * 200 + 1)}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["optimizer"], "bytes_per_step": 4 * (4 * 200 * 200 + 1)}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

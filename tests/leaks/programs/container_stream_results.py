@@ -1,6 +1,4 @@
-"""Results of a stream of predictions, kept in a list on the device:
-https://github.com/ultralytics/ultralytics/issues/3983
-"""
+"""Results of a stream of predictions, kept in a list on the device: https://github.com/ultralytics/ultralytics/issues/3983"""
 
 import os
 
@@ -9,9 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["container"], "owner": ["outputs"], "bytes_per_step": 4 * 2 * 3 * 96 * 96}]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["outputs"], "bytes_per_step": 4 * 2 * 3 * 96 * 96}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -45,11 +41,7 @@ class Predictor:
             batch = self.preprocess(images)
             scores = self.model(batch).flatten(1)
             results = [
-                Results(
-                    batch[number],
-                    f"{self.seen + number}.jpg",
-                    Boxes(scores[number, :6].tolist(), batch.shape),
-                )
+                Results(batch[number], f"{self.seen + number}.jpg", Boxes(scores[number, :6].tolist(), batch.shape))
                 for number in range(len(batch))
             ]
             self.seen += len(batch)

@@ -7,9 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["container"], "owner": ["examples"], "bytes_per_step": 4 * 400 * 320}]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["examples"], "bytes_per_step": 4 * 400 * 320}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""A function keeps the error that it caught in a local: error, traceback, frame, error:
-https://github.com/pytorch/pytorch/issues/27600
-"""
+"""A function keeps the error that it caught in a local: error, traceback, frame, error: https://github.com/pytorch/pytorch/issues/27600"""
 
 import gc
 import os

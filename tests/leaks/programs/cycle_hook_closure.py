@@ -1,6 +1,4 @@
-"""A module made anew in each iteration, whose hook refers to it:
-https://github.com/pytorch/pytorch/issues/46386
-"""
+"""A module made anew in each iteration, whose hook refers to it: https://github.com/pytorch/pytorch/issues/46386"""
 
 import gc
 import os
@@ -11,11 +9,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["cycle"], "owner": ["Adapter", "hook"], "bytes_per_step": 4 * (256 * 400 + 400)}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["cycle"], "owner": ["Adapter", "hook"], "bytes_per_step": 4 * (256 * 400 + 400)}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""A lambda in the module refers to the module; the models are old enough for the full collection
-only: https://github.com/pytorch/pytorch/issues/28647
-"""
+"""A lambda in the module refers to the module; the models are old enough for the full collection only: https://github.com/pytorch/pytorch/issues/28647"""
 
 import gc
 import os
@@ -12,11 +10,7 @@ import vramlens
 
 TRUTH = {
     "leaks": [
-        {
-            "class": ["cycle"],
-            "owner": ["Scorer", "activation", "lambda"],
-            "bytes_per_step": 4 * (300 * 500 + 500),
-        }
+        {"class": ["cycle"], "owner": ["Scorer", "activation", "lambda"], "bytes_per_step": 4 * (300 * 500 + 500)}
     ]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")

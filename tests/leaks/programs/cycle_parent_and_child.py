@@ -1,6 +1,4 @@
-"""A search tree per move, whose children know their parents (MCTS), with the collector's
-automatic runs frozen out: https://github.com/pytorch/pytorch/issues/50185
-"""
+"""A search tree per move, whose children know their parents (MCTS), with the collector's automatic runs frozen out: https://github.com/pytorch/pytorch/issues/50185"""
 
 import gc
 import os
@@ -12,13 +10,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["cycle"],
-            "owner": ["Node", "parent", "children"],
-            "bytes_per_step": 9 * 4 * 64 * 64 * 2,
-        }
-    ]
+    "leaks": [{"class": ["cycle"], "owner": ["Node", "parent", "children"], "bytes_per_step": 9 * 4 * 64 * 64 * 2}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 

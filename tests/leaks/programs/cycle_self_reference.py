@@ -1,6 +1,4 @@
-"""An object that refers to itself waits for a collector that is off, as large trainings run it:
-https://github.com/pytorch/pytorch/issues/20199
-"""
+"""An object that refers to itself waits for a collector that is off, as large trainings run it: https://github.com/pytorch/pytorch/issues/20199"""
 
 import gc
 import os
@@ -10,11 +8,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["cycle"], "owner": ["Workspace", "me", "root"], "bytes_per_step": 4 * 150_000}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["cycle"], "owner": ["Workspace", "me", "root"], "bytes_per_step": 4 * 150_000}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""An error handler files exceptions by request, for a status page:
-https://github.com/pytorch/pytorch/issues/82218
-"""
+"""An error handler files exceptions by request, for a status page: https://github.com/pytorch/pytorch/issues/82218"""
 
 import os
 
@@ -8,15 +6,7 @@ import torch
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["exception"],
-            "owner": ["errors", "by_request"],
-            "bytes_per_step": 4 * 500 * (256 + 1),
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["exception"], "owner": ["errors", "by_request"], "bytes_per_step": 4 * 500 * (256 + 1)}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

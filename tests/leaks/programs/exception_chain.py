@@ -1,6 +1,4 @@
-"""Each error is raised from the last one, so that the newest holds all of them:
-https://github.com/pytorch/pytorch/issues/27600
-"""
+"""Each error is raised from the last one, so that the newest holds all of them: https://github.com/pytorch/pytorch/issues/27600"""
 
 import os
 
@@ -10,13 +8,7 @@ from torch import nn
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {
-            "class": ["exception"],
-            "owner": ["last_error", "__cause__"],
-            "bytes_per_step": 4 * 100 * (2048 + 64),
-        }
-    ]
+    "leaks": [{"class": ["exception"], "owner": ["last_error", "__cause__"], "bytes_per_step": 4 * 100 * (2048 + 64)}]
 }
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 

@@ -1,6 +1,4 @@
-"""Failed batches are kept as exceptions, and those hold their frames:
-https://github.com/pytorch/pytorch/issues/18853
-"""
+"""Failed batches are kept as exceptions, and those hold their frames: https://github.com/pytorch/pytorch/issues/18853"""
 
 import os
 
@@ -9,11 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["exception"], "owner": ["failures"], "bytes_per_step": 4 * 64 * (300 + 900 + 3)}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["exception"], "owner": ["failures"], "bytes_per_step": 4 * 64 * (300 + 900 + 3)}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""weakref.finalize holds its arguments until the object dies: the object is the model, which
-lives to the end.
-"""
+"""weakref.finalize holds its arguments until the object dies: the object is the model, which lives to the end."""
 
 import os
 import weakref

@@ -1,6 +1,4 @@
-"""A metric averages the loss itself, in a validation with gradients on:
-https://github.com/horovod/horovod/pull/641
-"""
+"""A metric averages the loss itself, in a validation with gradients on: https://github.com/horovod/horovod/pull/641"""
 
 import os
 
@@ -15,8 +13,7 @@ TRUTH = {
         {
             "class": ["graph"],
             "owner": ["sum", "total"],
-            "bytes_per_step": 4 * 512 * (512 + 10)
-            + 4,  # the relu, the log_softmax, the sum of weights
+            "bytes_per_step": 4 * 512 * (512 + 10) + 4,  # the relu, the log_softmax, the sum of weights
         }
     ]
 }
@@ -70,8 +67,5 @@ def validate(model, batches, watch):
 if __name__ == "__main__":
     watch = vramlens.LeakWatch()
     model = Net().to(DEVICE)
-    batches = [
-        (torch.randn(512, 784, device=DEVICE), torch.randint(0, 10, (512,), device=DEVICE))
-        for _ in range(16)
-    ]
+    batches = [(torch.randn(512, 784, device=DEVICE), torch.randint(0, 10, (512,), device=DEVICE)) for _ in range(16)]
     scores, report = validate(model, batches, watch)

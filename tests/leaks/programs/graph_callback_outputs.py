@@ -1,6 +1,4 @@
-"""A callback of a trainer collects outputs with their graphs:
-https://github.com/HelmholtzAI-Consultants-Munich/Quicksetup-ai/issues/18
-"""
+"""A callback of a trainer collects outputs with their graphs: https://github.com/HelmholtzAI-Consultants-Munich/Quicksetup-ai/issues/18"""
 
 import os
 
@@ -9,15 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["graph"],
-            "owner": ["outputs", "Confusion"],
-            "bytes_per_step": 4 * 200 * (500 + 20),
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["graph"], "owner": ["outputs", "Confusion"], "bytes_per_step": 4 * 200 * (500 + 20)}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -73,8 +63,5 @@ class Trainer:
 
 if __name__ == "__main__":
     model = nn.Sequential(nn.Linear(60, 500), nn.Sigmoid(), nn.Linear(500, 20)).to(DEVICE)
-    batches = [
-        (torch.randn(200, 60, device=DEVICE), torch.randn(200, 20, device=DEVICE))
-        for _ in range(15)
-    ]
+    batches = [(torch.randn(200, 60, device=DEVICE), torch.randn(200, 20, device=DEVICE)) for _ in range(15)]
     report = Trainer([Progress(), Confusion()]).validate(model, batches, vramlens.LeakWatch())

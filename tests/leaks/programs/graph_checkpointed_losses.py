@@ -1,6 +1,4 @@
-"""Losses of a checkpointed model are kept: what they hold is the inputs of the checkpoints, not
-what lies between.
-"""
+"""Losses of a checkpointed model are kept: what they hold is the inputs of the checkpoints, not what lies between."""
 
 import os
 
@@ -10,9 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["graph"], "owner": ["losses"], "bytes_per_step": 3 * 4 * 300 * 200 + 4}]
-}
+TRUTH = {"leaks": [{"class": ["graph"], "owner": ["losses"], "bytes_per_step": 3 * 4 * 300 * 200 + 4}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 facts = {"forwards": 0}
 
@@ -54,7 +50,5 @@ def evaluate(model, batches, watch):
 
 if __name__ == "__main__":
     report = evaluate(
-        Model().to(DEVICE),
-        [torch.randn(300, 200, device=DEVICE) for _ in range(14)],
-        vramlens.LeakWatch(),
+        Model().to(DEVICE), [torch.randn(300, 200, device=DEVICE) for _ in range(14)], vramlens.LeakWatch()
     )

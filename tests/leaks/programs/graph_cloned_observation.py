@@ -1,6 +1,4 @@
-"""clone() keeps the graph, detach() does not:
-https://github.com/pfnet/pytorch-pfn-extras/pull/49
-"""
+"""clone() keeps the graph, detach() does not: https://github.com/pfnet/pytorch-pfn-extras/pull/49"""
 
 import os
 

@@ -1,6 +1,4 @@
-"""The teacher's centre is averaged with gradients on, so it holds every batch's graph:
-https://github.com/pytorch/pytorch/issues/140792
-"""
+"""The teacher's centre is averaged with gradients on, so it holds every batch's graph: https://github.com/pytorch/pytorch/issues/140792"""
 
 import os
 

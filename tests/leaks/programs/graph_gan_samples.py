@@ -1,6 +1,4 @@
-"""Samples of a fixed noise, kept for the video, still hang on the generator: the shape of
-https://github.com/Lightning-AI/torchmetrics/issues/2597
-"""
+"""Samples of a fixed noise, kept for the video, still hang on the generator: the shape of https://github.com/Lightning-AI/torchmetrics/issues/2597"""
 
 import os
 
@@ -22,9 +20,7 @@ DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
 def generator():
-    return nn.Sequential(
-        nn.Linear(32, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 1024), nn.Tanh()
-    )
+    return nn.Sequential(nn.Linear(32, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 1024), nn.Tanh())
 
 
 def discriminator():

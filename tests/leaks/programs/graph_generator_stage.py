@@ -1,6 +1,4 @@
-"""A stage of a pipeline of generators remembers what it gave out; only the loop itself holds the
-pipeline.
-"""
+"""A stage of a pipeline of generators remembers what it gave out; only the loop itself holds the pipeline."""
 
 import os
 

@@ -1,6 +1,4 @@
-"""A problem solver's history keeps every output by name:
-https://github.com/pnnl/neuromancer/pull/292
-"""
+"""A problem solver's history keeps every output by name: https://github.com/pnnl/neuromancer/pull/292"""
 
 import os
 from collections import defaultdict

@@ -1,6 +1,4 @@
-"""A state that is scaled by a learned factor and never cut:
-https://github.com/pytorch/pytorch/issues/140792
-"""
+"""A state that is scaled by a learned factor and never cut: https://github.com/pytorch/pytorch/issues/140792"""
 
 import os
 

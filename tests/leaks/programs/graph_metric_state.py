@@ -1,6 +1,4 @@
-"""A metric's list state holds predictions with their graphs:
-https://github.com/Lightning-AI/pytorch-lightning/pull/4313
-"""
+"""A metric's list state holds predictions with their graphs: https://github.com/Lightning-AI/pytorch-lightning/pull/4313"""
 
 import os
 
@@ -62,9 +60,7 @@ class Trainer:
 
 
 watch = vramlens.LeakWatch()
-loader = [
-    (torch.randn(300, 32, device=DEVICE), torch.randn(300, 64, device=DEVICE)) for _ in range(14)
-]
+loader = [(torch.randn(300, 32, device=DEVICE), torch.randn(300, 64, device=DEVICE)) for _ in range(14)]
 module = Module().to(DEVICE)
 trainer = Trainer()
 trainer.validate(module, loader, watch)

@@ -1,6 +1,4 @@
-"""Evaluation episodes call select_action, which saves log-probabilities for an update that never
-comes (REINFORCE).
-"""
+"""Evaluation episodes call select_action, which saves log-probabilities for an update that never comes (REINFORCE)."""
 
 import os
 

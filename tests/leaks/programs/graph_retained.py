@@ -1,6 +1,4 @@
-"""backward(retain_graph=True) and a list of losses:
-https://github.com/GBLin5566/toward-controlled-generation-of-text-pytorch/issues/9
-"""
+"""backward(retain_graph=True) and a list of losses: https://github.com/GBLin5566/toward-controlled-generation-of-text-pytorch/issues/9"""
 
 import os
 
@@ -52,6 +50,4 @@ def train(model, optimizer, x, watch):
 if __name__ == "__main__":
     watch = vramlens.LeakWatch()
     model = VAE().to(DEVICE)
-    last, report = train(
-        model, optim.SGD(model.parameters(), lr=0.01), torch.rand(200, 100, device=DEVICE), watch
-    )
+    last, report = train(model, optim.SGD(model.parameters(), lr=0.01), torch.rand(200, 100, device=DEVICE), watch)

@@ -1,6 +1,4 @@
-"""A streaming RNN carries its hidden state, and with it all of the past:
-https://github.com/pytorch/pytorch/issues/2198
-"""
+"""A streaming RNN carries its hidden state, and with it all of the past: https://github.com/pytorch/pytorch/issues/2198"""
 
 import os
 

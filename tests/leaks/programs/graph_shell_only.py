@@ -1,6 +1,4 @@
-"""The loss is kept after its backward: the buffers are gone, a scalar and the shells of the
-graph stay: https://github.com/microsoft/SpareNet/issues/12
-"""
+"""The loss is kept after its backward: the buffers are gone, a scalar and the shells of the graph stay: https://github.com/microsoft/SpareNet/issues/12"""
 
 import os
 

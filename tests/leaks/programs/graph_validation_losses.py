@@ -1,6 +1,4 @@
-"""Validation without no_grad keeps every loss for a plot:
-https://github.com/microsoft/SpareNet/issues/12
-"""
+"""Validation without no_grad keeps every loss for a plot: https://github.com/microsoft/SpareNet/issues/12"""
 
 import os
 
@@ -14,8 +12,7 @@ TRUTH = {
         {
             "class": ["graph"],
             "owner": ["losses"],
-            # two relus and the output; PyTorch computes the loss in a buffer of the output's size
-            # and then calls it a scalar
+            # two relus and the output; PyTorch computes the loss in a buffer of the output's size and then calls it a scalar
             "bytes_per_step": 4 * 256 * (1024 + 512 + 128 + 128),
         }
     ]
@@ -26,9 +23,7 @@ DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 class PointNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encode = nn.Sequential(
-            nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU()
-        )
+        self.encode = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU())
         self.decode = nn.Linear(512, 128)
 
     def forward(self, cloud: torch.Tensor) -> torch.Tensor:

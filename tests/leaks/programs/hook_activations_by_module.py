@@ -1,6 +1,4 @@
-"""Per-sample gradients store each layer's input for a backward that never comes:
-https://github.com/meta-pytorch/opacus/issues/176
-"""
+"""Per-sample gradients store each layer's input for a backward that never comes: https://github.com/meta-pytorch/opacus/issues/176"""
 
 import os
 

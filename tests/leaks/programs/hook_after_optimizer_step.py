@@ -1,6 +1,4 @@
-"""A hook that runs after the optimizer's step is added for each batch, and holds the weights as
-they were: https://github.com/deepspeedai/DeepSpeed/issues/4856
-"""
+"""A hook that runs after the optimizer's step is added for each batch, and holds the weights as they were: https://github.com/deepspeedai/DeepSpeed/issues/4856"""
 
 import os
 
@@ -25,9 +23,7 @@ def remember_change(optimizer, model, changes):
     before = [parameter.detach().clone() for parameter in model.parameters()]  # ALLOCATES
 
     def report_change(*_):
-        changes.append(
-            sum(float((a - b).abs().max()) for a, b in zip(before, model.parameters(), strict=True))
-        )
+        changes.append(sum(float((a - b).abs().max()) for a, b in zip(before, model.parameters(), strict=True)))
 
     return optimizer.register_step_post_hook(report_change)  # KEEPS
 

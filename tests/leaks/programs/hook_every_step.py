@@ -1,6 +1,4 @@
-"""A hook that masks channels is registered again at every step and never removed:
-https://github.com/pytorch/pytorch/pull/139214
-"""
+"""A hook that masks channels is registered again at every step and never removed: https://github.com/pytorch/pytorch/pull/139214"""
 
 import os
 
@@ -23,16 +21,13 @@ class Masker:
 
     def renew(self, batch):
         self.steps += 1
-        mask = (
-            torch.rand(batch, self.layer.out_features, device=DEVICE).gt(self.rate).float()
-        )  # ALLOCATES
+        mask = torch.rand(batch, self.layer.out_features, device=DEVICE).gt(self.rate).float()  # ALLOCATES
 
         def drop(module, inputs, output):
             return output * mask
 
         self.handle = self.layer.register_forward_hook(drop)  # KEEPS
-        # FIX: self.handle and self.handle.remove(); self.handle =
-        #     self.layer.register_forward_hook(drop)
+        # FIX: self.handle and self.handle.remove(); self.handle = self.layer.register_forward_hook(drop)
 
 
 def main(watch):

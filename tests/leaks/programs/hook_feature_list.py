@@ -1,6 +1,4 @@
-"""A forward hook stores every output of a layer, in a list that only the hook knows:
-https://github.com/meta-pytorch/opacus/issues/176
-"""
+"""A forward hook stores every output of a layer, in a list that only the hook knows: https://github.com/meta-pytorch/opacus/issues/176"""
 
 import os
 
@@ -9,9 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [{"class": ["hook"], "owner": ["hook", "features"], "bytes_per_step": 4 * 200 * 384}]
-}
+TRUTH = {"leaks": [{"class": ["hook"], "owner": ["hook", "features"], "bytes_per_step": 4 * 200 * 384}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

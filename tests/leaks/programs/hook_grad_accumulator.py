@@ -1,6 +1,4 @@
-"""Hooks on a gradient accumulator, in C++'s hands, one more for each round:
-https://github.com/deepspeedai/DeepSpeed/pull/4858
-"""
+"""Hooks on a gradient accumulator, in C++'s hands, one more for each round: https://github.com/deepspeedai/DeepSpeed/pull/4858"""
 
 import os
 
@@ -9,15 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["hook"],
-            "owner": ["hook", "reduce", "accumulators"],
-            "bytes_per_step": 4 * 256 * 400,
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["hook"], "owner": ["hook", "reduce", "accumulators"], "bytes_per_step": 4 * 256 * 400}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -26,9 +16,7 @@ class Reducer:
 
     def __init__(self, module):
         self.module = module
-        self.accumulators = [
-            each.expand_as(each).grad_fn.next_functions[0][0] for each in module.parameters()
-        ]
+        self.accumulators = [each.expand_as(each).grad_fn.next_functions[0][0] for each in module.parameters()]
         self.rounds = 0
         self.handle = None
 

@@ -1,6 +1,4 @@
-"""Pruning masks the gradient with a tensor hook, added at every step:
-https://github.com/chr5tphr/zennit/issues/11
-"""
+"""Pruning masks the gradient with a tensor hook, added at every step: https://github.com/chr5tphr/zennit/issues/11"""
 
 import os
 
@@ -9,11 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["hook"], "owner": ["weight", "hook", "lambda"], "bytes_per_step": 4 * 400 * 300}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["hook"], "owner": ["weight", "hook", "lambda"], "bytes_per_step": 4 * 400 * 300}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
@@ -25,12 +19,7 @@ class Pruner:
 
     def prune(self):
         with torch.no_grad():
-            threshold = (
-                self.parameter.abs()
-                .flatten()
-                .kthvalue(int(self.parameter.numel() * self.share))
-                .values
-            )
+            threshold = self.parameter.abs().flatten().kthvalue(int(self.parameter.numel() * self.share)).values
             keep = (self.parameter.abs() > threshold).to(self.parameter.dtype)  # ALLOCATES
             self.parameter.mul_(keep)
         self.history.append(float(threshold))

@@ -1,6 +1,4 @@
-"""One autocast block around the whole training: its cache keeps one cast of each weight, and is
-full after the first step.
-"""
+"""One autocast block around the whole training: its cache keeps one cast of each weight, and is full after the first step."""
 
 import os
 

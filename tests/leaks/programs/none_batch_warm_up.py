@@ -1,6 +1,4 @@
-"""The batch grows until step 8 and then stays; the last batch, output and gradients are always
-there: https://github.com/ultralytics/ultralytics/issues/730
-"""
+"""The batch grows until step 8 and then stays; the last batch, output and gradients are always there: https://github.com/ultralytics/ultralytics/issues/730"""
 
 import os
 
@@ -22,10 +20,7 @@ class Schedule:
 
 
 def train(steps, watch):
-    model, size = (
-        nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128)).to(DEVICE),
-        Schedule(64, 576),
-    )
+    model, size = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128)).to(DEVICE), Schedule(64, 576)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen = 0
     for step in range(steps):

@@ -1,6 +1,4 @@
-"""A replay buffer that grows until a flag says that it is full, and writes over the oldest from
-then on.
-"""
+"""A replay buffer that grows until a flag says that it is full, and writes over the oldest from then on."""
 
 import os
 
@@ -8,10 +6,7 @@ import torch
 
 import vramlens
 
-TRUTH = {
-    "not a leak": "the flag is set at a hundred, and the buffer is a ring from there",
-    "settled": False,
-}
+TRUTH = {"not a leak": "the flag is set at a hundred, and the buffer is a ring from there", "settled": False}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""lru_cache(maxsize=64) that has seen 20 keys: it will stop, and says so:
-https://github.com/CVCUDA/CV-CUDA/issues/162
-"""
+"""lru_cache(maxsize=64) that has seen 20 keys: it will stop, and says so: https://github.com/CVCUDA/CV-CUDA/issues/162"""
 
 import functools
 import os
@@ -17,9 +15,7 @@ DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 @functools.lru_cache(maxsize=64)
 def positions(length, width):
     """Sinusoidal positions of a length."""
-    angle = torch.arange(length, device=DEVICE)[:, None] / 10_000 ** (
-        torch.arange(0, width, 2, device=DEVICE) / width
-    )
+    angle = torch.arange(length, device=DEVICE)[:, None] / 10_000 ** (torch.arange(0, width, 2, device=DEVICE) / width)
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)
 
 

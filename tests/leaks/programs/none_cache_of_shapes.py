@@ -1,6 +1,4 @@
-"""Masks by length: ten lengths there are, and all have been seen by step 12:
-https://github.com/ultralytics/ultralytics/issues/730
-"""
+"""Masks by length: ten lengths there are, and all have been seen by step 12: https://github.com/ultralytics/ultralytics/issues/730"""
 
 import os
 

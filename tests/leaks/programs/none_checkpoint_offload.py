@@ -1,6 +1,4 @@
-"""Non-reentrant checkpoints and saved tensors on the CPU, alive while the report is made:
-nothing may run twice: https://github.com/pytorch/pytorch/pull/139214
-"""
+"""Non-reentrant checkpoints and saved tensors on the CPU, alive while the report is made: nothing may run twice: https://github.com/pytorch/pytorch/pull/139214"""
 
 import os
 

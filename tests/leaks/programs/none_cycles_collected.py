@@ -1,6 +1,4 @@
-"""Cycles wait for a collection, which the trainer runs at every fifth step, as large trainings
-do: https://github.com/pytorch/pytorch/issues/95462
-"""
+"""Cycles wait for a collection, which the trainer runs at every fifth step, as large trainings do: https://github.com/pytorch/pytorch/issues/95462"""
 
 import gc
 import os

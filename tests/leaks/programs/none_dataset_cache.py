@@ -28,9 +28,7 @@ class CachedImages(Dataset):
 
 def fit(epochs, watch):
     loader = DataLoader(CachedImages(32), batch_size=4, shuffle=True)
-    model = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 256, 5)).to(
-        DEVICE
-    )
+    model = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 256, 5)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     log = []
     for epoch in range(epochs):

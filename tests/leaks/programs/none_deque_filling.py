@@ -1,6 +1,4 @@
-"""A deque(maxlen=64) of outputs that is not full yet: bytes alone cannot tell it from a leak,
-its owner can.
-"""
+"""A deque(maxlen=64) of outputs that is not full yet: bytes alone cannot tell it from a leak, its owner can."""
 
 import os
 from collections import deque

@@ -1,6 +1,4 @@
-"""The report comes in the middle of the third epoch, when the epoch's outputs have grown for six
-steps again: https://github.com/Lightning-AI/pytorch-lightning/issues/7498
-"""
+"""The report comes in the middle of the third epoch, when the epoch's outputs have grown for six steps again: https://github.com/Lightning-AI/pytorch-lightning/issues/7498"""
 
 import os
 

@@ -1,6 +1,4 @@
-"""A metric collects predictions over an epoch and is reset at its end:
-https://github.com/Lightning-AI/pytorch-lightning/issues/7498
-"""
+"""A metric collects predictions over an epoch and is reset at its end: https://github.com/Lightning-AI/pytorch-lightning/issues/7498"""
 
 import os
 

@@ -1,6 +1,4 @@
-"""Failures are kept as texts, with the number of the batch:
-https://github.com/pytorch/pytorch/issues/18853
-"""
+"""Failures are kept as texts, with the number of the batch: https://github.com/pytorch/pytorch/issues/18853"""
 
 import os
 

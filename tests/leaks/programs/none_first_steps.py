@@ -1,6 +1,4 @@
-"""Gradients and Adam's moments come with the first step:
-https://github.com/pytorch/pytorch/issues/18643
-"""
+"""Gradients and Adam's moments come with the first step: https://github.com/pytorch/pytorch/issues/18643"""
 
 import os
 

@@ -1,6 +1,4 @@
-"""Thousands of floats, strings and dictionaries of them are logged: the heap of Python grows, no
-tensor does.
-"""
+"""Thousands of floats, strings and dictionaries of them are logged: the heap of Python grows, no tensor does."""
 
 import os
 

@@ -1,6 +1,4 @@
-"""Four micro-batches to a step, and each micro-batch is a step of the watch:
-https://github.com/hpcaitech/ColossalAI/issues/4483
-"""
+"""Four micro-batches to a step, and each micro-batch is a step of the watch: https://github.com/hpcaitech/ColossalAI/issues/4483"""
 
 import os
 

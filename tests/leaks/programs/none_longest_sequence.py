@@ -1,6 +1,4 @@
-"""Each step's sequence is longer than any before: the peak rises, nothing stays:
-https://github.com/Lightning-AI/litgpt/issues/159
-"""
+"""Each step's sequence is longer than any before: the peak rises, nothing stays: https://github.com/Lightning-AI/litgpt/issues/159"""
 
 import os
 

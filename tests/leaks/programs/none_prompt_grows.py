@@ -1,6 +1,4 @@
-"""A chat's prompt is longer at each turn, and so is the output of the last one: nothing of the
-turn before is in it.
-"""
+"""A chat's prompt is longer at each turn, and so is the output of the last one: nothing of the turn before is in it."""
 
 import os
 

@@ -1,6 +1,4 @@
-"""Lightning's own loop with logging, an average of weights and a metric, which are all as they
-should be: https://github.com/Lightning-AI/pytorch-lightning/issues/7498
-"""
+"""Lightning's own loop with logging, an average of weights and a metric, which are all as they should be: https://github.com/Lightning-AI/pytorch-lightning/issues/7498"""
 
 import logging
 import os
@@ -27,11 +25,7 @@ class Module(lightning.LightningModule):
         x, y = batch
         logits = self.net(x)
         loss = nn.functional.cross_entropy(logits, y)
-        self.log_dict(
-            {"loss": loss, "accuracy": (logits.argmax(1) == y).float().mean()},
-            on_step=True,
-            on_epoch=True,
-        )
+        self.log_dict({"loss": loss, "accuracy": (logits.argmax(1) == y).float().mean()}, on_step=True, on_epoch=True)
         self.outputs.append(logits.detach())
         return loss
 

@@ -24,10 +24,7 @@ class Replay:
             self.priorities.pop(0)
 
     def sample(self, n):
-        return [
-            self.items[i]
-            for i in random.choices(range(len(self.items)), weights=self.priorities, k=n)
-        ]
+        return [self.items[i] for i in random.choices(range(len(self.items)), weights=self.priorities, k=n)]
 
 
 def play(watch):

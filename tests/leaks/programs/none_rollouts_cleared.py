@@ -34,10 +34,7 @@ def play(updates, horizon, watch):
         action = distribution.sample()
         rollout.add(state, distribution.log_prob(action), action.float().mean().item())
         if step % horizon == horizon - 1:
-            loss = -(
-                torch.stack(rollout.log_probs).mean(1)
-                * torch.tensor(rollout.rewards, device=DEVICE)
-            ).sum()
+            loss = -(torch.stack(rollout.log_probs).mean(1) * torch.tensor(rollout.rewards, device=DEVICE)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

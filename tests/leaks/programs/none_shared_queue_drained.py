@@ -1,6 +1,4 @@
-"""The same queue with a consumer: what waits is what the consumer has not taken yet, and never
-more than a few.
-"""
+"""The same queue with a consumer: what waits is what the consumer has not taken yet, and never more than a few."""
 
 import os
 import time

@@ -1,6 +1,4 @@
-"""The thirty best weights so far: a sorted list, cut off at its length each time, that is not
-full yet.
-"""
+"""The thirty best weights so far: a sorted list, cut off at its length each time, that is not full yet."""
 
 import os
 

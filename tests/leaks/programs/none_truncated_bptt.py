@@ -1,6 +1,4 @@
-"""A hidden state that is carried on and cut at every step, the cured form:
-https://github.com/pytorch/pytorch/issues/2198
-"""
+"""A hidden state that is carried on and cut at every step, the cured form: https://github.com/pytorch/pytorch/issues/2198"""
 
 import os
 

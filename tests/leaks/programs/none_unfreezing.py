@@ -1,6 +1,4 @@
-"""Layers are unfrozen one after the other, and bring gradients and moments with them:
-https://github.com/pytorch/pytorch/issues/9439
-"""
+"""Layers are unfrozen one after the other, and bring gradients and moments with them: https://github.com/pytorch/pytorch/issues/9439"""
 
 import os
 

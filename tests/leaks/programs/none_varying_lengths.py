@@ -1,6 +1,4 @@
-"""The last batch lives on until the next: its size wanders with the length, and sets records now
-and then: https://github.com/Lightning-AI/litgpt/issues/159
-"""
+"""The last batch lives on until the next: its size wanders with the length, and sets records now and then: https://github.com/Lightning-AI/litgpt/issues/159"""
 
 import os
 import random

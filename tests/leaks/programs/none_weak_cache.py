@@ -1,6 +1,4 @@
-"""Activations in a WeakValueDictionary, noted at every step: an entry lives as long as its
-batch.
-"""
+"""Activations in a WeakValueDictionary, noted at every step: an entry lives as long as its batch."""
 
 import os
 import weakref

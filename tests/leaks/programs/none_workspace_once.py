@@ -1,6 +1,4 @@
-"""A workspace that is made at the first use and twice again when it is too small:
-https://github.com/pytorch/pytorch/issues/95668
-"""
+"""A workspace that is made at the first use and twice again when it is too small: https://github.com/pytorch/pytorch/issues/95668"""
 
 import os
 

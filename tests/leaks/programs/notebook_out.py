@@ -1,6 +1,4 @@
-"""A notebook's cells end in an expression, and Out keeps each of them:
-https://github.com/pytorch/pytorch/issues/37726
-"""
+"""A notebook's cells end in an expression, and Out keeps each of them: https://github.com/pytorch/pytorch/issues/37726"""
 
 import os
 
@@ -9,15 +7,7 @@ from torch import nn
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {
-            "class": ["container"],
-            "owner": ["Out", "_oh", "user_ns"],
-            "bytes_per_step": 4 * 512 * 256,
-        }
-    ]
-}
+TRUTH = {"leaks": [{"class": ["container"], "owner": ["Out", "_oh", "user_ns"], "bytes_per_step": 4 * 512 * 256}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 

@@ -1,6 +1,4 @@
-"""A LightningModule collects its validation outputs and forgets to clear them:
-https://github.com/Lightning-AI/pytorch-lightning/issues/4556
-"""
+"""A LightningModule collects its validation outputs and forgets to clear them: https://github.com/Lightning-AI/pytorch-lightning/issues/4556"""
 
 import logging
 import os
@@ -14,9 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import vramlens
 
 TRUTH = {
-    "leaks": [
-        {"class": ["container"], "owner": ["training_outputs"], "bytes_per_step": 4 * 256 * 300}
-    ],
+    "leaks": [{"class": ["container"], "owner": ["training_outputs"], "bytes_per_step": 4 * 256 * 300}],
     "needs": ["lightning"],
     "stacks": False,
 }

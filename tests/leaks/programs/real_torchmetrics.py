@@ -1,6 +1,4 @@
-"""A metric of torchmetrics with list states, on outputs with a graph, never reset:
-https://github.com/Lightning-AI/torchmetrics/issues/2597
-"""
+"""A metric of torchmetrics with list states, on outputs with a graph, never reset: https://github.com/Lightning-AI/torchmetrics/issues/2597"""
 
 import os
 import warnings

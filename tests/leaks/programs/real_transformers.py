@@ -1,6 +1,4 @@
-"""A TrainerCallback keeps the model's hidden states of each step, in Hugging Face's loop:
-https://github.com/huggingface/transformers/issues/7232
-"""
+"""A TrainerCallback keeps the model's hidden states of each step, in Hugging Face's loop: https://github.com/huggingface/transformers/issues/7232"""
 
 import os
 import tempfile

@@ -7,11 +7,7 @@ import torch
 
 import vramlens
 
-TRUTH = {
-    "leaks": [
-        {"class": ["thread"], "owner": ["deliver", "picture"], "bytes_per_step": 4 * 128 * 160}
-    ]
-}
+TRUTH = {"leaks": [{"class": ["thread"], "owner": ["deliver", "picture"], "bytes_per_step": 4 * 128 * 160}]}
 DEVICE = os.environ.get("VRAMLENS_TEST_DEVICE", "cpu")
 
 
