@@ -73,7 +73,11 @@ def eviction_limit(removal: Store, growth: Growth) -> int | None:
     """The length above which a statement takes things away: ``if len(x) > n: x.pop(...)``."""
     if growth.store is None or not is_removal(removal):
         return None
-    return length_limit(removal.guards, growth.store, growth.holder)
+    limit = length_limit(removal.guards, growth.store, growth.holder)
+    # What is twice as long as it may be was not evicted: another part of the condition is off.
+    if limit is not None and (length_of(growth.container) or 0) > 2 * limit + 1:
+        return None
+    return limit
 
 
 def container_excuse(growth: Growth) -> Excuse | None:
