@@ -39,6 +39,7 @@ RANKS = {
     "view": 11,
     "export": 11,
     "fleet": 11,
+    "questions": 12,
     "program": 12,
     "function_profile": 12,
     "integrations": 13,
@@ -150,6 +151,7 @@ def test_the_package_itself_imports_errors_and_the_interface() -> None:
         "live",
         "monitor",
         "prediction",
+        "questions",
         "recovery",
     }
 

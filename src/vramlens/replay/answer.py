@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.explain import choose_device
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.errors import InputError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.proof import Proven, Recorded, prove
 from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 Progress = Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer(PrintedAnswer):
     """What a replay tells.
 
     Attributes:

@@ -10,9 +10,14 @@ page: the data of recordings, and one file that shows them with nothing loaded f
 peer: who is at the other end of a connection on this machine, where the system tells
 regions: regions of a recording
 server: the local page
+shown_page: a page as a value: shown in a notebook, written to a file
 sources: source lines around the user's lines
 texts: texts in a page: each stored once, as one line that shows what it holds
 track: one track of a page: a device of a recording, as columns and tables
 verdict: the words of an explanation as data
 what_if: replayed settings as lines over the recorded ones
 """
+
+from vramlens.ground.callable_package import make_callable
+
+make_callable(__name__)

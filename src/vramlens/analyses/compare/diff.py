@@ -16,6 +16,7 @@ from vramlens.analyses.compare.run import HISTORY_SHARE, HeldLine, Run
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.units import format_size
 
 _Key = tuple[bool, Place]
@@ -93,8 +94,8 @@ class StepChange:
     after_bytes: int | None
 
 
-@dataclass(frozen=True, eq=False)
-class Diff:
+@dataclass(frozen=True, eq=False, repr=False)
+class Diff(PrintedAnswer):
     """What changed.
 
     Attributes:

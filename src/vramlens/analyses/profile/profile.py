@@ -24,11 +24,12 @@ from vramlens.analyses.profile.overview import (
 )
 from vramlens.analyses.profile.user_lines import Lines
 from vramlens.errors import InputError, UsageError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.trace.profile import CPU_KINDS, NONE, ProfilerTrace
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile(PrintedAnswer):
     """One answer about a profiler trace. Times are nanoseconds from ``wall_start_ns``'s own zero,
     the first event.
 
