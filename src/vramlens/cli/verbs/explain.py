@@ -6,9 +6,10 @@ import argparse
 import contextlib
 import os
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import add_device, add_forms, add_output, positive, size
+from vramlens.cli.arguments import add_device, add_output, positive, size
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.cli.standard_input import has_input
@@ -16,14 +17,17 @@ from vramlens.errors import InputError, UsageError, VramlensError
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.profile import Profile
 
 HELP = "Say where the memory is, why it ran out and what to change."
 EXAMPLES = (
     ("vramlens explain run.vram --by module", "a recording, by module"),
     ("vramlens explain train.log", "an out-of-memory error's text"),
+    ("vramlens explain run.vram --format gcc", "findings on their lines, for an editor"),
 )
 _GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
+_ANNOTATIONS = ("github", "sarif", "gcc")
 _MOST_NAMED = 3
 
 
@@ -62,8 +66,28 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB"
     )
-    add_forms(parser, "json", "markdown")
+    _add_form(parser)
     add_output(parser)
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--format``, and the short names of two of them."""
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--format",
+        choices=("text", "json", "markdown", *_ANNOTATIONS),
+        default="text",
+        metavar="FORM",
+        help="text, json, markdown, github, sarif or gcc; github, sarif and gcc put the findings on their lines, for pull requests and editors",
+    )
+    for name, meaning in (("json", "data: one JSON object"), ("markdown", "for an issue")):
+        form.add_argument(
+            f"--{name}",
+            action="store_const",
+            const=name,
+            dest="format",
+            help=f"the same as --format {name}: {meaning}",
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,7 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("standard input can be FILE or --log, not both")
     # To a person a failure is about the moment it happened; data keep to the peak unless told
     # otherwise.
-    explanation = _explained(path, arguments, arguments.at or ("peak" if arguments.json else None))
+    explanation = _explained(
+        path, arguments, arguments.at or ("peak" if arguments.format == "json" else None)
+    )
     inputs = [path] if arguments.log is None else [path, arguments.log]
     write_answer(_drawn(explanation, arguments), arguments.output, inputs)
     return 0
@@ -155,13 +181,19 @@ def _explain_flights(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"--{option} is for recordings; {arguments.files[0]} is a flight record"
             )
+    if arguments.format in _ANNOTATIONS:
+        raise UsageError(
+            f"--format {arguments.format} is for recordings, logs and traces;"
+            f" {arguments.files[0]} is a flight record"
+        )
     from vramlens.cli.verbs.ranks import comparison_drawn
     from vramlens.fleet import compare_files
 
-    found = compare_files(arguments.files)
-    to_file = goes_to_file(arguments.output) or arguments.markdown
-    text = comparison_drawn(found, json=arguments.json, to_file=to_file)
-    if arguments.markdown:
+    comparison = compare_files(arguments.files)
+    is_markdown = arguments.format == "markdown"
+    to_file = goes_to_file(arguments.output) or is_markdown
+    text = comparison_drawn(comparison, json=arguments.format == "json", to_file=to_file)
+    if is_markdown:
         text = f"```\n{text.rstrip()}\n```\n"
     write_answer(text, arguments.output, arguments.files)
     return 0
@@ -192,12 +224,14 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
                     f"--{option} is for recordings; {explanation.source} is a trace of PyTorch's profiler"
                 )
         return _profile_drawn(explanation, arguments)
+    if arguments.format in _ANNOTATIONS:
+        return _annotated(explanation.recording.source, explanation.findings, arguments)
     by = arguments.by or "line"
-    if arguments.json:
+    if arguments.format == "json":
         from vramlens.report.explain.json import to_json
 
         return as_json(to_json(explanation))
-    if arguments.markdown:
+    if arguments.format == "markdown":
         from vramlens.report.explain.markdown import to_markdown
 
         return to_markdown(explanation, by, arguments.top)
@@ -213,12 +247,20 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
     )
 
 
+def _annotated(source: str, findings: Sequence[Finding], arguments: argparse.Namespace) -> str:
+    from vramlens.report.editor import annotated
+
+    return annotated(arguments.format, source, findings, os.environ)
+
+
 def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
-    if arguments.json:
+    if arguments.format in _ANNOTATIONS:
+        return _annotated(profile.source, profile.findings, arguments)
+    if arguments.format == "json":
         from vramlens.report.profile.json import profile_to_json
 
         return as_json(profile_to_json(profile))
-    if arguments.markdown:
+    if arguments.format == "markdown":
         from vramlens.report.profile.story import profile_to_markdown
 
         return profile_to_markdown(profile, arguments.top)
