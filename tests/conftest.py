@@ -14,6 +14,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 TESTS = Path(__file__).parent
 SLOW = (
+    "agents",
     "capture/names",
     "capture/triggers/test_run.py",
     "fleet/test_workers.py",

@@ -44,8 +44,9 @@ RANKS = {
     "function_profile": 12,
     "integrations": 13,
     "pytest_plugin": 13,
-    "cli": 14,
-    "__main__": 15,
+    "agents": 14,
+    "cli": 15,
+    "__main__": 16,
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {

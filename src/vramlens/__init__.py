@@ -133,3 +133,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'vramlens' has no attribute {name!r}")
     return getattr(import_module(f"vramlens.{_HOMES[name]}"), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Adds ``%%vramlens`` to a notebook: IPython calls this for ``%load_ext vramlens``."""
+    import_module("vramlens.integrations.notebook").add_magic(shell)

@@ -38,6 +38,7 @@ VERBS = (
     "export",
     "dump",
     "doctor",
+    "mcp",
 )
 
 _READING = frozenset(

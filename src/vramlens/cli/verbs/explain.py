@@ -78,7 +78,8 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
         choices=("text", "json", "markdown", *_ANNOTATIONS),
         default="text",
         metavar="FORM",
-        help="text, json, markdown, github, sarif or gcc; github, sarif and gcc put the findings on their lines, for pull requests and editors",
+        help="text, json, markdown, github, sarif or gcc; the last three put the findings on their"
+        " lines, for pull requests and editors",
     )
     for name, meaning in (("json", "data: one JSON object"), ("markdown", "for an issue")):
         form.add_argument(
