@@ -27,6 +27,7 @@ EXAMPLES = (
     ("vramlens explain run.vram --format gcc", "findings on their lines, for an editor"),
 )
 _GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
+_OF_TRACES = ("operator", "shape", "line")
 _ANNOTATIONS = ("github", "sarif", "gcc")
 _MOST_NAMED = 3
 
@@ -49,7 +50,16 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         " trace",
     )
     parser.add_argument(
-        "--by", choices=_GROUPINGS, help="what to group memory by (default: line); not for a trace"
+        "--by",
+        choices=(*_GROUPINGS, "operator", "shape"),
+        metavar="GROUP",
+        help="what to group memory by: line, code, module, category, phase, region or stack (default: line); of a"
+        " trace, what to group operators by: operator, shape or line",
+    )
+    parser.add_argument(
+        "--sort",
+        choices=("memory", "gpu", "cpu", "calls"),
+        help="of a trace: which operators come first (default: cpu)",
     )
     parser.add_argument(
         "--top",
@@ -219,12 +229,11 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
     from vramlens.analyses.explanation import Explanation
 
     if not isinstance(explanation, Explanation):  # without importing what only profiler traces need
-        for option in ("by", "at"):
-            if getattr(arguments, option) is not None:
-                raise UsageError(
-                    f"--{option} is for recordings; {explanation.source} is a trace of PyTorch's profiler"
-                )
         return _profile_drawn(explanation, arguments)
+    if arguments.sort is not None:
+        raise UsageError("--sort is for traces of PyTorch's profiler")
+    if arguments.by is not None and arguments.by not in _GROUPINGS:
+        raise UsageError(f"--by {arguments.by} is for traces of PyTorch's profiler")
     if arguments.format in _ANNOTATIONS:
         return _annotated(explanation.recording.source, explanation.findings, arguments)
     by = arguments.by or "line"
@@ -257,10 +266,21 @@ def _annotated(source: str, findings: Sequence[Finding], arguments: argparse.Nam
 def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
     if arguments.format in _ANNOTATIONS:
         return _annotated(profile.source, profile.findings, arguments)
+    source = profile.source
+    if arguments.at is not None:
+        raise UsageError(f"--at is for recordings; {source} is a trace of PyTorch's profiler")
+    if arguments.by is not None and arguments.by not in _OF_TRACES:
+        raise UsageError(
+            f"--by {arguments.by} is for recordings; {source} is a trace of PyTorch's profiler:"
+            f" {', '.join(_OF_TRACES)}"
+        )
     if arguments.format == "json":
         from vramlens.report.profile.json import profile_to_json
 
-        return as_json(profile_to_json(profile))
+        grouping, order = arguments.by or "operator", arguments.sort or "cpu"
+        return as_json(profile_to_json(profile, grouping, order))
+    if arguments.by is not None or arguments.sort is not None:
+        return _operators_drawn(profile, arguments)
     if arguments.format == "markdown":
         from vramlens.report.profile.story import profile_to_markdown
 
@@ -271,6 +291,21 @@ def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
     return as_text(
         lambda console: render_profile(profile, console, arguments.top, whole=to_file),
         to_file=to_file,
+    )
+
+
+def _operators_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
+    """The table of operators as ``--by`` and ``--sort`` want it."""
+    from vramlens.report.markdown import markdown_of
+    from vramlens.report.profile.operator_table import OperatorChoice, operators_document
+    from vramlens.report.text import print_document
+
+    choice = OperatorChoice(arguments.by or "operator", arguments.sort or "cpu")
+    document = operators_document(profile, choice, arguments.top)
+    if arguments.format == "markdown":
+        return markdown_of(document)
+    return as_text(
+        lambda console: print_document(document, console), to_file=goes_to_file(arguments.output)
     )
 
 
