@@ -95,7 +95,7 @@ def test_kept_loss_is_one_proven_leak_with_its_statement() -> None:
     entry = report.to_dict()["leaks"][0]
     assert entry["class"] == "graph"
     assert entry["owner"]["chain"][-1].startswith("_saved")
-    assert "LEAK proven: 4.30 KiB a step" in str(report)
+    assert "LEAK proven: 4.30 KiB per step" in str(report)
     assert "its saved tensors" not in str(report)
 
 
@@ -189,7 +189,7 @@ def test_a_circle_that_the_collector_takes_is_possible_and_is_told_with_its_fix(
     text = str(report)
     assert report.found == ()
     assert text.startswith("No leak proven, 1 possible: Node.me (")
-    assert "a reference cycle: 3.91 KiB a step wait for Python's collector" in " ".join(
+    assert "a reference cycle: 3.91 KiB per step wait for Python's collector" in " ".join(
         text.split()
     )
     assert "\n  Fix: make Node.me a weak reference" in text
@@ -208,7 +208,7 @@ def test_what_grew_and_is_gone_is_not_called_no_leak() -> None:
     main()
     report = watch.report()
     assert " ".join(str(report).split()).startswith(
-        "Cannot tell: all that was watched is gone; it grew 3.91 KiB a step until step 9. Call report() inside main()."
+        "Cannot tell: all that was watched is gone; it grew 3.91 KiB per step until step 9. Call report() inside main()."
     )
     assert report.to_dict()["gone"] == {"bytes_per_step": BYTES, "until_step": 9}
 

@@ -208,7 +208,7 @@ def test_growth_by_step_and_when_it_runs_out(
     assert f"will run out in about {alert.steps_left:,} steps" in alert.text
     assert capsys.readouterr().err == f"vramlens: alert: {alert.text}\n"
     assert monitor.summary().steps == 50
-    assert "grows by 8.00 MiB a step" in str(monitor.summary())
+    assert "grows by 8.00 MiB per step" in str(monitor.summary())
 
 
 def test_a_flat_run_is_quiet(gpu: Gpu, cuda: Cuda, capsys: pytest.CaptureFixture[str]) -> None:

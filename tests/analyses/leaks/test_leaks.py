@@ -381,7 +381,7 @@ def test_pinned_host_memory_has_its_class() -> None:
     assert [one.device for one in pinned(24, kept=False).devices] == [0]
     story = leak_story(found)
     assert story.claims[0].headline.startswith(
-        "GROWING, but no leak proven: 1.00 MiB a step of pinned host memory, 23 "
+        "GROWING, but no leak proven: 1.00 MiB per step of pinned host memory, 23 "
     )
     assert story.notes[0].startswith(
         "Pinned host memory: 24 steps, found by vramlens.step; judged when the last began"

@@ -125,7 +125,7 @@ def test_a_page_has_no_scripts_and_loads_nothing(capsys, tmp_path):
         name for name, _value in page.attributes if name.startswith("on") or name in ("src", "href")
     ]
     assert "default-src 'none'" in out
-    assert "Growth gone, as far as 4 steps show: 33.10 MiB a step before" in page.text
+    assert "Growth gone, as far as 4 steps show: 33.10 MiB per step before" in page.text
     assert "\x1b" not in out
 
 

@@ -49,7 +49,7 @@ def test_a_failure_that_a_leak_caused(capsys: pytest.CaptureFixture[str]) -> Non
     lines = said(capsys, recording("oom_leak")).splitlines()
     text = one_line("\n".join(lines))
     assert text.startswith(
-        "LEAK proven: 196.42 MiB a step, 9 steps, 1.73 GiB so far; memory ran out in step 9 train"
+        "LEAK proven: 196.42 MiB per step, 9 steps, 1.73 GiB so far; memory ran out in step 9 train"
     )
     assert (
         "train/workloads.py:268 in oom_leak asks for it; the recording cannot name what keeps it"
@@ -63,7 +63,7 @@ def test_a_failure_that_a_leak_caused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_end_is_predicted_where_the_limit_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     text = one_line(said(capsys, recording("leak_cycle"), "--total", "1GiB"))
     assert text.startswith(
-        "LEAK likely: 11.44 MiB a step, 11 steps, 125.89 MiB so far; out of memory in about "
+        "LEAK likely: 11.44 MiB per step, 11 steps, 125.89 MiB so far; out of memory in about "
     )
     bare = one_line(said(capsys, recording("leak_cycle")))
     assert "out of memory" not in bare
@@ -103,11 +103,11 @@ def test_four_bytes_a_step_are_one_quiet_line(capsys: pytest.CaptureFixture[str]
     text = one_line(capsys.readouterr().out)
     assert text.startswith("No leak that matters: 12 steps recorded.")
     assert (
-        "Too small to matter: 4 bytes a step at train/workloads.py:59 in lm_loss; --at-least 0 shows it."
+        "Too small to matter: 4 bytes per step at train/workloads.py:59 in lm_loss; --at-least 0 shows it."
         in text
     )
     assert main(["leaks", path, "--fail", "--at-least", "0"]) == 1
-    assert capsys.readouterr().out.startswith("LEAK likely: 4 bytes a step")
+    assert capsys.readouterr().out.startswith("LEAK likely: 4 bytes per step")
     assert (
         main(["leaks", path, "--fail", "--total", "1GiB"]) == 1
     )  # 51 MB of 1 GiB in 100,000 steps
@@ -163,7 +163,7 @@ def test_an_owner_is_named_first(tmp_path: Path, capsys: pytest.CaptureFixture[s
         in text
     )
     assert "Held by oom_leak() > kept: list of 9." in text
-    assert "Fix: append loss.item() (196.42 MiB a step less)" in text
+    assert "Fix: append loss.item() (196.42 MiB per step less)" in text
     assert "vramlens diff" in text
     (leak,) = (
         one for one in json.loads(said(capsys, str(path), "--json"))["leaks"] if one["owner"]
@@ -178,7 +178,7 @@ def test_markdown_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     target = tmp_path / "leaks.md"
     assert said(capsys, recording("leak_hook"), "--markdown", "-o", str(target)) == ""
     text = target.read_text()
-    assert text.startswith("**LEAK likely: 2.00 MiB a step, 11 steps, 22.00 MiB so far**")
+    assert text.startswith("**LEAK likely: 2.00 MiB per step, 11 steps, 22.00 MiB so far**")
     assert "```" in text
     assert "train/workloads.py:39" in text
 
@@ -285,6 +285,6 @@ def test_what_is_surer_stands_first(capsys: pytest.CaptureFixture[str], tmp_path
         samples={"interval_s": 30.0, "columns": columns, "rows": rows},
     )  # fmt: skip
     text = said(capsys, str(path))
-    assert text.startswith("LEAK likely: memory grew by about 32.00 MiB a minute")
+    assert text.startswith("LEAK likely: memory grew by about 32.00 MiB per minute")
     assert "GROWING, but no leak proven" in text
     assert "vramlens explain FILE --at end --by stack" in one_line(text)

@@ -386,7 +386,7 @@ def test_detail_of_the_chosen_process() -> None:
             "live 15.00 GiB, reserved 18.00 GiB, peak 17.00 GiB, NCCL 512.00 MiB, pinned on the host 2.00 GiB"
             in text_of(screen)
         )
-        assert "+5.00 MiB a step, memory for about 812 more" in text_of(screen)
+        assert "+5.00 MiB per step, memory for about 812 more" in text_of(screen)
 
     screen_test(steps)
 

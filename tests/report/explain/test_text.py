@@ -241,7 +241,7 @@ def test_a_terminal_without_unicode_gets_dots():
 def test_leaks_are_told_once():
     leak = replace(finding(), id="leak", place=LEAK.place)
     assert "Grows with every step" in text_of(run(leaks=(LEAK,)))
-    assert "36.00 MiB a step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(
+    assert "36.00 MiB per step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(
         run(leaks=(LEAK,))
     )
     assert "Grows with every step" not in text_of(run(leaks=(LEAK,), findings=(leak,)))
@@ -252,10 +252,10 @@ def test_findings_are_sorted_by_what_they_ask_for():
     assert (
         text.index("What to do")
         < text.index("Do: use a smaller batch")
-        < text.index("What would not help")
+        < text.index("What will not help")
     )
     assert (
-        text.index("What would not help")
+        text.index("What will not help")
         < text.index("expandable_segments does not help")
         < text.index("Also")
     )
@@ -379,4 +379,4 @@ def test_steps_are_summed_up():
 
 def test_a_failure_with_nothing_to_do_says_what_would_not_help():
     text = text_of(failed(findings=(refuted(),)))
-    assert "What would not help - expandable_segments does not help" in text
+    assert "What will not help - expandable_segments does not help" in text

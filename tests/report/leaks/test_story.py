@@ -56,10 +56,10 @@ def test_too_few_steps_say_how_many_more_are_needed(steps: int, more: str, leaks
 def test_as_many_more_as_it_says_do_show_growth() -> None:
     (claim,) = story(trace_of(5, leaks=True)).claims
     assert claim.headline.startswith(
-        "GROWING, but no leak proven: 1.00 MiB a step, 4 steps, 4.00 MiB so far; 96 more "
+        "GROWING, but no leak proven: 1.00 MiB per step, 4 steps, 4.00 MiB so far; 96 more "
     )
     (claim,) = story(trace_of(5 + 96, leaks=True)).claims
-    assert claim.headline.startswith("LEAK likely: 1.00 MiB a step, 100 steps")
+    assert claim.headline.startswith("LEAK likely: 1.00 MiB per step, 100 steps")
     assert (
         story(trace_of(5, leaks=False)).headline
         == "Nothing grows, with 5 steps recorded; some 10 are needed to be sure."

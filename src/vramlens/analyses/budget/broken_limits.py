@@ -91,7 +91,7 @@ def _about_growth(broken: BrokenLimits, result: Result) -> Finding:
     rises = []
     for leak in leaks[:_CULPRITS]:
         if leak.place is not None:
-            words = f"{format_size(leak.bytes_per_step)} a step: {leak.place}"
+            words = f"{format_size(leak.bytes_per_step)} per step: {leak.place}"
             rises.append(Rise(leak.place, leak.bytes_per_step, words))
     return _over(result, _title(result), rises, leaks[0].fix if leaks else None)
 

@@ -129,11 +129,11 @@ def _growth_words(diff: Diff) -> str:
     if not new:
         steps = diff.after.explanation.steps.count
         far = "" if steps > ENOUGH_STEPS else f", as far as {counted(steps, 'step')} show"
-        return f"Growth gone{far}: {format_size(old)} a step before, 0 after."
+        return f"Growth gone{far}: {format_size(old)} per step before, 0 after."
     if not old:
-        return f"Grows now: 0 a step before, {format_size(new)} after."
+        return f"Grows now: 0 per step before, {format_size(new)} after."
     less = "less" if new < old else "more"
-    return f"Grows {less}: {format_size(old)} a step before, {format_size(new)} after."
+    return f"Grows {less}: {format_size(old)} per step before, {format_size(new)} after."
 
 
 def _peak_words(diff: Diff) -> str:

@@ -34,12 +34,12 @@ def unused_graph(scene: Scene) -> Iterator[Finding]:
     effect = f"peak about {format_size(saved)} lower"
     if saved <= 0:
         evidence.append("this is not the run's peak: it does not lower that")
-        effect = f"about {format_size(kept_bytes)} a pass"
+        effect = f"about {format_size(kept_bytes)} per pass"
     yield Finding(
         id="unused_graph",
         verdict=Verdict.LIKELY,
         title="A graph is built and never used in evaluation: "
-        f"about {format_size(kept_bytes)} a pass",
+        f"about {format_size(kept_bytes)} per pass",
         bytes=saved if saved > 0 else kept_bytes,
         place=view.place(int(view.phases.frame[largest_pass[0]])),
         evidence=tuple(evidence),

@@ -37,7 +37,7 @@ With a terminal and textual (pip install 'vramlens[tui]') it fills the screen; ?
 plain lines. Where its output goes to a file or a pipe it prints once, or, with --jsonl, --prometheus, --otel or
 --alert, runs without printing.
 
-alerts: used, free, allocated, reserved, cached, host in bytes or %; growth in bytes a step; steps_left; gpu in %;
+alerts: used, free, allocated, reserved, cached, host in bytes or %; growth in bytes per step; steps_left; gpu in %;
 temperature in C; power in W; retries; failures. As in: "used > 92%", "free < 2GiB for 30s", "growth > 5MiB/step",
 "steps_left < 500".
 """

@@ -97,7 +97,7 @@ def are_numbers(leak: LiveLeak) -> str:
     most_bytes = _MANY_NUMBERS_BYTES if mean_bytes <= _NUMBER_BYTES else _TINY_BYTES
     if leak.bytes_per_step > most_bytes:
         return ""
-    return f"{format_size(leak.bytes_per_step)} a step without a graph: single numbers"
+    return f"{format_size(leak.bytes_per_step)} per step without a graph: single numbers"
 
 
 def made_of_itself(store: Store) -> bool:

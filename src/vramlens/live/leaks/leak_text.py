@@ -120,7 +120,7 @@ def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
 def _first_line(leak: LiveLeak, headroom_bytes: int | None) -> str:
     rate = "autograd nodes without data"
     if leak.bytes_per_step:
-        rate = f"{format_size(leak.bytes_per_step)} a step"
+        rate = f"{format_size(leak.bytes_per_step)} per step"
     steps, total = counted(leak.steps, "step"), format_size(leak.bytes)
     line = f"LEAK {leak.verdict}: {rate}, {steps}, {total} so far"
     is_on_gpu = leak.device.startswith(("cuda", "xpu"))
@@ -137,7 +137,7 @@ def _freed(leak: LiveLeak) -> str:
     if not freed:
         return ""
     remainder = f", {format_size(stays)} stay" if stays * 100 >= leak.bytes_per_step else ""
-    return f" ({format_size(freed)} a step less{remainder})"
+    return f" ({format_size(freed)} per step less{remainder})"
 
 
 def _keeps(leak: LiveLeak) -> str:
@@ -174,7 +174,7 @@ def _other_lines(leak: LiveLeak) -> Iterator[str]:
     )
     reason = leak.why[-1] if leak.why else ""
     yield from _wrapped(
-        f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} a step: {reason}"
+        f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} per step: {reason}"
     )
     if leak.fix:
         yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
@@ -182,7 +182,7 @@ def _other_lines(leak: LiveLeak) -> Iterator[str]:
 
 def _possible_text(possible: Sequence[LiveLeak]) -> str:
     first = possible[0]
-    owner, rate = first.owner, f"{format_size(first.bytes_per_step)} a step"
+    owner, rate = first.owner, f"{format_size(first.bytes_per_step)} per step"
     where = f" ({place_text(owner.file, owner.line)})" if owner is not None and owner.line else ""
     kind = "" if owner is None else f", {_article(owner.kind)}"
     if first.kind == "cycle":
@@ -199,7 +199,7 @@ def _gone_text(gone: Gone) -> str:
     else:
         inside = f" inside {gone.function}()" if gone.function.isidentifier() else " before it goes"
     return (
-        f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} a step until step"
+        f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} per step until step"
         f" {gone.step:,}. Call report(){inside}."
     )
 
@@ -211,7 +211,7 @@ def _unexplained_text(growth: Unexplained) -> str:
         else "that nobody was found to hold"
     )
     return (
-        f"{format_size(growth.bytes)} grew {where}: {format_size(growth.bytes_per_step)} a step from step"
+        f"{format_size(growth.bytes)} grew {where}: {format_size(growth.bytes_per_step)} per step from step"
         f" {growth.first_step:,} to {growth.last_step:,}"
     )
 

@@ -187,7 +187,7 @@ def _sentences(diff: Diff) -> Iterator[str]:
         yield _gone_failure(diff)
         if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
             before, after = format_size(diff.growth_before), format_size(diff.growth_after)
-            yield f"Growth: {before} a step before, {after} after."
+            yield f"Growth: {before} per step before, {after} after."
 
 
 def _gone_failure(diff: Diff) -> str:
@@ -208,7 +208,7 @@ def _figures(diff: Diff) -> Iterator[FigureRow]:
             yield _counter(name, counter)
     if diff.growth_before or diff.growth_after:
         yield FigureRow(
-            name="growth a step",
+            name="growth per step",
             before=_growth_words(diff.growth_before),
             after=_growth_words(diff.growth_after),
             change=_growth_change(diff),
@@ -276,7 +276,7 @@ def _next(diff: Diff) -> tuple[str, str]:
     if diff.after.failure is not None:
         return "why it runs out of memory", f"vramlens explain {after}"
     if diff.growth_after:
-        return f"what keeps the {format_size(diff.growth_after)} a step", f"vramlens leaks {after}"
+        return f"what keeps the {format_size(diff.growth_after)} per step", f"vramlens leaks {after}"
     if diff.growth_before and diff.growth_after is None:
         return "record more steps, to see whether the growth is gone", record
     rise = diff.peak_change
