@@ -209,7 +209,7 @@ def test_one_line_that_holds_most_is_advised_on() -> None:
     found = explain(DATA / "captured/oom_really_full.vram")
     assert found.oom is not None
     assert found.oom.headline.startswith(
-        "Out of memory: tried to allocate 256.00 MiB; 246.19 MiB was free on the GPU, 14.81 MiB free"
+        "Out of memory: tried to allocate 256.00 MiB. The GPU had 246.19 MiB free, and PyTorch's cache had 14.81 MiB free"
     )
     (line,) = [one for one in found.findings if one.id == "largest_line"]
     assert (line.place, line.bytes) == (found.heap.by_line[0].place, found.heap.by_line[0].bytes)
@@ -218,4 +218,4 @@ def test_one_line_that_holds_most_is_advised_on() -> None:
         " are enough for this request"
     )
     (others,) = [one for one in found.findings if one.id == "settings_do_not_help"]
-    assert "roundup_power2_divisions:8 (its first request, 77.49 GiB, fails)" in others.title
+    assert "roundup_power2_divisions:8 (the first request, 77.49 GiB, fails)" in others.title

@@ -337,7 +337,9 @@ def check_ranks(check: Checks, out: Path) -> None:
         if rank == 1:
             total = sum(one.bytes_per_step for one in doubted)
             check(
-                is_near(total, true), f"rank 1, {source}: {true:,} bytes per step", f"said {total:,}"
+                is_near(total, true),
+                f"rank 1, {source}: {true:,} bytes per step",
+                f"said {total:,}",
             )
     if ON_GPU:
         print("\n".join(call([*VRAMLENS, "ranks", str(folder)]).stdout.splitlines()[:12]))

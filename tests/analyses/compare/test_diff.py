@@ -145,7 +145,7 @@ def test_growth_that_is_gone_comes_first():
     assert found.findings[0].id == "growth_gone"
     assert found.findings[0].place.line == 146
     back = diff(shared("recordings/gpt"), shared("recordings/leak_outputs"))
-    assert headline(back).startswith("Grows now: 0 a step before, 33.")
+    assert headline(back).startswith("Grows now: 0 per step before, 33.")
     assert back.findings[0].fix
     assert any("more behind" in reason for reason in back.worse())
 
@@ -432,7 +432,7 @@ def test_growth_that_stays_has_no_change():
         for row in story_of(
             diff(shared("recordings/leak_cycle"), shared("recordings/leak_cycle"))
         ).figures
-        if row.name == "growth a step"
+        if row.name == "growth per step"
     ]
     assert (row.before, row.change) == (row.after, "none")
 

@@ -152,7 +152,8 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
 
 def _words(progress: Progress) -> str:
     return (
-        f"the first forward pass had finished {progress.done} of the model's {progress.blocks} blocks"
+        f"the first forward pass had finished {progress.done} of the model's {progress.blocks} "
+        "blocks"
     )
 
 

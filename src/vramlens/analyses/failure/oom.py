@@ -234,7 +234,8 @@ def verdict_of(
     unknowns = []
     if wall == "process_limit" and failure.limit_low_bytes != failure.limit_high_bytes:
         unknowns.append(
-            "A snapshot does not contain the process limit. Pass the error message with --log for the exact limit."
+            "A snapshot does not contain the process limit. Pass the error message with --log "
+            "for the exact limit."
         )
     if failure.free_bytes is None:
         unknowns.append("The recording does not say how much was free on the device.")

@@ -41,7 +41,8 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
             id="expandable_segments",
             verdict=Verdict.NOT_A_PROBLEM,
             title=(
-                f"expandable_segments will not help: even without gaps, the memory in use and the request exceed the limit{excess} (in whole pages)"
+                "expandable_segments will not help: even without gaps, the memory in use and "
+                f"the request exceed the limit{excess} (in whole pages)"
             ),
             bytes=0,
             evidence=(
@@ -58,10 +59,12 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
     return Finding(
         id="expandable_segments",
         verdict=Verdict.POSSIBLE,
-        title="expandable_segments may or may not help: these numbers do not show whether the gaps could be used",
+        title="expandable_segments may or may not help: these numbers do not show whether the "
+        "gaps could be used",
         bytes=failure.usable_free_bytes,
         evidence=(evidence,),
-        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} in gaps may become "
+        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} "
+        "in gaps may become "
         "usable, which may or may not be enough"
         if failure.usable_free_bytes
         else None,

@@ -33,14 +33,16 @@ def fragmented_request(scene: Scene) -> Iterator[Finding]:
         bytes=verdict.requested_bytes,
         place=verdict.place,
         evidence=tuple(_kept_apart(pin) for pin in pins if pin.held_bytes),
-        fix="allocate long-lived tensors before short-lived ones, or allocate this large one first; "
+        fix="allocate long-lived tensors before short-lived ones, or allocate this large one "
+        "first; "
         f"then {format_size(verdict.requested_bytes or 0)} fit in the space that gaps take up now",
     )
 
 
 def _kept_apart(pin: Pin) -> str:
     return (
-        f"{counted(pin.blocks, 'block')} from {pin.place} split up {format_size(pin.held_bytes)} of free memory; "
+        f"{counted(pin.blocks, 'block')} from {pin.place} split up "
+        f"{format_size(pin.held_bytes)} of free memory; "
         f"the oldest is {counted(pin.age_events, 'event')} old"
     )
 
@@ -69,7 +71,8 @@ def _raised_limit(failure: Failure, outside: Outside) -> str:
         )
     fraction = -(-needed * _FRACTION_PARTS // outside.total_bytes) / _FRACTION_PARTS
     return (
-        f"raise the limit with torch.cuda.set_per_process_memory_fraction({fraction:.4f}): this request "
+        f"raise the limit with torch.cuda.set_per_process_memory_fraction({fraction:.4f}): this "
+        "request "
         f"needs at least {format_size(needed)}"
     )
 

@@ -142,13 +142,16 @@ def steps_until_large(rhythm: Rhythm, rate: float, size_bytes: int, alive_bytes:
     return more if _is_large(size_bytes + grown, alive_bytes + grown) else None
 
 
-_MICRO_BATCHES = "no optimizer ran between these steps, and the micro-batches of one step look the same"
+_MICRO_BATCHES = (
+    "no optimizer ran between these steps, and the micro-batches of one step look the same"
+)
 _NO_BEGINNING = (
     "the steps are only a repeating pattern, and the recording does not include the start of the "
     "program: they may be parts of one step (micro-batches, tokens, layers)"
 )
 _PATTERN_OF_MICRO_BATCHES = (
-    "the steps are only a repeating pattern without an optimizer, and the micro-batches of one step "
+    "the steps are only a repeating pattern without an optimizer, and the micro-batches of one "
+    "step "
     "look the same"
 )
 _PATTERN_OF_TOKENS = (

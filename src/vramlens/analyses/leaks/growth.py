@@ -174,7 +174,8 @@ _REASONS = {
     "stopped": "stopped growing: later steps added nothing",
     "slowing": "filling up: later steps added less and less",
     "turnover": "each block is kept for {longest} and then freed",
-    "together": "given back all at once now and then, as at an epoch's end (kept for {longest} at "
+    "together": "freed all at once from time to time, as at the end of an epoch (kept for "
+    "{longest} at "
     "most)",
     "optimizer": "optimizer state, allocated once for each parameter",
     "workspace": "a cuBLAS workspace, allocated once and kept",

@@ -226,7 +226,8 @@ _DOUBTS: tuple[tuple[Callable[[GroupEvidence], bool], str], ...] = (
     ),
     (
         _has_one_size_a_step,
-        "no two steps left blocks of the same size: a cache with one entry per shape looks the same",
+        "no two steps left blocks of the same size: a cache with one entry per shape looks the "
+        "same",
     ),
     (
         _went_oldest_first,

@@ -206,9 +206,7 @@ def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
             needs_steps=None,
             steps=0,
             reason="the recording shows no steps, so it is unknown when memory should be freed",
-            evidence=(
-                f"{leak.steps} of {_PARTS} equal parts of the recording left memory behind",
-            ),
+            evidence=(f"{leak.steps} of {_PARTS} equal parts of the recording left memory behind",),
         )
         for leak in growth_of_steps(cut)
         if (leak.sure or (leak.needs_steps and leak.steps >= _MOST_PARTS))

@@ -40,8 +40,10 @@ def external_leak(view: Attribution) -> list[Leak]:
             device=view.device.device,
             reason="another process on this GPU looks the same (check with `nvidia-smi`)",
             evidence=(
-                f"what is neither free on the device nor reserved by PyTorch rose by {format_size(rate_bytes)} a"
-                f" {growth.unit}, in {growth.unit}s {growth.first:,} to {growth.last:,} of the samples",
+                "memory that is neither free nor reserved by PyTorch grew by "
+                f"{format_size(rate_bytes)} per"
+                f" {growth.unit} ({growth.unit}s {growth.first:,} to {growth.last:,} of the "
+                "samples)",
             ),
         ),
     ]
@@ -86,8 +88,10 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
                 device=index,
                 reason="it does not grow and may be intended",
                 evidence=(
-                    f"device {index} holds {format_size(own_bytes.bytes)} of this process and nothing of PyTorch's:"
-                    " a context, made by a call that named that device, or none",
+                    f"this process has {format_size(own_bytes.bytes)} on device {index}, and "
+                    "PyTorch has nothing there:"
+                    " this is a CUDA context, created by a call that named that device or no "
+                    "device",
                 ),
             )
         )

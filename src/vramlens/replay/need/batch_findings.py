@@ -45,9 +45,11 @@ def _as_point(batch: SmallerBatch, capacity_bytes: int, *, lasting: bool) -> Fin
         title=f"a batch {batch.share:.2f}x this size fits: {peak}",
         bytes=batch.peak_reserved_bytes,
         evidence=(
-            "the same requests were replayed at that batch size; what does not depend on the batch stays the same",
+            "the same requests were replayed at that batch size; what does not depend on the "
+            "batch stays the same",
         ),
-        fix=f"reduce the batch to {batch.share:.2f}x its size (rounded down): {peak} reserved{doubt}",
+        fix=f"reduce the batch to {batch.share:.2f}x its size (rounded down): {peak} "
+        f"reserved{doubt}",
     )
 
 
@@ -101,7 +103,8 @@ def _not_about_the_batch(need: Need) -> Finding | None:
     return Finding(
         id="smaller_batch",
         verdict=Verdict.NOT_A_PROBLEM,
-        title="a smaller batch may not be enough: optimizer state has the same size at any batch size,"
+        title="a smaller batch may not be enough: optimizer state has the same size at any "
+        "batch size,"
         f" and this step needs at least {format_size(need.low_bytes)}",
         bytes=need.low_bytes,
     )

@@ -236,7 +236,8 @@ def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
     low, high = format_size(limit.bytes or 0), format_size(limit.below_bytes or 0)
     return replace(
         undecided,
-        title=f"expandable_segments may or may not help: that depends on the exact limit, between {low} and {high}",
+        title="expandable_segments may or may not help: that depends on the exact limit, "
+        f"between {low} and {high}",
         evidence=(*undecided.evidence, "the error message has the exact limit: pass it with --log"),
     )
 
@@ -273,9 +274,14 @@ def _carries(
         bytes=best.peak_reserved_bytes,
         evidence=(
             "the replay takes the recorded requests, then those of an earlier step for the rest",
-            *([f"so does {', '.join(also)}" if len(also) == 1 else f"so do {', '.join(also)}"] if also else []),
+            *(
+                [f"so does {', '.join(also)}" if len(also) == 1 else f"so do {', '.join(also)}"]
+                if also
+                else []
+            ),
         ),
-        fix=f"run with {assignment(variable, best.conf)}: this step then finishes with {reserved}{of_limit} reserved",
+        fix=f"run with {assignment(variable, best.conf)}: this step then finishes with "
+        f"{reserved}{of_limit} reserved",
     )
 
 
@@ -291,9 +297,11 @@ def _may_carry(rows: Sequence[SettingVerdict], variable: str, need: Need) -> Fin
     return Finding(
         id="settings_may_help",
         verdict=Verdict.POSSIBLE,
-        title=f"{best.conf} gets past this failure ({reserved} reserved) but may not be enough: {why}",
+        title=f"{best.conf} gets past this failure ({reserved} reserved) but may not be enough: "
+        f"{why}",
         bytes=best.peak_reserved_bytes,
-        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this failure ({reserved} reserved)"
+        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this failure "
+        f"({reserved} reserved)"
         " but may not be enough for the rest",
     )
 

@@ -276,7 +276,10 @@ def _next(diff: Diff) -> tuple[str, str]:
     if diff.after.failure is not None:
         return "why it runs out of memory", f"vramlens explain {after}"
     if diff.growth_after:
-        return f"what keeps the {format_size(diff.growth_after)} per step", f"vramlens leaks {after}"
+        return (
+            f"what keeps the {format_size(diff.growth_after)} per step",
+            f"vramlens leaks {after}",
+        )
     if diff.growth_before and diff.growth_after is None:
         return "record more steps, to see whether the growth is gone", record
     rise = diff.peak_change

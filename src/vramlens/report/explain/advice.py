@@ -51,7 +51,8 @@ def next_step(explanation: Explanation) -> NextStep:
     oom = explanation.oom
     if any(finding.id == "not_memory" for finding in explanation.findings):
         return NextStep(
-            "fix this and run the program again: no memory ran out, so there is nothing to record", ()
+            "fix this and run the program again: no memory ran out, so there is nothing to record",
+            (),
         )
     if oom is not None and oom.wall == "host" and not oom.survived:
         return _ask_the_host(explanation)
@@ -65,7 +66,9 @@ def next_step(explanation: Explanation) -> NextStep:
         if oom.cause == "fragmentation":
             return _command(f"find the settings that make the {size} fit", "tune", source, options)
         if oom.cause == "leak":
-            return _command("find out what keeps the memory of earlier steps", "leaks", source, options)
+            return _command(
+                "find out what keeps the memory of earlier steps", "leaks", source, options
+            )
     elif explanation.leaks and not explanation.leaks[0].is_small:
         growth = format_size(explanation.leaks[0].bytes_per_step)
         return _command(f"find out what keeps the {growth} per step", "leaks", source, options)

@@ -42,7 +42,8 @@ _WALLS = {
     "unknown": "This input does not show what refused the request",
 }
 _CAUSES = {
-    "fragmentation": "Cause: fragmentation. The free memory is split into blocks that are too small",
+    "fragmentation": "Cause: fragmentation. The free memory is split into blocks that are too "
+    "small",
     "leak": "Cause: a leak. Memory kept from earlier steps takes up the space",
     "spike": "Cause: a spike. This step needs more than twice as much as any earlier step",
     "capacity": "Cause: capacity. The memory in use leaves too little free",
@@ -370,20 +371,26 @@ def _growth(leak: Leak) -> str:
     where = place_name(leak.place) if leak.place is not None else "(no line known)"
     a_step, after = format_size(leak.bytes_per_step), counted(leak.steps, "step")
     fix = f" {sentence(leak.fix)}" if leak.fix else ""
-    return f"{a_step} per step from {where}: {format_size(leak.bytes)} after {after} ({leak.verdict}).{fix}"
+    return (
+        f"{a_step} per step from {where}: {format_size(leak.bytes)} after {after} "
+        f"({leak.verdict}).{fix}"
+    )
 
 
 def _steps(explanation: Explanation) -> str:
     steps = explanation.steps
     if not steps.count:
         return ""
-    found_by = f", recognized by {steps.source}" if steps.source else ""
+    found_by = f", detected by {steps.source}" if steps.source else ""
     said = f"{counted(steps.count, 'step')}{found_by}"
     peaks = steps.peak_bytes
     if not peaks:
         return f"{said}."
     if max(peaks) - min(peaks) <= max(peaks) // 100:
-        return f"{said}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} requested."
+        return (
+            f"{said}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} "
+            "requested."
+        )
     shown = [
         format_size(size) for size in (peaks if len(peaks) <= 6 else (*peaks[:3], *peaks[-3:]))
     ]

@@ -156,7 +156,8 @@ def table_of(heap: Heap, by: str) -> Table:
 _NOTHING_NAMED = {
     "module": "No module names are recorded: none ran, or this is a bare PyTorch snapshot. "
     "A recording that vramlens run makes with PyTorch 2.10 or newer has them.",
-    "region": "No regions are recorded: wrap code in `with torch.profiler.record_function('name'):` and record again.",
+    "region": "No regions are recorded: wrap code in `with "
+    "torch.profiler.record_function('name'):` and record again.",
 }
 
 

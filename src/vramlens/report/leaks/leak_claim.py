@@ -34,10 +34,9 @@ def claim_of(report: LeakReport, leak: Leak) -> LeakClaim:
         (device for device in report.devices if device.device == leak.device), report.devices[0]
     )
     growth = _growth_words(leak, has_several=len(report.devices) > 1)
+    headline = f"GROWTH, maybe a leak: {growth}{_needed_words(leak)}"
     if leak.sure:
         headline = f"LEAK {leak.verdict}: {growth}"
-    else:
-        headline = f"GROWTH, maybe a leak: {growth}{_needed_words(leak)}"
     if leak is device.leaks[0]:
         headline += _end(device, leak)
     return LeakClaim(
@@ -51,9 +50,11 @@ def claim_of(report: LeakReport, leak: Leak) -> LeakClaim:
 def context_claim(leak: Leak) -> LeakClaim:
     """A context: memory in vain that does not grow."""
     return LeakClaim(
-        headline=f"KEPT FOR NOTHING (not growing): {format_size(leak.bytes)} on device {leak.device},"
+        headline=f"KEPT FOR NOTHING (not growing): {format_size(leak.bytes)} on device "
+        f"{leak.device},"
         " which PyTorch does not use",
-        keeper="No tensor uses it: it is a CUDA context (memory of the driver and the libraries for this"
+        keeper="No tensor uses it: it is a CUDA context (memory of the driver and the "
+        "libraries for this"
         " process).",
         fix=visible(leak.fix or ""),
         notes=(*map(visible, leak.evidence), f"not certain: {leak.reason}"),
@@ -124,10 +125,13 @@ def _keeper(leak: Leak) -> str:
     if leak.owner is not None:
         return _owner_words(leak.owner, line)
     if leak.kind == "external":
-        return "No tensor uses it. A library (NCCL, cuBLAS), a CUDA context or another process does."
+        return (
+            "No tensor uses it. A library (NCCL, cuBLAS), a CUDA context or another process does."
+        )
     if leak.kind == "stream" and leak.allocations_per_step:
         return (
-            f"Allocated at {line or 'an unknown line'} and freed, but another stream that is steps behind"
+            f"Allocated at {line or 'an unknown line'} and freed, but another stream that is "
+            "steps behind"
             " still uses it."
         )
     if leak.kind in ("stream", "pool"):
@@ -140,7 +144,10 @@ def _keeper(leak: Leak) -> str:
             "The recording has no Python frames for it, so it shows neither the line nor what"
             " keeps it."
         )
-    return f"Allocated at {line}. The recording does not show what keeps it; run with --leaks to find out."
+    return (
+        f"Allocated at {line}. The recording does not show what keeps it; run with --leaks to "
+        "find out."
+    )
 
 
 def _owner_words(owner: Owner, line: str | None) -> str:

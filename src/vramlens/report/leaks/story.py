@@ -192,7 +192,8 @@ def _nothing(report: LeakReport) -> str:
     longest = max(report.devices, key=lambda device: device.steps)
     if not longest.steps:
         return (
-            "Cannot tell: the recording shows no steps. A leak is memory that outlives the step it was"
+            "Cannot tell: the recording shows no steps. A leak is memory that outlives the "
+            "step it was"
             " made in."
         )
     recorded = f"{counted(longest.steps, 'step')} recorded"
@@ -234,7 +235,9 @@ def _small(report: LeakReport) -> Iterator[str]:
     opening = "Too small to matter:"
     if len(small) > 1:
         opening = f"{len(small):,} places keep a little. The largest:"
-    yield f"{opening} {format_size(largest.bytes_per_step)} per step{where} (--at-least 0 shows it)."
+    yield (
+        f"{opening} {format_size(largest.bytes_per_step)} per step{where} (--at-least 0 shows it)."
+    )
 
 
 def _judged_by(report: LeakReport) -> Iterator[str]:
@@ -258,7 +261,7 @@ def _device_label(device: DeviceLeaks, *, has_several: bool) -> str:
 
 def _steps_words(device: DeviceLeaks) -> str:
     """The steps, in the words of ``vramlens explain``, and the moment of the verdict."""
-    steps = f"{counted(device.steps, 'step')}, recognized by {device.source}"
+    steps = f"{counted(device.steps, 'step')}, detected by {device.source}"
     if device.inside_one_call or not device.judged_steps:
         return f"{steps}."
     moment = "before the last"
@@ -276,7 +279,8 @@ def _unknown(report: LeakReport) -> Iterator[str]:
         is_open = device.prediction is None and device.failed_step is None
         if device.device in leaking and is_open:
             yield (
-                "When memory will run out is unknown: the recording does not contain the device's size."
+                "When memory will run out is unknown: the recording does not contain the "
+                "device's size."
                 " Pass it with --total 80GiB."
             )
             break
