@@ -56,7 +56,7 @@ def test_one_record_tells_what_it_can(
     assert main(["explain", flights[1]]) == 0
     out = capsys.readouterr().out
     assert out.startswith(
-        "Rank 1: all 6 calls in the record completed; the last is all_gather, number 6"
+        "Rank 1: all 6 calls in the record completed; the last one is all_gather, number"
     )
     assert "train/multi.py:63" in out
 

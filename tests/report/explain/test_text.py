@@ -145,7 +145,7 @@ def test_a_failure_keeps_what_matters_most():
         "Cause: fragmentation.",
         "600.00 MiB requested",
         "16.00 MiB largest free block",
-        "held when the request failed",
+        "in use when the request failed",
         "transformer.py:1 in forward_1",
         "1. Likely:",
         "vramlens tune run.pickle",
