@@ -69,7 +69,7 @@ def test_who_failed_first_is_said_only_where_the_times_tell() -> None:
     def timed(times: list[str]) -> str:
         return said(*(f"{time} {line}" for time, line in zip(times, EIGHT, strict=False)))
 
-    first = "; first by the log's times: rank 1, at 2026-01-02 10:00:03,250"
+    first = "; the first according to the log: rank 1, at 2026-01-02 10:00:03,250"
     assert timed(
         ["2026-01-02 10:00:04,000", "2026-01-02 10:00:03,250", "2026-01-02 10:00:05,000"]
     ).endswith(first)

@@ -94,7 +94,7 @@ def test_an_errors_text_says_which_gpu_and_what_may_be_free():
     said = error_text()
     text = words(lines_of(replace(said, oom=replace(said.oom, count=8, device=7))))
     assert "This was the last of 8 failed requests, on GPU 7." in text
-    assert "or held by something" not in text
+    assert "or used by something" not in text
     for free, told in ((0, False), (None, True)):
         less = replace(
             said, oom=replace(said.oom, free_bytes=free), ledger=(*said.ledger[:2], said.ledger[3])
@@ -107,13 +107,13 @@ def test_the_hosts_memory_is_told_once_and_asked_of_no_driver():
     oom = replace(
         said.oom,
         wall="host",
-        headline="The host's memory ran out, not the GPU's",
+        headline="Host memory ran out, not GPU memory",
         tried_bytes=1 << 30,
     )
     lines = lines_of(replace(said, oom=oom, ledger=()))
     assert ["", ""] not in [lines[n : n + 2] for n in range(len(lines))]
     text = words(lines)
-    assert text.count("ran out, not the GPU's") == 1
+    assert text.count("ran out, not GPU memory") == 1
     assert "1.00 GiB requested" in text
     assert "from the driver" not in text
 

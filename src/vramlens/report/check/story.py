@@ -47,7 +47,10 @@ def headline(check: Check) -> str:
         nearest = (
             f"; {visible(tightest.limit.scope)} is closest: {_room(tightest)}" if tightest else ""
         )
-        return f"Within budget: {counted(len(check.results), 'limit')} of {len(check.results):,} are met{nearest}."
+        return (
+            f"Within budget: {counted(len(check.results), 'limit')} of {len(check.results):,} "
+            f"are met{nearest}."
+        )
     return (
         f"{'Over budget' if _over(check) else 'Cannot tell'}: {visible(check.findings[0].title)}."
     )
