@@ -147,8 +147,8 @@ def test_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["4194303"], 3, "there is no process 4194303"),
         (["1"], 3, "is not on any GPU"),
-        (["--interval", "0"], 2, "is no number of seconds"),
-        (["--interval", "x"], 2, "is no number of seconds"),
+        (["--interval", "0"], 2, "is not a number of seconds"),
+        (["--interval", "x"], 2, "is not a number of seconds"),
         (["--alert", "used"], 2, "no alert"),
         (["--exec", "true"], 2, "need an alert"),
         (["--alert", "used > 1%", "--exec", "/nothing/here"], 2, "not there or cannot be executed"),
