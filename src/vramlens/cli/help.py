@@ -11,7 +11,7 @@ _COMMAND_WIDTH = 38
 DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
 EXAMPLES = (
     ("vramlens run train.py --epochs 3", "your program as it is, and a recording"),
-    ("vramlens predict train.py --cards 24G", "its peak before it ever runs"),
+    ("vramlens predict --cards 24G train.py", "its peak before it ever runs"),
     ("vramlens explain snapshot.pickle", "the peak, who holds it, what to do"),
     ("vramlens explain train.log", "an out-of-memory error's text"),
     ("vramlens explain trace.json.gz", "a trace of PyTorch's profiler"),
