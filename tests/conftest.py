@@ -18,6 +18,8 @@ SLOW = (
     "analyses/profile/test_key_averages.py",
     "capture/names",
     "capture/triggers/test_run.py",
+    "docs/test_site.py",
+    "docs/test_tutorial.py",
     "fleet/test_workers.py",
     "integrations",
     "leaks",
