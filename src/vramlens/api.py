@@ -262,6 +262,8 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
     """
     function_given("progress", progress)
     with open_source(path_given("path", path)) as source:
+        if source.kind == "json":
+            return _read_profile(source, progress)
         if source.kind != "pickle":
             raise NotARecording(f"{source.name}: {_NO_RECORDING[source.kind]}")
         return _read_recording(source, progress)
@@ -414,6 +416,27 @@ def _reporter(source: Source, progress: Progress | None) -> Callable[[], None] |
     return lambda: progress(min(1.0, source.position() / size))
 
 
+def _read_profile(source: Source, progress: Progress | None) -> Recording:
+    """The recording that a trace of PyTorch's profiler amounts to.
+
+    Raises:
+        NotARecording: it is some other JSON.
+        InputError: it tells nothing of memory.
+    """
+    from vramlens.analyses.profile.as_recording import recording_of
+    from vramlens.read.profiler_trace import read_profiler_trace
+    from vramlens.trace.profile import ProfilerTrace
+
+    trace = read_profiler_trace(source.stream, source.name, _reporter(source, progress))
+    if not isinstance(trace, ProfilerTrace):
+        raise NotARecording(f"{source.name}: {_NO_RECORDING['json']}")
+    return _recording(recording_of(trace))
+
+
+def _recording(trace: Trace) -> Recording:
+    return Recording(**{field.name: getattr(trace, field.name) for field in fields(trace)})
+
+
 def _read_recording(source: Source, progress: Progress | None) -> Recording:
     def report(_bytes: int) -> None:
         if progress is not None and source.size_bytes:
@@ -432,4 +455,4 @@ def _read_recording(source: Source, progress: Progress | None) -> Recording:
         raise type(error)(
             (text if text.startswith(source.name) else f"{source.name}: {text}") + damage
         ) from None
-    return Recording(**{field.name: getattr(trace, field.name) for field in fields(trace)})
+    return _recording(trace)

@@ -275,10 +275,19 @@ class _Columns:
             spans=self._spans(_nanoseconds(start_us - origin), _nanoseconds(times[:, 1])),
             memory=self._memory_events(_nanoseconds(memory_us - origin)),
             memory_devices=list(self._devices),
+            began_us=self._began_us(origin),
             window_ns=self._window_ns(origin),
             resolution_ns=resolution,
             missing=tuple(missing),
         )
+
+    def _began_us(self, origin_us: float) -> int:
+        """The epoch's microseconds: times are told from a base since PyTorch 2.4
+        (libkineto/src/output_json.cpp: ChromeTraceBaseTime).
+        """
+        base_ns = self.facts.get("baseTimeNanoseconds")
+        base_us = base_ns // 1000 if isinstance(base_ns, int) and 0 <= base_ns < 1 << 62 else 0
+        return base_us + int(origin_us)
 
     def _window_ns(self, origin_us: float) -> tuple[int, int] | None:
         """From the first window's beginning to the last one's end; None where there is none."""

@@ -143,6 +143,8 @@ class ProfilerTrace:
         threads: process and thread, or device and stream, as the trace names them.
         spans, memory: the columns.
         memory_devices: whose memory the events are about.
+        began_us: the trace's beginning, in microseconds since the epoch; before PyTorch 2.4 by
+            another clock.
         window_ns: when the profiler was started and stopped; None where the trace does not say.
         resolution_ns: how exact times are.
         missing: what the file lacks.
@@ -156,6 +158,7 @@ class ProfilerTrace:
     spans: Spans
     memory: MemoryEvents
     memory_devices: Sequence[MemoryDevice]
+    began_us: int
     window_ns: tuple[int, int] | None
     resolution_ns: int
     missing: tuple[str, ...] = ()

@@ -173,27 +173,25 @@ def operator_rows(
         return [int(value) for value in summed]
 
     every = slice(None)
-    columns = zip(
-        names,
-        details,
-        np.bincount(group[is_counted], minlength=len(names)).tolist(),
-        sums(cpu.self_ns, every),
-        sums(spans.end_ns - spans.start_ns, is_counted),
-        sums(own_device, every),
-        sums(cpu.totals(own_device), is_counted),
-        sums(net, every),
-        sums(allocated, every),
-        strict=True,
-    )
+    calls = np.bincount(group[is_counted], minlength=len(names)).tolist()
+    self_cpu, total_cpu = sums(cpu.self_ns, every), sums(spans.end_ns - spans.start_ns, is_counted)
+    self_device, total_device = sums(own_device, every), sums(cpu.totals(own_device), is_counted)
+    self_memory, self_allocated = sums(net, every), sums(allocated, every)
     table_rows = [
         OperatorRow(
-            name,
-            _KIND_NAMES[kind],
-            *figures,
-            shapes=_detail(apart.shapes, detail, "") if apart is not None else "",
-            place=_detail(apart.places, detail, None) if apart is not None else None,
+            name=name,
+            kind=_KIND_NAMES[kind],
+            calls=calls[number],
+            self_cpu_ns=self_cpu[number],
+            total_cpu_ns=total_cpu[number],
+            self_device_ns=self_device[number],
+            total_device_ns=total_device[number],
+            self_memory_bytes=self_memory[number],
+            self_allocated_bytes=self_allocated[number],
+            shapes=_detail(apart.shapes, details[number], "") if apart is not None else "",
+            place=_detail(apart.places, details[number], None) if apart is not None else None,
         )
-        for (name, kind), detail, *figures in columns
+        for number, (name, kind) in enumerate(names)
     ]
     return tuple(sorted(table_rows, key=lambda row: (-row.self_cpu_ns, row.name, row.kind)))
 

@@ -167,24 +167,43 @@ def _are_flight_records(files: list[str]) -> bool:
             return looks_like_flight_record(files[0])
         return False
     for file in files:
-        try:
-            told = (
-                ""
-                if looks_like_flight_record(file)
-                else "is not a flight record"
-                if os.path.exists(file)
-                else "does not exist"
-            )
-        except (VramlensError, OSError) as error:
-            told = f"cannot be read ({error})"
-        if told:
-            compare = shlex.join(["vramlens", "ranks", *files[:_MOST_NAMED]]) + (
-                " ..." if len(files) > _MOST_NAMED else ""
-            )
+        trouble = _why_no_flight_record(file)
+        if trouble:
             raise UsageError(
-                f"explain takes one FILE, or several flight records: {file} {told}; ranks are compared by: {compare}"
+                f"explain takes one FILE, or several flight records: {file} {trouble};"
+                f" {_instead_of(files)}"
             )
     return bool(files)
+
+
+def _why_no_flight_record(file: str) -> str:
+    """Why a file is no flight record; "" for one that is."""
+    from vramlens.read.flight_record import looks_like_flight_record
+
+    try:
+        if looks_like_flight_record(file):
+            return ""
+    except (VramlensError, OSError) as error:
+        return f"cannot be read ({error})"
+    return "is not a flight record" if os.path.exists(file) else "does not exist"
+
+
+def _instead_of(files: list[str]) -> str:
+    """What to do with several files: a command that takes them."""
+    from vramlens.fleet.rank_files import examine
+
+    candidates = []
+    for file in files:
+        with contextlib.suppress(VramlensError, OSError):
+            candidates.append(examine(file))
+    is_job = len(candidates) == len(files) and all(candidates)
+    if not is_job:  # logs, or files that are not there
+        first = next((file for file in files if os.path.isfile(file)), "FILE")
+        return f"one at a time: {shlex.join(['vramlens', 'explain', first])}"
+    named = shlex.join(files[:_MOST_NAMED]) + (" ..." if len(files) > _MOST_NAMED else "")
+    if len(files) == 2:
+        return f"compare before and after: vramlens diff {named}; or ranks: vramlens ranks {named}"
+    return f"ranks are compared by: vramlens ranks {named}"
 
 
 def _explain_flights(arguments: argparse.Namespace) -> int:
