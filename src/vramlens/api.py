@@ -27,6 +27,7 @@ from vramlens.argument_types import (
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
+from vramlens.read.nsight_export import looks_like_export, read_nsight_export
 from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.leaks.leaks import LeakReport
     from vramlens.analyses.profile.profile import Profile
     from vramlens.replay import Answer, Tuning
+    from vramlens.trace.profile import ProfilerTrace
 
 Progress = Callable[[float], None]
 """Called with the share of the file that has been read, from 0 to 1."""
@@ -264,6 +266,8 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
     with open_source(path_given("path", path)) as source:
         if source.kind == "json":
             return _read_profile(source, progress)
+        if source.kind == "binary" and looks_like_export(source.stream):
+            return _recording_of_profile(read_nsight_export(source.name))
         if source.kind != "pickle":
             raise NotARecording(f"{source.name}: {_NO_RECORDING[source.kind]}")
         return _read_recording(source, progress)
@@ -308,6 +312,10 @@ def explain(
                 recording, at=at, device=device, messages=messages, total_bytes=total
             )
         stream = source.stream
+        if source.kind == "binary" and looks_like_export(stream):
+            from vramlens.analyses.profile.profile import explain_profile
+
+            return explain_profile(read_nsight_export(source.name), device)
         if source.kind == "json":
             from vramlens.analyses.profile.profile import (
                 explain_profile,  # only what is a trace pays for it
@@ -423,13 +431,18 @@ def _read_profile(source: Source, progress: Progress | None) -> Recording:
         NotARecording: it is some other JSON.
         InputError: it tells nothing of memory.
     """
-    from vramlens.analyses.profile.as_recording import recording_of
     from vramlens.read.profiler_trace import read_profiler_trace
     from vramlens.trace.profile import ProfilerTrace
 
     trace = read_profiler_trace(source.stream, source.name, _reporter(source, progress))
     if not isinstance(trace, ProfilerTrace):
         raise NotARecording(f"{source.name}: {_NO_RECORDING['json']}")
+    return _recording_of_profile(trace)
+
+
+def _recording_of_profile(trace: ProfilerTrace) -> Recording:
+    from vramlens.analyses.profile.as_recording import recording_of
+
     return _recording(recording_of(trace))
 
 

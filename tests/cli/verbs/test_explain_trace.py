@@ -92,8 +92,14 @@ def test_the_interface(trace):
     assert profile.wall_ns == 3_000_000
     with pytest.raises(UsageError):
         api.explain(trace, at="end")
-    with pytest.raises(NotARecording, match="explain"):
-        api.load(trace)
+    assert api.load(trace).peak().by_line
+
+
+def test_other_json_is_no_recording(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text('{"a": 1}')
+    with pytest.raises(NotARecording, match="is JSON"):
+        api.load(path)
 
 
 def test_progress_is_told(trace):
