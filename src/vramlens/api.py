@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -264,10 +265,9 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
     """
     function_given("progress", progress)
     with open_source(path_given("path", path)) as source:
-        if source.kind == "json":
-            return _read_profile(source, progress)
-        if source.kind == "binary" and looks_like_export(source.stream):
-            return _recording_of_profile(read_nsight_export(source.name))
+        profiled = _profiler_trace(source, progress)
+        if profiled is not None and not isinstance(profiled, io.BufferedIOBase):
+            return _recording_of_profile(profiled)
         if source.kind != "pickle":
             raise NotARecording(f"{source.name}: {_NO_RECORDING[source.kind]}")
         return _read_recording(source, progress)
@@ -299,7 +299,8 @@ def explain(
         UsageError: the recording has no such device or moment.
 
     Returns:
-        A Profile for a profiler trace, an Explanation for all else.
+        A Profile for a profiler trace (an Explanation of its memory where ``at`` names another
+        moment than the peak), an Explanation for all else.
     """
     function_given("progress", progress)
     device, total = device_given(device), size_given("total_bytes", total_bytes)
@@ -312,25 +313,13 @@ def explain(
                 recording, at=at, device=device, messages=messages, total_bytes=total
             )
         stream = source.stream
-        if source.kind == "binary" and looks_like_export(stream):
-            from vramlens.analyses.profile.profile import explain_profile
-
-            return explain_profile(read_nsight_export(source.name), device)
-        if source.kind == "json":
-            from vramlens.analyses.profile.profile import (
-                explain_profile,  # only what is a trace pays for it
-            )
-            from vramlens.read.profiler_trace import read_profiler_trace
-            from vramlens.trace.profile import ProfilerTrace
-
-            found = read_profiler_trace(stream, source.name, _reporter(source, progress))
-            if isinstance(found, ProfilerTrace):
-                if log is not None or total_bytes is not None or at not in (None, "peak"):
-                    raise UsageError(
-                        f"{source.name}: is a profiler trace: it takes no log, total or moment"
-                    )
-                return explain_profile(found, device)
-            stream = found
+        profiled = _profiler_trace(source, progress)
+        if isinstance(profiled, io.BufferedIOBase):
+            stream = profiled
+        elif profiled is not None:
+            if log is not None or total is not None:
+                raise UsageError(f"{source.name}: is a profiler trace: it takes no log or total")
+            return _explained_trace(profiled, at, device)
         if device is not None or log is not None or at not in (None, "peak", "oom"):
             raise UsageError(
                 f"{source.name}: is no recording: a device, a moment or a log cannot be chosen"
@@ -424,20 +413,30 @@ def _reporter(source: Source, progress: Progress | None) -> Callable[[], None] |
     return lambda: progress(min(1.0, source.position() / size))
 
 
-def _read_profile(source: Source, progress: Progress | None) -> Recording:
-    """The recording that a trace of PyTorch's profiler amounts to.
-
-    Raises:
-        NotARecording: it is some other JSON.
-        InputError: it tells nothing of memory.
+def _profiler_trace(
+    source: Source, progress: Progress | None
+) -> ProfilerTrace | io.BufferedReader | None:
+    """The trace of a profiler; the stream from its first byte where it is some other JSON; None
+    where it is neither.
     """
-    from vramlens.read.profiler_trace import read_profiler_trace
-    from vramlens.trace.profile import ProfilerTrace
+    if source.kind == "binary" and looks_like_export(source.stream):
+        return read_nsight_export(source.name)
+    if source.kind != "json":
+        return None
+    from vramlens.read.profiler_trace import read_profiler_trace  # only what is a trace pays for it
 
-    trace = read_profiler_trace(source.stream, source.name, _reporter(source, progress))
-    if not isinstance(trace, ProfilerTrace):
-        raise NotARecording(f"{source.name}: {_NO_RECORDING['json']}")
-    return _recording_of_profile(trace)
+    return read_profiler_trace(source.stream, source.name, _reporter(source, progress))
+
+
+def _explained_trace(
+    trace: ProfilerTrace, at: str | None, device: int | None
+) -> Explanation | Profile:
+    """What a profiler's trace says; at another moment than its peak, what its memory says then."""
+    if at not in (None, "peak"):
+        return explain_recording(_recording_of_profile(trace), at=at, device=device)
+    from vramlens.analyses.profile.profile import explain_profile
+
+    return explain_profile(trace, device)
 
 
 def _recording_of_profile(trace: ProfilerTrace) -> Recording:

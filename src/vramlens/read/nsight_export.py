@@ -31,10 +31,9 @@ _DRIVER_LEVEL = (
 )
 _KERNELS = (
     ("CUPTI_ACTIVITY_KIND_KERNEL", Kind.KERNEL, "shortName"),
-    ("CUPTI_ACTIVITY_KIND_MEMCPY", Kind.COPY, None),
-    ("CUPTI_ACTIVITY_KIND_MEMSET", Kind.FILL, None),
+    ("CUPTI_ACTIVITY_KIND_MEMCPY", Kind.COPY, "copyKind"),
+    ("CUPTI_ACTIVITY_KIND_MEMSET", Kind.FILL, "value"),
 )
-_WORK_NAMES = {Kind.COPY: "Memcpy", Kind.FILL: "Memset"}
 # ENUM_CUDA_MEMCPY_OPER
 _COPIES = {1: "Memcpy HtoD", 2: "Memcpy DtoH", 8: "Memcpy DtoD", 10: "Memcpy PtoP"}
 
@@ -147,13 +146,12 @@ class _Export:
 
     def _add_device_work(self, texts: dict[Any, Any]) -> None:
         for table, kind, name_column in _KERNELS:
-            columns = ("start", "end", "deviceId", "streamId", "correlationId")
-            columns += (name_column or "copyKind",)
+            columns = ("start", "end", "deviceId", "streamId", "correlationId", name_column)
             for start, end, device, stream, correlation, name in self._rows(table, columns):
                 if kind == Kind.COPY:
                     text = _COPIES.get(name, "Memcpy")
                 else:
-                    text = str(texts.get(name, _WORK_NAMES.get(kind, "kernel")))
+                    text = str(texts.get(name, "kernel")) if kind == Kind.KERNEL else "Memset"
                 place = (f"GPU {device or 0}", str(stream))
                 numbers = (start, max(start, end or start), device or 0, correlation or NONE)
                 self._add(kind, text, place, *numbers)

@@ -47,7 +47,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=_moment,
         metavar="MOMENT",
         help="the moment to show: peak, oom, end or an event number (default: the failure, "
-        "else the peak); not for a trace",
+        "else the peak)",
     )
     parser.add_argument(
         "--by",
@@ -288,8 +288,6 @@ def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
     if arguments.format in _ANNOTATIONS:
         return _annotated(profile.source, profile.findings, arguments)
     source = profile.source
-    if arguments.at is not None:
-        raise UsageError(f"--at is only for recordings; {source} is a PyTorch profiler trace")
     if arguments.by is not None and arguments.by not in _OF_TRACES:
         raise UsageError(
             f"--by {arguments.by} is only for recordings; {source} is a PyTorch profiler trace: "
