@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 from leaks.corpus import Program, programs  # noqa: E402
 from leaks.harness import GOOD_ENOUGH, Nursery, false_alarms, judge, missing  # noqa: E402

@@ -369,8 +369,12 @@ if pid == 0:
     sys.exit(7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+    no_warning_of_fork = ["-W", "ignore:This process:DeprecationWarning"]  # of Python 3.12 on
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20
+        [sys.executable, *no_warning_of_fork, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=20,
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 

@@ -11,7 +11,7 @@ _COMMAND_WIDTH = 38
 DESCRIPTION = "Find out what uses your GPU memory, why it ran out, and what to change."
 EXAMPLES = (
     ("vramlens run train.py --epochs 3", "run your program unchanged and record it"),
-    ("vramlens predict train.py --cards 24G", "predict its peak before it runs"),
+    ("vramlens predict --cards 24G train.py", "predict its peak before it runs"),
     ("vramlens explain snapshot.pickle", "the peak, what uses it, what to do"),
     ("vramlens explain train.log", "an out-of-memory error message"),
     ("vramlens explain trace.json.gz", "a PyTorch profiler trace"),

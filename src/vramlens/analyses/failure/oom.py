@@ -2,7 +2,7 @@
 (cause).
 
 Sources: c10/cuda/CUDACachingAllocator.cpp (get_allocation_size: the segment asked of the driver;
-malloc: what is tried before it fails), and docs/design.md for the meaning of wall and cause.
+malloc: what is tried before it fails), and docs/json.md for the meaning of wall and cause.
 """
 
 from __future__ import annotations

@@ -324,4 +324,8 @@ def program_words(recording: RecordingFacts) -> str:
     words = list(recording.meta.command) if recording.meta is not None else []
     if words and words[0].rsplit("/", 1)[-1].startswith("python"):
         words = words[1:]
+    if words[:2] == ["vramlens", "predict"]:
+        words = words[2:]
+    if words == ["vramlens.predict"]:  # a call in a program that the recording does not name
+        words = []
     return visible(shlex.join(words)) if words else "YOUR_SCRIPT.py"
