@@ -201,7 +201,7 @@ def test_a_row_can_be_applied(table: StrategyTable) -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(UsageError, match="'magic' is none"):
+    with pytest.raises(UsageError, match="'magic' is not a strategy"):
         strategies(
             model_fn,
             make_batch,

@@ -151,7 +151,9 @@ def test_a_mean_over_boxes_is_refused_until_it_is_counted() -> None:
 def test_random_proposals_and_norms_are_both_named() -> None:
     """As Faster R-CNN's, which draws the proposals that it learns from."""
     text = refusal(detector(draws=True))
-    assert "normalized separately; besides, the model or the loss uses its own random numbers" in text
+    assert (
+        "normalized separately; besides, the model or the loss uses its own random numbers" in text
+    )
     alone = refusal(detector(frozen=True, draws=True))
     assert "does not split: the model or the loss uses its own random numbers" in alone
     assert "verify=False" in alone.splitlines()[-1]

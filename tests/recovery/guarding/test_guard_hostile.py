@@ -141,7 +141,9 @@ def test_one_sample_that_fails_again_and_again_has_its_blocks_recomputed_and_the
         watch.step(tokens(1), mean_loss)
     assert "even a single sample does not fit" in str(stopped.value)
     assert (
-        str(stopped.value).splitlines()[-1].startswith("next: use a smaller sample (a shorter sequence")
+        str(stopped.value)
+        .splitlines()[-1]
+        .startswith("next: use a smaller sample (a shorter sequence")
     )
 
 

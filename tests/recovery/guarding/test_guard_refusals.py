@@ -426,7 +426,7 @@ def test_a_step_that_fails_before_it_changed_anything_is_repeated() -> None:
 )
 def test_a_loss_of_another_kind_is_refused(result: Any) -> None:
     model = mlp()
-    with pytest.raises(UsageError, match="loss_fn gave"):
+    with pytest.raises(UsageError, match="loss_fn returned"):
         guard(model).step(pairs(), lambda model, batch: result)
 
 
@@ -593,7 +593,7 @@ def test_a_half_done_step_is_in_the_report() -> None:
     assert (report.steps, report.failures, report.stopped) == (1, 1, True)
     assert [event.step for event in report.events if event.kind == "failure"] == [2]
     assert "load your last checkpoint" in last(watch)
-    with pytest.raises(UsageError, match="half updated"):
+    with pytest.raises(UsageError, match="only partly updated"):
         watch.step(batch, mean_loss)
 
 
@@ -631,7 +631,10 @@ def test_what_was_not_checked_is_not_promised() -> None:
     watch = guard(model, sgd(model), verify=False)
     with inject_oom("forward", at=1):
         watch.step(pairs(), squared)
-    assert "were not compared with those of whole batches (verify=False)" in str(watch.report()).splitlines()[0]
+    assert (
+        "were not compared with those of whole batches (verify=False)"
+        in str(watch.report()).splitlines()[0]
+    )
     assert "equal those of whole batches," not in str(watch.report())
 
 
@@ -642,7 +645,7 @@ def test_next_follows_from_the_reason_for_stopping() -> None:
             watch.step(batch, loss_fn)
         text = str(error.value)
         assert text.startswith(
-            "vramlens guard: Stopped: out of memory, with no remedy left (in step 1)\n"
+            "vramlens guard: Stopped: out of memory, and every remedy was tried (in step 1)\n"
         )
         assert text.count("no remedy left") == 1
         assert text.index("no remedy left") < text.index("PyTorch: CUDA out of memory")

@@ -181,7 +181,7 @@ def test_a_loader_of_equal_samples() -> None:
     assert smaller.loader.batch_size is not None
     assert 0 < smaller.loader.batch_size < found.size
     assert sorted(int(x) for batch in loader for x in batch) == list(range(1000))
-    with pytest.raises(UsageError, match="give found="):
+    with pytest.raises(UsageError, match="pass found="):
         AdaptiveBatchLoader([1], "1GiB")
 
 

@@ -97,7 +97,7 @@ def _stop_without_remedy(step: int, way_out: str | None) -> Stop:
     if way_out is None:
         reason = "out of memory on another rank, which had no remedy left"
         return Stop(step, reason, "read the report of the rank that ran out of memory")
-    return Stop(step, "out of memory, with no remedy left", way_out)
+    return Stop(step, "out of memory, and every remedy was tried", way_out)
 
 
 def _stop_outside(step: int, half_done: bool, tried_bytes: int | None) -> tuple[str, Stop]:
