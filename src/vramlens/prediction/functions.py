@@ -111,7 +111,7 @@ def in_a_process(run: Callable[[], Any]) -> Any:
             "predict: this system cannot fork a process; use `vramlens predict SCRIPT`"
         )
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise UsageError("predict: this process uses the GPU already: call predict before it does")
+        raise UsageError("predict: this process already uses the GPU: call predict before that")
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(send, run), daemon=True)
@@ -125,7 +125,7 @@ def in_a_process(run: Callable[[], Any]) -> Any:
         )
     except EOFError:
         process.join(10)
-        kind, answer_or_text = "error", f"the process ended with code {process.exitcode}"
+        kind, answer_or_text = "error", f"the process exited with code {process.exitcode}"
     finally:
         process.join(10)
         if process.is_alive():
@@ -133,8 +133,8 @@ def in_a_process(run: Callable[[], Any]) -> Any:
     if kind == "error":
         if _ENGINE_HAS_BEGUN in str(answer_or_text):
             raise UsageError(
-                "predict: this process has run a backward pass already, and a forked process cannot"
-                " begin another: call predict before it, or use `vramlens predict SCRIPT`"
+                "predict: this process has already run a backward pass, and a forked process "
+                "cannot run another: call predict first, or use `vramlens predict SCRIPT`"
             )
         raise UsageError(f"predict: {answer_or_text}")
     return answer_or_text

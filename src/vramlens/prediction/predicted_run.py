@@ -100,7 +100,8 @@ class PredictedRun:
         not_modelled: dict[str, int | None] = dict(self.kernels.not_modelled)
         for name, count in self.values.guesses.items():
             not_modelled[
-                f"{name} selects by values {count} times: taken as if all were selected"
+                f"{name} selects by value {count} times; the prediction assumes that everything "
+                "is selected"
             ] = None
         return Gathered(
             log=self.log.plain(),
@@ -177,7 +178,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         low_bytes=min(low, reserved),
         high_bytes=high,
         basis=(
-            "every request rounded and served by PyTorch's allocator, replayed",
+            "every request was rounded and served by a replay of PyTorch's allocator",
             *gathered.basis,
         ),
         not_modelled=tuple(
