@@ -33,7 +33,7 @@ def draw(name: str, recording: Path, source: str, before: str, after: str = "") 
 draw("explain.svg", api.example_path(), "snapshot.pickle", "vramlens explain snapshot.pickle")
 draw(
     "run.svg",
-    CAPTURED / "oom_forward.vram",
+    CAPTURED / "oom_really_full.vram",
     "run.vram",
     "vramlens run -o run.vram programs.py\n"
     "Traceback (most recent call last):\n  …\n"
