@@ -28,7 +28,6 @@ from vramlens.attach.target_process import TargetProcess, is_parked, permission_
 from vramlens.errors import InputError
 
 _FIRST_WITH_REMOTE_EXEC = 0x030E0000
-_OLDEST = 0x030A0000
 _REMOTE_EXEC = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
 _REMOTE_EXEC_WITHIN_S = 30.0
 _NOT_ENABLED = "not enabled in the remote process"
@@ -63,18 +62,20 @@ def enter(target: TargetProcess, text: bytes, folder: Path) -> Entry:
         InputError: it cannot be done; nothing was changed.
     """
     version = _python_version(target.pid)
-    if version is not None and version >= _FIRST_WITH_REMOTE_EXEC:
+    is_waiting = is_parked(target.pid)
+    # The interpreter's own way waits until the main thread does, however long that is.
+    has_own_way = version is not None and version >= _FIRST_WITH_REMOTE_EXEC
+    if has_own_way and not (is_waiting and is_supported()):
         script = folder / "begin.py"
         script.write_bytes(text)
         if target.is_of_another_user:
             os.chown(script, target.uid, target.gid)
-        if _is_sent(target, target.path_inside(script), version):
+        if _is_sent(target, target.path_inside(script), version or 0):
             return Entry("remote_exec")
     if not is_supported():
         raise InputError(
             "attach needs Linux on x86-64, or Python 3.14 in the process: here use vramlens run"
         )
-    is_waiting = is_parked(target.pid)
     injected = _guarded(
         target.pid, lambda: injection.inject(target.pid, text, is_parked=is_waiting)
     )
