@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = Path(__file__).with_name("gpu_program.py")
-STEPS = int(os.environ.get("ATTACH_STEPS", "900"))
 _LEAKING_LINE = "self.seen_outputs.append(output)"
 _IGNORED = {"descriptors"}
 """Of the program's state: compared within two, for PyTorch opens files of its own."""
@@ -30,7 +29,8 @@ class Run:
         environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         environment.pop("PYTHONPATH", None)
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(self.out), str(STEPS), device, *words],
+            [sys.executable, str(PROGRAM), str(self.out), device, *words],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
@@ -44,8 +44,10 @@ class Run:
         self.process.stdout.readline()
 
     def record(self) -> dict[str, Any]:
-        """What it wrote at its end."""
-        self.process.wait(90)
+        """What it wrote at its end, which is now."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
         self._errors.close()
         return dict(json.loads(self.out.read_text())) if self.out.exists() else {}
 
@@ -53,13 +55,11 @@ class Run:
 def attach(run: Run, *words: str) -> tuple[int, str, str, float]:
     """The verb's exit code, answer, errors and seconds."""
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "vramlens", "attach", str(run.process.pid), *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "vramlens", "attach", str(run.process.pid), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    except subprocess.TimeoutExpired as late:
+        return -1, "", f"no answer in time: {late}", time.perf_counter() - began
     return done.returncode, done.stdout, done.stderr, time.perf_counter() - began
 
 
@@ -76,23 +76,31 @@ def main() -> None:
     failing = Run(folder, "failing", arguments.device, "fail")
     for run in (asked, failing, plain):
         run.wait_until_ready()
-    checks: list[tuple[str, object]] = []
-    checks += look_and_watch(asked, folder)
+    checks = Checks()
+    look_and_watch(asked, folder, checks)
     code, text, errors, seconds = attach(failing, "--install", "-o", str(folder / "failure.vram"))
     (folder / "install.txt").write_text(text + errors)
     checks.append(("install", f"exit {code}, {seconds:.1f} s {errors.strip()[:200]}"))
     failing.record()
     failure = (folder / "failing.err").read_text()
     checks.append(("verdict in the failure", "recording of this failure" in failure))
-    checks += compare(plain.record(), asked.record())
-    for name, outcome in checks:
-        print(f"{name}: {outcome}")
+    asked_record = asked.record()
+    for name, outcome in compare(plain.record(), asked_record):
+        checks.append((name, outcome))
     (folder / "verdict.json").write_text(json.dumps(checks, indent=1))
 
 
-def look_and_watch(run: Run, folder: Path) -> list[tuple[str, object]]:
+class Checks(list[tuple[str, object]]):
+    """What was found, printed as it comes."""
+
+    def append(self, check: tuple[str, object]) -> None:
+        """Adds one, and prints it."""
+        super().append(check)
+        print(f"{check[0]}: {check[1]}", flush=True)
+
+
+def look_and_watch(run: Run, folder: Path, checks: Checks) -> None:
     """A look and a watch of twenty steps, of one running program."""
-    checks: list[tuple[str, object]] = []
     for name, words in (("look", ("--json",)), ("look_text", ())):
         code, text, errors, seconds = attach(run, *words)
         (folder / f"{name}.txt").write_text(text + errors)
@@ -128,7 +136,6 @@ def look_and_watch(run: Run, folder: Path) -> list[tuple[str, object]]:
         )
         (folder / "leaks_of_recording.txt").write_text(done.stdout + done.stderr)
         checks.append(("  vramlens leaks", (done.stdout or done.stderr).strip()[:160]))
-    return checks
 
 
 def compare(plain: dict[str, Any], asked: dict[str, Any]) -> list[tuple[str, object]]:
@@ -141,9 +148,10 @@ def compare(plain: dict[str, Any], asked: dict[str, Any]) -> list[tuple[str, obj
         for name in before
         if before[name] != after[name] and name not in _IGNORED
     }
+    steps = min(len(plain["losses"]), len(asked["losses"]))
     return [
-        ("same losses", plain["losses"] == asked["losses"]),
-        ("same random numbers", plain["random"] == asked["random"]),
+        ("steps compared", steps),
+        ("same losses and random numbers", plain["losses"][:steps] == asked["losses"][:steps]),
         ("left behind", left or "nothing"),
         ("descriptors", (before["descriptors"], after["descriptors"])),
         ("longest step alone", round(plain["longest_step_s"], 3)),

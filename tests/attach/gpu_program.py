@@ -1,7 +1,7 @@
 """A training run that keeps the graph of every loss, for ``gpu_attach.py``; it knows nothing of
 vramlens.
 
-python gpu_program.py OUT.json STEPS DEVICE [fail]
+python gpu_program.py OUT.json DEVICE [fail]        trains until its standard input is closed
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import random
+import select
 import sys
 import threading
 import time
@@ -19,8 +20,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
-WIDTH = 512
-ROWS = 512
+_READY_AFTER = 10  # steps
 _SET_PTRACER, _ANYBODY = 0x59616D61, -1
 
 
@@ -29,8 +29,9 @@ class Trainer:
 
     def __init__(self, device: str) -> None:
         layers: list[Any] = []
+        self.width = width = 64 if device == "cpu" else 512
         for _ in range(8):
-            layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.LayerNorm(WIDTH)]
+            layers += [torch.nn.Linear(width, width), torch.nn.GELU(), torch.nn.LayerNorm(width)]
         self.model = torch.nn.Sequential(*layers).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.device = device
@@ -38,7 +39,7 @@ class Trainer:
 
     def step(self) -> float:
         """One step; its output stays, with the graph behind it."""
-        batch = torch.randn(ROWS, WIDTH).to(self.device)
+        batch = torch.randn(self.width, self.width).to(self.device)
         output = self.model(batch)
         loss = (output - batch).square().mean()
         self.optimizer.zero_grad()
@@ -73,37 +74,43 @@ def idle() -> None:
         time.sleep(0.005)
 
 
-def main(out: str, steps: int, device: str, fails: bool) -> None:
+def goes_on() -> bool:
+    """True until whoever started this closes its standard input."""
+    return not select.select([sys.stdin], [], [], 0)[0]
+
+
+def main(out: str, device: str, fails: bool) -> None:
     """Trains, and writes what happened."""
     ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(_ANYBODY), 0, 0, 0)
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
     threading.Thread(target=idle, daemon=True).start()
     trainer = Trainer(device)
-    losses: list[float] = []
-    gaps: list[float] = []
+    losses: list[tuple[float, float]] = []
+    seconds: list[float] = []
     before: dict[str, Any] = {}
-    for number in range(steps):
+    while goes_on():
         began = time.perf_counter()
-        losses.append(trainer.step())
+        losses.append((trainer.step(), random.random()))
         time.sleep(0.01)
-        gaps.append(time.perf_counter() - began)
-        if number == 10:
+        seconds.append(time.perf_counter() - began)
+        if len(losses) == _READY_AFTER:
             before = state()
             print("ready", flush=True)
     if fails:
         torch.empty(1 << 44, dtype=torch.uint8, device=device)
+    seconds = sorted(seconds[_READY_AFTER:])
     record = {
         "losses": losses,
-        "random": [random.random(), torch.rand(1).item(), torch.rand(1, device=device).item()],
         "before": before,
         "after": state(),
-        "longest_step_s": max(gaps[10:]),
-        "median_step_s": sorted(gaps[10:])[len(gaps[10:]) // 2],
+        "longest_step_s": seconds[-1],
+        "median_step_s": seconds[len(seconds) // 2],
     }
     with open(out, "w", encoding="utf-8") as file:
         json.dump(record, file)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], "fail" in sys.argv[4:])
+    main(sys.argv[1], sys.argv[2], "fail" in sys.argv[3:])

@@ -18,14 +18,16 @@ from vramlens.live.holder_lookup import nearest_holders
 _SEARCH_SHARE = 0.5
 """Of the longest pause: the rest is for naming what the search has found."""
 _MOST_TENSORS = 20
+_CUT_SHORT = "the search was cut short: --pause 5 lets the program stand still for 5 s"
 _MOST_HOLDERS = 10
 
 
 def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
     """The parts of the answer: ``memory``, ``holders``, ``names``, ``fragmentation``."""
+    now = memory()
     answer: dict[str, Any] = {
-        "memory": memory().to_dict(),
-        "memory_text": str(memory()),
+        "memory": now.to_dict(),
+        "memory_text": str(now),
         "holders": None,
         "names": [],
         "fragmentation": [],
@@ -36,6 +38,8 @@ def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
         table = nearest_holders(_MOST_HOLDERS, search_time(float(request["pause_s"])))
     answer["holders"] = table.to_dict()
     answer["holders_text"] = str(table)
+    if any("time limit" in note for note in table.notes):
+        answer["notes"] = [_CUT_SHORT]
     gpu = torch_api.connect()
     kinds = ["cpu"]
     if gpu is not None and gpu.is_initialized():

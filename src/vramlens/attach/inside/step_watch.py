@@ -92,7 +92,8 @@ class StepWatch:
         if self.is_over.is_set or self._pid != os.getpid():
             return
         if self._watch is None:
-            self._watch = LeakWatch()
+            with self._pauses.counted():
+                self._watch = LeakWatch()
             return
         self._watch.step(sys._getframe(1))
         is_late = time.monotonic() >= self._ends_at
