@@ -1,6 +1,7 @@
 """Some steps of the program watched for leaks and recorded; afterwards nothing of it is left.
 
-A step is an optimizer's turn; until one comes, a call of the outermost module. The search at the
+A step is an optimizer's turn; until one comes, a call of the outermost module. Where neither comes
+for some seconds, each quarter of a second counts as one. The search at the
 end runs on the thread that steps, at a step's end, where the variables of its functions say what
 the steps have kept.
 """
@@ -30,6 +31,10 @@ from vramlens.live.watch import LeakWatch
 
 _LOOKS_EVERY_S = 0.25
 _NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
+_STEP_COMES_WITHIN_S = 3.0
+_BY_CLOCK = (
+    "no optimizer stepped and no model was called: each quarter of a second counts as a step"
+)
 
 
 class StepWatch:
@@ -52,6 +57,7 @@ class StepWatch:
         self._ends_at = ends_at
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
+        self._is_by_clock = False
         self._pid = os.getpid()
         self.is_over = OwnEvent()
         self.report: LeakReport | None = None
@@ -68,9 +74,26 @@ class StepWatch:
         if hasattr(torch, "compiler"):
             self._calls = ModuleCalls(torch, self._unit_ended)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step was seen."""
+        return self._watch is not None
+
+    def count_time(self) -> None:
+        """From now on a step is what ``tick`` says."""
+        self._is_by_clock = True
+        if self._calls is not None:
+            self._calls.stop()
+            self._calls = None
+
+    def tick(self) -> None:
+        """Ends a step where time is counted."""
+        if self._is_by_clock:
+            self._unit_ended()
+
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
-        if self.is_over.is_set or self._pid != os.getpid():
+        if self.is_over.is_set or self._is_by_clock or self._pid != os.getpid():
             return
         if self._calls is not None:
             self._calls.stop()
@@ -108,12 +131,18 @@ class StepWatch:
             if owned is not None:
                 self.report, self.storages = owned
                 self.time_us = time.time_ns() // 1000
-                if self._calls is not None and self._calls.root_name:
-                    unit = f"no optimizer has stepped: a step is a call of {self._calls.root_name}"
-                    self.report = replace(self.report, notes=(unit, *self.report.notes))
+                self.report = replace(self.report, notes=(*self._unit_note(), *self.report.notes))
         finally:
             watch.stop()
             self.is_over.set()
+
+    def _unit_note(self) -> tuple[str, ...]:
+        """What counted as a step, where that was no optimizer's."""
+        if self._is_by_clock:
+            return (_BY_CLOCK,)
+        if self._calls is not None and self._calls.root_name:
+            return (f"no optimizer has stepped: a step is a call of {self._calls.root_name}",)
+        return ()
 
     def owners(self, kind: str) -> dict[str, Any] | None:
         """``owners.json`` for the recording."""
@@ -166,7 +195,8 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
 
 def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
     """Waits for the steps, and says how far they are; whether somebody still wants the answer."""
-    deadline = time.monotonic() + seconds + _patience(watch)
+    began = time.monotonic()
+    deadline = began + seconds + _patience(watch)
     told = -1
     while not watch.is_over.is_set:
         watch.is_over.wait(_LOOKS_EVERY_S)
@@ -174,6 +204,9 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             return False
         if time.monotonic() > deadline:
             break
+        if not watch.has_begun and time.monotonic() > began + _STEP_COMES_WITHIN_S:
+            watch.count_time()
+        watch.tick()
         if watch.steps != told:
             told = watch.steps
             with suppress(Exception):
