@@ -19,13 +19,14 @@ _SET_PTRACER, _ANYBODY = 0x59616D61, -1
 def state() -> dict[str, object]:
     """What an attach must leave as it was."""
     with open("/proc/self/maps", encoding="utf-8") as lines:
-        anonymous = sum(len(line.split()) == 5 and " rw-p " not in line for line in lines)
+        # Without what every thread leaves: its stack's guard, its arena's room.
+        anonymous = sum(len(line.split()) == 5 and " r-" in line for line in lines)
     return {
         "path": list(sys.path),
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "modules": sorted(name for name in sys.modules if name.startswith("vramlens")),
-        "anonymous_mappings": anonymous,
+        "read_only_pages": anonymous,
         "main_names": sorted(sys.modules["__main__"].__dict__),
     }
 
