@@ -41,6 +41,7 @@ RANKS = {
     "fleet": 11,
     "program": 12,
     "function_profile": 12,
+    "attach": 13,
     "integrations": 13,
     "pytest_plugin": 13,
     "cli": 14,

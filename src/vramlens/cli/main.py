@@ -37,6 +37,7 @@ VERBS = (
     "top",
     "export",
     "dump",
+    "attach",
     "doctor",
 )
 

@@ -43,11 +43,6 @@ _PLUMBING = re.compile(
 _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
 
 
-def base_name(file: str) -> str:
-    """The last part of a path, of whichever system it is."""
-    return re.split(r"[/\\]", file)[-1]
-
-
 def is_user_file(file: str) -> bool:
     """Whether a file is the user's own: not torch, an installed package, the standard library or
     synthetic.
