@@ -39,6 +39,7 @@ VERBS = (
     "dump",
     "attach",
     "doctor",
+    "mcp",
 )
 
 _READING = frozenset(
