@@ -26,6 +26,7 @@ from vramlens.prediction.predicted_peak import (
     margins,
     meta_of,
 )
+from vramlens.prediction.ranks.process_group import Place, put_process_group
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import Values
 from vramlens.prediction.tensors.shapes import shapes_mode
@@ -60,7 +61,9 @@ class Gathered:
 class PredictedRun:
     """A process's one prediction; it changes PyTorch in this process for good."""
 
-    def __init__(self, card: Card, most_steps: int | None = None) -> None:
+    def __init__(
+        self, card: Card, most_steps: int | None = None, place: Place | None = None
+    ) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
         provide_cuda()
         self.log = RequestLog()
@@ -69,7 +72,8 @@ class PredictedRun:
         self._most_steps, self._steps = most_steps, 0
         self._optimizer: int | None = None
         self._progress: Callable[[int], None] | None = None
-        behave_as(card, self.mode.runner)
+        behave_as(card, self.mode.runner, 1 if place is None else place.world_size)
+        put_process_group(place)
         with self.mode:
             self.kernels.learn_sole_uses()
         self.log.clear()
@@ -142,6 +146,7 @@ class Question:
         conf: the allocator's settings.
         cards: card sizes to compare with, in bytes.
         command: the program.
+        place: the rank, where the program is one of several.
     """
 
     gpu: str = "h200"
@@ -149,6 +154,7 @@ class Question:
     conf: str = ""
     cards: tuple[int, ...] = ()
     command: tuple[str, ...] = ()
+    place: Place | None = None
 
 
 def answer(gathered: Gathered, question: Question) -> Prediction:

@@ -13,6 +13,7 @@ from vramlens.errors import InputError, NoProgram
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import PredictedRun, Question, answer
+from vramlens.prediction.ranks.process_group import NoRanks
 
 
 class NotPredicted(InputError):
@@ -35,7 +36,7 @@ def predict_script(
     """
     card = card_named(question.gpu)
     began = time.perf_counter()
-    run = PredictedRun(card, most_steps)
+    run = PredictedRun(card, most_steps, question.place)
     with _prints_aside(), run.going(progress):
         try:
             execute_script(path, arguments)
@@ -44,6 +45,8 @@ def predict_script(
                 raise NotPredicted(
                     f"{path}: the script ended by itself with exit code {ending.code}"
                 ) from None
+        except NoRanks as error:
+            raise NotPredicted(f"{path}: {error}") from None
         except (NoProgram, KeyboardInterrupt):
             raise
         except Exception as error:

@@ -16,6 +16,7 @@ from vramlens.errors import InputError, UsageError
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.prediction.predicted_peak import Prediction
+    from vramlens.prediction.ranks.process_group import Place
 
 HELP = "Predict a script's peak without a GPU: by line, and which cards it fits."
 EXAMPLES = (
@@ -51,6 +52,19 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--torch",
         metavar="VERSION",
         help="the allocator's rules of this PyTorch (default: installed)",
+    )
+    parser.add_argument(
+        "--world-size",
+        type=positive,
+        metavar="N",
+        help="the script is one of N ranks, as torchrun starts them",
+    )
+    parser.add_argument(
+        "--rank",
+        type=int,
+        default=0,
+        metavar="R",
+        help="which of them is predicted (default: 0)",
     )
     parser.add_argument("--json", action="store_true", help="print data: one JSON object")
     parser.add_argument(
@@ -104,7 +118,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.arguments[:1] == ["--"]:
         del arguments.arguments[0]
     if "LOCAL_RANK" in os.environ:
-        raise UsageError("predict runs one process: start it without torchrun")
+        raise UsageError("predict runs one process: without torchrun, with --world-size N")
 
 
 def _predicted(arguments: argparse.Namespace) -> Prediction:
@@ -128,8 +142,20 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
         conf=conf,
         cards=tuple(arguments.cards),
         command=("vramlens", "predict", arguments.script, *arguments.arguments),
+        place=_place(arguments),
     )
     return predict_script(arguments.script, arguments.arguments, question, arguments.steps, _tell)
+
+
+def _place(arguments: argparse.Namespace) -> Place | None:
+    """The rank that is asked for; None where the script is one process."""
+    from vramlens.prediction.ranks.process_group import Place
+
+    if arguments.world_size is None:
+        if arguments.rank:
+            raise UsageError("--rank needs --world-size N")
+        return None
+    return Place(arguments.rank, arguments.world_size)
 
 
 def _tell(step: int) -> None:

@@ -20,8 +20,8 @@ _ASIDE = 1
 _RANDOM_STATE_BYTES = 16  # torch.cuda.get_rng_state: seed and offset
 
 
-def behave_as(card: Card, runner: Runner) -> None:
-    """Makes this process's PyTorch behave as on a card; for good."""
+def behave_as(card: Card, runner: Runner, devices: int = 1) -> None:
+    """Makes this process's PyTorch behave as on a card, one of several; for good."""
     import torch
     from torch._subclasses import fake_tensor
 
@@ -31,7 +31,7 @@ def behave_as(card: Card, runner: Runner) -> None:
     fake_tensor.init_gpu_context = _constant(
         None
     )  # it would make a tensor on a GPU that is not there
-    _put_device(torch, card, runner)
+    _put_device(torch, card, devices)
     _put_streams(torch, runner)
     _put_random_state(torch)
     _put_memory_figures(torch, card, runner)
@@ -50,7 +50,7 @@ def _constant(value: Any) -> Any:
     return lambda *args, **kwargs: value
 
 
-def _put_device(torch: Any, card: Card, runner: Runner) -> None:
+def _put_device(torch: Any, card: Card, devices: int) -> None:
     properties = types.SimpleNamespace(
         name=card.name,
         major=card.capability[0],
@@ -76,7 +76,7 @@ def _put_device(torch: Any, card: Card, runner: Runner) -> None:
         is_available=_constant(True),
         is_initialized=_constant(True),
         _is_compiled=_constant(True),
-        device_count=_constant(1),
+        device_count=_constant(devices),
         current_device=_constant(0),
         set_device=_constant(None),
         synchronize=_constant(None),
@@ -97,7 +97,7 @@ def _put_device(torch: Any, card: Card, runner: Runner) -> None:
         torch.accelerator,
         current_accelerator=_constant(torch.device("cuda")),
         is_available=_constant(True),
-        device_count=_constant(1),
+        device_count=_constant(devices),
         current_device_index=_constant(0),
         synchronize=_constant(None),
         set_device_index=_constant(None),

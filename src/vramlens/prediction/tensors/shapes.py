@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_requests import Kernels
+from vramlens.prediction.ranks.collectives import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import Values
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
@@ -61,6 +62,7 @@ class Runner:
     ) -> None:
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
+        self._collectives = Collectives(log, values, self.run)
         self._special: dict[Any, Callable[..., Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._item,
             torch.ops.aten.equal.default: lambda operator, args, kwargs: self._values.are_equal(
@@ -74,10 +76,14 @@ class Runner:
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """What an operator returns."""
         operator = operator_of(function)
+        if operator.name.startswith("c10d."):
+            return self._collectives.result(operator, args)
         tensors = tensors_in(args, kwargs)
         is_fake = any(isinstance(tensor, self.fake_tensor) for tensor in tensors)
         device = kwargs.get("device")
         on_device = device is not None and torch.device(device).type == "cuda"
+        if on_device:
+            kwargs["device"] = torch.device("cuda", 0)  # this rank's, whatever its number
         if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
             return function(*args, **kwargs)
         special = self._special.get(function)
