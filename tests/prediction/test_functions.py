@@ -77,3 +77,23 @@ def test_a_budget_is_held_against_a_script(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stderr
     assert "12.00 MiB" in done.stdout
+
+
+def test_a_process_that_has_run_a_backward_pass_can_predict() -> None:
+    program = """
+import torch, vramlens
+weight = torch.ones(3, requires_grad=True)
+(weight * 2).sum().backward()
+prediction = vramlens.predict(
+    lambda: torch.nn.Linear(1024, 1024),
+    lambda count: torch.randn(count, 1024, device="cuda"),
+    lambda model, batch: model(batch).sum(),
+    batch=4,
+)
+assert prediction.allocated_bytes > 8 << 20, prediction
+"""
+    pytest.importorskip("cloudpickle")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr

@@ -131,3 +131,28 @@ def test_an_unknown_card_is_wrong_usage(tmp_path: Path) -> None:
     done = predict(script(tmp_path, ""), "--gpu", "abacus")
     assert done.returncode == 2
     assert "h200" in done.stderr
+
+
+def test_inference_mode_saves_and_compiled_models_go_on(tmp_path: Path) -> None:
+    text = """
+import os
+net = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())).cuda()
+with torch.inference_mode():
+    loss = net(torch.randn(8, 64).to("cuda")).mean()
+assert float(loss) == 1.0
+path = os.path.join(os.path.dirname(__file__), "best.pt")
+torch.save({"model": net.state_dict(), "epoch": 3}, path)
+assert not os.path.exists(path)
+saved = torch.load(path, map_location="cpu")
+assert saved["epoch"] == 3
+net.load_state_dict(saved["model"])
+packed = torch.nn.utils.rnn.pack_padded_sequence(
+    torch.randn(2, 7, 64, device="cuda"), torch.tensor([7, 4]), batch_first=True)
+out, _ = torch.nn.LSTM(64, 32, bidirectional=True).cuda()(packed)
+assert out.data.shape == (11, 64)
+probabilities = torch.distributions.Categorical(logits=torch.randn(8, 4, device="cuda"))
+assert probabilities.log_prob(probabilities.sample()).shape == (8,)
+"""
+    done = predict(script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+    assert "torch.compile: predicted as eager" in done.stdout

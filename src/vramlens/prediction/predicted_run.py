@@ -101,7 +101,10 @@ class PredictedRun:
     def gathered(self, began: float) -> Gathered:
         """What the run leaves."""
         uncertain = dict(self.kernels.uncertain)
-        not_modelled: dict[str, int | None] = dict(self.kernels.not_modelled)
+        not_modelled: dict[str, int | None] = {
+            **self.kernels.not_modelled,
+            **self.mode.runner.notes,
+        }
         for name, count in self.values.guesses.items():
             not_modelled[
                 f"{name} selects by values {count} times: taken as if all were selected"

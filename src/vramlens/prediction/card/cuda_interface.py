@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
+from vramlens.prediction.card.saved_files import put_saved_files
+from vramlens.prediction.card.taken_as_eager import put_eager
 from vramlens.prediction.kernels.attention import chosen_attention
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 
@@ -39,6 +41,8 @@ def behave_as(card: Card, runner: Runner, devices: int = 1) -> None:
     _put_optimizers(torch)
     chosen_attention(card, runner).put_in_place()
     put_recurrent_layers(runner)
+    put_saved_files(runner)
+    put_eager(runner)
 
 
 def _put(module: Any, **functions: Any) -> None:

@@ -143,6 +143,8 @@ class Kernels:
             return lambda: recurrent.forward_result(args, fake_mode)
         if operator.name == "aten._cudnn_rnn_backward":
             return lambda: recurrent.backward_result(args, fake_mode)
+        if operator.name == "aten._pack_padded_sequence":
+            return lambda: recurrent.packed_result(args, fake_mode, self._log)
         return None
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:

@@ -7,7 +7,9 @@ run as they are, on PyTorch's own fake process group; only the collectives are s
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +80,8 @@ def put_process_group(place: Place | None) -> None:
         os.environ.update(place.environment)
     _put_fake_group(c10d, place or Place(), is_alone=place is None)
     _put_object_collectives(c10d)
+    if place is not None:
+        _keep_shape_questions_aside()
     _stop_timers()
 
 
@@ -119,6 +123,29 @@ def _put_fake_group(c10d: Any, place: Place, *, is_alone: bool) -> None:
         is_torchelastic_launched=lambda: True,
         _verify_params_across_processes=lambda *args: None,  # peers have the same
     )
+
+
+def _keep_shape_questions_aside() -> None:
+    """Has DTensor ask for the shapes of its results without requests.
+
+    It runs each operator once on whole tensors without memory
+    (torch/distributed/tensor/_sharding_prop.py, _propagate_tensor_meta_non_cached).
+    """
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    def aside(ask: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(ask)
+        def asked(*args: Any, **options: Any) -> Any:
+            with _disable_current_modes():
+                return ask(*args, **options)
+
+        return asked
+
+    for name in ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"):
+        ask = getattr(ShardingPropagator, name, None)
+        if ask is not None:
+            setattr(ShardingPropagator, name, aside(ask))
 
 
 def _stop_timers() -> None:

@@ -45,8 +45,13 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if function is device_of:
+            if function is device_of and isinstance(args[0], FakeTensor):
                 return args[0].fake_device
+            if any(kind is not FakeTensor for kind in types):
+                return NotImplemented  # a tensor made of tensors, such as DTensor, takes it apart
+            if operator_of(function).is_composite:
+                with self:  # of inference tensors; else autograd has taken it apart before
+                    return function.decompose(*args, **(kwargs or {}))
             return runner.run(function, args, kwargs or {})
 
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
@@ -55,13 +60,18 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
 
 
 class Runner:
-    """Runs operators: on the CPU as they are, on the device with shapes."""
+    """Runs operators: on the CPU as they are, on the device with shapes.
+
+    Attributes:
+        notes: what was done otherwise than on a GPU, in words, with its likely bytes.
+    """
 
     def __init__(
         self, log: RequestLog, kernels: Kernels, values: Values, fake_mode: Any, fake_tensor: Any
     ) -> None:
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
+        self.notes: dict[str, int | None] = {}
         self._collectives = Collectives(log, values, self.run)
         self._special: dict[Any, Callable[..., Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._item,
@@ -165,6 +175,8 @@ class Runner:
     def _is_weight(self, args: Any, kwargs: Any) -> bool:
         """Whether a new tensor on the CPU would be large and of floating-point numbers."""
         if not args or not isinstance(args[0], (list, tuple)):
+            return False
+        if torch.device(kwargs.get("device") or "cpu").type != "cpu":
             return False
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         if not (dtype.is_floating_point or dtype.is_complex):

@@ -11,7 +11,7 @@ import numpy as np
 
 from vramlens.errors import UsageError
 from vramlens.prediction.card.cards import card_named
-from vramlens.prediction.functions import in_a_process
+from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun
 from vramlens.prediction.requests.served_requests import columns_of
 from vramlens.recovery.batch_size.peak_fit import Probe
