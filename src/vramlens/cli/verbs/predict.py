@@ -54,6 +54,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the allocator's rules of this PyTorch (default: installed)",
     )
     parser.add_argument(
+        "--batch",
+        type=positive,
+        metavar="N",
+        help="samples in a batch, of a script that defines model_fn, make_batch and loss_fn",
+    )
+    parser.add_argument(
         "--world-size",
         type=positive,
         metavar="N",
@@ -131,20 +137,47 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
     from vramlens.prediction.predicted_run import Question
     from vramlens.prediction.script import predict_script
 
-    conf = arguments.conf
-    if conf is None:
-        conf = (
-            os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
-        )
+    if arguments.batch is not None:
+        return _predicted_batch(arguments)
     question = Question(
         gpu=arguments.gpu,
         torch_version=arguments.torch,
-        conf=conf,
+        conf=_conf(arguments),
         cards=tuple(arguments.cards),
         command=("vramlens", "predict", arguments.script, *arguments.arguments),
         place=_place(arguments),
     )
     return predict_script(arguments.script, arguments.arguments, question, arguments.steps, _tell)
+
+
+def _predicted_batch(arguments: argparse.Namespace) -> Prediction:
+    """The prediction of a script's own functions with a batch that is asked for."""
+    from vramlens.prediction.functions import predict
+    from vramlens.prediction.hooks import hooks_of
+
+    if arguments.world_size is not None:
+        raise UsageError("--batch is for one process: leave --world-size out")
+    hooks = hooks_of(arguments.script)
+    return predict(
+        hooks.model_fn,
+        hooks.make_batch,
+        hooks.loss_fn,
+        hooks.optimizer_fn,
+        batch=arguments.batch,
+        steps=arguments.steps or 2,
+        gpu=arguments.gpu,
+        torch_version=arguments.torch,
+        conf=_conf(arguments),
+        cards=arguments.cards,
+    )
+
+
+def _conf(arguments: argparse.Namespace) -> str:
+    """The allocator's settings: those that are asked for, else those of the environment."""
+    if arguments.conf is not None:
+        return str(arguments.conf)
+    environment = os.environ
+    return environment.get("PYTORCH_CUDA_ALLOC_CONF") or environment.get("PYTORCH_ALLOC_CONF") or ""
 
 
 def _place(arguments: argparse.Namespace) -> Place | None:
