@@ -176,7 +176,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     share = _MARGIN + sum(gathered.basis.values())
     margin = margins(reserved, share)
     low, high = (
-        max(served.peaks["requested_bytes"], served.low_bytes - margin),
+        max(served.floor_bytes, served.low_bytes - margin),
         served.high_bytes + margin,
     )
     for size in gathered.not_modelled.values():

@@ -5,6 +5,7 @@ after their steps.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -333,7 +334,16 @@ def _swap(torch: Any, first: Any, second: Any) -> None:
     """Exchanges two tensors behind their objects, as ``Module.to`` does; weak references to them
     do not matter here.
     """
+    slots = [
+        name
+        for name in copyreg._slotnames(type(first))  # type: ignore[attr-defined]
+        if hasattr(first, name) and hasattr(second, name)
+    ]
     first.__class__, second.__class__ = second.__class__, first.__class__
+    for name in slots:  # a DTensor's own tensor
+        in_first, in_second = getattr(first, name), getattr(second, name)
+        setattr(first, name, in_second)
+        setattr(second, name, in_first)
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
     torch._C._swap_tensor_impl(first, second)
 

@@ -136,6 +136,8 @@ class Runner:
         outputs = tensors_in((output,), {})
         if not self._kernels.noted(operator, args, outputs):
             self._note(self._kernels.on_device(operator, outputs))
+        if self.log.guessed:
+            self._spread_guesses(tensors, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
         self._kernels.after(operator, args, kwargs, outputs)
         return output
@@ -145,6 +147,14 @@ class Runner:
             if isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda":
                 for part in strided_parts(tensor):
                     self.log.note(part)
+
+    def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
+        """Results that have a guessed number of rows, as what they are made of, hang on it, too."""
+        numbers = {self.log.guess_of(tensor) for tensor in inputs if tensor.layout is torch.strided}
+        for tensor in outputs:
+            for number in numbers - {None}:
+                if number in tensor.shape:
+                    self.log.hangs_on_guess(tensor, number)
 
     def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
@@ -162,6 +172,8 @@ class Runner:
             self._note([copy])
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
+            if not is_known and copy.dim():
+                self.log.hangs_on_guess(copy, int(copy.shape[0]))
             return copy
 
         if isinstance(known, (tuple, list)):
