@@ -24,6 +24,21 @@ pair() { # NAME SCRIPT ARGUMENTS...
     >"$name.log" 2>&1 || tail -c 400 "$name.log" >"$name.failed"
 }
 
+# At most eight files come back from such a host: all figures in one.
+collect() {
+  python3 - "$raw" "$OUT/predict/fresh_measured.json" <<'P'
+import glob, json, os, sys
+folder, path = sys.argv[1:]
+answer = {}
+for file in sorted(glob.glob(os.path.join(folder, "*.json"))):
+    answer[os.path.basename(file)[:-5]] = json.load(open(file))
+for file in sorted(glob.glob(os.path.join(folder, "*.failed"))):
+    answer[os.path.basename(file)] = {"error": open(file, errors="replace").read()}
+json.dump(answer, open(path, "w"), indent=1)
+P
+}
+trap 'collect; exit 1' INT TERM
+
 # Alone first: what two ranks take outside the allocator.
 pair ddp_gpt fresh/ddp_gpt.py
 
@@ -50,15 +65,4 @@ for name in accelerate_bert clip compiled dcgan ddpm distill dqn hf_trainer ligh
 done
 single 0 trainer_bf16 programs.py trainer_bf16 &
 wait
-
-# At most eight files come back from such a host: all figures in one.
-python3 - "$raw" "$OUT/predict/fresh_measured.json" <<'P'
-import glob, json, os, sys
-folder, path = sys.argv[1:]
-answer = {}
-for file in sorted(glob.glob(os.path.join(folder, "*.json"))):
-    answer[os.path.basename(file)[:-5]] = json.load(open(file))
-for file in sorted(glob.glob(os.path.join(folder, "*.failed"))):
-    answer[os.path.basename(file)] = {"error": open(file, errors="replace").read()}
-json.dump(answer, open(path, "w"), indent=1)
-P
+collect
