@@ -116,10 +116,19 @@ assert ids.max().item() == 5
             "torch.ones(3, device='cuda') @ torch.ones(4, device='cuda')",
             "train.py:2: could not be predicted",
         ),
+        (
+            "import multiprocessing\nmultiprocessing.Process(target=print).start()",
+            "starts a process of its own (print)",
+        ),
+        (
+            "import torch.utils.cpp_extension as e\ne.load_inline('x', '')",
+            "builds an extension in CUDA",
+        ),
+        ("while True: pass", "did not end within 8 s: --steps N"),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line(tmp_path: Path, text: str, words: str) -> None:
-    done = predict(script(tmp_path, text))
+    done = predict(script(tmp_path, text), "--patience", "8")
     assert done.returncode == 3
     lines = [line for line in done.stderr.splitlines() if line.startswith("vramlens:")]
     assert len(lines) == 1

@@ -41,6 +41,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="end after N optimizer steps (default: the script's)",
     )
     parser.add_argument(
+        "--patience",
+        type=positive,
+        default=1800,
+        metavar="SECONDS",
+        help="give up on a script that has not ended by then (default: 1800)",
+    )
+    parser.add_argument(
         "--cards",
         type=_sizes,
         default=(),
@@ -147,7 +154,14 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
         command=("vramlens", "predict", arguments.script, *arguments.arguments),
         place=_place(arguments),
     )
-    return predict_script(arguments.script, arguments.arguments, question, arguments.steps, _tell)
+    return predict_script(
+        arguments.script,
+        arguments.arguments,
+        question,
+        arguments.steps,
+        _tell,
+        patience_s=arguments.patience,
+    )
 
 
 def _predicted_batch(arguments: argparse.Namespace) -> Prediction:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.errors import InputError, UsageError
+from vramlens.errors import UsageError
+from vramlens.prediction.refusals import Refused
 
 if TYPE_CHECKING:
     import torch
@@ -59,10 +60,6 @@ class Place:
         }
 
 
-class NoRanks(InputError):
-    """A program that wants ranks and was given none, or starts its own."""
-
-
 def put_process_group(place: Place | None) -> None:
     """Makes ``torch.distributed`` that of one rank whose peers are not there; for good.
 
@@ -98,7 +95,7 @@ def _put_fake_group(c10d: Any, place: Place, *, is_alone: bool) -> None:
 
     def init_process_group(*args: Any, timeout: Any = None, **options: Any) -> None:
         if is_alone and int(options.get("world_size", os.environ.get("WORLD_SIZE", 0))) != 1:
-            raise NoRanks(_WANTS_RANKS)
+            raise Refused(_WANTS_RANKS)
         begin(
             "fake",
             store=FakeStore(),
@@ -193,4 +190,4 @@ def _put_object_collectives(c10d: Any) -> None:
 
 
 def _refuse_spawn(*args: Any, **options: Any) -> None:
-    raise NoRanks("the script starts its own ranks: write it for torchrun and say `--world-size N`")
+    raise Refused("the script starts its own ranks: write it for torchrun and say `--world-size N`")
