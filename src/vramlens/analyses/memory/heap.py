@@ -158,15 +158,15 @@ def _modules(
 ) -> dict[str, int]:
     """Bytes by the path of the module that asked for them, largest first."""
     by_number = _sums(view.modules.module[rows], sizes)
-    return _ranked(
-        {view.modules.paths[m]: size for m, size in by_number.items() if m != OUTSIDE}
-    )
+    return _ranked({view.modules.paths[m]: size for m, size in by_number.items() if m != OUTSIDE})
 
 
 def _modules_below(view: Attribution, rows: NDArray[np.int64], line: Place) -> dict[str, int]:
     """Bytes by module of the allocations that one line of the user's stands for."""
     frames = np.unique(view.phases.frame[rows])
-    frames_of_line = [frame for frame in frames.tolist() if frame >= 0 and view.place(frame) == line]
+    frames_of_line = [
+        frame for frame in frames.tolist() if frame >= 0 and view.place(frame) == line
+    ]
     below = rows[np.isin(view.phases.frame[rows], frames_of_line)]
     return _modules(view, below, view.device.allocations.requested_bytes[below])
 
