@@ -50,6 +50,11 @@ def is_user_file(file: str) -> bool:
     return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
 
 
+def is_code_file(file: str) -> bool:
+    """Whether a file is the user's or a library's own, not PyTorch's plumbing."""
+    return is_user_file(file) or _PLUMBING.search(file[-_LONGEST_NAME:]) is None
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One line of a stack: the file as the recording names it, the line (from 1) and the
@@ -179,7 +184,5 @@ class Stacks:
         """
         files, where = np.unique(self.frame_file, return_inverse=True)
         texts = [self.strings[int(file)][-_LONGEST_NAME:] for file in files]
-        named = np.array(
-            [is_user_file(text) or _PLUMBING.search(text) is None for text in texts], np.bool_
-        )
+        named = np.array([is_code_file(text) for text in texts], np.bool_)
         return self.first_frame(named[where.reshape(-1)] if len(files) else np.zeros(0, np.bool_))
