@@ -228,6 +228,7 @@ def settings_save(run: ReplayedRun) -> Iterator[Finding]:
         f"be: {best.settings.conf} reserves {reserved}",
         bytes=saved,
         place=None if unused is None else unused.place,
+        extent=None if unused is None else unused.extent,
         evidence=(
             f"the recorded requests replayed with it: {reserved} reserved ({best.confidence})",
             *(() if unused is None else unused.evidence),

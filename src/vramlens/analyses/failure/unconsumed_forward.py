@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Failure
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -93,5 +93,6 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
             evidence=("train mode or eval mode makes no difference: autograd keeps activations",),
             fix="if no backward() is to come (sampling, inference), wrap these calls in"
             f" torch.no_grad(): up to {format_size(kept_bytes)} less",
+            extent=Extent(event, kept),
         )
     ]
