@@ -16,6 +16,8 @@ TESTS = Path(__file__).parent
 SLOW = (
     "capture/names",
     "capture/triggers/test_run.py",
+    "docs/test_site.py",
+    "docs/test_tutorial.py",
     "fleet/test_workers.py",
     "integrations",
     "leaks",

@@ -55,7 +55,7 @@ def test_an_input_is_not_overwritten(tmp_path, capsys, place):
         file.write_bytes((DATA / "recordings" / "graphs.pickle.xz").read_bytes())
     before = files[place].read_bytes()
     assert main(["view", *map(str, files), "-o", str(files[place])]) == 2
-    assert "name another file" in capsys.readouterr().err
+    assert "choose another file" in capsys.readouterr().err
     assert files[place].read_bytes() == before
 
 

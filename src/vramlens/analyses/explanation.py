@@ -107,7 +107,7 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
     """The last request that failed on a device: what it hit (wall) and why (cause), as
-    docs/design.md defines them.
+    docs/json.md defines them.
 
     Attributes:
         event: its index; None from an error text.

@@ -224,13 +224,13 @@ def settings_save(run: ReplayedRun) -> Iterator[Finding]:
     yield Finding(
         id="settings_save",
         verdict=Verdict.PROVEN if best.confidence == Confidence.EXACT else Verdict.LIKELY,
-        title=f"{format_size(saved)} of the {format_size(run.reserved_bytes)} reserved need not "
-        f"be: {best.settings.conf} reserves {reserved}",
+        title=f"{best.settings.conf} would reserve {format_size(saved)} less: "
+        f"{reserved} instead of {format_size(run.reserved_bytes)}",
         bytes=saved,
         place=None if unused is None else unused.place,
         extent=None if unused is None else unused.extent,
         evidence=(
-            f"the recorded requests replayed with it: {reserved} reserved ({best.confidence})",
+            f"a replay of the recorded requests with it reserves {reserved} ({best.confidence})",
             *(() if unused is None else unused.evidence),
             *(
                 f"{row.settings.conf} would make it worse: "
@@ -258,8 +258,9 @@ def no_setting_saves(run: ReplayedRun) -> Iterator[Finding]:
     yield replace(
         unused,
         verdict=Verdict.NOT_A_PROBLEM,
-        title=f"no setting {avoids} the {format_size(unused.bytes or 0)} reserved beyond what the "
-        f"peak needed: {best.settings.conf}, the best of {len(run.tried)} that were replayed, "
+        title=f"no setting {avoids} the {format_size(unused.bytes or 0)} reserved beyond the "
+        "peak's "
+        f"need: the best of {len(run.tried)} replayed settings, {best.settings.conf}, "
         f"reserves {format_size(best.high_bytes)}{less}",
         fix=None,
     )

@@ -149,7 +149,7 @@ def test_a_damaged_gz_gives_what_is_whole(tmp_path, capsys):
 def test_help_names_traces(capsys):
     assert main(["explain", "--help"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "trace of PyTorch's profiler" in words
+    assert "PyTorch profiler trace" in words
     assert "not for a trace" in words
 
 

@@ -203,7 +203,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         UsageError: a side has no run.
     """
     if not befores or not afters:
-        raise UsageError("a diff needs a recording before and one after")
+        raise UsageError("diff needs one recording from before and one from after the change")
     before, after = _median(befores), _median(afters)
     alignment = align(before.code, after.code)
     shared = overlap(before, after, alignment)

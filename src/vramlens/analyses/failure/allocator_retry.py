@@ -39,15 +39,17 @@ def allocator_retry(view: Attribution, failure: Failure) -> list[Finding]:
         Finding(
             id="allocator_retry",
             verdict=Verdict.LIKELY,
-            title=f"a free block of {format_size(block)} would have held the {format_size(wanted)}:"
+            title=f"a free block of {format_size(block)} was large enough for the "
+            f"{format_size(wanted)}, but"
             " PyTorch's allocator did not look again (pytorch/pytorch#189504)",
             bytes=wanted,
             place=view.place_of_stack(failure.request.stack),
             evidence=(
-                "blocks that another stream still used came back while the request waited for them",
+                "blocks that another stream was still using became free while the request "
+                "waited for them",
             ),
-            fix="catch torch.OutOfMemoryError around this line and run it once more: the same request"
-            " then finds the block; or call torch.cuda.synchronize() before it",
+            fix="catch torch.OutOfMemoryError around this line and run it again: the same request"
+            " then finds the block. Or call torch.cuda.synchronize() before it",
             extent=Extent(failure.request.event, holes=_fitting_blocks(failure)),
         )
     ]

@@ -2,7 +2,7 @@
 (cause).
 
 Sources: c10/cuda/CUDACachingAllocator.cpp (get_allocation_size: the segment asked of the driver;
-malloc: what is tried before it fails), and docs/design.md for the meaning of wall and cause.
+malloc: what is tried before it fails), and docs/json.md for the meaning of wall and cause.
 """
 
 from __future__ import annotations
@@ -238,13 +238,14 @@ def verdict_of(
     unknowns = []
     if wall == "process_limit" and failure.limit_low_bytes != failure.limit_high_bytes:
         unknowns.append(
-            "The process's limit itself is not in a snapshot; give the error's text with --log to have it exact."
+            "A snapshot does not contain the process limit. Pass the error message with --log "
+            "for the exact limit."
         )
     if failure.free_bytes is None:
-        unknowns.append("How much was free on the device is not recorded.")
+        unknowns.append("The recording does not say how much was free on the device.")
     if wall == "device" and outside.total_bytes is None:
         unknowns.append(
-            "Who else used the device is not in a snapshot; give the error's text with --log."
+            "A snapshot does not show who else used the device. Pass the error message with --log."
         )
     return OomVerdict(
         event=failure.request.event,

@@ -36,18 +36,18 @@ def loaded_copies(scene: Scene) -> Iterator[Finding]:
     _, copied_at_peak = _twins(view, is_loaded, peak_event)
     copies = np.flatnonzero(is_alive & is_loaded)
     sighting = (
-        f"at event {fullest_event:,}, {len(copies):,} loaded tensors were alive beside parameters "
-        "of the same sizes"
+        f"at event {fullest_event:,}, {len(copies):,} loaded tensors were in use together with "
+        "parameters of the same sizes"
     )
     if not copied_at_peak:
         yield Finding(
             id="two_copies",
             verdict=Verdict.NOT_A_PROBLEM,
-            title=f"Loading put a second copy on the GPU, {format_size(copied)}; "
-            "it was gone before the peak",
+            title=f"Loading put a second copy on the GPU ({format_size(copied)}), which was "
+            "freed before the peak",
             bytes=copied,
             place=_first_place(view, copies),
-            evidence=(sighting, "it matters only where loading itself runs out of memory"),
+            evidence=(sighting, "this matters only if loading itself runs out of memory"),
             extent=Extent(fullest_event, _copied_rows(view, is_loaded, fullest_event)),
         )
         return
@@ -55,7 +55,7 @@ def loaded_copies(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="two_copies",
         verdict=Verdict.LIKELY,
-        title=f"Loading put a second copy on the GPU: {size} beside what was there",
+        title=f"Loading put a second copy on the GPU: {size} in addition to the first",
         bytes=copied_at_peak,
         place=_first_place(view, copies),
         evidence=(sighting, f"{size} of them were still there at the peak"),

@@ -40,17 +40,17 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     size_bytes = saved if helps else most_bytes
     if size_bytes < _LEAST_BYTES:
         return
-    evidence = [f"{format_size(most_bytes)} at most are alive only because gradients were enabled"]
+    evidence = [f"{format_size(most_bytes)} at most are in use only because gradients were enabled"]
     if not helps:
-        evidence.append(f"none of it is there {when}: it does not lower that")
+        evidence.append(f"none of it is in use {when}, so this would not lower that")
     modules = _outermost_modules(scene.view, evaluation.rows)
-    evidence.append(f"these ran in eval mode with gradients enabled: {modules}")
+    evidence.append(f"these modules ran in eval mode with gradients enabled: {modules}")
     effect = f"about {format_size(size_bytes)} less" + (f" {when}" if helps else "")
     yield Finding(
         id="eval_with_grad",
         verdict=Verdict.PROVEN if evaluation.ended else Verdict.LIKELY,
-        title="model.eval() does not stop autograd: evaluation keeps about "
-        f"{format_size(size_bytes)} for a backward pass that never comes",
+        title="model.eval() does not disable autograd: evaluation keeps about "
+        f"{format_size(size_bytes)} for a backward pass that never runs",
         bytes=size_bytes,
         place=_caller(scene.view, evaluation.rows),
         evidence=tuple(evidence),

@@ -42,11 +42,11 @@ def gradients_kept(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="gradients_kept",
         verdict=Verdict.LIKELY,
-        title="Gradients of the step before stay through the forward pass: "
+        title="Gradients of the previous step stay in memory during the forward pass: "
         f"{format_size(saved)} of the peak",
         bytes=saved,
         evidence=(
-            f"{format_size(old_bytes)} of gradients older than their step were alive at the peak",
+            f"{format_size(old_bytes)} of gradients from an earlier step were in use at the peak",
         ),
         fix="call optimizer.zero_grad(set_to_none=True) before the forward pass, right after "
         f"optimizer.step() (peak about {format_size(saved)} lower)",

@@ -44,8 +44,8 @@ def activations(scene: Scene) -> Iterator[Finding]:
         title=f"{_part(size, heap)} are activations kept for the backward pass",
         bytes=size,
         place=line.place if line else None,
-        evidence=("they shrink in proportion to the batch and to the size of each input",),
-        fix=f"half the batch saves about {format_size(size // 2)}; or torch.utils.checkpoint "
+        evidence=("they are proportional to the batch size and to the size of each input",),
+        fix=f"half the batch saves about {format_size(size // 2)}; or use torch.utils.checkpoint "
         "around the repeated blocks, or autocast to bfloat16",
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
@@ -85,17 +85,17 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         # Segments are whole pages: so much less surely gives back what is missing.
         pages = -(-verdict.short_by_bytes // _PAGE)
         is_enough = "are" if is_lone else "may be"
-        enough = f": {format_size(pages * _PAGE)} less {is_enough} enough for this request"
+        enough = f"; {format_size(pages * _PAGE)} less {is_enough} enough for this request"
     yield Finding(
         id="largest_line",
         verdict=Verdict.PROVEN,
-        title=f"{size} are held by one line, in {tensors}",
+        title=f"one line uses {size}, in {tensors}",
         bytes=line.bytes,
         place=line.place,
         evidence=(
-            f"{_part(line.bytes, scene.telling_heap)} of what was alive when the request failed",
+            f"{_part(line.bytes, scene.telling_heap)} of the memory in use when the request failed",
         ),
-        fix=f"{_short_name(line.place)} holds {size} in {tensors}: make {remedy}{enough}",
+        fix=f"{_short_name(line.place)} uses {size} in {tensors}: make {remedy}{enough}",
         extent=_extent_of_line(scene, line.place),
     )
 

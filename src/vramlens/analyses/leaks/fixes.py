@@ -13,26 +13,33 @@ if TYPE_CHECKING:
 
 # By class: what to do at {owner}, the statement that keeps it.
 _BY_CLASS = {
-    "graph": "keep `.detach()` or `.item()` of it at {owner}: the graph behind it then goes",
-    "container": "drop what {owner} collects after each step, move it off the GPU with `.cpu()`, or bound it with"
+    "graph": "keep `.detach()` or `.item()` of it at {owner}, which frees the graph behind it",
+    "container": "clear what {owner} collects after each step, move it to the CPU with "
+    "`.cpu()`, or limit it with"
     " `deque(maxlen=...)`",
-    "cycle": "break the cycle at {owner}: make the reference back a `weakref.ref`, or call `gc.collect()` now and then",
+    "cycle": "break the reference cycle at {owner}: use a `weakref.ref` for the reference "
+    "back, or call `gc.collect()` regularly",
     "autograd_cycle": "at {owner}: use `torch.autograd.grad(..., create_graph=True)` instead of `.backward(...)`, or"
     " set `p.grad = None` after use; in a Function use `ctx.save_for_backward`",
-    "hook": "keep the hook's handle and call `.remove()`, or let {owner} store `.detach().cpu()` and clear it each"
+    "hook": "keep the hook's handle and call `.remove()`, or store `.detach().cpu()` at "
+    "{owner} and clear it each"
     " step",
     "exception": "do not keep the exception at {owner}: its traceback holds the frames; keep `str(e)`, or call"
     " `vramlens.release(e)`",
-    "cache": "bound the cache at {owner} (`lru_cache(maxsize=...)`, `cache_clear()`), and do not key it by a module or"
-    " tensor",
+    "cache": "limit the cache at {owner} (`lru_cache(maxsize=...)`, `cache_clear()`), and do "
+    "not use a module or tensor"
+    " as its key",
     "closure": "do not let the function at {owner} capture the tensor: pass it as an argument, or capture `.item()`",
-    "thread": "let the thread at {owner} drop its tensors: `del` them before it waits",
-    "stream": "create the stream once, outside the loop, and use it again: each new one keeps its own cache",
-    "pool": "capture fewer shapes, let graphs that never run together share one pool, and `reset()` those that are"
+    "thread": "`del` the tensors of the thread at {owner} before it waits",
+    "stream": "create the stream once, outside the loop, and reuse it: each new stream keeps "
+    "its own cache",
+    "pool": "capture fewer shapes, share one pool between graphs that never run together, and "
+    "`reset()` graphs that are"
     " done",
     "pinned": "lower `prefetch_factor` or `num_workers`, or reuse one pinned buffer",
     "context": "call `torch.cuda.set_device(rank)` before anything else touches a GPU",
-    "external": "look for process groups, handles or libraries that are made again each step: make them once",
+    "external": "look for process groups, handles or libraries that are created again each "
+    "step, and create them once",
 }
 
 
@@ -53,13 +60,16 @@ def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0) -> str:
     line = _line(leak.place)
     if graph:
         return (
-            f"find what keeps the result of {line} (a list, an attribute, a running sum, a caught exception) and let it"
-            f" keep `.detach()` or `.item()` instead: the graph behind it then goes"
+            f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
+            "caught exception). Keep"
+            f" `.detach()` or `.item()` of it instead, which frees the graph"
             f" {_saved(max(0, leak.bytes_per_step - result_bytes), at_least=True)}"
         )
     return (
-        f"drop what {line} makes once the step is over: where a list, attribute, cache or hook keeps it, clear it,"
-        f" bound it or keep `.detach().cpu()`; in a reference cycle, break it {_saved(leak.bytes_per_step)}"
+        f"free what {line} creates at the end of each step. If a list, attribute, cache or hook "
+        "keeps it, clear or"
+        f" limit it, or keep `.detach().cpu()`. If it is in a reference cycle, break the cycle"
+        f" {_saved(leak.bytes_per_step)}"
     )
 
 
@@ -79,4 +89,6 @@ def _line(place: Place | None) -> str:
 
 def _saved(bytes_per_step: int, *, at_least: bool = False) -> str:
     at_least_words = "at least " if at_least else ""
-    return f"({at_least_words}{format_size(bytes_per_step)} a step less)" if bytes_per_step else ""
+    return (
+        f"(saves {at_least_words}{format_size(bytes_per_step)} per step)" if bytes_per_step else ""
+    )

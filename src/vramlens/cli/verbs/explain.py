@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.profile.profile import Profile
 
-HELP = "Say where the memory is, why it ran out and what to change."
+HELP = "Explain what uses the memory, why it ran out and what to change."
 EXAMPLES = (
     ("vramlens explain run.vram --by module", "a recording, by module"),
-    ("vramlens explain train.log", "an out-of-memory error's text"),
+    ("vramlens explain train.log", "an out-of-memory error message"),
 )
 _GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 _MOST_NAMED = 3
@@ -33,34 +33,35 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, a trace of PyTorch's"
-        " profiler, or NCCL flight records, one a rank; - reads standard input; without it: what is piped in,"
-        " else the example that comes with vramlens",
+        help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, a "
+        "PyTorch profiler trace, or NCCL flight records, one per rank; - reads standard input "
+        "(default: piped input, else the example that ships with vramlens)",
     )
     parser.add_argument(
         "--at",
         type=_moment,
         metavar="MOMENT",
-        help="the moment to show: peak, oom, end or an event's number (default: the failure, else the peak); not for a"
-        " trace",
+        help="the moment to show: peak, oom, end or an event number (default: the failure, "
+        "else the peak); not for a trace",
     )
     parser.add_argument(
-        "--by", choices=_GROUPINGS, help="what to group memory by (default: line); not for a trace"
+        "--by", choices=_GROUPINGS, help="how to group the memory (default: line); not for a trace"
     )
     parser.add_argument(
         "--top",
         type=positive,
         metavar="N",
-        help="how many rows to show (default: 10; after a failure, and of a trace, as many as one screen has room for)",
+        help="how many rows to show (default: 10; for a failure or a trace, as many as fit on "
+        "one screen)",
     )
     add_device(parser)
     parser.add_argument(
         "--log",
         metavar="LOG",
-        help="a file with the error's text: its figures complete those of the recording",
+        help="a file with the error message: its numbers complete those of the recording",
     )
     parser.add_argument(
-        "--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB"
+        "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
     )
     add_forms(parser, "json", "markdown")
     add_output(parser)
@@ -83,19 +84,20 @@ def run(arguments: argparse.Namespace) -> int:
     if path is None and goes_to_file(arguments.output):
         raise UsageError(_without_file(arguments.output))
     if path is None and arguments.log is not None:
-        raise UsageError("--log needs a FILE: the recording that the error belongs to")
+        raise UsageError("--log needs a FILE: the recording of the run with this error")
     if path is None:
         path = str(api.example_path())
         say(
-            f"no FILE given (- reads standard input), so this is the example that comes with it: {path}"
+            "no FILE given (- reads standard input); showing the example that ships with "
+            f"vramlens: {path}"
         )
     if os.path.isdir(path):
         ranks = shlex.join(["vramlens", "ranks", path])
         raise InputError(
-            f"{path}: is a directory; name one recording in it, or compare the ranks in it: {ranks}"
+            f"{path}: is a directory; choose one recording in it, or compare its ranks: {ranks}"
         )
     if arguments.log == "-" and path == "-":
-        raise UsageError("standard input can be FILE or --log, not both")
+        raise UsageError("standard input can be used for FILE or for --log, not for both")
     # To a person a failure is about the moment it happened; data keep to the peak unless told
     # otherwise.
     explanation = _explained(path, arguments, arguments.at or ("peak" if arguments.json else None))
@@ -108,10 +110,10 @@ def _without_file(output: str) -> str:
     """What to say where only the output was named: often it is the recording itself, meant as
     FILE.
     """
-    said = f"explain: -o {output} names the output, and no FILE was given; "
+    said = f"explain: -o {output} is the output, and no FILE was given; "
     if os.path.exists(output):
         return f"{said}did you mean: {shlex.join(['vramlens', 'explain', output])}?"
-    return f"{said}name it: vramlens explain FILE -o {shlex.quote(output)}"
+    return f"{said}add it: vramlens explain FILE -o {shlex.quote(output)}"
 
 
 def _are_flight_records(files: list[str]) -> bool:
@@ -132,9 +134,9 @@ def _are_flight_records(files: list[str]) -> bool:
             told = (
                 ""
                 if looks_like_flight_record(file)
-                else "is no flight record"
+                else "is not a flight record"
                 if os.path.exists(file)
-                else "is not there"
+                else "does not exist"
             )
         except (VramlensError, OSError) as error:
             told = f"cannot be read ({error})"
@@ -153,7 +155,7 @@ def _explain_flights(arguments: argparse.Namespace) -> int:
     for option in ("at", "by", "device", "log", "total", "top"):
         if getattr(arguments, option) is not None:
             raise UsageError(
-                f"--{option} is for recordings; {arguments.files[0]} is a flight record"
+                f"--{option} is only for recordings; {arguments.files[0]} is a flight record"
             )
     from vramlens.cli.verbs.ranks import comparison_drawn
     from vramlens.fleet import compare_files
@@ -189,7 +191,8 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
         for option in ("by", "at"):
             if getattr(arguments, option) is not None:
                 raise UsageError(
-                    f"--{option} is for recordings; {explanation.source} is a trace of PyTorch's profiler"
+                    f"--{option} is only for recordings; {explanation.source} is a PyTorch "
+                    "profiler trace"
                 )
         return _profile_drawn(explanation, arguments)
     by = arguments.by or "line"
@@ -235,5 +238,5 @@ def _moment(text: str) -> str:
     if text in ("peak", "oom", "end") or (text.isascii() and text.isdigit() and len(text) < 19):
         return text
     raise argparse.ArgumentTypeError(
-        f"{text!r} is no moment: say peak, oom, end or an event's number"
+        f"{text!r} is not a moment: use peak, oom, end or an event number"
     )

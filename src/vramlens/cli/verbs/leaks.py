@@ -22,10 +22,10 @@ from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 if TYPE_CHECKING:
     from vramlens.analyses.leaks.leaks import LeakReport
 
-HELP = "Say what grows with every step, which line asks for it, and when memory will run out."
+HELP = "Find what grows with every step, which line allocates it, and when memory will run out."
 EXAMPLES = (
-    ("vramlens leaks run.vram --total 80G", "what grows, and when it will fail"),
-    ("vramlens leaks run.vram --fail", "exit with 1 where something leaks"),
+    ("vramlens leaks run.vram --total 80G", "what grows, and when memory runs out"),
+    ("vramlens leaks run.vram --fail", "exit with 1 if something leaks"),
 )
 _FOUND = 1
 
@@ -40,21 +40,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=device,
         metavar="N",
-        help="only this device, 0 or cuda:0 (default: every one that was recorded)",
+        help="only this device, 0 or cuda:0 (default: all recorded devices)",
     )
     parser.add_argument(
-        "--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB"
+        "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
     )
     parser.add_argument(
         "--at-least",
         type=size_or_none,
         metavar="SIZE",
-        help="what a step has to leave behind to matter (default: 1 %% of the device over 100,000 steps); 0 shows all",
+        help="ignore leaks of fewer bytes per step (default: 1%% of the device over 100,000 "
+        "steps); 0 shows all",
     )
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 where a leak that matters is proven or likely",
+        help="exit with 1 if a leak that matters is proven or likely",
     )
     add_forms(parser, "json", "markdown")
     add_output(parser)

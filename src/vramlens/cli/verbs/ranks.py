@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
 EXAMPLES = (
     ("vramlens ranks runs/r1", "which rank differs, and why"),
-    ("vramlens ranks runs/r1 --html ranks.html", "the same as a page"),
+    ("vramlens ranks runs/r1 --html ranks.html", "the same as an HTML page"),
 )
 
 
@@ -35,22 +35,23 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the ranks' recordings, PyTorch snapshots and NCCL flight records, or folders of them; one recording of"
         " several GPUs is compared device by device; or a lake that 'vramlens export' wrote",
     )
-    parser.add_argument("--run", metavar="ID", help="of a lake, which run (default: the only one)")
+    parser.add_argument("--run", metavar="ID", help="for a lake: which run (default: the only one)")
     parser.add_argument(
         "--sql",
         metavar="SELECT",
-        help="ask a lake in SQL: tables ranks, lines, steps, events, stacks, collectives, errors",
+        help="query a lake with SQL: tables ranks, lines, steps, events, stacks, collectives, "
+        "errors",
     )
     parser.add_argument(
         "--workers",
         metavar="WHERE",
-        help="what reads the recordings: a number of processes, or dask://HOST:PORT",
+        help="how to read the recordings: a number of processes, or dask://HOST:PORT",
     )
     add_forms(parser, "json")
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="also write a page: one file, no script, nothing from a network",
+        help="also write an HTML page: one file, no scripts, no network access",
     )
     add_output(parser)
 
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.sql is not None:
         if arguments.html is not None:
-            raise UsageError("--html shows a comparison, not an answer in SQL")
+            raise UsageError("--html shows a comparison, not the result of a query")
         text = _answered(arguments)
     else:
         with reading_progress("reading") as progress:
@@ -115,7 +116,7 @@ def _answered(arguments: argparse.Namespace) -> str:
     from vramlens.fleet import Lake, is_lake
 
     if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
-        raise UsageError("--sql asks a lake: make one with vramlens export FOLDER --to LAKE/")
+        raise UsageError("--sql needs a lake: create one with vramlens export FOLDER --to LAKE/")
     names, rows = Lake(arguments.paths[0], arguments.run).sql(arguments.sql)
     if arguments.json:
         return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)

@@ -33,7 +33,8 @@ class BalancedBatchSampler:
         packed: whether a batch costs the sum of its lengths (packed or jagged batches: then every
             batch gets long and short ones); else as many times its longest as it has samples
             (padded ones: then like lengths come together, and all ranks pad to nearly the same).
-        num_replicas, rank: of the job; by default torch.distributed's, else RANK and WORLD_SIZE.
+        num_replicas: ranks of the job; by default torch.distributed's, else WORLD_SIZE.
+        rank: of this process; by default torch.distributed's, else RANK.
         shuffle: whether the order changes each epoch.
         seed: of the order; the same on every rank.
         drop_last: whether samples that do not fill a step are left out.

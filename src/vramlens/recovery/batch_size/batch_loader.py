@@ -122,7 +122,8 @@ class AdaptiveBatchLoader:
             samples of a length.
         length_fn: sample -> its length; called once for each sample.
         longest: the length at which ``found`` was measured; by default the dataset's longest.
-        shuffle, seed: the order.
+        shuffle: whether the order changes each epoch.
+        seed: of the order.
         options: for ``torch.utils.data.DataLoader`` (num_workers, collate_fn, pin_memory, ...).
 
     Attributes:

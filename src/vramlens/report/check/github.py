@@ -36,7 +36,7 @@ def check_to_github(check: Check, environment: Mapping[str, str]) -> str:
     lines = [_annotation(finding, check, environment) for finding in shown]
     left = len(check.findings) - len(shown)
     if left:
-        message = f"{left:,} more limits are broken; the step's summary lists all"
+        message = f"{left:,} more limits are broken (the job summary lists all)"
         lines.append(
             workflow_command(
                 "error",
@@ -53,7 +53,7 @@ def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) 
     words = list(finding.evidence)
     if finding.fix:
         words.append(f"Do: {finding.fix}")  # may begin with a command, or end with a path: as it is
-    words = words or [f"the limit stands in {check.budget}"]  # a message that is empty is not shown
+    words = words or [f"the limit is in {check.budget}"]  # a message that is empty is not shown
     file, line = _place(finding.place, environment)
     if file is None:  # a line of a package, or of another machine: the limit itself then
         scopes = [

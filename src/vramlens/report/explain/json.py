@@ -1,4 +1,4 @@
-"""An explanation as the JSON object that docs/design.md fixes, key by key."""
+"""An explanation as the JSON object that docs/json.md fixes, key by key."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 DEFAULT_TOP = 10
-_INFERRED = "inferred: asked for by the backward pass on behalf of that line"
+_INFERRED = "inferred: requested by the backward pass of that line"
 _PLURALS = {"category": "categories"}
 
 
@@ -154,9 +154,10 @@ def table_of(heap: Heap, by: str) -> Table:
 
 
 _NOTHING_NAMED = {
-    "module": "No module is named here: none ran, or this is a bare PyTorch snapshot. "
-    "A recording that vramlens run makes with PyTorch 2.10 or newer names them.",
-    "region": "No region is named here: wrap code in `with torch.profiler.record_function('name'):` and record again.",
+    "module": "No module names are recorded: none ran, or this is a bare PyTorch snapshot. "
+    "A recording that vramlens run makes with PyTorch 2.10 or newer has them.",
+    "region": "No regions are recorded: wrap code in `with "
+    "torch.profiler.record_function('name'):` and record again.",
 }
 
 
