@@ -42,6 +42,7 @@ RANKS = {
     "questions": 12,
     "program": 12,
     "function_profile": 12,
+    "attach": 13,
     "integrations": 13,
     "pytest_plugin": 13,
     "agents": 14,

@@ -187,7 +187,7 @@ def _track(
     meta = trace.meta
     device_meta = meta.devices.get(chosen.device) if meta is not None else None
     limit = device_meta.process_limit_bytes if device_meta is not None else None
-    verdict = verdict_of(view, explanation)
+    verdict = verdict_of(view, explanation, columns)
     if trace.profile is not None:
         verdict = with_profile(verdict, trace.profile, view)
     rank = meta.rank if meta is not None else None
