@@ -188,7 +188,7 @@ def _track(
     device_meta = meta.devices.get(chosen.device) if meta is not None else None
     limit = device_meta.process_limit_bytes if device_meta is not None else None
     verdict = verdict_of(view, explanation, columns)
-    if trace.profile is not None:
+    if trace.profile is not None and trace.is_profiler_trace:
         verdict = with_profile(verdict, trace.profile, view)
     rank = meta.rank if meta is not None else None
     return {

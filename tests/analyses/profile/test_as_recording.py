@@ -175,3 +175,6 @@ def test_several_files_are_never_sent_to_what_refuses_them(made, tmp_path, capsy
     assert f"vramlens diff {made} {made}" in capsys.readouterr().err
     assert main(["explain", str(log), str(log)]) == 2
     assert f"one at a time: vramlens explain {log}" in capsys.readouterr().err
+    recording = str(DATA.parent / "recordings" / "gpt.pickle.xz")
+    assert main(["explain", recording, made]) == 2
+    assert f"vramlens view {recording} {made}" in capsys.readouterr().err

@@ -190,20 +190,22 @@ def _why_no_flight_record(file: str) -> str:
 
 def _instead_of(files: list[str]) -> str:
     """What to do with several files: a command that takes them."""
-    from vramlens.fleet.rank_files import examine
+    from vramlens.fleet.rank_files import RECORDING, CandidateFile, examine
 
-    candidates = []
+    candidates: list[CandidateFile] = []
     for file in files:
         with contextlib.suppress(VramlensError, OSError):
-            candidates.append(examine(file))
-    is_job = len(candidates) == len(files) and all(candidates)
-    if not is_job:  # logs, or files that are not there
+            candidate = examine(file)
+            candidates += [] if candidate is None else [candidate]
+    if len(candidates) < len(files):  # logs, or files that are not there
         first = next((file for file in files if os.path.isfile(file)), "FILE")
         return f"one at a time: {shlex.join(['vramlens', 'explain', first])}"
     named = shlex.join(files[:_MOST_NAMED]) + (" ..." if len(files) > _MOST_NAMED else "")
-    if len(files) == 2:
-        return f"compare before and after: vramlens diff {named}; or ranks: vramlens ranks {named}"
-    return f"ranks are compared by: vramlens ranks {named}"
+    if len(files) != 2 or any(candidate.kind != RECORDING for candidate in candidates):
+        return f"ranks are compared by: vramlens ranks {named}"
+    if candidates[0].is_profiler_trace != candidates[1].is_profiler_trace:
+        return f"a recording and a trace of the same run are shown together: vramlens view {named}"
+    return f"compare before and after: vramlens diff {named}; or ranks: vramlens ranks {named}"
 
 
 def _explain_flights(arguments: argparse.Namespace) -> int:
