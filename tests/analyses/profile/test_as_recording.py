@@ -136,6 +136,12 @@ def test_what_a_trace_cannot_answer_is_one_line(made, verb, capsys):
     assert "is a profiler trace, which has no segments to replay" in line
 
 
+def test_a_budget_takes_no_retries_from_a_trace(made, tmp_path, capsys):
+    budget = tmp_path / "vram.toml"
+    assert main(["check", made, "--update", "--budget", str(budget)]) == 0
+    assert "alloc_retries: left out" in capsys.readouterr().out
+
+
 def test_a_trace_without_memory_is_told(tmp_path, capsys):
     trace = Kineto()
     trace.op("aten::mm", 0, 10)

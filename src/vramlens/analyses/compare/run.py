@@ -189,6 +189,8 @@ def _retries(trace: Trace, device: DeviceTrace) -> int | None:
     if meta is not None and "num_alloc_retries" in meta.stats:
         return int(meta.stats["num_alloc_retries"])
     is_whole = device.whole and device.orphan_events == 0 and not device.reserved.base_bytes
+    if trace.is_profiler_trace:  # it shows no segments that were given back
+        return None
     if not is_whole or device.out_of_memory or (device.segments.died < len(device.events)).any():
         return None
     return 0
