@@ -90,7 +90,7 @@ def test_a_rank_that_no_job_has_is_refused(lake: Path, rank: str) -> None:
 
 def test_texts_out_of_proportion_are_refused(lake: Path) -> None:
     change(lake, "ranks", "summary", "repeat(' ', 60000000)")
-    with pytest.raises(InputError, match="no export wrote so many"):
+    with pytest.raises(InputError, match="more than any export writes"):
         compare_files([lake])
 
 

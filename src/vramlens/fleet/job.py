@@ -142,7 +142,7 @@ def read_job(
     notes = (*files.notes, *_notes_of_ranks(reasons))
     if not summaries and not flights and not errors:
         reason = notes[-1].partition(": ")[2] if notes else "there is none"
-        raise InputError(f"no rank's file can be read: {reason}")
+        raise InputError(f"no file of any rank can be read: {reason}")
     return Job(
         summaries=tuple(summaries[rank] for rank in sorted(summaries)),
         flights=flights,
@@ -200,8 +200,8 @@ def export_lake(
     if files.jobs:
         folders = listed(files.jobs, _MOST_NAMED)
         raise UsageError(
-            f"{counted(len(files.jobs), 'job')} ({folders}) would become one run:"
-            " name one job's folder"
+            f"{counted(len(files.jobs), 'job')} ({folders}) would become one run: choose the "
+            "folder of one job"
         )
     tasks = {
         file.rank: (root, run, file.rank, file.recording, file.flight, file.error)

@@ -176,15 +176,15 @@ class Lake:
     def __init__(self, root: str | os.PathLike[str], run: str | None = None) -> None:
         runs = sorted(path.name[4:] for path in Path(root).glob("run=*") if os.path.isdir(path))
         if not runs:
-            raise InputError(f"{os.fspath(root)}: no lake: it holds no run=… folder")
+            raise InputError(f"{os.fspath(root)}: not a lake (it has no run=… folder)")
         if run is None and len(runs) > 1:
             raise InputError(
-                f"{os.fspath(root)}: holds several runs ({', '.join(runs[:5])}); name one with"
-                " --run"
+                f"{os.fspath(root)}: contains several runs ({', '.join(runs[:5])}); choose one "
+                "with --run"
             )
         if run is not None and run not in runs:
             raise InputError(
-                f"{os.fspath(root)}: holds no run {run}; there are {', '.join(runs[:5])}"
+                f"{os.fspath(root)}: contains no run {run}; it has {', '.join(runs[:5])}"
             )
         self.run = run or runs[0]
         self._base = Path(root) / f"run={self.run}"
@@ -262,8 +262,8 @@ class Lake:
             ((characters,),) = self.sql(f"SELECT sum(strlen({longest})) FROM {table}")[1]
             if (characters or 0) > _LONGEST_CELLS + EXPANDS_TIMES * sum(sizes.values()):
                 raise InputError(
-                    f"{self._base / table}: holds {characters:,} characters: no export wrote so"
-                    " many"
+                    f"{self._base / table}: holds {characters:,} characters, more than any "
+                    "export writes"
                 )
             return self.sql(question)[1]
         # A column is missing, or a file damaged: not a question of the user's.
@@ -310,7 +310,7 @@ def _rank(value: object) -> int:
     """
     rank = as_number(value, MOST_RANKS)
     if rank is None:
-        raise ValueError(f"{str(value)[:40]} is no rank")
+        raise ValueError(f"{str(value)[:40]} is not a rank")
     return rank
 
 
@@ -325,7 +325,7 @@ def _error(*cells: object) -> RankError:
     is_timed = time_s != -1
     line_number, seconds = as_number(line), as_number(time_s if is_timed else 0)
     if None in texts or line_number is None or seconds is None:
-        raise ValueError("a row is not what an export writes: export the run anew")
+        raise ValueError("a row is invalid; export the run again")
     source, message, file, function = (text or "" for text in texts)
     return RankError(
         source=source,

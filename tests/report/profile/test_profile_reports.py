@@ -200,7 +200,7 @@ def test_markdown_has_the_tables(made):
     shown = profile_to_markdown(made, 2)
     assert shown.startswith("**GPU 0 is busy for 26 % of 3.00 ms")
     assert "| self CPU | CPU in all | on GPU | calls | operator |" in shown
-    assert "### Alive at the peak on cuda:0" in shown
+    assert "### In use at the peak on cuda:0" in shown
     assert "… and" in shown
     assert "### What to do" in shown
 

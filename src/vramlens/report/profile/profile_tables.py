@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
     from vramlens.analyses.profile.profile import Profile
 
-_BEGINS = "lines are those at which the function begins"
+_BEGINS = "lines are where the function begins"
 _MOST_GROUPS = 4
 _HOLDER_COLUMNS = ("size", "share", "count")
 # How many rows stay, by the step of a cut.
@@ -87,7 +87,7 @@ def _row_cuts(rows_by_step: Mapping[int, int]) -> tuple[Cut, ...]:
 
 def _operators(profile: Profile) -> Table:
     has_gpu = profile.use is not None
-    names = ["self CPU", "CPU in all", *(["on GPU"] if has_gpu else []), "calls"]
+    names = ["self CPU", "CPU total", *(["on GPU"] if has_gpu else []), "calls"]
     rows = [_operator_row(row, has_gpu=has_gpu) for row in profile.operators]
     table = _table("Operators by CPU time", names, rows, "operator")
     return replace(table, cuts=_row_cuts(_FIRST_ROWS))
@@ -118,12 +118,9 @@ def _kernels(profile: Profile, use: DeviceUse) -> Table:
 
 
 def _alive_at_peak(memory: MemoryReport) -> Table:
-    title = f"Alive at the peak on {memory.device}"
+    title = f"In use at the peak on {memory.device}"
     if not memory.paired:
-        empty = (
-            "Who held it is not known: this trace names no addresses"
-            " (PyTorch before 1.11 wrote none)."
-        )
+        empty = "It is unknown what used it: this trace has no addresses (PyTorch before 1.11)."
         return replace(_table(title, _HOLDER_COLUMNS, (), "holder"), empty=empty)
     rows = [_holder_row(holder, memory.allocated_bytes) for holder in memory.at_peak]
     if memory.before_bytes:
@@ -131,7 +128,7 @@ def _alive_at_peak(memory: MemoryReport) -> Table:
             format_size(memory.before_bytes),
             share(memory.before_bytes, memory.allocated_bytes),
             "",
-            "(there before the trace began)",
+            "(allocated before the trace began)",
         )
         larger = [holder for holder in memory.at_peak if holder.bytes >= memory.before_bytes]
         rows.insert(len(larger), before)
@@ -166,7 +163,7 @@ def _kept(memory: MemoryReport) -> Table:
         *figures, words = _holder_row(holder, total_bytes)
         steps = f", in {holder.steps} steps" if holder.steps > 1 else ""
         rows.append((*figures, words + steps))
-    title = f"Not given back before the trace ends: {format_size(total_bytes)} on {memory.device}"
+    title = f"Not freed before the end of the trace: {format_size(total_bytes)} on {memory.device}"
     table = _table(title, _HOLDER_COLUMNS, rows, "holder")
     return replace(table, cuts=_row_cuts(_KEPT_ROWS))
 
@@ -182,8 +179,8 @@ def _allocating_operators(operators: Sequence[OperatorRow], memory: MemoryReport
         )
         for row in by_size
     ]
-    title = f"Operators by memory asked for on {memory.device}"
-    return _table(title, ("asked for", "net", "calls"), rows, "operator")
+    title = f"Operators by requested memory on {memory.device}"
+    return _table(title, ("requested", "net", "calls"), rows, "operator")
 
 
 def _timeline(memory: MemoryReport, profile: Profile) -> Table:
@@ -219,5 +216,5 @@ def _gaps(use: DeviceUse, profile: Profile) -> Table:
         )
         for gap in use.longest
     ]
-    title = f"Longest gaps on GPU {use.device}, and what the CPU did meanwhile"
+    title = f"Longest gaps on GPU {use.device}, and what the CPU did during them"
     return _table(title, ("gap", "at"), rows, "gap")
