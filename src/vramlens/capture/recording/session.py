@@ -267,7 +267,7 @@ class Session:
             say("the program did not import torch, so there is no trace")
         elif count <= (self.plan.first_step or 0):
             say(
-                f"the program ended after {counted(count, 'step')}and never reached steps "
+                f"the program ended after {counted(count, 'step')} and never reached steps "
                 f"{steps}, so there is no trace"
             )
         else:
