@@ -70,7 +70,7 @@ def find_batch_size(
             longest sequence).
         loss_fn: (model, batch) -> a mean loss, or (sum, count).
         limit: bytes, or as 22GiB; by default what this process can have: what it has reserved and
-            what is free.
+            what is free. With ``device="predicted"`` also a card's name, such as "l4".
         largest: never more samples than this.
         start: samples in the first probe; fewer are tried if they do not fit.
         device: "predicted": no GPU is needed; steps are predicted as by ``vramlens.predict``. It
@@ -107,12 +107,16 @@ def _predicted(
     largest: int | None,
     start: int,
 ) -> BatchSize:
-    from vramlens.recovery.batch_size.predicted_batch_size import PredictedSizes, largest_predicted
+    from vramlens.recovery.batch_size.predicted_batch_size import (
+        PredictedSizes,
+        largest_predicted,
+        predicted_limit,
+    )
 
     if limit is None:
         raise UsageError("find_batch_size: without a GPU, the limit is unknown: pass limit='22GiB'")
-    limit_bytes = parse_size(limit) if isinstance(limit, str) else int(limit)
-    sizes = PredictedSizes(model, make_batch, loss_fn, optimizer)
+    card, limit_bytes, limited_by = predicted_limit(limit)
+    sizes = PredictedSizes(model, make_batch, loss_fn, optimizer, card)
     scaled = sizes.requests_by_size(limit_bytes, start)
     low, size, high = largest_predicted(scaled, limit_bytes)
     size = min(size, largest or size)
@@ -122,7 +126,7 @@ def _predicted(
         low=min(low, size),
         high=high,
         limit_bytes=limit_bytes,
-        limited_by="the given limit (predicted, no GPU was used)",
+        limited_by=f"{limited_by} (predicted, no GPU was used)",
         fullest_phase="step",
         predicted_bytes=served.allocated_bytes,
         per_sample_bytes=0,

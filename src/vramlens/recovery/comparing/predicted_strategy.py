@@ -7,7 +7,7 @@ from typing import Any
 
 from vramlens.errors import VramlensError
 from vramlens.prediction.card.cards import card_named
-from vramlens.prediction.functions import in_a_process
+from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.recovery.comparing.strategy_kinds import NotHere, Program
 from vramlens.recovery.comparing.strategy_run import prepared, step

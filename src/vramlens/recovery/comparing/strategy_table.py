@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vramlens.analyses.finding import Finding
@@ -11,6 +11,7 @@ from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.comparing.strategy_figure import figure_svg
 from vramlens.recovery.comparing.strategy_kinds import parts_of
+from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 from vramlens.whole_file import whole_file
 
@@ -171,6 +172,18 @@ class StrategyTable:
                 fix=fix,
             ),
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as ``vramlens strategies --json`` prints it."""
+        best = self.best
+        return {
+            "schema": SCHEMA,
+            "device": self.device,
+            "batch": self.batch,
+            "budget_bytes": self.budget_bytes,
+            "best": None if best is None else best.name,
+            "strategies": [{**asdict(row), "fits": self.fits(row)} for row in self.rows],
+        }
 
     def figure(self, path: str) -> None:
         """Writes the figure, an SVG: peak by step time, the front marked."""

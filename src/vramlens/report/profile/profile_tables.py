@@ -47,7 +47,7 @@ def tables_of(profile: Profile) -> Iterator[Table]:
 
 
 def gap_words(gap: Gap) -> str:
-    """Where a gap is, and what the CPU did meanwhile."""
+    """Where a gap is, and what the CPU did during them."""
     moments = {"before": "before the first kernel, ", "after": "after the last kernel, "}
     place = f" ({visible(short_place_name(gap.place))})" if gap.place else ""
     return f"{moments.get(gap.where, '')}{_cpu_words(gap.cpu, gap.ns)}{place}"
@@ -68,7 +68,9 @@ def _cpu_words(activities: Sequence[CpuActivity], gap_ns: int) -> str:
     return f"{verb} {visible(name)} for {part} of it"
 
 
-def _table(title: str, names: Sequence[str], rows: Sequence[tuple[str, ...]], noun: str) -> Table:
+def titled_table(
+    title: str, names: Sequence[str], rows: Sequence[tuple[str, ...]], noun: str
+) -> Table:
     """A table of which rows go before others do."""
     return Table(
         columns=(*map(Column, names), Column("", is_right=False)),
@@ -89,8 +91,18 @@ def _operators(profile: Profile) -> Table:
     has_gpu = profile.use is not None
     names = ["self CPU", "CPU total", *(["on GPU"] if has_gpu else []), "calls"]
     rows = [_operator_row(row, has_gpu=has_gpu) for row in profile.operators]
-    table = _table("Operators by CPU time", names, rows, "operator")
+    table = titled_table("Operators by CPU time", names, rows, "operator")
     return replace(table, cuts=_row_cuts(_FIRST_ROWS))
+
+
+def operator_words(row: OperatorRow) -> str:
+    """An operator's name, with the shapes or the line that its row is about."""
+    words = visible(row.name)
+    if row.shapes:
+        words += f" {visible(row.shapes)}"
+    if row.place is not None:
+        words += f", {place_name(row.place)}"
+    return words
 
 
 def _operator_row(row: OperatorRow, *, has_gpu: bool) -> tuple[str, ...]:
@@ -114,14 +126,16 @@ def _kernels(profile: Profile, use: DeviceUse) -> Table:
         )
         for row in profile.kernels
     ]
-    return _table(f"Kernels on GPU {use.device}", ("time", "of busy", "calls"), rows, "kernel")
+    return titled_table(
+        f"Kernels on GPU {use.device}", ("time", "of busy", "calls"), rows, "kernel"
+    )
 
 
 def _alive_at_peak(memory: MemoryReport) -> Table:
     title = f"In use at the peak on {memory.device}"
     if not memory.paired:
         empty = "It is unknown what used it: this trace has no addresses (PyTorch before 1.11)."
-        return replace(_table(title, _HOLDER_COLUMNS, (), "holder"), empty=empty)
+        return replace(titled_table(title, _HOLDER_COLUMNS, (), "holder"), empty=empty)
     rows = [_holder_row(holder, memory.allocated_bytes) for holder in memory.at_peak]
     if memory.before_bytes:
         before = (
@@ -132,7 +146,7 @@ def _alive_at_peak(memory: MemoryReport) -> Table:
         )
         larger = [holder for holder in memory.at_peak if holder.bytes >= memory.before_bytes]
         rows.insert(len(larger), before)
-    table = _table(title, _HOLDER_COLUMNS, rows, "holder")
+    table = titled_table(title, _HOLDER_COLUMNS, rows, "holder")
     cuts = (*_row_cuts(_FIRST_ROWS), _NOTE_GOES)
     return replace(table, note=_note(memory.at_peak), cuts=cuts)
 
@@ -164,7 +178,7 @@ def _kept(memory: MemoryReport) -> Table:
         steps = f", in {holder.steps} steps" if holder.steps > 1 else ""
         rows.append((*figures, words + steps))
     title = f"Not freed before the end of the trace: {format_size(total_bytes)} on {memory.device}"
-    table = _table(title, _HOLDER_COLUMNS, rows, "holder")
+    table = titled_table(title, _HOLDER_COLUMNS, rows, "holder")
     return replace(table, cuts=_row_cuts(_KEPT_ROWS))
 
 
@@ -180,7 +194,7 @@ def _allocating_operators(operators: Sequence[OperatorRow], memory: MemoryReport
         for row in by_size
     ]
     title = f"Operators by requested memory on {memory.device}"
-    return _table(title, ("requested", "net", "calls"), rows, "operator")
+    return titled_table(title, ("requested", "net", "calls"), rows, "operator")
 
 
 def _timeline(memory: MemoryReport, profile: Profile) -> Table:
@@ -197,7 +211,7 @@ def _timeline(memory: MemoryReport, profile: Profile) -> Table:
         likely = "likely, " if memory.grouped_by == "category" else ""
         title += f", {likely}by {memory.grouped_by}"
     heights = tuple(moment.bytes for moment in memory.timeline)
-    return replace(_table(title, ("at", "allocated"), rows, "moment"), heights=heights)
+    return replace(titled_table(title, ("at", "allocated"), rows, "moment"), heights=heights)
 
 
 def _group_words(moment: Moment) -> str:
@@ -217,4 +231,4 @@ def _gaps(use: DeviceUse, profile: Profile) -> Table:
         for gap in use.longest
     ]
     title = f"Longest gaps on GPU {use.device}, and what the CPU did during them"
-    return _table(title, ("gap", "at"), rows, "gap")
+    return titled_table(title, ("gap", "at"), rows, "gap")
