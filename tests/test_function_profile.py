@@ -286,7 +286,7 @@ def test_memory_given_back_and_nothing_at_all(gpu: Gpu, capsys: pytest.CaptureFi
     profile(len)([])
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Gpu.free (test_function_profile.py:")
-    assert "): 64.00 MiB given back, peak 0 bytes above the start, in " in first
+    assert "): 64.00 MiB freed, peak 0 bytes above the start, in " in first
     assert last.startswith("len: no GPU memory requested or freed, in ")
 
 
