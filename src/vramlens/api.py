@@ -139,9 +139,7 @@ class Recording(Trace):
         from vramlens.replay import WORTH_TRYING, tune_trace
 
         if cap is not None and cards:
-            raise UsageError(
-                "cap and cards cannot be asked together: a card's size is the driver's limit"
-            )
+            raise UsageError("use either cap or cards: a card's size is the driver's limit")
         return tune_trace(
             self,
             cap_bytes=_limit("cap", cap),
@@ -203,7 +201,7 @@ class Recording(Trace):
         """For every allocation of a device its step, phase, user line, category and region."""
         chosen = choose_device(self, device_given(device))
         if chosen is None:
-            raise InputError(f"{self.source}: holds no GPU memory and no events")
+            raise InputError(f"{self.source}: contains no GPU memory and no events")
         if chosen.device not in self._attributions:
             self._attributions[chosen.device] = attribute(self, chosen)
         return self._attributions[chosen.device]
@@ -318,11 +316,11 @@ def explain(
             stream = profiled
         elif profiled is not None:
             if log is not None or total is not None:
-                raise UsageError(f"{source.name}: is a profiler trace: it takes no log or total")
+                raise UsageError(f"{source.name}: is a profiler trace: log and total do not apply")
             return _explained_trace(profiled, at, device)
         if device is not None or log is not None or at not in (None, "peak", "oom"):
             raise UsageError(
-                f"{source.name}: is no recording: a device, a moment or a log cannot be chosen"
+                f"{source.name}: is not a recording: device, moment and log do not apply"
             )
         messages = find_oom_messages(stream)
         if not messages:
@@ -339,11 +337,9 @@ _NO_RECORDING = {
     "binary": "is neither a recording nor a text",
 }
 _NO_ERROR = _NO_RECORDING | {
-    "text": "is a text with no out-of-memory error in it; give the log that has the error,"
-    " or a recording",
-    "json": "is JSON with no out-of-memory error in it, and no profiler trace; give the log with"
-    " the error, a trace or"
-    " a recording",
+    "text": "is text without an out-of-memory error; pass the log with the error, or a recording",
+    "json": "is JSON but neither an out-of-memory error nor a profiler trace; pass the log "
+    "with the error, a trace or a recording",
 }
 
 
@@ -359,7 +355,7 @@ def _moment(at: str | int | None) -> str | None:
     return at if at is None or isinstance(at, str) else str(number_given("at", at, _MOMENTS))
 
 
-_MOMENTS = "peak, oom, end or an event's number"
+_MOMENTS = "peak, oom, end or an event number"
 
 
 def _cards(cards: Sequence[str | int]) -> tuple[str | int, ...]:
@@ -401,7 +397,7 @@ def _messages(path: str | os.PathLike[str]) -> OomMessages:
     with open_source(path_given("log", path)) as source:
         messages = find_oom_messages(source.stream)
     if not messages:
-        raise NotARecording(f"{source.name}: no out-of-memory error in it")
+        raise NotARecording(f"{source.name}: contains no out-of-memory error")
     return messages
 
 

@@ -162,7 +162,7 @@ def test_a_planted_bug_is_told_by_line_and_fix(talked, bug):
 def test_the_other_questions_are_answered(talked):
     (_, diff), (_, holders), (_, tuned) = talked[2]
     assert diff.startswith("The allocated peak is 233.55 MiB lower")
-    assert "asked for at" in holders
+    assert "requested at" in holders
     assert "tune" in tuned or "Next" in tuned
 
 

@@ -138,7 +138,7 @@ def read_job(
     notes = (*files.notes, *notes_of_ranks(reasons), *trace_notes(recordings))
     if not summaries and not flights and not errors:
         reason = notes[-1].partition(": ")[2] if notes else "there is none"
-        raise InputError(f"no rank's file can be read: {reason}")
+        raise InputError(f"no file of any rank can be read: {reason}")
     return Job(
         summaries=tuple(summaries[rank] for rank in sorted(summaries)),
         flights=flights,

@@ -85,7 +85,7 @@ class Monitor:
         """
         if not _SHORTEST_S <= interval <= _LONGEST_S:
             raise UsageError(
-                f"an interval of {interval!r} seconds: write {_SHORTEST_S} to {_LONGEST_S}"
+                f"an interval of {interval!r} seconds: use {_SHORTEST_S} to {_LONGEST_S}"
             )
         self.interval = float(interval)
         self._watch = Watch(parse_rule(rule) for rule in alerts)

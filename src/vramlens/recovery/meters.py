@@ -135,7 +135,7 @@ class CudaMeter:
         except RuntimeError:  # an allocator that keeps no history
             self._is_noting = False
 
-    @harmless("looking at what a probe asked of the allocator")
+    @harmless("reading the requests of a probe")
     def noted_requests(self, size: int) -> StepRequests | None:
         if self._allocator is None or not self._is_noting:
             return None

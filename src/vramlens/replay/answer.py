@@ -101,7 +101,7 @@ def proven_device(
         )
     chosen = choose_device(trace, device)
     if chosen is None:
-        raise InputError(f"{trace.source}: holds no GPU memory and no events")
+        raise InputError(f"{trace.source}: contains no GPU memory and no events")
     return prove(trace, chosen, recorded_cap_bytes)
 
 

@@ -120,7 +120,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     answer = run_program(tmp_path, "import torch; print(torch.ones(2).sum())")
     assert answer.stdout == "tensor(2.)\n"
     assert answer.stderr == (
-        "vramlens: no GPU that PyTorch can use here: nothing was recorded ('vramlens doctor' says why)\n"
+        "vramlens: PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why)\n"
     )
     assert recordings(tmp_path) == []
 
@@ -318,7 +318,7 @@ def test_the_handler_of_the_program_stays(tmp_path: Path) -> None:
     ("steps", "said"),
     [
         ("9:12", "after 2 steps: the steps 9:12 never came"),
-        ("1:9", "after 2 steps, before the steps 1:9 were over"),
+        ("1:9", "after 2 steps, before steps 1:9 were complete"),
     ],
 )
 def test_steps_that_never_come_are_told(tmp_path: Path, steps: str, said: str) -> None:

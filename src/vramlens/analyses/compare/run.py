@@ -134,7 +134,7 @@ def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = No
     """
     chosen = choose_device(trace, device)
     if chosen is None:
-        raise InputError(f"{trace.source}: holds no GPU memory and no events")
+        raise InputError(f"{trace.source}: contains no GPU memory and no events")
     view = attribute(trace, chosen)
     explanation = explain_trace(trace, device=chosen.device, total_bytes=total_bytes, view=view)
     peak = explanation.peak
