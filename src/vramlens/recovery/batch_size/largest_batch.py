@@ -8,6 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from vramlens.argument_types import (
+    module,
+    number_given,
+    optional,
+    required_function,
+    size_given,
+    takes,
+    text,
+)
 from vramlens.errors import UsageError
 from vramlens.recovery.batch_size.batch_size_answer import BatchSize
 from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
@@ -42,6 +51,15 @@ _VERIFIED = 0.85
 """Of the answer: a probe so large verifies it."""
 
 
+@takes(
+    model=module,
+    make_batch=required_function,
+    loss_fn=required_function,
+    limit=size_given,
+    largest=optional(number_given),
+    start=number_given,
+    device=optional(text),
+)
 def find_batch_size(
     model: torch.nn.Module,
     make_batch: MakeBatch,

@@ -10,6 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.finding import Finding
+from vramlens.argument_types import (
+    module,
+    number_given,
+    required_function,
+    required_size,
+    takes,
+)
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
@@ -159,6 +166,13 @@ class Plan:
         return "plan.apply(model)"
 
 
+@takes(
+    model=module,
+    make_batch=required_function,
+    loss_fn=required_function,
+    budget=required_size,
+    batch=number_given,
+)
 def plan(
     model: torch.nn.Module,
     make_batch: Any,
