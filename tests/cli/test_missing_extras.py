@@ -90,7 +90,7 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 import vramlens
 from vramlens.cli.main import main
-MODEL = types.SimpleNamespace(named_parameters=lambda: [], parameters=lambda: [])
+MODEL = types.SimpleNamespace(named_parameters=lambda: [], parameters=lambda: iter(()))
 answers = []
 for words in VERBS:
     out, err = io.StringIO(), io.StringIO()
@@ -159,13 +159,9 @@ def test_a_public_function_works_or_says_what_is_missing(
     code: str, answers: dict[str, tuple[object, str]]
 ) -> None:
     outcome, said = answers[code]
-    if outcome != 0:
-        assert outcome in (
-            "UsageError",
-            "VramlensError",
-            "InputError",
-            "ModuleNotFoundError",
-            "TypeError",
-        )
-        assert "PyTorch" in said or "torch" in said or " takes " in said, (outcome, said)
+    assert outcome in (0, "UsageError", "InputError", "ModuleNotFoundError", "TypeError")
+    if outcome == "TypeError":
+        assert " takes " in said
+    if outcome == "ModuleNotFoundError":
+        assert "torch" in said
     assert said.strip().count("\n") == 0
