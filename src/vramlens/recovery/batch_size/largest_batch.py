@@ -22,7 +22,7 @@ from vramlens.recovery.batch_size.batch_size_answer import BatchSize
 from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
 from vramlens.recovery.batch_size.probe import MakeBatch, Prober
 from vramlens.recovery.losses.part_losses import LossFunction
-from vramlens.recovery.meters import Meter, meter_of, not_counted
+from vramlens.recovery.meters import Meter, device_of, meter_of, not_counted
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
@@ -100,14 +100,15 @@ def find_batch_size(
     """
     if device == "predicted":
         return _predicted(model, make_batch, loss_fn, optimizer, limit, largest, start)
-    meter = meter or meter_of(next(model.parameters()).device)
+    trained_on = device_of(model, "find_batch_size")
+    meter = meter or meter_of(trained_on)
     if start < 1 or (largest is not None and largest < start):
         raise UsageError(
             f"find_batch_size: start={start}, largest={largest}: start must be between 1 and "
             "largest"
         )
     if meter.kind == "none":
-        raise not_counted("find_batch_size", next(model.parameters()).device.type)
+        raise not_counted("find_batch_size", trained_on.type)
     limit_bytes, limited_by = _limit(limit, meter)
     prober = Prober(model, loss_fn, optimizer, meter)
     try:

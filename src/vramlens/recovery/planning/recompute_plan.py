@@ -21,7 +21,7 @@ from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
-from vramlens.recovery.meters import Meter, NoMeter, meter_of, not_counted
+from vramlens.recovery.meters import Meter, NoMeter, device_of, meter_of, not_counted
 from vramlens.recovery.training.recompute import (
     Unit,
     checkpoint_module,
@@ -198,9 +198,10 @@ def plan(
     Raises:
         UsageError: no counter of bytes on this device, or the model has no blocks.
     """
-    counter = meter or meter_of(next(model.parameters()).device)
+    trained_on = device_of(model, "plan")
+    counter = meter or meter_of(trained_on)
     if isinstance(counter, NoMeter):
-        raise not_counted("plan", next(model.parameters()).device.type)
+        raise not_counted("plan", trained_on.type)
     budget_bytes = parse_size(budget) if isinstance(budget, str) else int(budget)
     units = units_of(model)
     if not units:
