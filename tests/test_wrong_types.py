@@ -77,7 +77,6 @@ REFUSES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, tuple[object, 
             "device": (5, [5]),
         },
     ),
-    (vramlens.guard, {"model": MODEL}, {"model": (5, "x", None, object(), OPTIMIZER)}),
     (vramlens.retry, {}, {"function": (5, "x"), "chunk": ("x", 2.5), "pool": ("x", None)}),
     (vramlens.inject_oom, {}, {"phase": (5, None), "rank": ("x", 2.5), "every": ("x", 2.5)}),
     (vramlens.place, {"model": MODEL, "batch": 1}, {"model": (5, None), "dispatch": ("x", None)}),
@@ -163,8 +162,8 @@ def test_texts_that_can_be_read_once_are_not_used_up() -> None:
 
 
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: type(value).__name__)
-def test_what_is_no_tensor_or_trainer_is_said_in_words(value: object) -> None:
-    for function in (vramlens.who_holds, vramlens.guard_trainer):
+def test_what_is_no_tensor_model_or_trainer_is_said_in_words(value: object) -> None:
+    for function in (vramlens.who_holds, vramlens.guard, vramlens.guard_trainer):
         said = ""
         try:
             function(value)

@@ -9,7 +9,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vramlens.argument_types import module, takes
 from vramlens.capture.warn import say
 from vramlens.errors import UsageError
 from vramlens.recovery.failures import (
@@ -458,7 +457,6 @@ class Guard:
             )
 
 
-@takes(model=module)
 def guard(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
