@@ -335,6 +335,18 @@ def meter_of(device: torch.device) -> Meter:
     return CudaMeter(device) if device.type == "cuda" else NoMeter()
 
 
+def device_of(model: torch.nn.Module, function: str) -> torch.device:
+    """The device of a model's first parameter.
+
+    Raises:
+        UsageError: it has none.
+    """
+    first = next(iter(model.parameters()), None)
+    if first is None:
+        raise UsageError(f"{function}: the model has no parameters")
+    return first.device
+
+
 def not_counted(function: str, device: str = "") -> UsageError:
     """The error of a function that needs a device whose bytes are counted."""
     why = (
