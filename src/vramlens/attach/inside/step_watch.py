@@ -31,6 +31,7 @@ from vramlens.live.watch import LeakWatch
 
 _LOOKS_EVERY_S = 0.25
 _NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
+_REPORT_WITHIN_S = 60.0
 _STEP_COMES_WITHIN_S = 3.0
 _BY_CLOCK = (
     "no optimizer stepped and no model was called: each quarter of a second counts as a step"
@@ -57,7 +58,7 @@ class StepWatch:
         self._ends_at = ends_at
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
-        self._is_by_clock = False
+        self._is_by_clock = self._is_finishing = False
         self._pid = os.getpid()
         self.is_over = OwnEvent()
         self.report: LeakReport | None = None
@@ -93,7 +94,7 @@ class StepWatch:
 
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
-        if self.is_over.is_set or self._is_by_clock or self._pid != os.getpid():
+        if self._is_finishing or self._is_by_clock or self._pid != os.getpid():
             return
         if self._calls is not None:
             self._calls.stop()
@@ -103,16 +104,24 @@ class StepWatch:
             self._watch = None  # what calls of the model were counted is of another unit
         self._unit_ended()
 
+    def conclude(self) -> None:
+        """Makes the report of what there is, unless it is there, or being made."""
+        if self._is_finishing:
+            self.is_over.wait(_REPORT_WITHIN_S)
+        elif self._watch is not None:
+            self._finish(self._watch)
+
     def leave(self) -> None:
-        """Takes the hooks away; a report is made of what there is."""
+        """Takes away what goes on between steps."""
+        self._is_finishing = True
         if self._calls is not None:
             self._calls.stop()
-        if self._watch is not None and not self.is_over.is_set:
-            self._finish(self._watch)
+        if self._watch is not None:
+            self._watch.stop()
 
     @harmless("watching for leaks")
     def _unit_ended(self) -> None:
-        if self.is_over.is_set or self._pid != os.getpid():
+        if self._is_finishing or self._pid != os.getpid():
             return
         if self._watch is None:
             with self._pauses.counted():
@@ -125,6 +134,7 @@ class StepWatch:
 
     def _finish(self, watch: LeakWatch) -> None:
         """The report of now, and the end of the watch."""
+        self._is_finishing = True
         try:
             with self._pauses.counted():
                 owned = watch.owned(search_time(self._pause_s))
@@ -180,7 +190,8 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
                 recorder.start()
         is_wanted = _wait(watch, line, float(request["seconds"]))
         recorder.steps.leave_optimizers()
-        watch.leave()
+        if is_wanted:
+            watch.conclude()
         path = None
         if is_on_gpu and is_wanted:
             with pauses.counted():
