@@ -63,7 +63,7 @@ class Holders:
         if not self.owners:
             return text_of(
                 (
-                    f"{self.what}, {format_size(self.bytes)}: no owner that Python can see.",
+                    f"{self.what}, {format_size(self.bytes)}: no owner is visible from Python.",
                     *self.notes,
                 )
             )
@@ -109,10 +109,11 @@ class HolderTable:
 
     def __str__(self) -> str:
         if not self.rows:
-            return f"Nothing holds a tensor: {format_size(self.live_bytes)} alive."
+            return f"No tensors are kept alive: {format_size(self.live_bytes)} in use."
         first, size, _ = self.rows[0]
         lines = [
-            f"{first.name} holds {format_size(size)} of {format_size(self.live_bytes)} in tensors."
+            f"{first.name} keeps {format_size(size)} of the {format_size(self.live_bytes)} in "
+            "tensors."
         ]
         width = max(len(format_size(size)) for _, size, _ in self.rows)
         for owner, size, count in self.rows:
@@ -181,7 +182,7 @@ class _HolderList:
             notes.append(f"and {counted(left_out, 'more owner')}")
         if (self.owners or self.own_names) and self.passing:
             variables = counted(len(self.passing), "variable")
-            notes.append(f"and by {variables} of libraries' functions that run, or without a name")
+            notes.append(f"and by {variables} of running library functions or without a name")
         return notes
 
 
@@ -317,7 +318,7 @@ def _holder_table(search: Search, entries: list[Retained]) -> HolderTable:
     if rows and passing:
         size = format_size(sum(size for _, size, _ in passing))
         notes = (
-            f"{size} more held by libraries' functions that run, or by what has no name",
+            f"{size} more kept by running library functions or by unnamed objects",
             *notes,
         )
     live = sum(storage.size_bytes for storage in search.storages)
