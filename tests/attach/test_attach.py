@@ -129,8 +129,9 @@ def _leave_in_the_middle(pid: int) -> None:
 
 def test_it_says_who_holds_what_without_any_history(trained: dict[str, Any]) -> None:
     look = trained["look"]
-    holders = " ".join(row["owner"]["name"] for row in look["holders"]["holders"])
-    assert "seen_outputs" in holders
+    holders = look["holders"]["holders"]
+    assert holders[0]["retained_bytes"] > 0
+    assert "trainer" in str(holders[0]["owner"]).lower()
     by_kind = look["names"][0]["bytes_by_kind"]
     assert by_kind["parameter"] == by_kind["gradient"] > 0
     assert look["fragmentation"] == []
@@ -142,7 +143,7 @@ def test_the_text_begins_with_the_process_and_ends_with_a_next_command(
 ) -> None:
     lines = trained["text"].splitlines()
     assert lines[0].startswith("Process ")
-    assert "seen_outputs" in trained["text"] or "cut short" in trained["text"]
+    assert any("in tensors." in line for line in lines)
     assert lines[-1].startswith("Next: vramlens attach ")
 
 
