@@ -48,9 +48,7 @@ def predict_script(
                 execute_script(path, arguments)
         except SystemExit as ending:
             if ending.code not in (None, 0):
-                raise NotPredicted(
-                    f"{path}: the script exited with code {ending.code}"
-                ) from None
+                raise NotPredicted(f"{path}: the script exited with code {ending.code}") from None
         except Refused as error:
             raise NotPredicted(f"{path}: {error}") from None
         except (NoProgram, KeyboardInterrupt):

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from vramlens.attach.inside.pauses import Pauses
-from vramlens.attach.inside.state_now import search_time, torch_is_whole
+from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line
 from vramlens.capture.process.own_thread import OwnEvent
 from vramlens.capture.recording.output_path import Places
@@ -179,6 +179,7 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
         ends_at=time.monotonic() + float(request["seconds"]),
     )
     recorder.owners = watch.owners
+    recorder.naming_seconds = NAMES_SHARE * float(request["pause_s"])
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
     recorder.steps.on_step(recorder.step_ended)

@@ -144,7 +144,9 @@ def _answered(arguments: argparse.Namespace) -> str:
 
     if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
         option = "--sql" if arguments.ask is None else "--ask"
-        raise UsageError(f"{option} needs a lake: create one with vramlens export FOLDER --to LAKE/")
+        raise UsageError(
+            f"{option} needs a lake: create one with vramlens export FOLDER --to LAKE/"
+        )
     question = arguments.sql if arguments.ask is None else sql_of(arguments.ask)
     lake = Lake(arguments.paths[0], arguments.run, arguments.attempt)
     names, rows = lake.sql(question)
