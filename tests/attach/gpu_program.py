@@ -21,6 +21,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 _READY_AFTER = 10  # steps
+_SETTLES_WITHIN_S = 20.0
 _SET_PTRACER, _ANYBODY = 0x59616D61, -1
 
 
@@ -74,6 +75,18 @@ def idle() -> None:
         time.sleep(0.005)
 
 
+def settled_state(before: dict[str, Any]) -> dict[str, Any]:
+    """The state once it is as before, or after some seconds as it then is: who was interrupted may
+    still be leaving.
+    """
+    deadline = time.monotonic() + _SETTLES_WITHIN_S
+    after = state()
+    while after != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+        after = state()
+    return after
+
+
 def goes_on() -> bool:
     """True until whoever started this closes its standard input."""
     return not select.select([sys.stdin], [], [], 0)[0]
@@ -104,7 +117,7 @@ def main(out: str, device: str, fails: bool) -> None:
     record = {
         "losses": losses,
         "before": before,
-        "after": state(),
+        "after": settled_state(before),
         "longest_step_s": seconds[-1],
         "median_step_s": seconds[len(seconds) // 2],
     }
