@@ -39,12 +39,13 @@ class HolderNames:
         paths: dict[int, str],
         tensors: list[Any],
         *,
-        seconds: float = SEARCH_SECONDS,
+        seconds: float | None = None,
     ) -> None:
         self._heap, self._paths = heap, paths
         self._edges: dict[int, list[tuple[Any, str]]] = {}
         self._referents = Referents()
-        children, until = tensors, thread_time() + seconds
+        allowed = SEARCH_SECONDS if seconds is None else seconds
+        children, until = tensors, thread_time() + allowed
         for _ in range(_LEVELS):
             sought = {id(child) for child in children} - self._edges.keys()
             if not sought or thread_time() > until:

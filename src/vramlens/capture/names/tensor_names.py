@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramlens.capture.names.claims import GRADIENT_FORM, Claims
-from vramlens.capture.names.holder_names import SEARCH_SECONDS, HolderNames
+from vramlens.capture.names.holder_names import HolderNames
 from vramlens.capture.names.live_heap import (
     LiveHeap,
     TensorStorage,
@@ -64,14 +64,15 @@ def named_tensors(
     *,
     device_type: str = "cuda",
     root_names: Mapping[int, str] | None = None,
-    search_seconds: float = SEARCH_SECONDS,
+    search_seconds: float | None = None,
 ) -> list[NamedTensor]:
     """All storages on devices of a type that have a name: of models and optimizers all, of others
     the largest. Never raises.
 
     Args:
         root_names: better names for modules that are no other module's child, by ``id``.
-        search_seconds: what the search for holders of the others may take of the processor's time.
+        search_seconds: what the search for holders of the others may take of the processor's time;
+            by default 1.5.
     """
     torch: Any = sys.modules.get("torch")
     was_collecting = gc.isenabled()
@@ -97,7 +98,7 @@ class _NamesOfTensors:
     """Claims to storages, gathered from models, optimizers and what holds the rest."""
 
     def __init__(
-        self, heap: LiveHeap, root_names: Mapping[int, str], search_seconds: float
+        self, heap: LiveHeap, root_names: Mapping[int, str], search_seconds: float | None
     ) -> None:
         self._search_seconds = search_seconds
         self._heap = heap

@@ -299,13 +299,13 @@ class Recorder:
 
     @harmless("naming tensors")
     def _names(self, kind: str) -> list[dict[str, Any]]:
-        from vramlens.capture.names.holder_names import SEARCH_SECONDS
         from vramlens.capture.names.tensor_names import named_tensors
 
-        seconds = SEARCH_SECONDS if self.naming_seconds is None else self.naming_seconds
         with no_other_thread():
             tensors = named_tensors(
-                device_type=kind, root_names=self._paths.root_names, search_seconds=seconds
+                device_type=kind,
+                root_names=self._paths.root_names,
+                search_seconds=self.naming_seconds,
             )
             return [asdict(tensor) for tensor in tensors]
 
