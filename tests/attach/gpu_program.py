@@ -68,9 +68,9 @@ def state() -> dict[str, Any]:
     }
 
 
-def idle() -> None:
+def idle(is_done: threading.Event) -> None:
     """A thread in C most of the time."""
-    while True:
+    while not is_done.is_set():
         torch.randn(64, 64, generator=torch.Generator()).square().sum()
         time.sleep(0.005)
 
@@ -98,7 +98,10 @@ def main(out: str, device: str, fails: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
-    threading.Thread(target=idle, daemon=True).start()
+    is_done = threading.Event()
+    # Ended before the interpreter is: a daemon inside of PyTorch's C++ would abort then.
+    beside = threading.Thread(target=idle, args=(is_done,))
+    beside.start()
     trainer = Trainer(device)
     losses: list[tuple[float, float]] = []
     seconds: list[float] = []
@@ -111,13 +114,16 @@ def main(out: str, device: str, fails: bool) -> None:
         if len(losses) == _READY_AFTER:
             before = state()
             print("ready", flush=True)
+    after = settled_state(before)
+    is_done.set()
+    beside.join()
     if fails:
         torch.empty(1 << 44, dtype=torch.uint8, device=device)
     seconds = sorted(seconds[_READY_AFTER:])
     record = {
         "losses": losses,
         "before": before,
-        "after": settled_state(before),
+        "after": after,
         "longest_step_s": seconds[-1],
         "median_step_s": seconds[len(seconds) // 2],
     }

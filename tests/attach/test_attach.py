@@ -101,8 +101,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """
     out = tmp_path_factory.mktemp("attach") / "run.json"
     with program(str(FOLDER / "gpu_program.py"), str(out), "cpu") as process:
-        look = answer_of(attach(process.pid, "--json", "--pause", "20"))
-        watch = answer_of(attach(process.pid, "--json", "--pause", "20", "--steps", "8"))
+        look = answer_of(attach(process.pid, "--json", "--pause", "4"))
+        watch = answer_of(attach(process.pid, "--json", "--pause", "4", "--steps", "8"))
         text = attach(process.pid).stdout
         _leave_in_the_middle(process.pid)
         assert process.stdin is not None

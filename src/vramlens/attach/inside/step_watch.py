@@ -1,7 +1,7 @@
 """Some steps of the program watched for leaks and recorded; afterwards nothing of it is left.
 
 A step is an optimizer's turn; until one comes, a call of the outermost module. Where neither comes
-for some seconds, each quarter of a second counts as one. The search at the
+for a while, each quarter of a second counts as one. The search at the
 end runs on the thread that steps, at a step's end, where the variables of its functions say what
 the steps have kept.
 """
@@ -32,7 +32,7 @@ from vramlens.live.watch import LeakWatch
 _LOOKS_EVERY_S = 0.25
 _NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
 _REPORT_WITHIN_S = 60.0
-_STEP_COMES_WITHIN_S = 3.0
+_STEP_COMES_WITHIN_S = 20.0  # large models' take some seconds; or half of the time of the watch
 _BY_CLOCK = (
     "no optimizer stepped and no model was called: each quarter of a second counts as a step"
 )
@@ -71,8 +71,10 @@ class StepWatch:
         return 0 if self._watch is None else self._watch.steps
 
     def begin(self, torch: Any) -> None:
-        """Until an optimizer steps, a call of the model is a step."""
-        if hasattr(torch, "compiler"):
+        """Until an optimizer steps, a call of the model is a step; not where something is compiled:
+        hooks that come and go would have it compiled anew.
+        """
+        if hasattr(torch, "compiler") and not _has_compiled():
             self._calls = ModuleCalls(torch, self._unit_ended)
 
     @property
@@ -209,6 +211,7 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
     """Waits for the steps, and says how far they are; whether somebody still wants the answer."""
     began = time.monotonic()
     deadline = began + seconds + _patience(watch)
+    step_comes_by = began + min(_STEP_COMES_WITHIN_S, seconds / 2)
     told = -1
     while not watch.is_over.is_set:
         watch.is_over.wait(_LOOKS_EVERY_S)
@@ -216,7 +219,7 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             return False
         if time.monotonic() > deadline:
             break
-        if not watch.has_begun and time.monotonic() > began + _STEP_COMES_WITHIN_S:
+        if not watch.has_begun and time.monotonic() > step_comes_by:
             watch.count_time()
         watch.tick()
         if watch.steps != told:
@@ -224,6 +227,12 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             with suppress(Exception):
                 line.send({"kind": "progress", "steps": told})
     return True
+
+
+def _has_compiled() -> bool:
+    """True where torch.compile has compiled something in this process."""
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return bool(counters) and bool(counters.get("frames"))
 
 
 def _patience(watch: StepWatch) -> float:
