@@ -80,6 +80,7 @@ class Recorder:
         recording: whether events are being recorded now.
         wanted_events: how many each ring is to hold from the next start on; None lets the host's
             memory decide.
+        naming_seconds: what naming tensors that no model has may take; None for the usual.
         owners: gives ``owners.json`` for a kind of device, where leaks are watched.
     """
 
@@ -107,6 +108,7 @@ class Recorder:
         self._paths = ModulePaths()
         self._samples = Samples()
         self.owners: Callable[[str], dict[str, Any] | None] | None = None
+        self.naming_seconds: float | None = None
         self._earlier_names: list[dict[str, Any]] = []
         self._writing = threading.RLock()
         self._is_writing = False
@@ -302,10 +304,12 @@ class Recorder:
         from vramlens.capture.names.tensor_names import named_tensors
 
         with no_other_thread():
-            return [
-                asdict(tensor)
-                for tensor in named_tensors(device_type=kind, root_names=self._paths.root_names)
-            ]
+            tensors = named_tensors(
+                device_type=kind,
+                root_names=self._paths.root_names,
+                search_seconds=self.naming_seconds,
+            )
+            return [asdict(tensor) for tensor in tensors]
 
     def _meta(
         self, gpu: Allocator, snapshot: Mapping[str, Any], request: WriteRequest
