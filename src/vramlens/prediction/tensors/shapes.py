@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collectives import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.even_choices import follow_choices, share_of
 from vramlens.prediction.tensors.known_values import Values
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
 
@@ -139,6 +140,7 @@ class Runner:
         if self.log.guessed:
             self._spread_guesses(tensors, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
+        follow_choices(operator, args, outputs)
         self._kernels.after(operator, args, kwargs, outputs)
         return output
 
@@ -150,11 +152,11 @@ class Runner:
 
     def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
         """Results that have a guessed number of rows, as what they are made of, hang on it, too."""
-        numbers = {self.log.guess_of(tensor) for tensor in inputs if tensor.layout is torch.strided}
+        guesses = {self.log.guess_of(tensor) for tensor in inputs if tensor.layout is torch.strided}
         for tensor in outputs:
-            for number in numbers - {None}:
-                if number in tensor.shape:
-                    self.log.hangs_on_guess(tensor, number)
+            for guess in guesses:
+                if guess is not None and guess[0] in tensor.shape:
+                    self.log.hangs_on_guess(tensor, *guess)
 
     def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
@@ -173,7 +175,8 @@ class Runner:
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
             if not is_known and copy.dim():
-                self.log.hangs_on_guess(copy, int(copy.shape[0]))
+                is_even = any(share_of(tensor) is not None for tensor in tensors)
+                self.log.hangs_on_guess(copy, int(copy.shape[0]), 2 if is_even else 1)
             return copy
 
         if isinstance(known, (tuple, list)):
