@@ -107,7 +107,7 @@ assert ids.max().item() == 5
     ("text", "words"),
     [
         ("print(1)", "nothing moved to the GPU"),
-        ("raise SystemExit(7)", "exit code 7"),
+        ("raise SystemExit(7)", "exited with code 7"),
         (
             "x = torch.ones(3, device='cuda')\nopen('not-there')",
             "train.py:3: could not be predicted: FileNotFoundError",

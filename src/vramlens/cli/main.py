@@ -38,7 +38,9 @@ VERBS = (
     "top",
     "export",
     "dump",
+    "attach",
     "doctor",
+    "mcp",
 )
 
 _READING = frozenset(
@@ -145,7 +147,7 @@ def _answered(argv: list[str]) -> int | Callable[[], int]:
         say(str(error))
         return error.exit_code
     except MemoryError:
-        say("not enough memory for this; try a machine with more, or a shorter recording")
+        say("not enough memory for this; try a machine with more memory or a shorter recording")
         return VramlensError.exit_code
     except BrokenPipeError:
         return 0
@@ -194,10 +196,12 @@ def _refuse_mistyped_verb(argv: list[str]) -> None:
     if not argv:
         return
     if looks_like_a_file(argv[0], VERBS):
-        raise UsageError(f"{argv[0]} is no verb; did you mean: vramlens explain {shlex.join(argv)}")
+        raise UsageError(
+            f"{argv[0]} is not a verb; did you mean: vramlens explain {shlex.join(argv)}"
+        )
     meant = verb_meant(argv[0], VERBS)
     if meant is not None:
-        raise UsageError(f"{argv[0]} is no verb; did you mean {meant}? (see vramlens --help)")
+        raise UsageError(f"{argv[0]} is not a verb; did you mean {meant}? (see vramlens --help)")
 
 
 def _run_within_bounds(command: Command, arguments: argparse.Namespace) -> int | Callable[[], int]:

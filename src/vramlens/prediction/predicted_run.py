@@ -118,7 +118,8 @@ class PredictedRun:
         }
         for name, count in self.values.guesses.items():
             not_modelled[
-                f"{name} selects by values {count} times: taken as all, or as an even choice"
+                f"{name} selects by value {count} times; the prediction assumes that everything "
+                "is selected, or an even share of a router's choices"
             ] = None
         return Gathered(
             log=self.log.plain(),
@@ -198,7 +199,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         low_bytes=min(low, reserved),
         high_bytes=high,
         basis=(
-            "every request rounded and served by PyTorch's allocator, replayed",
+            "every request was rounded and served by a replay of PyTorch's allocator",
             *gathered.basis,
         ),
         not_modelled=tuple(

@@ -48,9 +48,7 @@ def predict_script(
                 execute_script(path, arguments)
         except SystemExit as ending:
             if ending.code not in (None, 0):
-                raise NotPredicted(
-                    f"{path}: the script ended by itself with exit code {ending.code}"
-                ) from None
+                raise NotPredicted(f"{path}: the script exited with code {ending.code}") from None
         except Refused as error:
             raise NotPredicted(f"{path}: {error}") from None
         except (NoProgram, KeyboardInterrupt):
@@ -59,7 +57,7 @@ def predict_script(
             raise NotPredicted(_reason(path, error)) from error
     gathered = run.gathered(began)
     if not gathered.log.sizes:
-        raise NotPredicted(f"{path}: nothing moved to the GPU: there is nothing to predict")
+        raise NotPredicted(f"{path}: nothing moved to the GPU, so there is nothing to predict")
     return answer(gathered, question)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vramlens.prediction.predicted_peak import Prediction
     from vramlens.prediction.ranks.process_group import Place
 
-HELP = "Predict a script's peak without a GPU: by line, and which cards it fits."
+HELP = "Predict the peak memory of a script without a GPU: by line, and which cards it fits."
 EXAMPLES = (
     ("vramlens predict train.py", "its peak, without a GPU"),
     ("vramlens predict --cards 24G,80G train.py", "which cards it fits"),
@@ -32,13 +32,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--gpu",
         default="h200",
         metavar="NAME",
-        help="the card whose kernels it takes (default: h200)",
+        help="predict for this card (default: h200)",
     )
     parser.add_argument(
         "--steps",
         type=positive,
         metavar="N",
-        help="end after N optimizer steps (default: the script's)",
+        help="stop after N optimizer steps (default: run the whole script)",
     )
     parser.add_argument(
         "--patience",
@@ -52,13 +52,18 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=_sizes,
         default=(),
         metavar="SIZE,SIZE",
-        help="card sizes: on which of them it fits",
+        help="card sizes to check",
     )
-    parser.add_argument("--conf", default=None, metavar="SETTINGS", help="the allocator's settings")
+    parser.add_argument(
+        "--conf",
+        default=None,
+        metavar="SETTINGS",
+        help="allocator settings, as in PYTORCH_ALLOC_CONF",
+    )
     parser.add_argument(
         "--torch",
         metavar="VERSION",
-        help="the allocator's rules of this PyTorch (default: installed)",
+        help="the PyTorch version to predict for (default: installed)",
     )
     parser.add_argument(
         "--batch",
@@ -70,22 +75,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--world-size",
         type=positive,
         metavar="N",
-        help="the script is one of N ranks, as torchrun starts them",
+        help="predict one of N ranks, as torchrun starts them",
     )
     parser.add_argument(
         "--rank",
         type=int,
         default=0,
         metavar="R",
-        help="which of them is predicted (default: 0)",
+        help="the rank to predict (default: 0)",
     )
-    parser.add_argument("--json", action="store_true", help="print data: one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="also write the prediction as a recording (.vram)"
     )
     parser.add_argument("script", metavar="SCRIPT", help="the script, unchanged")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script"
     )
 
 
@@ -127,7 +132,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         refuse_inputs(arguments.output, [arguments.script])
         if os.path.isdir(arguments.output):
-            raise UsageError(f"-o {arguments.output}: is a folder; name a file")
+            raise UsageError(f"-o {arguments.output}: is a folder; choose a file name")
     if arguments.arguments[:1] == ["--"]:
         del arguments.arguments[0]
     if "LOCAL_RANK" in os.environ:

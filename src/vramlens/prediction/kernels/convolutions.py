@@ -21,7 +21,7 @@ _FEW_BYTES, _POINTWISE_BYTES = 16, 400
 _BEYOND_TENSORS = 16 * MIB
 """Bytes beyond input, weight and output that 98 of 100 stayed within."""
 SHARE = 0.12
-BASIS = "workspaces of convolutions, as cuDNN asked for them in recordings on an H200"
+BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
 
 
 def bounds(tensor: Any, weight: Any, output: Any) -> tuple[int, int]:

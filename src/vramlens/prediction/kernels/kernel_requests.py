@@ -38,7 +38,7 @@ _MOMENTS = {"aten.var", "aten.std", "aten.var_mean"}
 _POSITIONS = {"aten.argmax", "aten.argmin", "aten.max", "aten.min"}
 _FACTORIZATIONS = ("aten.linalg_", "aten.cholesky", "aten.triangular_solve", "aten._linalg_")
 _FACTORIZATION_BASIS, _FACTORIZATION_SHARE = (
-    "workspaces of matrix factorizations, which are not modelled",
+    "workspaces of matrix factorizations, which are not modeled",
     0.1,
 )
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-BASIS = "the reserve of recurrent layers, which cuDNN does not tell"
+BASIS = "the reserve space of recurrent layers, which cuDNN does not report"
 SHARE = 0.08
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 _KEPT = {0: 1, 1: 1, 2: 5, 3: 6}

@@ -62,7 +62,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
         SettingsError: PyTorch would refuse the setting.
     """
     if not log.sizes:
-        raise InputError("the program asked for no GPU memory: nothing moved to cuda")
+        raise InputError("the program requested no GPU memory: nothing moved to cuda")
     version = version_named(torch_version)
     settings = parse_settings(conf, version)
     columns, row_of_event = columns_of(log)

@@ -71,8 +71,8 @@ class PredictedSizes:
                 return scaled
             smaller, size = larger, 2 * size
         raise UsageError(
-            "find_batch_size: its steps ask for other things at each size; predict the sizes one"
-            " by one"
+            "find_batch_size: its steps make different requests at each batch size; predict "
+            "the sizes one by one"
         )
 
     def _probe(self, size: int) -> StepRequests:

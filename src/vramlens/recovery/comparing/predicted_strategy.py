@@ -14,7 +14,7 @@ from vramlens.recovery.comparing.strategy_run import prepared, step
 
 _STEPS = 2
 _GPU = "h200"
-_ONLY_AS_EAGER = "what torch.compile makes of a model is not predicted"
+_ONLY_AS_EAGER = "the effect of torch.compile is not predicted"
 
 
 def predict_strategy(name: str, program: Program) -> dict[str, Any]:
