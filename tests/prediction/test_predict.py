@@ -183,3 +183,20 @@ assert torch.cuda.max_memory_allocated() - before >= 2 * 4 * 512 * 512 * 4
     assert done.returncode == 0, done.stderr
     prediction = json.loads(done.stdout)["prediction"]
     assert prediction["low_bytes"] < prediction["high_bytes"]
+
+
+def test_copies_of_large_layers_and_graphs_go_on(tmp_path: Path) -> None:
+    text = """
+import copy
+layer = torch.nn.Linear(1024, 2048)
+layers = torch.nn.Sequential(layer, copy.deepcopy(layer)).cuda()
+x = torch.randn(8, 1024, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = layers[1](x)
+graph.replay()
+assert y.shape == (8, 2048)
+"""
+    done = predict(script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+    assert "CUDA graphs: their pools" in done.stdout

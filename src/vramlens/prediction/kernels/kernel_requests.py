@@ -124,12 +124,10 @@ class Kernels:
             self._log.scratch(size, convolutions.bounds(args[0], args[1], outputs[0]))
 
     def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
-        size = recurrent.forward_workspace(args)
-        self._log.scratch(size, recurrent.bounds(size))
+        recurrent.note_workspace(self._log, args, is_backward=False)
 
     def _recurrent_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
-        size = recurrent.backward_workspace(args)
-        self._log.scratch(size, recurrent.bounds(size))
+        recurrent.note_workspace(self._log, args, is_backward=True)
 
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
         """The results that are asked of the device: seeds of a fused attention stay on the host.

@@ -120,25 +120,23 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
     )
 
 
-def forward_workspace(args: Any) -> int:
-    """Bytes that ``_cudnn_rnn`` asks for beside its results."""
-    return _workspace(args[0], layers=args[9], batch_first=args[10], is_bidirectional=args[13])
+def note_workspace(log: RequestLog, args: Any, *, is_backward: bool) -> None:
+    """What ``_cudnn_rnn`` or its backward asks for beside its results: half to twice the rule.
 
-
-def backward_workspace(args: Any) -> int:
-    """Bytes that ``_cudnn_rnn_backward`` asks for beside its results."""
-    return _workspace(args[0], layers=args[13], batch_first=args[14], is_bidirectional=args[17])
-
-
-def bounds(workspace: int) -> tuple[int, int]:
-    """The least and the most bytes that a workspace may be."""
-    return workspace // 2, workspace * 2
-
-
-def _workspace(tensor: Any, *, layers: int, batch_first: bool, is_bidirectional: bool) -> int:
+    Packed sequences may be unpacked there: at most, every one is as long as the longest.
+    """
+    shift = 4 if is_backward else 0  # the backward has the outputs and their gradients in between
+    layers, batch_first, is_bidirectional, sizes = (
+        args[place + shift] for place in (9, 10, 13, 14)
+    )
+    rows = math.prod(_outer_shape(args[0], batch_first))
+    most_rows = len(sizes) * sizes[0] if sizes else rows
     directions = 2 if is_bidirectional else 1
-    rows = math.prod(_outer_shape(tensor, batch_first))
-    return directions * (layers * _WORKSPACE_OF_LAYER + rows * _WORKSPACE_OF_ROW)
+    size, most = (
+        directions * (layers * _WORKSPACE_OF_LAYER + count * _WORKSPACE_OF_ROW)
+        for count in (rows, most_rows)
+    )
+    log.scratch(size, (size // 2, 2 * most))
 
 
 def _outer_shape(tensor: Any, batch_first: bool) -> tuple[int, ...]:

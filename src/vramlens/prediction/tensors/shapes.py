@@ -48,7 +48,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
         ) -> Any:
             if function is device_of and isinstance(args[0], FakeTensor):
                 return args[0].fake_device
-            if any(kind is not FakeTensor for kind in types):
+            if any(_takes_itself_apart(kind, FakeTensor) for kind in types):
                 return NotImplemented  # a tensor made of tensors, such as DTensor, takes it apart
             if operator_of(function).is_composite:
                 with self:  # of inference tensors; else autograd has taken it apart before
@@ -58,6 +58,12 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
     mode.runner = runner
     return mode
+
+
+def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
+    """Whether a kind of tensor has a dispatch of its own; a Parameter has none."""
+    is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return kind is not fake_tensor and not is_plain
 
 
 class Runner:
@@ -101,6 +107,10 @@ class Runner:
         if special is not None:
             return special(operator, args, kwargs)
         return self._run_shapes(operator, args, kwargs, tensors)
+
+    def widen(self, basis: str, share: float) -> None:
+        """Notes a rule that is less than exact, with the share of the peak that it may be off."""
+        self._kernels.uncertain[basis] = share
 
     def stand_in(
         self, tensor: Any, device: Any, dtype: Any = None, memory_format: Any = None
