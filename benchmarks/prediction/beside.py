@@ -48,12 +48,24 @@ def mem_tracker_peak(name: str) -> int:
 
     programs.DEVICE = "cpu"
     torch.Tensor.item = lambda tensor: 1.0
+    torch.Tensor.__bool__ = lambda tensor: False
+    torch.nn.Module.to = _converted  # everything is on the CPU; it cannot exchange weights
     with FakeTensorMode():
         tracker = MemTracker()
         with tracker:
             programs.PROGRAMS[name]()
         peaks = tracker.get_tracker_snapshot("peak")
     return sum(int(parts["Total"]) for parts in peaks.values())
+
+
+def _converted(model: Any, *args: Any, **options: Any) -> Any:
+    """``Module.to`` without exchanging the weights, which MemTracker has weak references to."""
+    import torch
+
+    wanted = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype)]
+    for parameter in model.parameters() if wanted else ():
+        parameter.data = parameter.data.to(wanted[0])
+    return model
 
 
 class _Built(BaseException):

@@ -26,10 +26,15 @@ from vramlens.prediction.predicted_peak import (
     margins,
     meta_of,
 )
-from vramlens.prediction.ranks.process_group import Place, put_process_group
+from vramlens.prediction.ranks.process_group import (
+    Place,
+    note_bucket_views,
+    put_process_group,
+)
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import Values
 from vramlens.prediction.tensors.shapes import shapes_mode
+from vramlens.units import MIB
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +43,10 @@ else:
 
 _MARGIN = 0.01
 """Of reserved bytes, where every rule is one that recordings decided."""
+
+
+_NCCL_BYTES = 600 * MIB
+"""Outside the allocator, of a rank: two H200 took 1,129 MiB with NCCL (docs/predict.md)."""
 
 
 class EnoughSteps(BaseException):
@@ -74,6 +83,8 @@ class PredictedRun:
         self._progress: Callable[[int], None] | None = None
         behave_as(card, self.mode.runner, 1 if place is None else place.world_size)
         put_process_group(place)
+        if place is not None:
+            note_bucket_views(self.mode.runner.notes)
         with self.mode:
             self.kernels.learn_sole_uses()
         self.log.clear()
@@ -108,7 +119,7 @@ class PredictedRun:
         for name, count in self.values.guesses.items():
             not_modelled[
                 f"{name} selects by value {count} times; the prediction assumes that everything "
-                "is selected"
+                "is selected, or an even share of a router's choices"
             ] = None
         return Gathered(
             log=self.log.plain(),
@@ -180,6 +191,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         max(served.floor_bytes, served.low_bytes - margin),
         served.high_bytes + margin,
     )
+    nccl = 0 if question.place is None or question.place.world_size == 1 else _NCCL_BYTES
     for size in gathered.not_modelled.values():
         high += size or 0
     return Prediction(
@@ -193,7 +205,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         not_modelled=tuple(
             NotModelled(reason, size) for reason, size in gathered.not_modelled.items()
         ),
-        cards=fits_of(min(low, reserved), high, question.cards or USUAL_CARDS, card),
+        cards=fits_of(min(low, reserved), high + nccl, question.cards or USUAL_CARDS, card),
         gpu=card.name,
         torch=version,
         steps=gathered.steps,

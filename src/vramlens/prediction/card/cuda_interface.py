@@ -221,6 +221,7 @@ def _put_streams(torch: Any, runner: Runner) -> None:
         set_stream=_use,
     )
     torch.Tensor.record_stream = _constant(None)
+    torch._C._cuda_getCurrentRawStream = _constant(0)  # which a build without CUDA lacks
     _put(torch.accelerator, current_stream=lambda device=None: current[0], set_stream=_use)
 
 

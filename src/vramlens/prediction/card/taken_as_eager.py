@@ -13,15 +13,15 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import torch
+from vramlens.prediction.requests.request_log import RequestLog
 
+if TYPE_CHECKING:
     from vramlens.prediction.tensors.shapes import Runner
-else:
-    from vramlens.ground.late_torch import torch
 
 COMPILED = "torch.compile: predicted as eager; what its kernels fuse needs less"
 GRAPHS = "CUDA graphs: their pools are predicted as streams of their own"
+_FUSED_SHARE = 0.15
+"""Of the peak, which fusion may save: an encoder under bf16 saved 13 % (docs/predict.md)."""
 _FIRST_POOL = 1 << 20
 """Numbers of pools, beyond those of streams."""
 
@@ -32,6 +32,7 @@ def put_eager(runner: Runner) -> None:
 
     def compile_nothing(model: Any = None, *args: Any, **options: Any) -> Any:
         runner.notes[COMPILED] = None
+        runner.widen("torch.compile, predicted as eager", _FUSED_SHARE)
         if model is None:
             return lambda function: function
         if isinstance(model, torch.nn.Module):
@@ -44,6 +45,8 @@ def put_eager(runner: Runner) -> None:
 
 
 def _put_graphs(runner: Runner) -> None:
+    import torch  # the module itself: it is changed
+
     pools: list[int] = []
 
     def new_pool() -> int:
@@ -51,44 +54,47 @@ def _put_graphs(runner: Runner) -> None:
         pools.append(_FIRST_POOL + len(pools))
         return pools[-1]
 
-    class CUDAGraph:
-        """A graph whose work was done while it was captured."""
+    class PredictedGraph(_Graph):
+        """A graph of this program's."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
-            self._pool = new_pool()
-            self._before = 0
-
-        def capture_begin(self, pool: Any = None, *args: Any, **options: Any) -> None:
-            self._pool = self._pool if pool is None else pool
-            self._before, runner.log.stream = runner.log.stream, self._pool
-
-        def capture_end(self) -> None:
-            runner.log.stream = self._before
-
-        def replay(self) -> None:
-            """Everything is where it was."""
-
-        def reset(self) -> None:
-            """Its tensors go with their names."""
-
-        def pool(self) -> int:
-            return self._pool
-
-    @contextlib.contextmanager
-    def graph(
-        cuda_graph: CUDAGraph, pool: Any = None, *args: Any, **options: Any
-    ) -> Iterator[None]:
-        cuda_graph.capture_begin(pool)
-        try:
-            yield
-        finally:
-            cuda_graph.capture_end()
+            super().__init__(runner.log, new_pool())
 
     for module in (torch.cuda, torch.cuda.graphs):
-        for name, stand_in in (
-            ("CUDAGraph", CUDAGraph),
-            ("graph", graph),
-            ("graph_pool_handle", new_pool),
-        ):
-            setattr(module, name, stand_in)
+        module.CUDAGraph = PredictedGraph  # type: ignore[attr-defined]
+        module.graph = _capture  # type: ignore[attr-defined]
+        module.graph_pool_handle = new_pool  # type: ignore[attr-defined]
     torch.cuda.make_graphed_callables = lambda callables, *args, **options: callables
+
+
+class _Graph:
+    """A graph whose work was done while it was captured."""
+
+    def __init__(self, log: RequestLog, pool: int) -> None:
+        self._log, self._pool = log, pool
+        self._before = 0
+
+    def capture_begin(self, pool: Any = None, *args: Any, **options: Any) -> None:
+        self._pool = self._pool if pool is None else pool
+        self._before, self._log.stream = self._log.stream, self._pool
+
+    def capture_end(self) -> None:
+        self._log.stream = self._before
+
+    def replay(self) -> None:
+        """Everything is where it was."""
+
+    def reset(self) -> None:
+        """Its tensors go with their names."""
+
+    def pool(self) -> int:
+        return self._pool
+
+
+@contextlib.contextmanager
+def _capture(graph: _Graph, pool: Any = None, *args: Any, **options: Any) -> Iterator[None]:
+    graph.capture_begin(pool)
+    try:
+        yield
+    finally:
+        graph.capture_end()

@@ -70,6 +70,8 @@ class Kernels:
             "aten._scaled_dot_product_flash_attention_backward": self._flash_backward,
             "aten._scaled_dot_product_cudnn_attention": self._cudnn_attention,
             "aten._scaled_dot_product_cudnn_attention_backward": self._cudnn_attention_backward,
+            "aten._cudnn_rnn": self._recurrent,
+            "aten._cudnn_rnn_backward": self._recurrent_backward,
         }
 
     def accumulated(self, operator: Operator, args: Any, tensors: list[Any]) -> Any | None:
@@ -118,7 +120,14 @@ class Kernels:
     def _convolution(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         if outputs[0].fake_device.type == "cuda":
             self.uncertain[convolutions.BASIS] = convolutions.SHARE
-            self._log.scratch(convolutions.forward_workspace(args, outputs[0]))
+            size = convolutions.forward_workspace(args, outputs[0])
+            self._log.scratch(size, convolutions.bounds(args[0], args[1], outputs[0]))
+
+    def _recurrent(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        recurrent.note_workspace(self._log, args, is_backward=False)
+
+    def _recurrent_backward(self, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        recurrent.note_workspace(self._log, args, is_backward=True)
 
     def on_device(self, operator: Operator, outputs: list[Any]) -> list[Any]:
         """The results that are asked of the device: seeds of a fused attention stay on the host.

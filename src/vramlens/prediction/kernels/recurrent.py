@@ -3,7 +3,9 @@ reads.
 
 aten/src/ATen/native/cudnn/RNN.cpp (_cudnn_rnn, _cudnn_rnn_backward). The size of the reserve is
 asked of cuDNN, which
-does not document it: taken is what the backward must have, the gates and both states of every step.
+does not document it; neither does it the workspaces. Both are as 192 layers of three kinds asked for
+them on an H200 (benchmarks/prediction/workspaces.json.xz, cuDNN 9.19, float32): half of the reserves
+are there to 1 %; the workspaces are half to twice of what the rule says, most within a third.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.units import MIB
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +27,13 @@ else:
 BASIS = "the reserve space of recurrent layers, which cuDNN does not report"
 SHARE = 0.08
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
-_KEPT = {0: 2, 1: 2, 2: 6, 3: 5}
-"""Numbers that are kept for each unit and step, by mode."""
+_KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
+"""Numbers that are kept for each unit and step, by mode; of all layers but the last also what the
+next one reads.
+"""
+_WORKSPACE_OF_LAYER = 8 * MIB
+_WORKSPACE_OF_ROW = 8400
+"""Bytes for each layer and direction, and for each step of each sample and direction."""
 
 
 def put_recurrent_layers(runner: Runner) -> None:
@@ -110,6 +118,25 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
         reserve,
         no_weights,
     )
+
+
+def note_workspace(log: RequestLog, args: Any, *, is_backward: bool) -> None:
+    """What ``_cudnn_rnn`` or its backward asks for beside its results: half to twice the rule.
+
+    Packed sequences may be unpacked there: at most, every one is as long as the longest.
+    """
+    shift = 4 if is_backward else 0  # the backward has the outputs and their gradients in between
+    layers, batch_first, is_bidirectional, sizes = (
+        args[place + shift] for place in (9, 10, 13, 14)
+    )
+    rows = math.prod(_outer_shape(args[0], batch_first))
+    most_rows = len(sizes) * sizes[0] if sizes else rows
+    directions = 2 if is_bidirectional else 1
+    size, most = (
+        directions * (layers * _WORKSPACE_OF_LAYER + count * _WORKSPACE_OF_ROW)
+        for count in (rows, most_rows)
+    )
+    log.scratch(size, (size // 2, 2 * most))
 
 
 def _outer_shape(tensor: Any, batch_first: bool) -> tuple[int, ...]:

@@ -145,6 +145,30 @@ def _keep_shape_questions_aside() -> None:
             setattr(ShardingPropagator, name, aside(ask))
 
 
+def note_bucket_views(notes: dict[str, int | None]) -> None:
+    """Has DistributedDataParallel note what may live longer than predicted.
+
+    With ``gradient_as_bucket_view`` the first step's bucket is given up when buckets are made anew
+    (reducer.cpp, rebuild_buckets), and NCCL keeps it until its reduction is over: on a rank that
+    never waits for the GPU that is after the next ones are there.
+    """
+    if not torch.distributed.is_available():
+        return
+    from torch.nn.parallel import DistributedDataParallel
+
+    begin = DistributedDataParallel.__init__
+
+    @functools.wraps(begin)
+    def begun(model: Any, *args: Any, **options: Any) -> None:
+        begin(model, *args, **options)
+        if model.gradient_as_bucket_view:
+            parameters = (weight for weight in model.parameters() if weight.requires_grad)
+            size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
+            notes["DDP's first bucket, while its reduction is under way"] = size
+
+    DistributedDataParallel.__init__ = begun  # type: ignore[method-assign]
+
+
 def _stop_timers() -> None:
     """Keeps DistributedDataParallel from timing itself by events of a device that is not there.
 

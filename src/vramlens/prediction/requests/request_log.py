@@ -28,7 +28,8 @@ class RequestLog:
         mark: the path of the module that runs now.
         conf: allocator settings that the program itself chose.
         guessed: rows whose size hangs on a number that values decide, with that number as it was
-            guessed: the most that it can be.
+            guessed, and how many times it may be at most.
+        bounds: rows whose size is not sure, with the least and the most bytes.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,8 @@ class RequestLog:
         self.stream = 0
         self.mark = ""
         self.conf = ""
-        self.guessed: dict[int, int] = {}
+        self.guessed: dict[int, tuple[int, int]] = {}
+        self.bounds: dict[int, tuple[int, int]] = {}
         self.allocated_bytes = self.peak_bytes = 0
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
@@ -61,22 +63,26 @@ class RequestLog:
         """Whether a storage was noted."""
         return storage._cdata in self._row_of_storage
 
-    def guess_of(self, tensor: Any) -> int | None:
-        """The guessed number that a tensor's size hangs on; None where its size is known."""
+    def guess_of(self, tensor: Any) -> tuple[int, int] | None:
+        """The guessed number that a tensor's size hangs on, and how many times it may be at most;
+        None where its size is known.
+        """
         entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
         return None if entry is None else self.guessed.get(entry[0])
 
-    def hangs_on_guess(self, tensor: Any, number: int) -> None:
-        """Notes that a tensor's size hangs on a guessed number."""
+    def hangs_on_guess(self, tensor: Any, number: int, most: int) -> None:
+        """Notes that a tensor's size hangs on a guessed number, which may be so many times it."""
         entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
         if entry is not None:
-            self.guessed[entry[0]] = number
+            row = entry[0]
+            self.guessed[row] = number, most
+            self.bounds[row] = 1, most * self.sizes[row]
 
-    def least(self) -> RequestLog:
-        """A copy in which every guessed number is as small as it can be."""
+    def at_bounds(self, which: int) -> RequestLog:
+        """A copy in which every size that is not sure is the least (0) or the most (1)."""
         copy = self.plain()
-        for row in self.guessed:
-            copy.sizes[row] = 1
+        for row, sizes in self.bounds.items():
+            copy.sizes[row] = sizes[which]
         return copy
 
     def resized(self, storage: Any, size: int) -> None:
@@ -98,10 +104,15 @@ class RequestLog:
 
         self._row_of_storage[key] = row, weakref.ref(storage, gone)
 
-    def scratch(self, size: int) -> None:
-        """A kernel's workspace: requested, and freed at once."""
+    def scratch(self, size: int, bounds: tuple[int, int] | None = None) -> None:
+        """A kernel's workspace: requested, and freed at once; with its least and most bytes where
+        it is not sure.
+        """
         if size > 0:
-            self.free(self.allocate(size))
+            row = self.allocate(size)
+            self.free(row)
+            if bounds is not None:
+                self.bounds[row] = bounds
 
     def allocate(self, size: int) -> int:
         """The row of a new request."""
@@ -132,6 +143,8 @@ class RequestLog:
         for column in (self.kinds, self.rows, self.sizes, self.streams, self.stacks, self.marks):
             column.clear()
         self._row_of_storage.clear()
+        self.guessed.clear()
+        self.bounds.clear()
         self.allocated_bytes = self.peak_bytes = 0
 
     def plain(self) -> RequestLog:
@@ -139,7 +152,7 @@ class RequestLog:
         copy = RequestLog()
         for name in ("kinds", "rows", "sizes", "streams", "stacks", "marks"):
             setattr(copy, name, list(getattr(self, name)))
-        copy.guessed = dict(self.guessed)
+        copy.bounds = dict(self.bounds)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
         copy.stack_table.stacks = self.stack_table.stacks
         return copy

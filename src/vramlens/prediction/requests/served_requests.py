@@ -42,8 +42,8 @@ class ServedRequests:
     Attributes:
         peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
         low_bytes, high_bytes: peak reserved, over the places where the driver may put segments, and
-            with guessed numbers as small and as large as they can be.
-        floor_bytes: peak requested, with guessed numbers as small as they can be.
+            with sizes that are not sure at their least and most.
+        floor_bytes: peak requested, with such sizes at their least.
         snapshot: as ``torch.cuda.memory._snapshot`` gives it.
     """
 
@@ -71,19 +71,24 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
     outcome, events = replay.log(native, addresses=0, completion=_RECORDED, seed=0)
     kinds = ("requested", "allocated", "active", "reserved")
-    least = outcome
-    if log.guessed:
-        least_columns, _ = columns_of(log.least())
-        least = Replay(least_columns, pools=1, settings=native).run(
-            native, addresses=0, completion=_RECORDED, seed=0
-        )
+    least = most = outcome
+    if log.bounds:
+        least, most = (_served_at(log.at_bounds(which), native) for which in (0, 1))
     return ServedRequests(
         peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},
         low_bytes=min(least["peak_reserved"], *(run["peak_reserved"] for run in runs)),
-        high_bytes=max(run["peak_reserved"] for run in runs),
+        high_bytes=max(most["peak_reserved"], *(run["peak_reserved"] for run in runs)),
         floor_bytes=least["peak_requested"],
         snapshot=_snapshot(log, row_of_event, events, settings),
     )
+
+
+def _served_at(log: RequestLog, native: Any) -> dict[str, Any]:
+    """The outcome of requests under the same settings, at one place for segments."""
+    columns, _ = columns_of(log)
+    replay = Replay(columns, pools=1, settings=native)
+    outcome: dict[str, Any] = replay.run(native, addresses=0, completion=_RECORDED, seed=0)
+    return outcome
 
 
 def columns_of(log: RequestLog) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from vramlens.prediction.tensors import even_choices
 from vramlens.prediction.tensors.operator_schema import Operator
 
 if TYPE_CHECKING:
@@ -186,13 +187,15 @@ class Values:
             return None
 
     def _most(self, operator: Operator, args: Any) -> Any:
-        """The largest result that an operator can have, as values: everything is selected."""
+        """The largest result that an operator can have, as values: everything is selected, or of
+        even choices their share.
+        """
         tensor = args[0]
         if operator.name == "aten.nonzero":
-            return torch.ones(tensor.shape).nonzero()
+            return even_choices.selected(tensor).nonzero()
         if operator.name == "aten.index":
-            selected = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-            return selected[tuple(map(_largest_index, args[1]))]
+            source = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+            return source[tuple(map(_largest_index, args[1]))]
         if operator.name == "aten.masked_select":
             shape: Any = torch.broadcast_shapes(tensor.shape, args[1].shape)  # type: ignore[no-untyped-call]
             return torch.zeros(shape, dtype=tensor.dtype).flatten()
@@ -207,8 +210,9 @@ def _largest_index(index: Any) -> Any:
     """An index of the same form that selects as much as it can."""
     if index is None:
         return slice(None)
-    everything = torch.ones if index.dtype is torch.bool else torch.zeros
-    return everything(index.shape, dtype=index.dtype)
+    if index.dtype is torch.bool:
+        return even_choices.selected(index)
+    return torch.zeros(index.shape, dtype=index.dtype)
 
 
 def _selects_by_mask(operator: Operator, args: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.kernels.kernel_requests import Kernels
 from vramlens.prediction.ranks.collectives import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
+from vramlens.prediction.tensors.even_choices import follow_choices, share_of
 from vramlens.prediction.tensors.known_values import Values
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
 
@@ -47,7 +48,7 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
         ) -> Any:
             if function is device_of and isinstance(args[0], FakeTensor):
                 return args[0].fake_device
-            if any(kind is not FakeTensor for kind in types):
+            if any(_takes_itself_apart(kind, FakeTensor) for kind in types):
                 return NotImplemented  # a tensor made of tensors, such as DTensor, takes it apart
             if operator_of(function).is_composite:
                 with self:  # of inference tensors; else autograd has taken it apart before
@@ -57,6 +58,12 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
     mode.runner = runner
     return mode
+
+
+def _takes_itself_apart(kind: Any, fake_tensor: Any) -> bool:
+    """Whether a kind of tensor has a dispatch of its own; a Parameter has none."""
+    is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return kind is not fake_tensor and not is_plain
 
 
 class Runner:
@@ -101,6 +108,10 @@ class Runner:
             return special(operator, args, kwargs)
         return self._run_shapes(operator, args, kwargs, tensors)
 
+    def widen(self, basis: str, share: float) -> None:
+        """Notes a rule that is less than exact, with the share of the peak that it may be off."""
+        self._kernels.uncertain[basis] = share
+
     def stand_in(
         self, tensor: Any, device: Any, dtype: Any = None, memory_format: Any = None
     ) -> Any:
@@ -139,6 +150,7 @@ class Runner:
         if self.log.guessed:
             self._spread_guesses(tensors, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
+        follow_choices(operator, args, outputs)
         self._kernels.after(operator, args, kwargs, outputs)
         return output
 
@@ -150,11 +162,11 @@ class Runner:
 
     def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
         """Results that have a guessed number of rows, as what they are made of, hang on it, too."""
-        numbers = {self.log.guess_of(tensor) for tensor in inputs if tensor.layout is torch.strided}
+        guesses = {self.log.guess_of(tensor) for tensor in inputs if tensor.layout is torch.strided}
         for tensor in outputs:
-            for number in numbers - {None}:
-                if number in tensor.shape:
-                    self.log.hangs_on_guess(tensor, number)
+            for guess in guesses:
+                if guess is not None and guess[0] in tensor.shape:
+                    self.log.hangs_on_guess(tensor, *guess)
 
     def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
@@ -173,7 +185,8 @@ class Runner:
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
             if not is_known and copy.dim():
-                self.log.hangs_on_guess(copy, int(copy.shape[0]))
+                is_even = any(share_of(tensor) is not None for tensor in tensors)
+                self.log.hangs_on_guess(copy, int(copy.shape[0]), 2 if is_even else 1)
             return copy
 
         if isinstance(known, (tuple, list)):

@@ -1,0 +1,78 @@
+"""Choices that values decide, such as which experts a router sends a token to: taken as even.
+
+Where nobody knows the values, each of n possible choices is taken to be made equally often: that is
+what a router is trained for. A comparison of such a choice with one number then holds for one in n,
+and so many rows are selected by it. The range goes from none to twice as many.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.tensors.operator_schema import Operator
+
+if TYPE_CHECKING:
+    import torch
+else:
+    from vramlens.ground.late_torch import torch
+
+_CHOICES, _SHARE = "vramlens_choices", "vramlens_share"
+_POSITIONS = {"aten.topk": (1, 2), "aten.argmax": (0, 1), "aten.max": (1, 1), "aten.sort": (1, 1)}
+"""Operators that choose: which of their results are positions, and where the dimension stands."""
+_COPIES = {"aten.clone", "aten._to_copy"}
+
+
+def share_of(tensor: Any) -> float | None:
+    """The share of a mask that is taken to hold; None where nothing is known."""
+    share: float | None = getattr(tensor, "__dict__", {}).get(_SHARE)
+    return share
+
+
+def follow_choices(operator: Operator, args: Any, outputs: list[Any]) -> None:
+    """Remembers which results are choices, and which masks compare one."""
+    if not args or not outputs or not isinstance(args[0], torch.Tensor):
+        return
+    name, source = operator.name, args[0]
+    if name in _POSITIONS:
+        _note_positions(name, args, outputs)
+    elif name == "aten.scatter_" and _choices_of(args[2]) is not None:
+        setattr(source, _SHARE, args[2].numel() / max(1, source.numel()))
+    elif name == "aten.eq" and isinstance(args[1], int):
+        choices = _choices_of(source)
+        if choices is not None:
+            setattr(outputs[0], _SHARE, 1 / choices)
+    elif operator.is_view or name in _COPIES:
+        for key in (_CHOICES, _SHARE):
+            known = source.__dict__.get(key)
+            if known is not None:
+                for output in outputs:
+                    setattr(output, key, known)
+
+
+def _note_positions(name: str, args: Any, outputs: list[Any]) -> None:
+    place, dimension_place = _POSITIONS[name]
+    has_dimension = len(args) > dimension_place and isinstance(args[dimension_place], int)
+    if len(outputs) <= place or (not has_dimension and name in ("aten.argmax", "aten.max")):
+        return
+    dimension = args[dimension_place] if has_dimension else -1
+    shape = args[0].shape
+    if shape:
+        setattr(outputs[place], _CHOICES, max(1, int(shape[dimension])))
+
+
+def _choices_of(tensor: Any) -> int | None:
+    choices: int | None = getattr(tensor, "__dict__", {}).get(_CHOICES)
+    return choices
+
+
+def selected(mask: Any) -> Any:
+    """A mask of the same shape that holds as often as is taken; everywhere where that is not
+    known.
+    """
+    share = share_of(mask)
+    if share is None:
+        return torch.ones(mask.shape, dtype=torch.bool)
+    holds = torch.zeros(mask.numel(), dtype=torch.bool)
+    holds[: math.ceil(share * mask.numel())] = True
+    return holds.view(mask.shape)
