@@ -14,6 +14,7 @@ from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
 from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.trace import Meta
 
 
@@ -169,8 +170,8 @@ class StepFacts:
     peak_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(PrintedAnswer):
     """One answer. From an error text only ``recording`` (without figures), ``oom``, ``ledger`` and
     ``findings`` speak.
 

@@ -243,6 +243,7 @@ def settings_save(run: ReplayedRun) -> Iterator[Finding]:
         f"{reserved} instead of {format_size(run.reserved_bytes)}",
         bytes=saved,
         place=None if unused is None else unused.place,
+        extent=None if unused is None else unused.extent,
         evidence=(
             f"a replay of the recorded requests with it reserves {reserved} ({best.confidence})",
             *(() if unused is None else unused.evidence),

@@ -6,9 +6,12 @@ only the driver again: it does not look into its own pool, where such a block li
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Failure
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -20,6 +23,11 @@ def has_fitting_block(view: Attribution, failure: Failure) -> bool:
     limit = view.trace.settings.get("max_split_size")
     is_split_limited = isinstance(limit, int) and limit > 0
     return not is_split_limited and failure.largest_usable_bytes >= failure.request.size_bytes > 0
+
+
+def _fitting_blocks(failure: Failure) -> NDArray[np.int64]:
+    blocks = failure.usable_ranges
+    return blocks[blocks[:, 1] >= failure.request.size_bytes]
 
 
 def allocator_retry(view: Attribution, failure: Failure) -> list[Finding]:
@@ -42,5 +50,6 @@ def allocator_retry(view: Attribution, failure: Failure) -> list[Finding]:
             ),
             fix="catch torch.OutOfMemoryError around this line and run it again: the same request"
             " then finds the block. Or call torch.cuda.synchronize() before it",
+            extent=Extent(failure.request.event, holes=_fitting_blocks(failure)),
         )
     ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Failure
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -93,5 +93,6 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
             evidence=("autograd keeps activations in train mode and in eval mode",),
             fix="if no backward() will run (sampling, inference), wrap these calls in "
             f"torch.no_grad() to save up to {format_size(kept_bytes)}",
+            extent=Extent(event, kept),
         )
     ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -59,6 +59,7 @@ def operator_buffers(scene: Scene) -> Iterator[Finding]:
             f"each freed within {_BRIEF_EVENTS} events",
         ),
         fix=f"{fix} (up to {format_size(total)})",
+        extent=Extent(peak.peak_event, rows),
     )
 
 

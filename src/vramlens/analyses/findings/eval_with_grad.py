@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import MODULE_CALL
-from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.finding import Extent, Finding, Place
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -55,6 +55,10 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
         place=_caller(scene.view, evaluation.rows),
         evidence=tuple(evidence),
         fix=f"wrap the evaluation in torch.no_grad() or torch.inference_mode() ({effect})",
+        extent=Extent(
+            int(evaluation.kept_bytes.argmax()) if failed_event is None else failed_event,
+            evaluation.rows,
+        ),
     )
 
 

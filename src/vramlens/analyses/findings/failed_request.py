@@ -8,7 +8,7 @@ from vramlens.analyses.failure import allocator_retry as retries
 from vramlens.analyses.failure import unconsumed_forward as forwards
 from vramlens.analyses.failure.oom import Failure, Outside
 from vramlens.analyses.failure.settings_hint import expandable_finding
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.memory.fragmentation import Pin
 from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause, Wall
@@ -22,8 +22,8 @@ _FRACTION_PARTS = 10_000
 
 def fragmented_request(scene: Scene) -> Iterator[Finding]:
     """The failure whose request would have fitted in one piece."""
-    verdict = scene.verdict
-    if verdict is None or verdict.cause != Cause.FRAGMENTATION:
+    failure, verdict = scene.failure, scene.verdict
+    if failure is None or verdict is None or verdict.cause != Cause.FRAGMENTATION:
         return
     pins = scene.fragmentation.pinned_by[:_MOST_PINS]
     yield Finding(
@@ -36,6 +36,7 @@ def fragmented_request(scene: Scene) -> Iterator[Finding]:
         fix="allocate long-lived tensors before short-lived ones, or allocate this large one "
         "first; "
         f"then {format_size(verdict.requested_bytes or 0)} fit in the space that gaps take up now",
+        extent=Extent(failure.request.event, holes=failure.usable_ranges),
     )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.memory.fragmentation import free_ranges, pool_rows
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Action
@@ -49,6 +50,9 @@ def stranded_streams(scene: Scene) -> Iterator[Finding]:
         ),
         fix="allocate on a stream that stays in use, or call torch.cuda.empty_cache() once "
         f"after that stream's work ({format_size(cached)})",
+        extent=Extent(
+            fragmentation.event, holes=free_ranges(scene.view, fragmentation.event, idle)
+        ),
     )
 
 
@@ -80,4 +84,9 @@ def private_pools(scene: Scene) -> Iterator[Finding]:
         ),
         fix="capture fewer graph sizes, or let graphs that never run together share one pool "
         "(torch.cuda.graph(..., pool=...))",
+        extent=Extent(
+            scene.fragmentation.event,
+            rows=pool_rows(scene.view, scene.fragmentation.event, private),
+            holes=free_ranges(scene.view, scene.fragmentation.event, private),
+        ),
     )

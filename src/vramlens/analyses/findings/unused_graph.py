@@ -8,7 +8,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.evaluation_passes import curve_without_graph, keeping_passes
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -44,4 +44,5 @@ def unused_graph(scene: Scene) -> Iterator[Finding]:
         place=view.place(int(view.phases.frame[largest_pass[0]])),
         evidence=tuple(evidence),
         fix=f"wrap that evaluation in torch.no_grad() or torch.inference_mode() ({effect})",
+        extent=Extent(view.device.allocations.fullest(largest_pass)[0], largest_pass),
     )

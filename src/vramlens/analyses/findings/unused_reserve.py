@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vramlens.analyses.failure.oom import settings_variable
-from vramlens.analyses.finding import Finding
-from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
+from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at, holes_at
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Trace
@@ -24,7 +24,8 @@ def unused_reserve(scene: Scene) -> Iterator[Finding]:
     is_much = unused >= max(_LEAST_BYTES, _UNUSED_SHARE * reserved_bytes)
     if not is_much or scene.device.out_of_memory:
         return
-    holes = fragmentation_at(scene.view, scene.device.reserved.peak_event)
+    event = scene.device.reserved.peak_event
+    holes = fragmentation_at(scene.view, event)
     releasable = format_size(holes.releasable_bytes)
     evidence = [
         f"peak: {format_size(reserved_bytes)} reserved and {format_size(active_bytes)} used",
@@ -45,6 +46,7 @@ def unused_reserve(scene: Scene) -> Iterator[Finding]:
         place=pin.place if pin else None,
         evidence=tuple(evidence),
         fix=_fix(scene.trace, holes, unused),
+        extent=Extent(event, holes=holes_at(scene.device, event).ranges),
     )
 
 

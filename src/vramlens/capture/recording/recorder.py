@@ -23,6 +23,7 @@ from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.process.undisturbed import no_other_thread
 from vramlens.capture.process_group import groups_for_meta
 from vramlens.capture.recording.device_facts import DeviceFacts
+from vramlens.capture.recording.launch import launch
 from vramlens.capture.recording.output_path import Places, rank_of_process
 from vramlens.capture.recording.recording_file import SCHEMA, no_collection, write_recording
 from vramlens.capture.recording.redact import Redaction
@@ -89,6 +90,7 @@ class Recorder:
         max_events: int | None = None,
         redacted: bool = False,
         command: list[str] | None = None,
+        marks_modules: bool = True,
     ) -> None:
         self.places, self.steps = places, StepCounter()
         self.gpu: Allocator | None = None
@@ -101,6 +103,7 @@ class Recorder:
         self._start_state: bytes | None = None
         self._by_the_program = False
         self._marks: ModuleMarks | None = None
+        self._marks_modules = marks_modules
         self._paths = ModulePaths()
         self._samples = Samples()
         self.owners: Callable[[str], dict[str, Any] | None] | None = None
@@ -147,7 +150,7 @@ class Recorder:
         """Puts the hooks in their place, once and for all: compiled modules are compiled anew
         when hooks come or go.
         """
-        if self._marks is not None or self.gpu is None:
+        if self._marks is not None or self.gpu is None or not self._marks_modules:
             return
         marker = self.gpu.marker()
         if marker is None:
@@ -327,6 +330,7 @@ class Recorder:
             "rank": rank_of_process(),
             "local_rank": _number("LOCAL_RANK"),
             "world_size": _number("WORLD_SIZE"),
+            **launch(),
             "groups": groups_for_meta(),
             "trigger": request.trigger,
             "device_name": main.get("name"),

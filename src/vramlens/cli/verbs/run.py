@@ -33,7 +33,7 @@ EXAMPLES = (
     ("vramlens run --steps 0:5 train.py", "record five steps, then continue without recording"),
     (
         "vramlens run --leaks train.py",
-        "what grows and what keeps it (also without a GPU, and at any time on SIGUSR2)",
+        "what grows and what keeps it (also without a GPU, and on SIGUSR2)",
     ),
     ("vramlens run --profile --steps 5:8 train.py", "a PyTorch profiler trace"),
 )
@@ -119,6 +119,11 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
     if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
         raise UsageError(
             f"run: -o {arguments.output}: --profile writes one file per rank: choose a folder"
+        )
+    if "://" in (arguments.output or ""):
+        raise UsageError(
+            f"run: -o {arguments.output}: recordings go to a folder of this machine; export takes"
+            " them to other places"
         )
     if (
         arguments.output
