@@ -1,6 +1,6 @@
 // The verdict: the answer in words, and the findings. A click on one moves the picture and marks what it is about.
 
-import type { Comparison, Finding, RankFinding } from "../data/header";
+import type { Comparison, Finding, RankFinding, TrackHeader } from "../data/header";
 import { longPlace, size } from "../base/format";
 import { h } from "../draw/dom";
 import type { Scene } from "../state/scene";
@@ -12,6 +12,7 @@ export function verdictPanel(
   choose: (finding: number) => void,
 ): HTMLElement {
   const { verdict, complete } = scene.track.header;
+  const origin = [...verdict.origin, ...allocatorWords(scene.track.header)];
   const chosen = store.state.finding;
   const useful = verdict.findings.map((finding, i) => [finding, i] as const);
   const acts = useful.filter(([finding]) => finding.verdict !== "not a problem" && finding.fix);
@@ -45,9 +46,21 @@ export function verdictPanel(
     verdict.ledger.length > 0 && figures(verdict.ledger),
     (verdict.unknown.length > 0 || !complete) && h("h3", {}, "Not known"),
     ...verdict.unknown.map((text) => h("p", { class: "soft" }, text)),
-    verdict.origin.length > 0 && h("h3", {}, "Recording"),
-    ...verdict.origin.map((text) => h("p", { class: "soft" }, text)),
+    origin.length > 0 && h("h3", {}, "Recording"),
+    ...origin.map((text) => h("p", { class: "soft" }, text)),
   );
+}
+
+/** How the allocator was set, and what it could use. */
+function allocatorWords({ settings, limit_bytes, total_bytes }: TrackHeader): string[] {
+  const words: string[] = [];
+  if (settings !== null)
+    words.push(
+      settings ? `Allocator settings: ${settings}.` : "The allocator's settings are the default.",
+    );
+  if (limit_bytes) words.push(`This process may reserve ${size(limit_bytes)}.`);
+  if (total_bytes) words.push(`The GPU has ${size(total_bytes)}.`);
+  return words;
 }
 
 /** What differs between the ranks; a click on a difference turns to the rank. */

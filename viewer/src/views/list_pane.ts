@@ -91,7 +91,7 @@ export class ListPane implements Pane {
   private readonly inner = h("div", { class: "list-inner" });
   private readonly scroll = h(
     "div",
-    { class: "list-scroll", tabIndex: 0, role: "group", "aria-label": "Allocations" },
+    { class: "list-scroll", tabIndex: 0, role: "rowgroup", "aria-label": "Allocations" },
     this.inner,
   );
   private rows: Int32Array = new Int32Array(0);
@@ -226,7 +226,7 @@ function sorted(track: Track, flags: Uint8Array | null, sort: string): Int32Arra
   const rows: number[] = [];
   for (let row = 0; row < track.n; row++) if (!flags || flags[row]) rows.push(row);
   const name = sort.replace(/^-/, "");
-  const column = COLUMNS.find((one) => one.name === name);
+  const column = COLUMNS.find(({ name: other }) => other === name);
   if (!column) return Int32Array.from(rows);
   const turned = sort.startsWith("-") ? -1 : 1;
   const first = rows.length ? column.value(track, rows[0]) : 0;

@@ -51,13 +51,13 @@ const phasesKnown = new WeakMap<Scene, boolean>();
 
 /** Whether the recording tells two phases apart, or more. */
 function hasPhases(scene: Scene): boolean {
-  let known = phasesKnown.get(scene);
-  if (known === undefined) {
+  let tellsPhases = phasesKnown.get(scene);
+  if (tellsPhases === undefined) {
     const { phase } = scene.track.row;
-    known = phase.some((one) => one !== phase[0]);
-    phasesKnown.set(scene, known);
+    tellsPhases = phase.some((number) => number !== phase[0]);
+    phasesKnown.set(scene, tellsPhases);
   }
-  return known;
+  return tellsPhases;
 }
 
 function regionRows(scene: Scene): number {
