@@ -21,7 +21,7 @@ export function verdictPanel(
     "div",
     { class: "verdict" },
     h("h2", { class: verdict.failed ? "headline failed" : "headline" }, verdict.headline),
-    ...verdict.sentences.map((text) => h("p", {}, text)),
+    ...verdict.sentences.map((text) => h("p", {}, ...prose(text))),
     verdict.figures.length > 0 && figures(verdict.figures),
     acts.length > 0 && h("h3", {}, "What to do"),
     acts.length > 0 &&
@@ -45,9 +45,9 @@ export function verdictPanel(
       ),
     verdict.ledger.length > 0 && figures(verdict.ledger),
     (verdict.unknown.length > 0 || !complete) && h("h3", {}, "Not known"),
-    ...verdict.unknown.map((text) => h("p", { class: "soft" }, text)),
+    ...verdict.unknown.map((text) => h("p", { class: "soft" }, ...prose(text))),
     origin.length > 0 && h("h3", {}, "Recording"),
-    ...origin.map((text) => h("p", { class: "soft" }, text)),
+    ...origin.map((text) => h("p", { class: "soft" }, ...prose(text))),
   );
 }
 
@@ -88,9 +88,16 @@ function difference(finding: RankFinding, turnTo: (track: number) => void): HTML
       "button",
       { class: "finding", "data-finding": "rank", onclick: () => track !== null && turnTo(track) },
       ...claims(finding),
-      ...finding.evidence.map((text) => h("span", { class: "evidence" }, text)),
+      ...finding.evidence.map((text) => h("span", { class: "evidence" }, ...prose(text))),
     ),
   );
+}
+
+/** A sentence whose names in backticks stand as code. */
+function prose(text: string): (HTMLElement | string)[] {
+  const parts = text.split("`");
+  if (parts.length % 2 === 0) return [text];
+  return parts.map((part, i) => (i % 2 ? h("code", {}, part) : part));
 }
 
 function claims({
@@ -101,8 +108,8 @@ function claims({
 }: RankFinding | Finding): (HTMLElement | false | null | "")[] {
   return [
     h("span", { class: `grade ${verdict.replaceAll(" ", "-")}` }, verdict),
-    h("span", { class: "claim" }, title),
-    fix && h("span", { class: "fix" }, fix),
+    h("span", { class: "claim" }, ...prose(title)),
+    fix && h("span", { class: "fix" }, ...prose(fix)),
     place && h("span", { class: "where" }, longPlace(place)),
   ];
 }
@@ -138,7 +145,9 @@ function item(
         onclick: () => choose(open ? -1 : number),
       },
       ...claims(finding),
-      ...(open ? finding.evidence.map((text) => h("span", { class: "evidence" }, text)) : []),
+      ...(open
+        ? finding.evidence.map((text) => h("span", { class: "evidence" }, ...prose(text)))
+        : []),
     ),
   );
 }

@@ -1,5 +1,6 @@
 // Memory over time: the stack of allocations, the allocator's lines over it, and what is under the pointer.
 
+import type { Groups } from "../data/groups";
 import type { WhatIfLine } from "../data/what_if";
 import { size } from "../base/format";
 import { Raster } from "../draw/raster";
@@ -78,6 +79,7 @@ export class Memory {
     drawByteAxis(surface, plot, low, high, theme);
     const image = this.raster.paint(stacked, scene.shownGroups(state), {
       marked,
+      isWhole: this.wholeGroups(scene.shownGroups(state), marked),
       paper: theme.paper,
     });
     surface.pixels(image, plot.left, plot.top, plot.width, plot.height);
@@ -106,6 +108,19 @@ export class Memory {
     drawFlushes(surface, plot, scene, state, theme);
     drawMarkers(surface, plot, scene, state, theme);
     for (const { dies, x, y } of ends) if (dies) drawDeath(surface, x, y, theme);
+  }
+
+  private whole: { groups: Groups; marked: Uint8Array; isWhole: Uint8Array } | null = null;
+
+  /** By group, whether all of its allocations are marked. */
+  private wholeGroups(groups: Groups, marked: Uint8Array | null): Uint8Array | null {
+    if (!marked) return null;
+    if (this.whole?.groups !== groups || this.whole.marked !== marked) {
+      const isWhole = new Uint8Array(groups.groups.length).fill(1);
+      for (let row = 0; row < marked.length; row++) if (!marked[row]) isWhole[groups.of[row]] = 0;
+      this.whole = { groups, marked, isWhole };
+    }
+    return this.whole.isWhole;
   }
 
   lines(scene: Scene, state: State, theme: Theme): Line[] {
