@@ -83,7 +83,7 @@ def _outside(source: str, link: str) -> str | None:
     if ":" in link:
         return None
     path = posixpath.normpath(posixpath.join("docs", source, link))
-    if path.startswith("docs/") or path.startswith(".."):
+    if path.startswith(("docs/", "..")):
         return None
     if (ROOT / path).is_dir():
         path = posixpath.join(path, "README.md")

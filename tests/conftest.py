@@ -14,6 +14,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 TESTS = Path(__file__).parent
 SLOW = (
+    "agents",
+    "analyses/profile/test_key_averages.py",
     "capture/names",
     "capture/triggers/test_run.py",
     "docs/test_site.py",

@@ -55,9 +55,13 @@ class Loaded(HTMLParser):
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     foreign = {}
-    for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
+    for path in site.rglob("*"):
+        if path.suffix not in (".html", ".css", ".svg"):
+            continue
         text = path.read_text(encoding="utf-8")
-        addresses = _IN_STYLE.findall(text) if path.suffix == ".css" else Loaded(text).addresses
+        addresses = _IN_STYLE.findall(text)
+        if path.suffix == ".html":
+            addresses += Loaded(text).addresses
         found = [address for address in addresses if _FOREIGN.match(address)]
         if found:
             foreign[str(path.relative_to(site))] = found

@@ -31,15 +31,15 @@ def vramlens(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_leak_is_proven_with_its_owner(tmp_path: Path) -> None:
     report = vramlens("run", "--leaks", PROGRAMS / "leak.py", folder=tmp_path).stderr
-    assert "LEAK proven: 64.00 KiB a step, 11 steps, 704.00 KiB so far" in report
-    assert "LEAK proven: 64.00 KiB a step, 11 steps, 704.00 KiB so far" in TUTORIAL
+    assert "LEAK proven: 64.00 KiB per step, 704.00 KiB so far in 11 steps" in report
+    assert "LEAK proven: 64.00 KiB per step, 704.00 KiB so far in 11 steps" in TUTORIAL
     assert "history, a list" in report
 
 
 def test_the_fix_is_clean(tmp_path: Path) -> None:
     report = vramlens("run", "--leaks", PROGRAMS / "fixed.py", folder=tmp_path).stderr
-    assert "No leak: 11 steps watched, 0 bytes alive in tensors." in report
-    assert "No leak: 11 steps watched, 0 bytes alive in tensors." in TUTORIAL
+    assert "No leak: 11 steps watched, 0 bytes in use by tensors." in report
+    assert "No leak: 11 steps watched, 0 bytes in use by tensors." in TUTORIAL
 
 
 def test_the_budget_of_the_fix_refuses_the_leak(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import vramlens  # noqa: E402
 from vramlens.live import LeakError, LeakReport  # noqa: E402
 from vramlens.live.growth.births import Births  # noqa: E402
 from vramlens.live.heap.objects import frame_variables  # noqa: E402
-from vramlens.live.heap.search import Search  # noqa: E402
+from vramlens.live.heap.search import Search, SearchTime  # noqa: E402
 from vramlens.live.heap.tensors import loaded  # noqa: E402
 
 BYTES = 4 * 1000
@@ -332,7 +332,7 @@ def test_after_the_search_everything_can_go() -> None:
 def test_a_search_that_runs_out_of_time_says_so() -> None:
     torch_objects = loaded()
     assert torch_objects is not None
-    search = Search(torch_objects, seconds=0.0).run()
+    search = Search(torch_objects, SearchTime(0.0)).run()
     assert not search.complete
     assert "time limit" in search.skipped[0]
     search.close()

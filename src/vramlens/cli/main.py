@@ -26,6 +26,7 @@ from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 VERBS = (
     "run",
     "predict",
+    "strategies",
     "explain",
     "leaks",
     "view",
@@ -37,7 +38,9 @@ VERBS = (
     "top",
     "export",
     "dump",
+    "attach",
     "doctor",
+    "mcp",
 )
 
 _READING = frozenset(
@@ -176,7 +179,7 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
     if arguments.verb is None:
         whole.print_help(sys.stderr)
         return UsageError.exit_code
-    if arguments.verb not in ("run", "predict"):
+    if arguments.verb not in ("run", "predict", "strategies"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's
         #     program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -20,6 +20,7 @@ from vramlens.errors import VramlensError
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.verdict_findings import with_judgement
+from vramlens.replay.need.whole_run import need_of_whole_run, settings_of_whole_run
 from vramlens.replay.proof import Proven, prove
 from vramlens.replay.tune import WORTH_TRYING, distinct_settings, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
@@ -35,6 +36,8 @@ EVENTS_TO_REPLAY = 20_000_000
 
 _ORDERS = 12
 """How often a setting is replayed at most: in several orders of addresses."""
+_RUNS_FOR_WHOLE_NEED = 60
+"""Six for the need, and of each common setting in all orders of addresses."""
 _LEAST_SAVED, _LEAST_SHARE = 64 * MIB, 0.05
 
 
@@ -64,7 +67,7 @@ def with_replay(
         return explanation
     explanation = _with_counters(explanation, explanation.peak, proven)
     if explanation.oom is None or explanation.oom.survived:
-        return _with_savings(explanation, trace, proven, runs)
+        return _with_savings(_with_whole_need(explanation, proven, runs), trace, proven, runs)
     if runs < 2 * len(ADVICE):
         return explanation
     return with_judgement(explanation, view or attribute(trace, device), proven, runs)
@@ -84,6 +87,18 @@ def _proven(
     except VramlensError:
         return None
     return proven if proven.recorded.exact else None
+
+
+def _with_whole_need(explanation: Explanation, proven: Proven, runs: int) -> Explanation:
+    """The explanation with the need of a run that its failure did not end."""
+    if explanation.oom is None or proven.recorded.warm or runs < _RUNS_FOR_WHOLE_NEED:
+        return explanation
+    verdict = replace(
+        explanation.oom,
+        need=need_of_whole_run(proven),
+        settings=settings_of_whole_run(proven),
+    )
+    return replace(explanation, oom=verdict)
 
 
 def _with_counters(explanation: Explanation, peak: Peak, proven: Proven) -> Explanation:

@@ -44,16 +44,16 @@ _PLUMBING = re.compile(
 _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
 
 
-def base_name(file: str) -> str:
-    """The last part of a path, of whichever system it is."""
-    return re.split(r"[/\\]", file)[-1]
-
-
 def is_user_file(file: str) -> bool:
     """Whether a file is the user's own: not torch, an installed package, the standard library or
     synthetic.
     """
     return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
+
+
+def is_code_file(file: str) -> bool:
+    """Whether a file is the user's or a library's own, not PyTorch's plumbing."""
+    return is_user_file(file) or _PLUMBING.search(file[-_LONGEST_NAME:]) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +185,7 @@ class Stacks:
         """
         files, where = np.unique(self.frame_file, return_inverse=True)
         texts = [self.strings[int(file)][-_LONGEST_NAME:] for file in files]
-        named = np.array(
-            [is_user_file(text) or _PLUMBING.search(text) is None for text in texts], np.bool_
-        )
+        named = np.array([is_code_file(text) for text in texts], np.bool_)
         return named[where.reshape(-1)] if len(files) else np.zeros(0, np.bool_)
 
     @cached_property

@@ -24,6 +24,7 @@ from vramlens.view.comparison import (
     ranks_of_a_job,
     summary_of,
 )
+from vramlens.view.profile_verdict import with_profile
 from vramlens.view.sources import Sources
 from vramlens.view.texts import one_line
 from vramlens.view.track import track_of
@@ -195,6 +196,8 @@ def _track(
     device_meta = meta.devices.get(chosen.device) if meta is not None else None
     limit = device_meta.process_limit_bytes if device_meta is not None else None
     verdict = verdict_of(view, explanation, columns)
+    if trace.profile is not None:
+        verdict = with_profile(verdict, trace.profile, view)
     rank = meta.rank if meta is not None else None
     return {
         **track_of(view, columns, sources, flight, problems),

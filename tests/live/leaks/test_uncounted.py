@@ -279,7 +279,7 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
         new_pool(gpu, number)
         watch.step()
     text = str(watch.report())
-    assert text.startswith("LEAK likely: 32.00 MiB per step, 18 steps, 608.00 MiB so far")
+    assert text.startswith("LEAK likely: 32.00 MiB per step, 608.00 MiB so far in 18 steps")
     assert "private pools of cuda:0: no tensor and no reference explains them" in text
     assert "graph.reset()" in text
     (entry,) = (leak for leak in watch.report().to_dict()["leaks"] if leak["class"] == "pool")

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.analyses.compare.difference import Difference
 from vramlens.analyses.compare.file_alignment import file_name
+from vramlens.analyses.compare.profile_differences import profile_differences
 from vramlens.analyses.compare.run import Run
 from vramlens.units import counted
 
@@ -24,23 +25,6 @@ _DEFAULTS: Mapping[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CO
 _NO_SETTINGS = {"last_allocator_settings"}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Something that is not the memory itself.
-
-    Attributes:
-        name: a stable slug: torch, gpu, cuda, driver, settings, command, steps, ranks, marks,
-            missing, files, scale.
-        before, after: as text; None where a recording does not say.
-        words: the difference in one phrase.
-    """
-
-    name: str
-    before: str | None
-    after: str | None
-    words: str
-
-
 def differences(
     before: Run, after: Run, changed: Sequence[LineChange], files: Mapping[str, str]
 ) -> tuple[Difference, ...]:
@@ -49,7 +33,13 @@ def differences(
     Args:
         files: those that have another name in the run after, by their name before.
     """
-    return (*_scale(before, after, changed), *_stated(before, after), *_elsewhere(files))
+    profiled = profile_differences(before.view.trace, after.view.trace)
+    return (
+        *profiled,
+        *_scale(before, after, changed),
+        *_stated(before, after),
+        *_elsewhere(files),
+    )
 
 
 def _elsewhere(files: Mapping[str, str]) -> Iterator[Difference]:

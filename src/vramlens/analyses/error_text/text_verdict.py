@@ -158,7 +158,7 @@ def _up_to(size: int, slack: int) -> str:
         size
     ):  # what is freed comes in whole segments of 2 MiB and more
         return f"{format_size(size)} less"
-    return f"{format_size(size)} less (up to {most} with the rounding of the printed figures)"
+    return f"{format_size(size)} less (up to {most} with the rounding of the printed numbers)"
 
 
 def _biggest(owners: Owners) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from vramlens.analyses.finding import Extent, Finding, Place
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause
+from vramlens.ground.file_name import base_name
 from vramlens.ground.verdict import Verdict
-from vramlens.trace.stacks import base_name
 from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vramlens.units import format_size
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.finding import Place
     from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.leaks.recorded_owners import Owner
+    from vramlens.trace import Frame
 
 # By class: what to do at {owner}, the statement that keeps it.
 _BY_CLASS = {
@@ -43,13 +45,26 @@ _BY_CLASS = {
 }
 
 
-def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0) -> str:
+_WIDE_SCALARS = ("mse_loss", "smooth_l1_loss")
+"""PyTorch computes them into one tensor of all errors, and returns its first element: the scalar
+keeps the storage of all, also when detached.
+"""
+
+
+def wide_scalar(frames: Iterable[Frame]) -> str:
+    """The loss of a stack whose scalar keeps all errors; "" where it has none."""
+    names = (frame.function for frame in frames if "functional" in frame.file)
+    return next((f"F.{name}" for name in names if name in _WIDE_SCALARS), "")
+
+
+def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0, scalar_loss: str = "") -> str:
     """What to do about a leak, with the bytes that it frees.
 
     Args:
         graph: whether an autograd graph is kept.
         result_bytes: how large the result that a graph hangs on may be, which a detached tensor
             keeps.
+        scalar_loss: the loss that asked for it and whose scalar keeps all errors; "" elsewhere.
     """
     owner = leak.owner
     if owner is not None and owner.fix:
@@ -58,6 +73,11 @@ def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0) -> str:
         freed = leak.bytes_per_step - (result_bytes if leak.kind == "graph" else 0)
         return fix_of_class(leak.kind, leak.place, max(0, freed), owner)
     line = _line(leak.place)
+    if scalar_loss:
+        return (
+            f"find what keeps the result of {line} (a list, an attribute, a running sum) and let it keep `.item()`:"
+            f" the scalar of {scalar_loss}, detached too, keeps all errors {_saved(leak.bytes_per_step)}"
+        )
     if graph:
         return (
             f"find what keeps the result of {line} (a list, an attribute, a running sum or a "

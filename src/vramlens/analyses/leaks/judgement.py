@@ -25,7 +25,7 @@ from vramlens.analyses.leaks.certainty import (
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
 from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of
-from vramlens.analyses.leaks.fixes import fix_of
+from vramlens.analyses.leaks.fixes import fix_of, wide_scalar
 from vramlens.analyses.leaks.groups import Group, Loop, place_of
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import Rate, rate_of
@@ -348,8 +348,21 @@ def judged_leak(evidence: GroupEvidence) -> Leak | None:
         reason = f"{owner.name}, a {owner.kind}, keeps it and has a size limit"
         return no_problem(view, loop, cohorts, reason, owner)
     leak = _leak_of(evidence, judgement)
-    fix = fix_of(leak, graph=evidence.keeps_graph, result_bytes=int(evidence.sizes.max()))
+    fix = fix_of(
+        leak,
+        graph=evidence.keeps_graph,
+        result_bytes=int(evidence.sizes.max()),
+        scalar_loss=_scalar_loss(evidence),
+    )
     return replace(leak, fix=fix)
+
+
+def _scalar_loss(evidence: GroupEvidence) -> str:
+    """The loss whose scalar keeps all errors, where that asked for what is left behind."""
+    stacks = evidence.view.trace.stacks
+    kept = {cohort.stack for cohort in evidence.group.cohorts}
+    losses = (wide_scalar(stacks.of(stack)) for stack in sorted(kept))
+    return next(filter(None, losses), "")
 
 
 def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> Leak:

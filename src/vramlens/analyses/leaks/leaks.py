@@ -28,6 +28,7 @@ from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.errors import UsageError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Action, DeviceTrace, Trace
 from vramlens.units import MIB, counted, format_size
@@ -87,8 +88,8 @@ class DeviceLeaks:
         return steps_missing(self.judged_steps) if self.steps else None
 
 
-@dataclass(frozen=True, slots=True)
-class LeakReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class LeakReport(PrintedAnswer):
     """The answer of ``vramlens leaks``.
 
     Attributes:

@@ -33,7 +33,7 @@ EXAMPLES = (
     ("vramlens run --steps 0:5 train.py", "record five steps, then continue without recording"),
     (
         "vramlens run --leaks train.py",
-        "what grows and what keeps it (also without a GPU, and at any time on SIGUSR2)",
+        "what grows and what keeps it (also without a GPU, and on SIGUSR2)",
     ),
     ("vramlens run --profile --steps 5:8 train.py", "a PyTorch profiler trace"),
 )

@@ -123,6 +123,8 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
         if not facts.pinned_size and facts.graph_share < WORTH_DETACHING:
             return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
         return _graph_fix(keeper, name, source, facts)
+    if facts.pinned_size and facts.is_number:
+        return _scalar_fix(source, facts.pinned_size)
     if facts.pinned_size:
         copy = f"{source}.clone()" if source else "a copy (.clone())"
         return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
@@ -142,6 +144,15 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
     return _FIXES.get(row, _OTHER_FIX).format(name=name, function=function)
 
 
+def _scalar_fix(source: str, kept_size: str) -> str:
+    """For tensors of one element in a storage of many, as ``F.mse_loss`` returns them."""
+    number = f"{source}.item() instead of {source}" if source else "numbers (.item())"
+    return (
+        f"keep {number}: the scalar, detached too, keeps the whole {kept_size} that it was computed"
+        " in, as F.mse_loss and F.smooth_l1_loss return it"
+    )
+
+
 def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str:
     store = None if keeper is None else keeper.store
     if store is not None and store.refers_to_itself:
@@ -149,11 +160,12 @@ def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str
         if detached_sum:
             return f"{detached_sum}, which frees the graph behind it"
         return f"cut the graph between steps: store {name} detached (.detach())"
+    if kept.pinned_size and kept.is_number:
+        return _scalar_fix(source, kept.pinned_size)
     if not source:
         number = " or numbers (.item())" if kept.is_number else ""
         return f"keep detached tensors (.detach()){number} there, which frees the graph behind them"
-    is_view = bool(kept.pinned_size) and not kept.is_number
-    copy = f"{source}.detach().clone()" if is_view else f"{source}.detach()"
+    copy = f"{source}.detach().clone()" if kept.pinned_size else f"{source}.detach()"
     number = f" or {source}.item()" if kept.is_number else ""
     return f"keep {copy}{number} instead of {source}, which frees the graph behind it"
 

@@ -124,7 +124,7 @@ def _first_line(leak: LiveLeak, headroom_bytes: int | None) -> str:
     if leak.bytes_per_step:
         rate = f"{format_size(leak.bytes_per_step)} per step"
     steps, total = counted(leak.steps, "step"), format_size(leak.bytes)
-    line = f"LEAK {leak.verdict}: {rate}, {steps}, {total} so far"
+    line = f"LEAK {leak.verdict}: {rate}, {total} so far in {steps}"
     is_on_gpu = leak.device.startswith(("cuda", "xpu"))
     if headroom_bytes is None or leak.bytes_per_step <= 0 or not is_on_gpu:
         return line

@@ -53,10 +53,10 @@ def _unsteady_verdict(pace: Pace, excuse: Excuse | None) -> Judgment:
 def _pace_text(pile: Pile) -> str:
     pace = pile.pace
     if pile.is_remade:
-        return f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"
+        return f"one tensor, created again {pace.bytes_per_step:,} bytes larger in each step"
     steps = counted(pace.steps, "step")
     if pace.filled >= _EVERY_STEP:
-        steps = f"every one of {steps}"
+        steps = f"all {steps}"
     return f"{steps} from {pace.first} to {pace.last} left memory behind that is still in use"
 
 

@@ -61,8 +61,8 @@ class BalancedBatchSampler:
         if batch_size < 1 or self.num_replicas < 1 or not 0 <= self.rank < self.num_replicas:
             raise UsageError(
                 f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of"
-                f" {self.num_replicas}: each must be"
-                " at least 1, and the rank below their number"
+                f" {self.num_replicas}: each must be at least 1, and the rank must be smaller "
+                "than their number"
             )
         self.lengths, self.batch_size, self.packed = (
             [int(length) for length in lengths],

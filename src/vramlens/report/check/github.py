@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vramlens.foreign_text import visible, workflow_command
+from vramlens.report.editor.annotation import relative_to
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
@@ -83,11 +84,7 @@ def _place(place: Place | None, environment: Mapping[str, str]) -> tuple[str | N
 
 def _in_repository(file: str, environment: Mapping[str, str]) -> str | None:
     """A path relative to the checkout; None for one that is not in it."""
-    root = os.path.realpath(environment.get("GITHUB_WORKSPACE") or ".")
-    path = os.path.realpath(file if os.path.isabs(file) else os.path.join(root, file))
-    if not path.startswith(root + os.sep) or not os.path.isfile(path):
-        return None
-    return os.path.relpath(path, root).replace(os.sep, "/")
+    return relative_to(file, os.path.realpath(environment.get("GITHUB_WORKSPACE") or "."))
 
 
 def _cut(text: str, most: int) -> str:

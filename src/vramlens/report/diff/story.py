@@ -13,6 +13,7 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
+from vramlens.ground.file_name import base_name
 from vramlens.report.diff.diff_notes import notes_of
 from vramlens.report.document import (
     Blank,
@@ -34,7 +35,6 @@ from vramlens.report.leaks.story import program_words
 from vramlens.report.markdown import markdown_of
 from vramlens.report.text import DIM, print_document
 from vramlens.report.wording import plain, quoted, visible
-from vramlens.trace.stacks import base_name
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:

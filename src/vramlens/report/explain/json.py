@@ -172,6 +172,9 @@ def _oom(oom: OomVerdict | None) -> dict[str, Any] | None:
         "wall": oom.wall,
         "cause": oom.cause,
         **place_to_json(oom.place),
+        "library": None
+        if oom.library is None
+        else {**place_to_json(oom.library), "source": oom.library_source},
         "need": _need(oom.need),
         "settings": [
             {

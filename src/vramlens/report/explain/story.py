@@ -29,7 +29,7 @@ from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
-    from vramlens.analyses.finding import Finding
+    from vramlens.analyses.finding import Finding, Place
     from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.memory.heap import Heap
     from vramlens.analyses.memory.ledger import LedgerRow
@@ -235,6 +235,12 @@ def _made_of(heap: Heap) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
+def _library_line(place: Place, source: str) -> str:
+    """The library's line that the user's led to, with its text."""
+    text = f": {visible(source)}" if source else ""
+    return f"Inside the library, this is {short_place_name(place)}{text}"
+
+
 def _sentences(explanation: Explanation, failed: bool) -> list[str]:
     said = []
     oom, peak = explanation.oom, explanation.peak
@@ -247,6 +253,8 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
             said.append(capitalized(oom.need.reason))
         if oom.place is not None:
             said.append(f"Requested at {place_name(oom.place)}")
+        if oom.library is not None:
+            said.append(_library_line(oom.library, oom.library_source))
         if oom.count > 1:
             which = (
                 f", on GPU {oom.device}"
