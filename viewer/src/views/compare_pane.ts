@@ -1,81 +1,33 @@
 // Compare: two recordings, or a rank against a peer: their memory over each other, and who accounts for the difference.
 
-import { count, longPlace, shortPlace, shortSize, size, time } from "../base/format";
-import type { Place } from "../base/place";
+import { shortSize, size } from "../base/format";
 import type { Difference as DiffAnswer } from "../data/header";
-import type { Axis } from "../layout/axis";
-import { StepAxis } from "../layout/step_axis";
-import type { Theme } from "../state/theme";
+import { changedLines, type Difference, heldRows } from "../layout/differences";
 import { CanvasSurface, type Surface } from "../draw/surface";
-import { byteTicks, ticks } from "../draw/ticks";
+import { byteTicks } from "../draw/ticks";
 import { type Highest, highestOf } from "../layout/highest";
-import { tally, TABLES, type TableKind, weighAt } from "../layout/tally";
+import { TABLES, type TableKind } from "../layout/tally";
 import { fill, h, sharp } from "../draw/dom";
 import { trackName } from "../state/names";
 import { pattern } from "../state/query";
 import type { Host, Pane } from "../state/pane";
-import { type Scene, startOf } from "../state/scene";
+import type { Scene } from "../state/scene";
 import { Table } from "./table";
+import {
+  drawAxis,
+  haveSteps,
+  type Plot,
+  placeWords,
+  plotIn,
+  sharedAxis,
+  type SharedAxis,
+} from "./shared_axis";
 import { swatch } from "./swatch";
 import { Tip } from "./tip";
-
-interface Difference {
-  long: string;
-  name: string;
-  before: number;
-  after: number;
-  example: [track: number, row: number];
-}
 
 export const BEFORE = "#2b5c9e";
 export const BEFORE_DARK = "#6fa3e8";
 export const AFTER = "#cf5a3c";
-
-interface Plot {
-  left: number;
-  top: number;
-  width: number;
-  height: number;
-  from: number;
-  to: number;
-}
-
-interface SharedAxis {
-  kind: "steps" | "time" | "events";
-  axes: (Axis | StepAxis)[];
-  starts: number[];
-  end: number;
-}
-
-const plotIn = (surface: Surface, [from, to]: [number, number]): Plot => ({
-  left: 74,
-  top: 12,
-  width: Math.max(20, Math.floor(surface.width - 88)),
-  height: surface.height - 36,
-  from,
-  to,
-});
-
-function placeWords(kind: SharedAxis["kind"], place: number): string {
-  if (kind === "time") return time(place);
-  if (kind === "events") return `event ${count(Math.floor(place))}`;
-  return place < 1 ? "before the first step" : `step ${count(Math.floor(place) - 1)}`;
-}
-
-function drawAxis(surface: Surface, plot: Plot, kind: SharedAxis["kind"], theme: Theme): void {
-  const bottom = plot.top + plot.height;
-  const { step, at } = ticks(plot.from, plot.to, plot.width / 95, kind === "time" ? 0 : 1);
-  surface.rect(plot.left, bottom, plot.width, 1, theme.faint);
-  for (const place of at) {
-    if (kind === "steps" && place < 1) continue;
-    const label = kind === "time" ? time(place, step) : count(kind === "steps" ? place - 1 : place);
-    const x = plot.left + ((place - plot.from) / (plot.to - plot.from)) * plot.width;
-    surface.rect(Math.round(x), bottom, 1, 4, theme.soft);
-    surface.text(label, x, bottom + 12, theme.soft, "center");
-  }
-  const name = { steps: "step", time: "time", events: "event" }[kind];
-  surface.text(name, plot.left - 8, bottom + 12, theme.soft, "right");
-}
 
 export class ComparePane implements Pane {
   readonly element: HTMLElement;
@@ -221,27 +173,9 @@ export class ComparePane implements Pane {
     surface.line(reserved, colour, 1, [3, 3]);
   }
 
-  /** Both runs along one axis: by step where both have steps, else each from where it is worth looking at. */
   private sharedAxis(): SharedAxis {
-    const { align, axis: kind } = this.host.store.state;
-    const scenes = this.scenes();
-    if (align === "steps" && this.hasSteps()) {
-      const axes = scenes.map((scene) => new StepAxis(scene.track));
-      return { kind: "steps", axes, starts: [0, 0], end: Math.max(...axes.map(({ end }) => end)) };
-    }
-    const axes = scenes.map((scene) => scene.axis(kind));
-    const starts = scenes.map((scene) => startOf(scene, kind));
-    const end = Math.max(...axes.map((axis, i) => axis.end - starts[i]));
-    return {
-      kind: axes.every((axis) => axis.kind === "time") ? "time" : "events",
-      axes,
-      starts,
-      end,
-    };
-  }
-
-  private hasSteps(): boolean {
-    return this.scenes().every((scene) => scene.track.stepStarts.length > 1);
+    const { align, axis } = this.host.store.state;
+    return sharedAxis(this.scenes(), align, axis);
   }
 
   private listenToCanvas(): void {
@@ -370,7 +304,7 @@ export class ComparePane implements Pane {
           ),
         ),
       ),
-      this.hasSteps() &&
+      haveSteps(this.scenes()) &&
         h(
           "span",
           { class: "switch", role: "group", "aria-label": "aligned by" },
@@ -394,7 +328,9 @@ export class ComparePane implements Pane {
     const { store } = this.host;
     const difference = this.knownDifference();
     const rows =
-      difference && store.state.table === "line" ? this.lineRows(difference) : this.ownRows();
+      difference && store.state.table === "line"
+        ? changedLines(difference, this.host.scenes, store.state.pair)
+        : heldRows(this.host.scenes, store.state.pair, store.state.table as TableKind);
     const text = this.filter.value.trim();
     const wanted = text ? pattern(text) : null;
     this.table.show(
@@ -423,59 +359,6 @@ export class ComparePane implements Pane {
       ? `The second peaks ${size(Math.abs(change))} ${change < 0 ? "lower" : "higher"}`
       : "Both peak at the same";
     return `${words}: ${size(peaks[0])} and ${size(peaks[1])} requested. Below, who held it at the two peaks.`;
-  }
-
-  /** The lines that changed, aligned where they moved. */
-  private lineRows(difference: DiffAnswer): Difference[] {
-    const rows = difference.lines.map(({ place, was, before, after }) => {
-      const moved = was ? ` (was ${shortPlace(was)})` : "";
-      const example = this.exampleOf(place) ?? this.exampleOf(was ?? place);
-      return {
-        name: shortPlace(place) + moved,
-        long: longPlace(place) + moved,
-        before,
-        after,
-        example: example ?? ([this.after, -1] as [number, number]),
-      };
-    });
-    const change = difference.unattributed;
-    if (!change) return rows;
-    const nameless = { name: "no line of yours", long: "no line of yours" };
-    const [before, after] = change < 0 ? [-change, 0] : [0, change];
-    return [...rows, { ...nameless, before, after, example: [this.after, -1] }];
-  }
-
-  /** An allocation of a line at one of the peaks. */
-  private exampleOf(place: Place): [number, number] | null {
-    for (const number of [this.after, this.before]) {
-      const { track } = this.host.scenes[number];
-      const at = weighAt(track, track.header.counters.requested[2]);
-      for (const entry of tally(track, at, "line"))
-        if (entry.long === `${longPlace(place)} in ${place.function}`)
-          return [number, entry.example];
-    }
-    return null;
-  }
-
-  private ownRows(): Difference[] {
-    const kind = this.host.store.state.table as TableKind;
-    const rows = new Map<string, Difference>();
-    this.scenes().forEach(({ track }, i) => {
-      for (const entry of tally(track, weighAt(track, track.header.counters.requested[2]), kind)) {
-        const example: [number, number] = [i ? this.after : this.before, entry.example];
-        const row = rows.get(entry.long) ?? {
-          long: entry.long,
-          name: entry.name,
-          before: 0,
-          after: 0,
-          example,
-        };
-        rows.set(entry.long, row);
-        if (i) row.after += entry.weight;
-        else row.before += entry.weight;
-      }
-    });
-    return [...rows.values()];
   }
 }
 

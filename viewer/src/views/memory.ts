@@ -88,7 +88,7 @@ export class Memory {
     const reserved = state.lines.reserved && !isAlone(state) ? this.reserved(scene) : null;
     surface.clip(plot.left, plot.top, plot.width, plot.height, () => {
       if (state.selected >= 0) outline(surface, plot, stacked, state.selected, theme);
-      const own = isAlone(state) ? [] : this.lines(scene, state, theme);
+      const own = isAlone(state) ? [] : this.lines(scene, state, theme, reserved);
       drawLines(surface, plot, stacked, isAlone(state) ? [] : [...own, ...whatIf], theme);
       drawRange(surface, plot, scene, state, theme);
       const labels = new Labels(surface, plot, theme);
@@ -123,7 +123,7 @@ export class Memory {
     return this.whole.isWhole;
   }
 
-  lines(scene: Scene, state: State, theme: Theme): Line[] {
+  lines(scene: Scene, state: State, theme: Theme, reserved: Float64Array | null): Line[] {
     const { track } = scene;
     const { event, first, last } = this.stacked!.moments;
     const found: Line[] = [];
@@ -135,8 +135,7 @@ export class Memory {
       found.push({ colour: theme.accent, dash: [2, 2], bytes: highest(track.allocated) });
     if (state.lines.active)
       found.push({ colour: theme.accent, dash: [], bytes: highest(track.active) });
-    if (state.lines.reserved)
-      found.push({ colour: theme.ink, dash: [], bytes: this.reserved(scene) });
+    if (reserved) found.push({ colour: theme.ink, dash: [], bytes: reserved });
     return found;
   }
 
@@ -152,30 +151,21 @@ export class Memory {
     const plot = this.plot!;
     const y = (bytes: number) => yOf(plot, stacked, bytes);
     const isInside = (at: number) => at > plot.top + 10 && at < plot.top + plot.height - 10;
+    const side = (column: number) => (column > plot.width / 2 ? "right" : "left");
     const highest = reserved.indexOf(Math.max(...reserved));
     const top = y(reserved[highest]);
+    const reservedWords = `reserved ${size(reserved[highest])}`;
     if (top > plot.top && top < plot.top + plot.height)
-      labels.put(
-        `reserved ${size(reserved[highest])}`,
-        plot.left + highest + 6,
-        top,
-        theme.ink,
-        "left",
-      );
+      labels.put(reservedWords, plot.left + highest, top, theme.ink, side(highest));
     const free = reserved.map(
       (bytes, i) => bytes - scene.track.active.at(stacked.moments.event[i]),
     );
     const widest = free.indexOf(Math.max(...free));
     const middle = y(reserved[widest] - free[widest] / 2);
     const room = y(reserved[widest] - free[widest]) - y(reserved[widest]);
+    const freeWords = `${size(free[widest])} reserved and free`;
     if (room > 34 && isInside(middle))
-      labels.put(
-        `${size(free[widest])} reserved and free`,
-        plot.left + widest,
-        middle + 10,
-        theme.soft,
-        "left",
-      );
+      labels.put(freeWords, plot.left + widest, middle + 10, theme.soft, side(widest));
   }
 
   /** Where the lines of replayed settings end within the picture, the highest first: at its edge, or where the program dies. */

@@ -60,11 +60,17 @@ function hasPhases(scene: Scene): boolean {
   return tellsPhases;
 }
 
+const regionRowsOf = new WeakMap<Scene, number>();
+
 function regionRows(scene: Scene): number {
-  const { depth } = scene.track.bands;
-  let deepest = -1;
-  for (const at of depth) deepest = Math.max(deepest, at);
-  return Math.min(MOST_BANDS, deepest + 1);
+  let rows = regionRowsOf.get(scene);
+  if (rows === undefined) {
+    let deepest = -1;
+    for (const depth of scene.track.bands.depth) deepest = Math.max(deepest, depth);
+    rows = Math.min(MOST_BANDS, deepest + 1);
+    regionRowsOf.set(scene, rows);
+  }
+  return rows;
 }
 
 /** Where each kind of strip begins, below the axis. */
