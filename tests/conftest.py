@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(item.path == slow or slow in item.path.parents for slow in slow_paths):
             item.add_marker("slow")
     items.sort(key=lambda item: "tests/live/" not in item.nodeid)
+    if "spark" not in config.getoption("markexpr", ""):  # it needs Java
+        items[:] = [item for item in items if not item.get_closest_marker("spark")]
     if config.getoption("--slow") or "slow" in config.getoption("markexpr", ""):
         return
     named = [path for path in _named_paths(config) if path != TESTS and TESTS in path.parents]

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vramlens.capture.process_group import DistributedState
     from vramlens.live.follow import LeakFollower
 
+_SUMMARY_SECONDS = 20
 _LINES = 5  # that hold most, of each device, in ``memory``
 
 
@@ -60,11 +61,33 @@ def begin_watch(plan: Plan, command: Sequence[str] | None = None) -> Session:
     session = begin_session(
         plan, verdict=verdict_of, command=None if command is None else list(command), leaks=leaks
     )
+    if plan.at_exit:
+        session.summarise = summarise_beside
     if not plan.blocks_only:
         from vramlens.monitor.publisher import publish_inside
 
         publish_inside(session.recorder.steps)  # for ``vramlens top``
     return session
+
+
+def summarise_beside(path: str) -> None:
+    """Writes the summary of a rank's recording beside it, in a process of its own: the program has
+    ended, and waits some seconds at most.
+    """
+    import subprocess
+
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    # What goes wrong costs nothing: the recording is read instead.
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            [sys.executable, "-m", "vramlens.fleet.summary_file", path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            timeout=_SUMMARY_SECONDS,
+            check=False,
+        )
 
 
 class _LeaksOfSteps:

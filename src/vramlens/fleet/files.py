@@ -5,23 +5,32 @@ there.
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from vramlens.errors import InputError, VramlensError
+from vramlens.fleet.attempts import attempts_of
+from vramlens.fleet.process import Process
 from vramlens.fleet.rank_files import (
     ERROR_FILE,
     FLIGHT_RECORD,
     RECORDING,
     CandidateFile,
     examine,
+    from_summary,
     may_be_of_rank,
 )
+from vramlens.fleet.summary_file import ENDING
+from vramlens.ranks import RankSummary
 from vramlens.units import counted, listed
 
 _MOST_NAMED = 5
+_OPENED_AT_ONCE = 16
+# torchrun's log folder has one of each attempt.
+_ATTEMPT_FOLDER = re.compile(r"attempt_(\d{1,7})[/\\]")
 _NEVER, _APART_US = 1 << 62, 60_000_000
 
 
@@ -34,29 +43,37 @@ class RankFile:
         recording: the file; None where there is only a flight record.
         flight: its flight record; None where there is none.
         error: its error file; None where there is none.
+        process: what wrote the recording, where that tells.
+        summary: what lies beside the recording; None where it is to be read.
     """
 
     rank: int
     recording: str | None
     flight: str | None
     error: str | None = None
+    process: Process | None = None
+    summary: RankSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """The files of a job.
+    """The files of an attempt of a job.
 
     Attributes:
         ranks: by number, ascending.
         world_size: how many ranks the job had, where a file says so.
         notes: what is odd about the files, one sentence each.
         jobs: where they are of several jobs, the folder of each; else nothing.
+        attempt: which start of the job they are of, from 0.
+        attempts: how many starts there are files of.
     """
 
     ranks: tuple[RankFile, ...]
     world_size: int | None
     notes: tuple[str, ...]
     jobs: tuple[str, ...] = ()
+    attempt: int = 0
+    attempts: int = 1
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -65,18 +82,113 @@ class JobFiles:
         last = max([*present, (self.world_size or 0) - 1], default=-1)
         return tuple(rank for rank in range(last + 1) if rank not in present)
 
+    @property
+    def processes(self) -> list[Process]:
+        """The processes that wrote the recordings, each with its rank."""
+        return [
+            replace(files.process, rank=files.rank)
+            for files in self.ranks
+            if files.process is not None
+        ]
 
-def find_ranks(paths: Sequence[str | os.PathLike[str]]) -> JobFiles:
-    """The ranks' files among some files and folders.
+
+def find_ranks(paths: Sequence[str | os.PathLike[str]], attempt: int | None = None) -> JobFiles:
+    """The ranks' files of one attempt among some files and folders.
 
     A rank's number is what its recording says, else what the file's name says (``rank3.pickle``),
     else its place among the names in order.
+
+    Args:
+        paths: where to look.
+        attempt: which start of the job, by the launcher's count; by default the last.
+
+    Raises:
+        InputError: a path is not there, none of them is a recording or a flight record, or there
+            are no files of that attempt.
+    """
+    attempts = find_attempts(paths)
+    if attempt is None:
+        return attempts[-1]
+    for files in attempts:
+        if files.attempt == attempt:
+            return files
+    numbers = ", ".join(str(files.attempt) for files in attempts)
+    raise InputError(f"no files of attempt {attempt}; there are those of {numbers}")
+
+
+def find_attempts(paths: Sequence[str | os.PathLike[str]]) -> list[JobFiles]:
+    """The ranks' files of each attempt among some files and folders, the earliest first.
 
     Raises:
         InputError: a path is not there, or none of them is a recording or a flight record.
     """
     candidates, notes = _candidates([os.fspath(path) for path in paths])
+    attempts = attempts_of([file for file in candidates if file.kind == RECORDING])
+    others = [file for file in candidates if file.kind != RECORDING]
+    numbers = _numbers_of(attempts)
+    starts_us = [_first_start(files) for files in attempts]
+    of_attempt: list[list[CandidateFile]] = [[] for _ in attempts]
+    for file in others:
+        of_attempt[_attempt_of_other(file, numbers, starts_us)].append(file)
+    several = _note_of_attempts(attempts, numbers)
+    return [
+        replace(
+            _files_of_attempt([*recordings, *beside], [*notes, *several]),
+            attempt=number,
+            attempts=len(attempts),
+        )
+        for recordings, beside, number in zip(attempts, of_attempt, numbers, strict=True)
+    ]
+
+
+def _numbers_of(attempts: Sequence[Sequence[CandidateFile]]) -> list[int]:
+    """The number of each attempt: as the launcher counts where that tells them apart."""
+    counted_by_launcher = [
+        max((_attempt_told(file) for file in files), default=-1) for files in attempts
+    ]
+    ascending = sorted(set(counted_by_launcher))
+    if -1 not in ascending and ascending == counted_by_launcher:
+        return counted_by_launcher
+    return list(range(len(attempts)))
+
+
+def _attempt_told(file: CandidateFile) -> int:
+    attempt = None if file.process is None else file.process.attempt
+    return -1 if attempt is None else attempt
+
+
+def _first_start(files: Sequence[CandidateFile]) -> int:
+    starts = [file.process.started_us for file in files if file.process is not None]
+    return min((start for start in starts if start), default=0)
+
+
+def _attempt_of_other(file: CandidateFile, numbers: Sequence[int], starts_us: Sequence[int]) -> int:
+    """Which attempt a flight record or an error file belongs to: as torchrun's folder says, else
+    the last that had begun when it was written.
+    """
+    match = _ATTEMPT_FOLDER.search(file.path)
+    if match is not None and int(match[1]) in numbers:
+        return numbers.index(int(match[1]))
+    written_us = file.worth[1]
+    begun = [index for index, start_us in enumerate(starts_us) if start_us <= written_us]
+    return begun[-1] if begun and len(numbers) > 1 else len(numbers) - 1
+
+
+def _note_of_attempts(
+    attempts: Sequence[Sequence[CandidateFile]], numbers: Sequence[int]
+) -> list[str]:
+    if len(attempts) < 2:
+        return []
+    sizes = ", ".join(
+        f"{number} of {counted(len({file.rank for file in files}), 'rank')}"
+        for number, files in zip(numbers, attempts, strict=True)
+    )
+    return [f"the job was started {len(attempts)} times (attempt {sizes}): each is told by itself"]
+
+
+def _files_of_attempt(candidates: Sequence[CandidateFile], notes: list[str]) -> JobFiles:
     by_kind: dict[str, dict[int, CandidateFile]] = {}
+    notes = [*notes]
     for kind in (RECORDING, FLIGHT_RECORD, ERROR_FILE):
         files = [candidate for candidate in candidates if candidate.kind == kind]
         by_kind[kind], notes_of_kind = _by_rank(files, kind)
@@ -93,6 +205,8 @@ def find_ranks(paths: Sequence[str | os.PathLike[str]]) -> JobFiles:
                 recording=paths_of[RECORDING].get(rank),
                 flight=paths_of[FLIGHT_RECORD].get(rank),
                 error=paths_of[ERROR_FILE].get(rank),
+                process=recordings[rank].process if rank in recordings else None,
+                summary=recordings[rank].summary if rank in recordings else None,
             )
             for rank in sorted(set().union(*by_kind.values()))
         ),
@@ -110,13 +224,10 @@ def _candidates(paths: Sequence[str]) -> tuple[list[CandidateFile], list[str]]:
         InputError: there are none.
     """
     candidates, notes, named_paths = [], [], set(paths)
-    for path in dict.fromkeys(_files(paths)):
-        try:
-            candidate = examine(path)
-        except VramlensError as error:
-            notes.append(f"left out: {error}")
-            continue
-        if candidate is not None:
+    for path, candidate in _examined(list(dict.fromkeys(_files(paths)))):
+        if isinstance(candidate, str):
+            notes.append(candidate)
+        elif candidate is not None:
             candidates.append(candidate)
         elif path in named_paths:  # whatever else lies in a folder is nobody's concern
             notes.append(f"left out: {path}: neither a recording nor a flight record")
@@ -126,16 +237,46 @@ def _candidates(paths: Sequence[str]) -> tuple[list[CandidateFile], list[str]]:
     return candidates, notes
 
 
+def _examined(paths: Sequence[str]) -> Iterator[tuple[str, CandidateFile | str | None]]:
+    """Yields each file: what it is, None for what is of no rank, and a note where it cannot be
+    read.
+
+    A recording with a current summary beside it is not opened. Files are opened side by side: on a
+    file system of a network each takes its time.
+    """
+    summaries = [path for path in paths if path.endswith(ENDING)]
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:
+        told = list(threads.map(from_summary, summaries))
+        by_recording = {file.path: file for file in told if file is not None}
+        yield from by_recording.items()
+        others = [path for path in paths if not path.endswith(ENDING) and path not in by_recording]
+        yield from zip(others, threads.map(_look, others), strict=True)
+
+
+def _look(path: str) -> CandidateFile | str | None:
+    try:
+        return examine(path)
+    except VramlensError as error:
+        return f"left out: {error}"
+
+
 def _files(paths: Iterable[str]) -> Iterator[str]:
     """Yields the files among some paths, and those below the folders that may be of a rank."""
     for path in paths:
         if os.path.isdir(path):
-            inside = (file for file in Path(path).rglob("*") if may_be_of_rank(file.name))
-            yield from sorted(str(file) for file in inside if os.path.isfile(file))
+            yield from sorted(_below(path))
         elif os.path.exists(path):
             yield path
         else:
             raise InputError(f"{path}: no such file or directory")
+
+
+def _below(folder: str) -> Iterator[str]:
+    for inner, _folders, names in os.walk(folder, followlinks=False):
+        for name in names:
+            path = os.path.join(inner, name)
+            if may_be_of_rank(name) and os.path.isfile(path):
+                yield path
 
 
 def _by_rank(
@@ -194,8 +335,10 @@ def _jobs(files: Iterable[CandidateFile]) -> tuple[str, ...]:
 
 def _world_sizes(recordings: Mapping[int, CandidateFile]) -> set[int]:
     """The numbers of ranks that recordings say."""
-    metas = (file.meta for file in recordings.values())
-    return {meta.world_size for meta in metas if meta is not None and meta.world_size}
+    processes = (file.process for file in recordings.values())
+    return {
+        process.world_size for process in processes if process is not None and process.world_size
+    }
 
 
 def _notes_of_runs(recordings: Mapping[int, CandidateFile]) -> Iterator[str]:
@@ -207,8 +350,8 @@ def _notes_of_runs(recordings: Mapping[int, CandidateFile]) -> Iterator[str]:
             " of two runs?"
         )
     yield from _note_of_earlier(recordings)
-    metas = [file.meta for file in recordings.values()]
-    versions = sorted({meta.torch for meta in metas if meta is not None and meta.torch})
+    processes = [file.process for file in recordings.values()]
+    versions = sorted({process.torch for process in processes if process and process.torch})
     if len(versions) > 1:
         yield f"the ranks ran different versions of PyTorch ({', '.join(versions)})"
 
@@ -220,10 +363,11 @@ def _note_of_earlier(recordings: Mapping[int, CandidateFile]) -> list[str]:
     started_us: dict[str, int] = defaultdict(int)
     written_us: dict[int, tuple[str, int]] = {}
     for rank, file in recordings.items():
-        meta = file.meta
-        if meta is not None and meta.host:
-            started_us[meta.host] = max(started_us[meta.host], meta.started_us or 0)
-            written_us[rank] = meta.host, meta.written_us or _NEVER
+        process = file.process
+        if process is not None and process.host:
+            host = process.host
+            started_us[host] = max(started_us[host], process.started_us or 0)
+            written_us[rank] = host, process.written_us or _NEVER
     earlier = [
         rank
         for rank, (host, time_us) in written_us.items()

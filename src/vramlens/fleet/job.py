@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from vramlens.api import load
-from vramlens.errors import InputError, UsageError
+from vramlens.errors import InputError
 from vramlens.fleet.files import JobFiles, find_ranks
-from vramlens.fleet.lake import Lake, is_lake, write_rank, write_run
+from vramlens.fleet.lake import Lake, is_lake
+from vramlens.fleet.lake.staging import summary_of as summary_of_recording
 from vramlens.fleet.trace_notes import trace_notes
-from vramlens.fleet.workers import Progress, for_each, workers, worth_workers
+from vramlens.fleet.workers import ExecutorLike, Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.read.error_file import read_error_file
 from vramlens.read.flight_record import read_flight_record
@@ -21,9 +21,7 @@ from vramlens.read.values import MOST_RANKS, as_list, as_number, as_text
 from vramlens.trace import Trace
 from vramlens.trace.flight import FlightRecord
 from vramlens.trace.rank_error import RankError
-from vramlens.units import counted, listed
 
-_MOST_NAMED = 5
 _MOST_NOTES = 1000
 
 
@@ -59,24 +57,13 @@ class Job:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """The outcome of an export to a lake: how many ranks and events, which ranks are missing, and
-    what was odd.
-    """
-
-    ranks: int
-    events: int
-    missing: tuple[int, ...]
-    notes: tuple[str, ...]
-
-
 def compare_files(
     paths: Sequence[str | os.PathLike[str]],
     progress: Progress | None = None,
     *,
-    where: str | None = None,
+    where: str | ExecutorLike | None = None,
     run: str | None = None,
+    attempt: int | None = None,
 ) -> Comparison:
     """The differences of the ranks whose recordings and flight records are in these files and
     folders, or in a lake.
@@ -86,21 +73,23 @@ def compare_files(
         progress: called with the share that is done.
         where: what reads the recordings, as ``workers`` takes it.
         run: of a lake, which of its runs.
+        attempt: which start of the job, by its launcher's count; by default the last.
 
     Raises:
         InputError: there are none.
         UsageError: ``where`` names nothing that runs.
     """
     if len(paths) == 1 and is_lake(paths[0]):
-        return read_lake(Lake(paths[0], run)).compare()
-    files = find_ranks(paths)
-    is_here = where is None and not worth_workers(len(files.ranks))
+        return read_lake(Lake(paths[0], run, attempt)).compare()
+    files = find_ranks(paths, attempt)
+    unread = sum(file.recording is not None and file.summary is None for file in files.ranks)
+    is_here = where is None and not worth_workers(unread)
     with nullcontext() if is_here else workers(where) as executor:
         return read_job(files, executor=executor, progress=progress).compare()
 
 
 def read_job(
-    files: JobFiles, *, executor: Executor | None = None, progress: Progress | None = None
+    files: JobFiles, *, executor: ExecutorLike | None = None, progress: Progress | None = None
 ) -> Job:
     """Reads the recordings and flight records of a job.
 
@@ -114,7 +103,12 @@ def read_job(
     Raises:
         InputError: not one of them can be read.
     """
-    recordings = {file.rank: file.recording for file in files.ranks if file.recording is not None}
+    summarised = {file.rank: file.summary for file in files.ranks if file.summary is not None}
+    recordings = {
+        file.rank: file.recording
+        for file in files.ranks
+        if file.recording is not None and file.rank not in summarised
+    }
     if len(files.ranks) == 1 and recordings:
         ((rank, path),) = recordings.items()
         trace = load(path)
@@ -131,6 +125,7 @@ def read_job(
     else:
         tasks = {rank: (path, rank) for rank, path in recordings.items()}
         summaries, unread = for_each(tasks, summary_of, executor, progress)
+        summaries |= summarised
     errors, unread_errors = for_each(
         {file.rank: (file.error,) for file in files.ranks if file.error is not None},
         read_error_file,
@@ -140,14 +135,14 @@ def read_job(
         read_flight_record,
     )
     reasons = [*unread.items(), *unread_errors.items(), *unread_flights.items()]
-    notes = (*files.notes, *_notes_of_ranks(reasons), *trace_notes(recordings))
+    notes = (*files.notes, *notes_of_ranks(reasons), *trace_notes(recordings))
     if not summaries and not flights and not errors:
         reason = notes[-1].partition(": ")[2] if notes else "there is none"
         raise InputError(f"no rank's file can be read: {reason}")
     return Job(
         summaries=tuple(summaries[rank] for rank in sorted(summaries)),
         flights=flights,
-        missing=_missing(files.world_size, {*summaries, *flights}, flights),
+        missing=missing_ranks(files.world_size, {*summaries, *flights}, flights),
         by_device=False,
         notes=notes,
         errors=errors,
@@ -155,73 +150,40 @@ def read_job(
 
 
 def read_lake(lake: Lake) -> Job:
-    """The summaries, flight records and errors that lie in a lake.
+    """The summaries, flight records and errors of an attempt that lie in a lake.
 
     Raises:
-        InputError: they cannot be read.
+        InputError: they cannot be read, or there are several runs and none was named.
     """
-    summaries, flights, facts = lake.summaries(), lake.flights(), lake.facts()
+    summaries, flights, errors = lake.summaries(), lake.flights(), lake.errors()
+    facts = lake.facts()
+    if not summaries and not flights and not errors:
+        reason = lake.notes[0] if lake.notes else f"run {lake.run} holds no rank"
+        raise InputError(f"{lake.root}: {reason}")
     present = {*(summary.rank for summary in summaries), *flights}
-    world_size = as_number(facts.get("world_size"), MOST_RANKS)
-    notes = map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES])
+    told_sizes = [summary.world_size or 0 for summary in summaries]
+    world_size = max([as_number(facts.get("world_size"), MOST_RANKS) or 0, *told_sizes])
+    notes = [note for note in map(as_text, as_list(facts.get("notes"))[:_MOST_NOTES]) if note]
+    if not lake.is_committed:
+        notes.append("the export into this lake did not come to its end: run it again")
+    if len(lake.runs[lake.run]) > 1:
+        numbers = ", ".join(map(str, lake.runs[lake.run]))
+        notes.append(
+            f"the job has attempts {numbers}: this is {lake.attempt}; --attempt tells another"
+        )
     return Job(
         summaries=summaries,
         flights=flights,
-        missing=_missing(world_size, present, flights),
+        missing=missing_ranks(world_size or None, present, flights),
         by_device=False,
-        notes=tuple(note for note in notes if note),
-        errors=lake.errors(),
+        notes=tuple(dict.fromkeys([*notes, *lake.notes])),
+        errors=errors,
     )
-
-
-def export_lake(
-    paths: Sequence[str | os.PathLike[str]],
-    root: str,
-    run: str,
-    *,
-    where: str | None = None,
-    progress: Progress | None = None,
-) -> Exported:
-    """Writes the ranks of a job into a lake, each by itself; what is there already and not older
-    stays.
-
-    Args:
-        paths: files and folders.
-        root: the lake's folder.
-        run: what the run is to be called.
-        where: what does it, as ``workers`` takes it.
-        progress: called with the share that is done.
-
-    Raises:
-        InputError: there is nothing to export.
-        UsageError: the files are of several jobs, ``where`` names nothing that runs, or DuckDB is
-            not installed.
-    """
-    files = find_ranks(paths)
-    if files.jobs:
-        folders = listed(files.jobs, _MOST_NAMED)
-        raise UsageError(
-            f"{counted(len(files.jobs), 'job')} ({folders}) would become one run:"
-            " name one job's folder"
-        )
-    tasks = {
-        file.rank: (root, run, file.rank, file.recording, file.flight, file.error)
-        for file in files.ranks
-    }
-    is_here = where is None and not worth_workers(len(tasks))
-    with nullcontext() if is_here else workers(where) as executor:
-        written, failed = for_each(tasks, write_rank, executor, progress)
-    missing = _missing(files.world_size, set(written), {})
-    reasons = [(rank, note) for rank, rows in written.items() for note in rows.notes]
-    notes = (*files.notes, *_notes_of_ranks([*failed.items(), *reasons]))
-    write_run(root, run, {"world_size": files.world_size, "missing": missing, "notes": notes})
-    events = sum(rows.events for rows in written.values())
-    return Exported(ranks=len(written), events=events, missing=missing, notes=notes)
 
 
 def summary_of(path: str, rank: int) -> RankSummary:
     """The summary of a rank's file; what the map runs for each."""
-    return summarise(load(path), rank)
+    return summary_of_recording(load(path), rank)
 
 
 def _busy_devices(trace: Trace) -> list[int]:
@@ -231,11 +193,12 @@ def _busy_devices(trace: Trace) -> list[int]:
     )
 
 
-def _notes_of_ranks(reasons: Iterable[tuple[int, str]]) -> list[str]:
+def notes_of_ranks(reasons: Iterable[tuple[int, str]]) -> list[str]:
+    """One sentence a rank of which something could not be read."""
     return [f"rank {rank}: {reason}" for rank, reason in sorted(reasons)]
 
 
-def _missing(
+def missing_ranks(
     world_size: int | None, present: set[int], flights: Mapping[int, FlightRecord]
 ) -> tuple[int, ...]:
     """The ranks that a job had, as far as its files say, and that are not present."""

@@ -7,11 +7,14 @@ import os
 import re
 from dataclasses import dataclass
 
+from vramlens.errors import VramlensError
+from vramlens.fleet.process import Process, process_of_meta, process_of_summary
+from vramlens.fleet.summary_file import ENDING, read_summary, recording_of
+from vramlens.ranks import RankSummary
 from vramlens.read.error_file import is_error_file
 from vramlens.read.flight_record import is_flight_record
 from vramlens.read.source import open_source
 from vramlens.read.values import MOST_RANKS
-from vramlens.trace.meta import Meta
 
 RECORDING, FLIGHT_RECORD, ERROR_FILE = "recording", "flight record", "error file"
 _ENDINGS = re.compile(r"(?i)\.(?:vram|(?:pickle|pkl|json)(?:\.(?:xz|gz|zst))?)$")
@@ -35,14 +38,16 @@ class CandidateFile:
         path: where it is.
         kind: ``RECORDING``, ``FLIGHT_RECORD`` or ``ERROR_FILE``.
         rank: its rank; None where neither its content nor its name says one.
-        meta: of a recording of vramlens.
+        process: of a recording of vramlens: what wrote it.
+        summary: of a recording: what lies beside it; None where it is to be read.
         is_profiler_trace: a recording that is a trace of PyTorch's profiler.
     """
 
     path: str
     kind: str
     rank: int | None
-    meta: Meta | None = None
+    process: Process | None = None
+    summary: RankSummary | None = None
     is_profiler_trace: bool = False
 
     @property
@@ -58,17 +63,33 @@ class CandidateFile:
         """The order of several files of a rank: that of its failure is best, then a recording
         before a profiler's trace, else the latest.
         """
-        written_us = None if self.meta is None else self.meta.written_us
+        written_us = None if self.process is None else self.process.written_us
         if written_us is None:
             with contextlib.suppress(OSError):  # it has gone since
                 written_us = int(os.path.getmtime(self.path) * 1e6)
-        is_of_failure = self.meta is not None and self.meta.trigger == "oom"
+        is_of_failure = self.process is not None and self.process.trigger == "oom"
         return is_of_failure, not self.is_profiler_trace, written_us or 0, self.path
 
 
 def may_be_of_rank(name: str) -> bool:
     """True if a file in a folder is worth a look, by its name."""
-    return bool(_ENDINGS.search(name) or _FLIGHT_PLAIN.search(name)) and not name.startswith(".")
+    is_one = name.endswith(ENDING) or _ENDINGS.search(name) or _FLIGHT_PLAIN.search(name)
+    return bool(is_one) and not name.startswith(".")
+
+
+def from_summary(path: str) -> CandidateFile | None:
+    """The recording that a summary lies beside, as the summary tells of it; None where it cannot
+    be used: the recording is then read itself.
+    """
+    try:
+        summary_file = read_summary(path)
+    except (OSError, VramlensError):
+        return None
+    if not summary_file.is_current:
+        return None
+    summary = summary_file.summary
+    process = process_of_summary(summary)
+    return CandidateFile(recording_of(path), RECORDING, summary.rank, process, summary)
 
 
 def examine(path: str) -> CandidateFile | None:
@@ -81,10 +102,9 @@ def examine(path: str) -> CandidateFile | None:
         kind, members = source.kind, source.members
         head = b"" if members is not None else source.stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
     if members is not None:
-        rank = None if members.meta is None else members.meta.rank
-        return CandidateFile(
-            path, RECORDING, _rank_of(path) if rank is None else rank, members.meta
-        )
+        process = None if members.meta is None else process_of_meta(members.meta)
+        rank = None if process is None else process.rank
+        return CandidateFile(path, RECORDING, _rank_of(path) if rank is None else rank, process)
     if kind not in ("pickle", "json"):
         return None
     if is_flight_record(head):

@@ -1,12 +1,17 @@
 """Dataclasses back from JSON that anybody may have written: every value of the type that its
 field says.
+
+Newer and older versions read each other's: a field that nobody knows is left out, and one that is
+missing has its default, or nothing. An object with few of its fields is another thing, and refused.
+
+How a type is read is worked out once: thousands of ranks have the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from enum import IntFlag
 from functools import cache
 from types import NoneType, UnionType
@@ -19,6 +24,8 @@ _LARGEST = (1 << 62) - 1
 _MOST_ITEMS = 1_000_000
 _LONGEST_TEXT = 1 << 16
 _Made = TypeVar("_Made")
+_Reader = Callable[[object], Any]
+"""Gives the value as its type wants it, lists as tuples; ValueError says where it is not."""
 
 
 def from_json(kind: type[_Made], text: object) -> _Made:
@@ -34,78 +41,137 @@ def from_json(kind: type[_Made], text: object) -> _Made:
         content = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return cast(_Made, _typed(kind, content, kind.__name__))
+    return cast(_Made, _reader(kind, kind.__name__)(content))
 
 
-def _typed(kind: Any, value: object, where: str) -> Any:
-    """The value as its type wants it; lists as tuples.
-
-    Raises:
-        ValueError: it is of another type.
-    """
+@cache
+def _reader(kind: Any, where: str) -> _Reader:
+    """What reads values of a type; ``where`` names the field in messages."""
     if get_origin(kind) in (Union, UnionType):
-        if value is None and NoneType in get_args(kind):
-            return None
-        inner = next(part for part in get_args(kind) if part is not NoneType)
-        return _typed(inner, value, where)
-    if isinstance(value, list):
-        return _tuple(kind, value, where)
-    if isinstance(value, dict):
-        return (
-            _dataclass(kind, value, where) if is_dataclass(kind) else _mapping(kind, value, where)
-        )
-    return _scalar(kind, value, where)
+        return _optional(kind, where)
+    if get_origin(kind) is tuple:
+        return _tuple(kind, where)
+    if get_origin(kind) is Mapping:
+        return _mapping(kind, where)
+    if is_dataclass(kind):
+        return _dataclass(kind, where)
+    return _scalar(kind, where)
 
 
-def _scalar(kind: Any, value: object, where: str) -> Any:
-    if kind is str and isinstance(value, str):
+def _optional(kind: Any, where: str) -> _Reader:
+    inner = next(part for part in get_args(kind) if part is not NoneType)
+    read = _reader(inner, where)
+    return lambda value: None if value is None else read(value)
+
+
+def _scalar(kind: Any, where: str) -> _Reader:
+    def read_text(value: object) -> Any:
+        if not isinstance(value, str):
+            raise _wrong(where)
         return value[:_LONGEST_TEXT]
-    if kind is bool and isinstance(value, bool):
+
+    def read_truth(value: object) -> Any:
+        if not isinstance(value, bool):
+            raise _wrong(where)
         return value
-    if isinstance(kind, type) and issubclass(kind, ClosedWords) and value in list(kind):
+
+    def read_number(value: object) -> Any:
+        if type(value) is not int or abs(value) > _LARGEST:
+            raise _wrong(where)
+        return value if kind is int else kind(value)
+
+    def read_word(value: object) -> Any:
+        if value not in words:
+            raise _wrong(where)
         return kind(value)
-    is_number_kind = kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag))
-    if is_number_kind and type(value) is int and abs(value) <= _LARGEST:
-        return kind(value)
-    raise _wrong(where)
+
+    words = list(kind) if isinstance(kind, type) and issubclass(kind, ClosedWords) else []
+    if words:
+        return read_word
+    if kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag)):
+        return read_number
+    return read_truth if kind is bool else read_text
 
 
-def _mapping(kind: Any, value: dict[str, Any], where: str) -> dict[str, Any]:
-    if get_origin(kind) is not Mapping or len(value) > _MOST_ITEMS:
-        raise _wrong(where)
-    inner = get_args(kind)[1]
-    return {
-        key[:_LONGEST_TEXT]: _typed(inner, entry, f"{where}.{key[:40]}")
-        for key, entry in value.items()
-    }
+def _mapping(kind: Any, where: str) -> _Reader:
+    read_entry = _reader(get_args(kind)[1], where)
+
+    def read(value: object) -> Any:
+        if not isinstance(value, dict) or len(value) > _MOST_ITEMS:
+            raise _wrong(where)
+        return {key[:_LONGEST_TEXT]: read_entry(entry) for key, entry in value.items()}
+
+    return read
 
 
-def _tuple(kind: Any, value: list[Any], where: str) -> tuple[Any, ...]:
-    if get_origin(kind) is not tuple or len(value) > _MOST_ITEMS:
-        raise _wrong(where)
+def _tuple(kind: Any, where: str) -> _Reader:
     kinds = get_args(kind)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_typed(kinds[0], entry, where) for entry in value)
-    if len(kinds) != len(value):
-        raise ValueError(f"{where} has {len(value)} parts instead of {len(kinds)}")
-    return tuple(_typed(inner, entry, where) for inner, entry in zip(kinds, value, strict=True))
+        return _sequence(kinds[0], where)
+    readers = [_reader(part, where) for part in kinds]
+
+    def read(value: object) -> Any:
+        if not isinstance(value, list):
+            raise _wrong(where)
+        if len(value) != len(readers):
+            raise ValueError(f"{where} has {len(value)} parts instead of {len(readers)}")
+        return tuple(read(part) for read, part in zip(readers, value, strict=True))
+
+    return read
+
+
+def _sequence(kind: Any, where: str) -> _Reader:
+    read_entry = _reader(kind, where)
+
+    def read(value: object) -> Any:
+        if not isinstance(value, list) or len(value) > _MOST_ITEMS:
+            raise _wrong(where)
+        return tuple(map(read_entry, value))
+
+    return read
+
+
+def _dataclass(kind: Any, where: str) -> _Reader:
+    hints = get_type_hints(kind)
+    readers = {
+        field.name: _reader(hints[field.name], f"{where}.{field.name}") for field in fields(kind)
+    }
+    required = [
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
+    fewest = (len(required) + 1) // 2
+    absent = {name: _nothing(hints[name]) for name in required}
+
+    def read(value: object) -> Any:
+        if not isinstance(value, dict):
+            raise _wrong(where)
+        present = {name: read(value[name]) for name, read in readers.items() if name in value}
+        if len(present) == len(readers):
+            return kind(**present)
+        missing = [name for name in required if name not in present]
+        if len(required) - len(missing) < fewest:
+            raise ValueError(f"{where} has other fields ({', '.join(missing)[:100]} missing)")
+        return kind(**{**{name: absent[name] for name in missing}, **present})
+
+    return read
+
+
+def _nothing(kind: Any) -> Any:
+    """What stands for a field that an older version did not write."""
+    if get_origin(kind) in (Union, UnionType):
+        return None
+    if get_origin(kind) is tuple:
+        return ()
+    if get_origin(kind) is Mapping:
+        return {}
+    if isinstance(kind, type) and issubclass(kind, ClosedWords):
+        return next(iter(kind))
+    if kind is str:
+        return ""
+    return kind(0) if isinstance(kind, type) and issubclass(kind, int) else None
 
 
 def _wrong(where: str) -> ValueError:
     return ValueError(f"{where} is not what it should be")
-
-
-def _dataclass(kind: Any, value: dict[str, Any], where: str) -> Any:
-    hints = _hints(kind)
-    missing = hints.keys() ^ value.keys()
-    if missing:
-        raise ValueError(f"{where} has other fields ({', '.join(sorted(missing))[:100]})")
-    return kind(
-        **{name: _typed(hint, value[name], f"{where}.{name}") for name, hint in hints.items()}
-    )
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}

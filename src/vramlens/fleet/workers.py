@@ -10,15 +10,34 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing import get_context
-from typing import Any, Generic, TypeVar, cast
+from multiprocessing import get_context, parent_process
+from threading import Thread
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from vramlens.errors import UsageError, VramlensError
 
 Progress = Callable[[float], None]
+
+
+class FutureLike(Protocol):
+    """What an executor hands out for a call."""
+
+    def result(self) -> Any:
+        """What the call gave; raises what it raised."""
+
+
+class ExecutorLike(Protocol):
+    """Whatever runs a function elsewhere as ``concurrent.futures`` does: a pool of processes or
+    threads, Dask's client or its executor, Ray's (``vramlens.integrations.ray.executor``).
+    """
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> FutureLike:
+        """Hands a call over."""
+
+
 _FEWEST_IN_PARALLEL = 8
 """Starting other processes takes longer than doing fewer."""
 _TRIES = 3
@@ -32,16 +51,19 @@ _Result = TypeVar("_Result")
 
 
 @contextmanager
-def workers(where: str | None) -> Iterator[Executor | None]:
+def workers(where: str | ExecutorLike | None) -> Iterator[ExecutorLike | None]:
     """Yields what runs the map: None is here.
 
     Args:
-        where: a number of processes, ``dask://HOST:PORT`` of a Dask scheduler, or None for as many
-            as there are cores.
+        where: a number of processes, ``dask://HOST:PORT`` of a Dask scheduler, an executor, or None
+            for as many processes as there are cores.
 
     Raises:
         UsageError: it is neither, or dask.distributed is not installed, or nobody answers there.
     """
+    if where is not None and not isinstance(where, str):
+        yield where
+        return
     if where is None or where.isdecimal():
         count = (os.cpu_count() or 1) if where is None else int(where)
         if count < 1:
@@ -76,7 +98,23 @@ def _dask_client(where: str) -> Any:
 
 def _processes(count: int) -> ProcessPoolExecutor:
     # Not forked: the caller may have threads.
-    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_keep_memory)
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_prepare)
+
+
+def _prepare() -> None:
+    """Prepares a worker for its work."""
+    _keep_memory()
+    Thread(target=_end_with_parent, name="vramlens-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent has gone: killed, it tells nobody, and a worker would wait
+    for work for ever.
+    """
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _keep_memory() -> None:
@@ -92,7 +130,7 @@ def _keep_memory() -> None:
 def for_each(
     tasks: Mapping[_Key, tuple[object, ...]],
     function: Callable[..., _Result],
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
     progress: Progress | None = None,
 ) -> tuple[dict[_Key, _Result], dict[_Key, str]]:
     """The results by rank, and by rank why there is none.
@@ -113,12 +151,12 @@ def for_each(
         if not unsettled:
             break
         with _fresh(executor, attempt) as pool:
-            waiting: dict[Future[_Result], _Key] = {}
+            waiting: dict[FutureLike, _Key] = {}
             # A worker may die while the last of many ranks are still handed out.
             with suppress(BrokenExecutor):
                 for rank in unsettled:
                     waiting[pool.submit(function, *tasks[rank])] = rank
-            for future in as_completed(waiting):
+            for future in _as_completed(waiting):
                 outcomes.settle(waiting[future], future.result)
     for rank in outcomes.unsettled(tasks):
         outcomes.failed[rank] = "its worker died, three times"
@@ -126,8 +164,15 @@ def for_each(
     return outcomes.done, outcomes.failed
 
 
+def _as_completed(futures: Iterable[FutureLike]) -> Iterator[FutureLike]:
+    """Yields futures as they are done; those of other libraries in the order of their ranks."""
+    waiting = list(futures)
+    own = [future for future in waiting if isinstance(future, Future)]
+    yield from as_completed(own) if len(own) == len(waiting) else waiting
+
+
 @contextmanager
-def _fresh(executor: Executor, attempt: int) -> Iterator[Executor]:
+def _fresh(executor: ExecutorLike, attempt: int) -> Iterator[ExecutorLike]:
     """The executor; a pool of processes of which one died takes no more work, so another stands
     in for it.
     """

@@ -87,7 +87,7 @@ class Growth:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The request that failed on a rank: when (microseconds since the epoch), in which step, for
-    how much, where.
+    how much, where, whether it ended the program, and why it failed.
     """
 
     time_us: int
@@ -95,6 +95,24 @@ class Failure:
     requested_bytes: int
     place: Place | None
     died: bool
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The start of a rank's process by its launcher.
+
+    Attributes:
+        job: the launcher's name for the job; None where it has none.
+        attempt: which start of it, from 0; None where the launcher does not count.
+        launcher_pid: the process that started it.
+        command: the program and its arguments.
+    """
+
+    job: str | None = None
+    attempt: int | None = None
+    launcher_pid: int | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +142,12 @@ class RankSummary:
             say.
         ending: how the program ended, in one line (``Meta.ending``).
         missing: what the recording does not hold.
+        local_rank: its number on its machine.
+        device_name: the model of its GPU.
+        started_us: when recording began, in microseconds since the epoch.
+        step_us: the median time of its steps, in microseconds; None where fewer than two are
+            recorded.
+        launch: how its process was started.
     """
 
     rank: int
@@ -147,6 +171,11 @@ class RankSummary:
     ended: tuple[str, int] | None = None
     ending: str | None = None
     missing: tuple[str, ...] = ()
+    local_rank: int | None = None
+    device_name: str | None = None
+    started_us: int | None = None
+    step_us: int | None = None
+    launch: Launch | None = None
 
     @property
     def died(self) -> bool:

@@ -11,10 +11,12 @@ from vramlens.analyses.leaks.growth import leaks_of
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.ranks.hints import Hint, hints_of
 from vramlens.ranks.line_uses import line_uses
-from vramlens.ranks.rank_summary import Failure, Growth, RankSummary, Stray
+from vramlens.ranks.rank_summary import Failure, Growth, Launch, RankSummary, Stray
 from vramlens.trace import NO_STACK, DeviceTrace, Meta, Trace
 
 _MOST_STEPS = 4096
+_FEWEST_TIMED_STEPS = 4
+_LONGEST_COMMAND = 500
 _KINDS_OF_THIS_PROCESS = ("pytorch_", "this_process", "nccl")
 """How the names of the ledger's kinds begin that belong to the recorded process."""
 
@@ -65,6 +67,22 @@ def _with_process(summary: RankSummary, meta: Meta) -> RankSummary:
         ),
         ended=ended,
         ending=meta.ending,
+        local_rank=meta.local_rank,
+        device_name=meta.device_name,
+        started_us=meta.started_us,
+        launch=_launch(meta),
+    )
+
+
+def _launch(meta: Meta) -> Launch | None:
+    """How the process was started; None for recordings that do not say."""
+    if meta.launcher_pid is None and not meta.command:
+        return None
+    return Launch(
+        job=meta.job,
+        attempt=meta.attempt,
+        launcher_pid=meta.launcher_pid,
+        command=" ".join(meta.command)[:_LONGEST_COMMAND],
     )
 
 
@@ -77,6 +95,7 @@ def _with_memory(summary: RankSummary, view: Attribution) -> RankSummary:
         peak_reserved_bytes=device.reserved.peak_bytes,
         before_bytes=device.requested.base_bytes,
         step_peaks=_step_peaks(view),
+        step_us=_step_us(view),
         lines=line_uses(view),
         leaks=tuple(_growth(leak) for leak in leaks_of(view)),
         failure=_failure(view),
@@ -100,6 +119,14 @@ def _step_peaks(view: Attribution) -> tuple[int, ...]:
     starts = view.steps.starts[:_MOST_STEPS]
     end = int(view.steps.ends[len(starts) - 1])
     return tuple(np.maximum.reduceat(view.device.requested_curve[:end], starts).tolist())
+
+
+def _step_us(view: Attribution) -> int | None:
+    """The median time of the steps between the first and the last, which are seldom whole."""
+    times = view.device.events.time_us
+    if len(view.steps) < _FEWEST_TIMED_STEPS or not len(times) or times[-1] <= times[0]:
+        return None
+    return int(np.median(np.diff(times[view.steps.starts])[1:]))
 
 
 def _strays(trace: Trace, home: DeviceTrace) -> list[Stray]:

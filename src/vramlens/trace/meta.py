@@ -99,6 +99,8 @@ class Meta:
         started_us, written_us: when recording began and when this was written, in microseconds
             since the epoch.
         dump_seconds: how long writing it held the program.
+        job, attempt: the launcher's name for the job, and which start of it this is, from 0.
+        launcher_pid: the process that started this one.
     """
 
     vramlens: str | None = None
@@ -127,3 +129,6 @@ class Meta:
     started_us: int | None = None
     written_us: int | None = None
     dump_seconds: float | None = None
+    job: str | None = None
+    attempt: int | None = None
+    launcher_pid: int | None = None

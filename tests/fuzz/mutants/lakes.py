@@ -1,4 +1,4 @@
-"""Mutants of lakes: a real one of two ranks, with cells, files or ``run.json`` changed."""
+"""Mutants of lakes: a real one of two ranks, with cells or files changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from mutants import seeds
 from mutants.values import NUMBERS, as_json, damaged, mutated, nasty
 
-_TABLES = ("ranks", "ranks", "ranks", "collectives", "errors", "lines", "steps")
+_TABLES = ("summaries", "summaries", "summaries", "flights", "failures", "ranks", "runs")
 _JSON = {"summary", "record"}
 
 
@@ -38,11 +38,7 @@ def write_lake(folder: Path, random: Random) -> str:
     lake = folder / "lake"
     shutil.copytree(_real_lake(), lake, ignore=shutil.ignore_patterns("events", "stacks"))
     choice = random.random()
-    if choice < 0.1:
-        path = lake / "run=r1" / "run.json"
-        path.write_bytes(as_json(mutated(json.loads(path.read_text()), random)))
-        return "lake"
-    files = sorted((lake / "run=r1" / random.choice(_TABLES)).rglob("*.parquet"))
+    files = sorted((lake / random.choice(_TABLES)).rglob("*.parquet"))
     if not files:
         return "lake"
     path = random.choice(files)

@@ -23,6 +23,7 @@ from vramlens.capture.names.module_paths import ModulePaths
 from vramlens.capture.process.undisturbed import no_other_thread
 from vramlens.capture.process_group import groups_for_meta
 from vramlens.capture.recording.device_facts import DeviceFacts
+from vramlens.capture.recording.launch import launch
 from vramlens.capture.recording.output_path import Places, rank_of_process
 from vramlens.capture.recording.recording_file import SCHEMA, no_collection, write_recording
 from vramlens.capture.recording.redact import Redaction
@@ -329,6 +330,7 @@ class Recorder:
             "rank": rank_of_process(),
             "local_rank": _number("LOCAL_RANK"),
             "world_size": _number("WORLD_SIZE"),
+            **launch(),
             "groups": groups_for_meta(),
             "trigger": request.trigger,
             "device_name": main.get("name"),

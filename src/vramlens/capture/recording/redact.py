@@ -19,7 +19,7 @@ from vramlens.capture.recording.private_facts import PrivateFacts, is_short, pri
 _LIBRARY = re.compile(r"(?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\].*$")
 # The folder has the user's name in it.
 _COMPILED = re.compile(r"torchinductor_[^/\\]*(?P<rest>[/\\].*)$")
-_PRIVATE_META = ("command", "ending", "host", "folder")
+_PRIVATE_META = ("command", "ending", "host", "folder", "job")
 _HIDDEN = "***"
 # In a text nobody says where a path with spaces ends: up to the last slash before a mark that paths
 #     rarely have.

@@ -8,13 +8,13 @@ import atexit
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
 from vramlens.capture.process_group import warn_if_not_destroyed, watch_device
-from vramlens.capture.recording.output_path import Places, absolute
+from vramlens.capture.recording.output_path import Places, absolute, rank_of_process
 from vramlens.capture.recording.profiler_trace import NvtxMarks, ProfilerTrace
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.torch_api import loaded_torch
@@ -114,6 +114,7 @@ class Session:
             ProfilerTrace(self.recorder.places, plan.first_step or 0) if plan.profile else None
         )
         self._done = False
+        self.summarise: Callable[[str], None] | None = None  # at the end, a rank's own recording
 
     @harmless("beginning to watch")
     def begin(self) -> None:
@@ -314,12 +315,21 @@ class Session:
         if gpu is None or not gpu.is_initialized():
             is_visible = gpu is not None and gpu.is_visible()
             say(_why_nothing(is_visible, leaks=self._leaks is not None))
-        elif not self._died_of_a_failure():
-            error = uncaught()
+            return
+        error = uncaught()
+        path = getattr(error, "__vramlens_path__", None)
+        if not self._died_of_a_failure():
             request = WriteRequest("exit")
             if error is not None:
                 request = WriteRequest("error", ending=ending_of_exception(error))
-            self.recorder.write(request)
+            path = self.recorder.write(request).get("path")
+        self._summarise_rank(path)
+
+    @harmless("summing up the recording")
+    def _summarise_rank(self, path: str | None) -> None:
+        """Has the recording of a rank summed up beside it, for ``vramlens ranks``."""
+        if self.summarise is not None and path is not None and rank_of_process() is not None:
+            self.summarise(path)
 
     def _is_idle_child(self) -> bool:
         """True where this is a spawned child in which nothing happened that could be told."""

@@ -55,8 +55,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         metavar="FORMAT",
-        help=f"{', '.join(_NAMES)}; or a folder (lake/): Parquet files of every rank, for "
-        "'vramlens ranks'",
+        help=f"{', '.join(_NAMES)}; or a folder (lake/) or URL (s3://…): Parquet files of every "
+        "rank, for 'vramlens ranks'",
     )
     parser.add_argument(
         "-o",
@@ -117,6 +117,8 @@ def _export_one(arguments: argparse.Namespace) -> int:
             f"--to {name} takes one recording; for many ranks at once, write a lake: --to lake/"
         )
     source, form = sources[0], FORMATS[name]
+    if "://" in (arguments.output or ""):
+        raise UsageError(f"-o {arguments.output}: name a local file; only a lake goes elsewhere")
     if arguments.at is not None and not form.has_moment:
         raise UsageError(f"--at is for flamegraph and speedscope; {name} contains every moment")
     target = arguments.output or default_name(source, name)
@@ -187,9 +189,11 @@ def _tell(written: Written, form: Format, target: str) -> None:
 def _export_lake(arguments: argparse.Namespace) -> int:
     from vramlens.fleet import export_lake
     from vramlens.fleet.lake import connect
+    from vramlens.fleet.lake.store import store_of
     from vramlens.report.progress import reading_progress
 
     sources, root = arguments.sources, arguments.to
+    store_of(root)  # what cannot be reached is told before anything is read
     if os.path.exists(root) and not os.path.isdir(root):
         raise UsageError(f"--to {root}: is a file; a lake is a folder")
     run_id = _run_of(sources[0]) if arguments.run is None else arguments.run
@@ -201,7 +205,12 @@ def _export_lake(arguments: argparse.Namespace) -> int:
     try:
         with reading_progress("exporting") as progress:
             exported = export_lake(
-                sources, root, run_id, where=arguments.workers, progress=progress
+                sources,
+                root,
+                run_id,
+                where=arguments.workers,
+                progress=progress,
+                is_given=arguments.run is not None,
             )
     except OSError as error:
         raise OutputError(f"{root}: {(error.strerror or str(error)).lower()}") from None
@@ -209,11 +218,11 @@ def _export_lake(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"{root}: nothing was written: {'; '.join(exported.notes[:2]) or 'no rank could be read'}"
         )
-    write_stdout(_lake_words(exported, root, run_id))
+    write_stdout(_lake_words(exported, root))
     return 0
 
 
-def _lake_words(exported: Exported, root: str, run_id: str) -> str:
+def _lake_words(exported: Exported, root: str) -> str:
     """What the lake has now, what is missing, and the next command."""
     from vramlens.fleet import Lake
     from vramlens.report.wording import visible
@@ -221,15 +230,12 @@ def _lake_words(exported: Exported, root: str, run_id: str) -> str:
     events = "no new events; the existing data was kept"
     if exported.events:
         events = f"{counted(exported.events, 'new event')} written"
+    run_id = exported.run
     lines = [f"{visible(root)}: run {run_id}, {counted(exported.ranks, 'rank')}; {events}"]
     if exported.missing:
         lines.append(_missing_words(exported.missing))
     lines += map(visible, exported.notes)
-    try:
-        Lake(root)
-        run_option = ""
-    except InputError:  # several runs
-        run_option = f" --run {run_id}"
+    run_option = f" --run {run_id}" if len(Lake(root).runs) > 1 else ""
     return "\n".join([*lines, f"next: vramlens ranks {shlex.quote(root)}{run_option}", ""])
 
 

@@ -12,7 +12,7 @@ from vramlens.cli.arguments import add_forms, add_output
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer, write_file
 from vramlens.errors import UsageError, VramlensError
-from vramlens.foreign_text import visible
+from vramlens.foreign_text import one_line, visible
 from vramlens.schema import SCHEMA
 from vramlens.units import format_size
 
@@ -20,8 +20,17 @@ if TYPE_CHECKING:
     from vramlens.ranks import Comparison
 
 HELP = "Compare the ranks of a job: which one differs, why, and who failed first."
+_QUESTIONS = (
+    "failing-causes-this-month",
+    "worst-lines",
+    "leaking-lines",
+    "first-failures",
+    "uneven-jobs",
+    "slow-ranks",
+)
 EXAMPLES = (
     ("vramlens ranks runs/r1", "which rank differs, and why"),
+    ("vramlens ranks lake/ --ask worst-lines", "over all jobs of a lake"),
     ("vramlens ranks runs/r1 --html ranks.html", "the same as an HTML page"),
 )
 
@@ -37,10 +46,23 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--run", metavar="ID", help="for a lake: which run (default: the only one)")
     parser.add_argument(
+        "--attempt",
+        type=int,
+        metavar="N",
+        help="which start of the job, by its launcher's count (default: the last)",
+    )
+    question = parser.add_mutually_exclusive_group()
+    question.add_argument(
         "--sql",
         metavar="SELECT",
-        help="query a lake with SQL: tables ranks, lines, steps, events, stacks, collectives, "
-        "errors",
+        help="query a lake with SQL: tables runs, ranks, findings, failures, lines, steps, "
+        "stacks, collectives, events",
+    )
+    question.add_argument(
+        "--ask",
+        choices=_QUESTIONS,
+        metavar="QUESTION",
+        help=f"run a ready-made query on a lake: {', '.join(_QUESTIONS)}",
     )
     parser.add_argument(
         "--workers",
@@ -61,14 +83,18 @@ def run(arguments: argparse.Namespace) -> int:
     from vramlens.fleet import compare_files
     from vramlens.report.progress import reading_progress
 
-    if arguments.sql is not None:
+    if arguments.sql is not None or arguments.ask is not None:
         if arguments.html is not None:
             raise UsageError("--html shows a comparison, not the result of a query")
         text = _answered(arguments)
     else:
         with reading_progress("reading") as progress:
             comparison = compare_files(
-                arguments.paths, progress, where=arguments.workers, run=arguments.run
+                arguments.paths,
+                progress,
+                where=arguments.workers,
+                run=arguments.run,
+                attempt=arguments.attempt,
             )
         if arguments.html is not None:
             from vramlens.report.ranks.html import comparison_to_html
@@ -103,7 +129,7 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
         return inputs
     for folder in map(Path, filter(os.path.isdir, paths)):
         if is_lake(folder):
-            inputs += map(str, folder.glob("run=*/**/*"))
+            inputs += map(str, folder.rglob("*"))
             continue
         with contextlib.suppress(VramlensError):
             find_ranks([output])  # raises where it is neither a recording nor a flight record
@@ -114,13 +140,24 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
 def _answered(arguments: argparse.Namespace) -> str:
     """The answer to a question in SQL: tab-separated lines, or JSON."""
     from vramlens.fleet import Lake, is_lake
+    from vramlens.fleet.lake.questions import sql_of
 
     if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
-        raise UsageError("--sql needs a lake: create one with vramlens export FOLDER --to LAKE/")
-    names, rows = Lake(arguments.paths[0], arguments.run).sql(arguments.sql)
+        option = "--sql" if arguments.ask is None else "--ask"
+        raise UsageError(f"{option} needs a lake: create one with vramlens export FOLDER --to LAKE/")
+    question = arguments.sql if arguments.ask is None else sql_of(arguments.ask)
+    lake = Lake(arguments.paths[0], arguments.run, arguments.attempt)
+    names, rows = lake.sql(question)
+    for note in lake.notes:
+        say(one_line(note))
     if arguments.json:
         return as_json({"schema": SCHEMA, "columns": names, "rows": rows}, default=str)
-    return "".join("\t".join(visible(str(cell)) for cell in row) + "\n" for row in (names, *rows))
+    return "".join("\t".join(_cell(cell) for cell in row) + "\n" for row in (names, *rows))
+
+
+def _cell(value: object) -> str:
+    """A cell on its line: NULL is empty."""
+    return "" if value is None else visible(str(value))
 
 
 def comparison_drawn(comparison: Comparison, *, json: bool, to_file: bool) -> str:

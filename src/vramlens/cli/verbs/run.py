@@ -120,6 +120,11 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         raise UsageError(
             f"run: -o {arguments.output}: --profile writes one file per rank: choose a folder"
         )
+    if "://" in (arguments.output or ""):
+        raise UsageError(
+            f"run: -o {arguments.output}: recordings go to a folder of this machine; export takes"
+            " them to other places"
+        )
     if (
         arguments.output
         and os.path.exists(arguments.output)

@@ -31,8 +31,9 @@ _TEXTS = (
     "ending",
     "host",
     "device_name",
+    "job",
 )
-_NUMBERS = ("pid", "max_events", "step")
+_NUMBERS = ("pid", "max_events", "step", "attempt", "launcher_pid")
 _RANKS = ("rank", "local_rank", "world_size")
 
 

@@ -1,0 +1,139 @@
+"""The summary beside a recording: what ``vramlens ranks`` needs of a rank, in some kilobytes.
+
+Each rank writes its own when its recording is written (``rank00003.vram.summary``), so that
+thousands of ranks are compared by reading kilobytes of each. A summary counts as long as the
+recording beside it has the size that it tells, or is not there at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from dataclasses import dataclass, replace
+
+from vramlens.api import load
+from vramlens.errors import InputError, VramlensError
+from vramlens.fleet.lake.staging import summary_of
+from vramlens.fleet.summary_json import summary_from_json, summary_to_json
+from vramlens.ranks import RankSummary
+from vramlens.whole_file import whole_file
+
+ENDING = ".summary"
+_SCHEMA = "vramlens.summary/1"
+_LARGEST_BYTES, _LONGEST_TEXT = 1 << 20, 1 << 24
+_LEAST_SHARE = 1000
+"""Lines that never held a thousandth of the peak are left out: they differ on no rank."""
+_MOST_LINES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryFile:
+    """A summary beside a recording.
+
+    Attributes:
+        path: where it is.
+        recording_bytes: the size of its recording.
+        summary: of the rank.
+    """
+
+    path: str
+    recording_bytes: int
+    summary: RankSummary
+
+    @property
+    def is_current(self) -> bool:
+        """True where its recording is the one that it tells of, or is not there."""
+        try:
+            return os.stat(recording_of(self.path)).st_size == self.recording_bytes
+        except OSError:
+            return True
+
+
+def recording_of(path: str) -> str:
+    """The recording that a summary lies beside."""
+    return path.removesuffix(ENDING)
+
+
+def write_summary(recording: str, rank: int | None = None) -> str:
+    """Writes the summary of a recording beside it, and gives its path.
+
+    Args:
+        recording: the file.
+        rank: its number, where the recording does not say.
+
+    Raises:
+        VramlensError: the recording cannot be read, or tells of no rank.
+        OSError: the summary cannot be written.
+    """
+    trace = load(recording)
+    told_rank = None if trace.meta is None else trace.meta.rank
+    number = told_rank if told_rank is not None else rank
+    if number is None:
+        raise InputError(f"{recording}: is of no rank")
+    summary = _shortened(summary_of(trace, number))
+    content = {
+        "schema": _SCHEMA,
+        "recording_bytes": os.stat(recording).st_size,
+        "summary": summary_to_json(replace(summary, source=os.path.basename(recording))),
+    }
+    path = f"{recording}{ENDING}"
+    with whole_file(path) as file:
+        file.write(zlib.compress(json.dumps(content).encode(), 9))
+    return path
+
+
+def _shortened(summary: RankSummary) -> RankSummary:
+    least_bytes = summary.peak_requested_bytes // _LEAST_SHARE
+    lines = [
+        line
+        for line in summary.lines
+        if line.peak_bytes >= least_bytes or line.category == "parameters"
+    ]
+    return replace(summary, lines=tuple(lines[:_MOST_LINES]))
+
+
+def read_summary(path: str) -> SummaryFile:
+    """The summary in a file.
+
+    Raises:
+        InputError: it is none.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(_LARGEST_BYTES + 1)
+    try:
+        if len(data) > _LARGEST_BYTES:
+            raise ValueError("larger than any summary")
+        expanding = zlib.decompressobj()
+        text = expanding.decompress(data, _LONGEST_TEXT)
+        if expanding.unconsumed_tail:
+            raise ValueError("expands to more than any summary")
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.get("schema") != _SCHEMA:
+            raise ValueError("no summary of this form")
+        size = content.get("recording_bytes")
+        summary = summary_from_json(content.get("summary"))
+    except (ValueError, RecursionError, zlib.error) as error:
+        raise InputError(f"{path}: {error}") from None
+    source = os.path.join(os.path.dirname(path), os.path.basename(recording_of(path)))
+    return SummaryFile(
+        path=path,
+        recording_bytes=size if isinstance(size, int) else -1,
+        summary=replace(summary, source=source),
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the summary of each recording named; what a rank runs after it has written its own."""
+    for path in arguments:
+        try:
+            write_summary(path)
+        except (OSError, VramlensError):  # the recording is read instead
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""Summaries beside recordings: the same answer from kilobytes, as long as they are current."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+
+from support.lake_jobs import write_job
+from vramlens.errors import InputError
+from vramlens.fleet import compare_files, find_ranks
+from vramlens.fleet.summary_file import ENDING, main, read_summary, write_summary
+from vramlens.report.ranks.json import comparison_to_json
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return write_job(tmp_path / "job", 3)
+
+
+def summarise_all(job: Path) -> None:
+    for recording in sorted(job.glob("*.vram")):
+        write_summary(str(recording))
+
+
+def test_the_answer_from_summaries_is_that_from_recordings(job: Path) -> None:
+    before = comparison_to_json(compare_files([job]))
+    summarise_all(job)
+    assert all(file.summary is not None for file in find_ranks([job]).ranks)
+    assert comparison_to_json(compare_files([job])) == before
+    assert all(os.path.getsize(path) < 5_000 for path in job.glob(f"*{ENDING}"))
+
+
+def test_summaries_alone_are_enough(job: Path) -> None:
+    before = compare_files([job])
+    summarise_all(job)
+    for recording in job.glob("*.vram"):
+        recording.unlink()
+    after = compare_files([job])
+    assert after.differences == before.differences
+    assert after.missing == ()
+
+
+def test_a_summary_of_another_recording_does_not_count(job: Path) -> None:
+    summarise_all(job)
+    recording = job / "rank00001.vram"
+    recording.write_bytes((job / "rank00000.vram").read_bytes() + b"\0")
+    files = {file.rank: file for file in find_ranks([job]).ranks}
+    assert files[0].summary is not None
+    assert all(file.recording != str(recording) or file.summary is None for file in files.values())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", zlib.compress(b"[1]"), zlib.compress(b"{}"), zlib.compress(b"[" * 100_000)],
+)
+def test_a_summary_that_is_none_costs_nothing(job: Path, data: bytes) -> None:
+    path = job / f"rank00001.vram{ENDING}"
+    path.write_bytes(data)
+    with pytest.raises(InputError):
+        read_summary(str(path))
+    assert [rank.rank for rank in compare_files([job]).ranks] == [0, 1, 2]
+
+
+def test_a_summary_that_expands_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / f"rank0.vram{ENDING}"
+    path.write_bytes(zlib.compress(b" " * (1 << 25)))
+    with pytest.raises(InputError, match="expands"):
+        read_summary(str(path))
+
+
+def test_what_a_rank_runs_at_its_end(job: Path, tmp_path: Path) -> None:
+    assert main([str(job / "rank00000.vram")]) == 0
+    assert read_summary(str(job / f"rank00000.vram{ENDING}")).summary.rank == 0
+    assert main([str(tmp_path / "nothing.vram")]) == 1
