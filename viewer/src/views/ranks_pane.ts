@@ -25,6 +25,8 @@ const ORDER_WORDS: Record<Order, string> = {
 /** From so many ranks on, those that look alike are one strip. */
 const FOLDED_FROM = 5;
 const AXIS = 24;
+/** A canvas is no higher than 32,767 pixels, of which sharp screens have two to one. */
+const MOST_STRIPS = 300;
 const LEFT = 240;
 const LINE = 46;
 const BAND = 6;
@@ -48,6 +50,8 @@ export class RanksPane implements Pane {
   private isUnfolded = false;
   private foldedAs = "";
   private folded: Strip[] = [];
+  /** How many strips there is no room for. */
+  private left = 0;
   private readonly measured = new Map<string, Highest>();
 
   constructor(private readonly host: Host) {
@@ -135,6 +139,8 @@ export class RanksPane implements Pane {
         ? `All ${ordered.length} peak at ${size(usual)}.`
         : `${trackName(first, this.host.scenes)} peaks highest, at ${size(peak(first))}; ${trackName(last, this.host.scenes)} lowest, at ${size(peak(last))}${told}.`;
     this.words.textContent += this.unfinished();
+    this.strips();
+    if (this.left) this.words.textContent += ` ${counted(this.left, "strip")} more not drawn.`;
     const height = this.strips().length * LINE + AXIS;
     (this.canvas.parentElement as HTMLElement).style.height = `${height}px`;
     const box = sharp(this.canvas);
@@ -308,13 +314,15 @@ export class RanksPane implements Pane {
     const isFolding = scenes.length >= FOLDED_FROM && !this.isUnfolded;
     const failed = scenes.flatMap(({ track }, i) => (track.header.verdict.failed ? [i] : []));
     const apart = new Set([...this.accused(), ...failed]);
-    this.folded = isFolding
+    const all = isFolding
       ? strips(
           tracks,
           scenes.map((scene) => scene.axis(store.state.axis)),
           apart,
         )
       : tracks.map((track) => ({ track, alike: [] }));
+    this.folded = all.slice(0, MOST_STRIPS);
+    this.left = all.length - this.folded.length;
     return this.folded;
   }
 
