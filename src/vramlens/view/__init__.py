@@ -18,6 +18,7 @@ sources: source lines around the user's lines
 texts: texts in a page: each stored once, as one line that shows what it holds
 track: one track of a page: a device of a recording, as columns and tables
 verdict: the words of an explanation as data
+tunnel: how a page on a remote machine is reached
 what_if: replayed settings as lines over the recorded ones
 """
 

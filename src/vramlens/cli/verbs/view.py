@@ -158,6 +158,7 @@ def _loaded(files: list[str], progress: object) -> list[Trace]:
 
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
     from vramlens.view.server import LocalPage
+    from vramlens.view.tunnel import tunnel_command
 
     release()
     try:
@@ -169,6 +170,9 @@ def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
     with server:
         write_stdout(f"{server.url}\n")
         say("the page is available until Ctrl-C; -o run.html writes a file instead")
+        command = tunnel_command(os.environ, server.server_port)
+        if command is not None:
+            say(f"to open it on your own machine, run there: {command}")
         if not arguments.no_browser and _has_desktop():
             _open(server)
         interruption.leave()  # Ctrl-C is how it is ended
