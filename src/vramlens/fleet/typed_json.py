@@ -41,7 +41,8 @@ def from_json(kind: type[_Made], text: object) -> _Made:
         content = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return cast(_Made, _reader(kind, kind.__name__)(content))
+    read = _reader(cast(Any, kind), kind.__name__)
+    return cast(_Made, read(content))
 
 
 @cache
