@@ -77,9 +77,12 @@ def _scalar(kind: Any, where: str) -> _Reader:
         return value
 
     def read_number(value: object) -> Any:
-        if type(value) is not int or abs(value) > _LARGEST:
+        if type(value) is not int or not -_LARGEST <= value <= _LARGEST:
             raise _wrong(where)
-        return value if kind is int else kind(value)
+        return value
+
+    def read_flags(value: object) -> Any:
+        return kind(read_number(value))
 
     def read_word(value: object) -> Any:
         if value not in words:
@@ -89,8 +92,10 @@ def _scalar(kind: Any, where: str) -> _Reader:
     words = list(kind) if isinstance(kind, type) and issubclass(kind, ClosedWords) else []
     if words:
         return read_word
-    if kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag)):
+    if kind is int:
         return read_number
+    if isinstance(kind, type) and issubclass(kind, IntFlag):
+        return read_flags
     return read_truth if kind is bool else read_text
 
 

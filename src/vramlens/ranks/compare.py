@@ -17,6 +17,7 @@ from vramlens.ranks.causes import FIXES, STAY, WORDS, Position, fix_of
 from vramlens.ranks.collectives import all_groups, collective_problems
 from vramlens.ranks.desync import desync_differences
 from vramlens.ranks.difference import LEAST_BYTES, STAGE_SHARE, Difference
+from vramlens.ranks.expert_load import note_of_hot_experts
 from vramlens.ranks.failures import failure_order
 from vramlens.ranks.hints import Hint
 from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
@@ -92,6 +93,7 @@ def compare(
         notes=(
             *strangers_note(strangers, len(ordered)),
             *note_of_victims(failures, ordered, missing),
+            *note_of_hot_experts(flights),
             *note_of_slow_ranks(() if strangers else ordered, differing),
             *notes,
             *notes_of_recordings(ordered),

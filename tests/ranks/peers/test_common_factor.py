@@ -69,7 +69,7 @@ def test_a_slow_rank_is_told_and_whether_memory_explains_it() -> None:
     notes = compare(job(set(), step_us=step_us)).notes
     told = [note for note in notes if "longer for a step" in note]
     assert told == [
-        "ranks 1, 9 take longer for a step: 60.0 ms on rank 1, usually 40.0 ms;"
+        "ranks 1 and 9 take longer for a step: 60.0 ms on rank 1, usually 40.0 ms;"
         " they hold no more memory than their peers: memory does not explain it"
     ]
     notes = compare(job({1, 9}, step_us=step_us)).notes
