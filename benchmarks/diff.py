@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 from support.copies import again, forward_lines, planted, shuffled, snapshot_of  # noqa: E402
 from vramlens import api  # noqa: E402

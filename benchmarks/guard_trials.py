@@ -491,7 +491,7 @@ def trial(
         split = any(event.kind == "split" for event in watch.report().events)
         if not split:
             result |= {"outcome": "wrong", "words": "other random numbers"}
-    if failing.raised and headline.startswith("No memory ran out"):
+    if failing.raised and headline.startswith("Memory did not run out"):
         result |= {"outcome": "wrong", "words": f"{failing.raised} failures, and: {headline}"}
     if (
         result["outcome"] == "refused"
@@ -581,7 +581,7 @@ def real_trial(seed: int) -> dict[str, Any]:
             "outcome": "wrong",
             "words": f"step {result['steps']} is {result['off']:.1e} off",
         }
-    if result["failures"] and result["headline"].startswith("No memory ran out"):
+    if result["failures"] and result["headline"].startswith("Memory did not run out"):
         result |= {
             "outcome": "wrong",
             "words": f"{result['failures']} failures, and: {result['headline']}",

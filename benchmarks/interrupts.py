@@ -6,6 +6,7 @@ Half of the tries are ``vramlens explain FILE``, which must exit with 130 and sa
 the signal, which a shell shows as 130: that is Python's way while it starts and ends); half are
 ``vramlens.load(FILE)`` in a program, which must raise KeyboardInterrupt. A try that was over before
 Ctrl-C came does not count: another is made. Exits with 1 where a try ended otherwise.
+PYTHON must be able to import vramlens.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-SOURCES = Path(__file__).resolve().parents[1] / "src"
 FIRST_WORD = b"."
 CLI = """
 import sys
@@ -48,7 +47,7 @@ def one_try(python: str, code: str, file: str, wait_s: float | None) -> tuple[in
     """The exit code, what was said, and how long it took from its first word on; Ctrl-C comes
     ``wait_s`` after that.
     """
-    environment = dict(os.environ, PYTHONPATH=str(SOURCES), PYTHONDONTWRITEBYTECODE="1")
+    environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
     program = subprocess.Popen(
         [python, "-c", code, file],
         stdout=subprocess.PIPE,

@@ -5,7 +5,7 @@ finder.
 
 Every program of ``tests/leaks/programs`` runs once under each, in a fork of its own. A leak is
 *found* where the tool says that something grows; *owner* and *line* count where its answer names
-the statement that keeps it and the one that allocates; *bytes* where its bytes a step are within 5
+the statement that keeps it and the one that allocates; *bytes* where its bytes per step are within 5
 % of the truth. The two others are written out in ``tests/leaks/collectors.py``: neither knows
 lines, so their owner counts where the chain names the variable.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 from leaks.corpus import Program, programs  # noqa: E402
 from leaks.harness import GOOD_ENOUGH, Nursery, false_alarms, judge, missing  # noqa: E402
@@ -66,7 +66,7 @@ def score(tool: str, program: Program, answer: dict[str, Any]) -> Score:
             "detected" not in wrong,
             "owner line" not in wrong,
             "allocating line" not in wrong,
-            "bytes a step" not in wrong,
+            "bytes per step" not in wrong,
         )
     report = answer["report"]
     expected = sum(leak.bytes_per_step for leak in program.leaks)

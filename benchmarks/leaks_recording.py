@@ -113,7 +113,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
         if rates:
             off = sorted(rates)
             print(
-                f"       line right in {lines} of {len(rates)}; bytes a step off by {off[len(off) // 2]:.1%} (median), "
+                f"       line right in {lines} of {len(rates)};"
+                f" bytes per step off by {off[len(off) // 2]:.1%} (median), "
                 f"{off[int(0.95 * (len(off) - 1))]:.1%} (95 %), {off[-1]:.1%} (worst)"
             )
     attacked(options.seeds)

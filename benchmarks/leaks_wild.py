@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 from leaks.wild import wild_programs  # noqa: E402
 from leaks.wild_scores import FRAMEWORKS, WAYS, WildNursery, score, slope  # noqa: E402

@@ -25,7 +25,7 @@ import termios
 import time
 from pathlib import Path
 
-sys.path[:1] = [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "src")]
+sys.path[:1] = [str(Path(__file__).parents[1] / "tests")]
 
 SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
 INTERVAL = 0.1

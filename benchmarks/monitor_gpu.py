@@ -210,7 +210,7 @@ def main() -> int:
         )  # fmt: skip
         print("  ".join(f"{cell / MIB:10,.0f}" for cell in cells))
     found = checks(rows)
-    found["monitor: the planted growth of 8 MiB a step within 5 %"] = any(
+    found["monitor: the planted growth of 8 MiB per step within 5 %"] = any(
         alert.metric == "growth" and abs(alert.value - LEAK) < 0.05 * LEAK
         for alert in summary.alerts
     )

@@ -14,8 +14,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 TESTS = Path(__file__).parent
 SLOW = (
+    "agents",
+    "analyses/profile/test_key_averages.py",
     "capture/names",
     "capture/triggers/test_run.py",
+    "docs/test_site.py",
+    "docs/test_tutorial.py",
     "fleet/test_workers.py",
     "integrations",
     "leaks",

@@ -4,6 +4,7 @@ light import.
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from importlib import import_module
@@ -26,8 +27,11 @@ EXPORTS = [
     "UsageError",
     "VramlensError",
     "__version__",
+    "check",
+    "diff",
     "distributed_state",
     "explain",
+    "export",
     "find_batch_size",
     "guard",
     "guard_trainer",
@@ -41,12 +45,14 @@ EXPORTS = [
     "plan",
     "predict",
     "profile",
+    "ranks",
     "record",
     "release",
     "retry",
     "snapshot",
     "step",
     "strategies",
+    "view",
     "who_holds",
 ]
 SOURCE = Path(vramlens.__path__[0]).parent
@@ -76,6 +82,12 @@ def test_no_part_has_the_name_of_an_export() -> None:
     assert {
         module.rpartition(".")[2] for module in submodules() if module.count(".") == 1
     }.isdisjoint(EXPORTS)
+
+
+@pytest.mark.parametrize("name", ["export", "ranks", "view"])
+def test_a_package_with_the_name_of_a_function_is_that_function(name: str) -> None:
+    function = getattr(import_module("vramlens.questions"), name)
+    assert inspect.signature(getattr(vramlens, name)) == inspect.signature(function)
 
 
 def test_an_unknown_name_is_no_attribute() -> None:

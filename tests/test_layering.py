@@ -39,12 +39,15 @@ RANKS = {
     "view": 11,
     "export": 11,
     "fleet": 11,
+    "questions": 12,
     "program": 12,
     "function_profile": 12,
+    "attach": 13,
     "integrations": 13,
     "pytest_plugin": 13,
-    "cli": 14,
-    "__main__": 15,
+    "agents": 14,
+    "cli": 15,
+    "__main__": 16,
 }
 """A stage may import those of lower rank, and itself."""
 NARROWER = {
@@ -150,6 +153,7 @@ def test_the_package_itself_imports_errors_and_the_interface() -> None:
         "live",
         "monitor",
         "prediction",
+        "questions",
         "recovery",
     }
 

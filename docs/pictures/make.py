@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from vramlens import api
 from vramlens.report.explain.text import render
 
 HERE = Path(__file__).parent
+_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # rich's, which is loaded from elsewhere
 CAPTURED = HERE.parent.parent / "tests" / "data" / "captured"
 
 
@@ -27,13 +29,14 @@ def draw(name: str, recording: Path, source: str, before: str, after: str = "") 
     render(shown, console, "line", None)
     if after:
         console.print(after, highlight=False, markup=False)
-    (HERE / name).write_text(console.export_svg(title="vramlens"), encoding="utf-8")
+    picture = _FONT.sub("", console.export_svg(title="vramlens"))
+    (HERE / name).write_text(picture, encoding="utf-8")
 
 
 draw("explain.svg", api.example_path(), "snapshot.pickle", "vramlens explain snapshot.pickle")
 draw(
     "run.svg",
-    CAPTURED / "oom_forward.vram",
+    CAPTURED / "oom_really_full.vram",
     "run.vram",
     "vramlens run -o run.vram programs.py\n"
     "Traceback (most recent call last):\n  …\n"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vramlens.monitor import Monitor
     from vramlens.prediction import predict
     from vramlens.program import distributed_state, install, memory, record, snapshot, step
+    from vramlens.questions import check, diff, export, ranks, view
     from vramlens.recovery import (
         AdaptiveBatchLoader,
         BalancedBatchSampler,
@@ -52,8 +53,11 @@ __all__ = [
     "UsageError",
     "VramlensError",
     "__version__",
+    "check",
+    "diff",
     "distributed_state",
     "explain",
+    "export",
     "find_batch_size",
     "guard",
     "guard_trainer",
@@ -67,12 +71,14 @@ __all__ = [
     "plan",
     "predict",
     "profile",
+    "ranks",
     "record",
     "release",
     "retry",
     "snapshot",
     "step",
     "strategies",
+    "view",
     "who_holds",
 ]
 
@@ -85,6 +91,8 @@ _HOMES = {
     "LeakWatch": "live",
     "Monitor": "monitor",
     "Recording": "api",
+    "check": "questions",
+    "diff": "questions",
     "distributed_state": "program",
     "explain": "api",
     "find_batch_size": "recovery",
@@ -109,6 +117,9 @@ _HOMES = {
     "who_holds": "live",
 }
 
+_CALLABLE_PACKAGES = ("export", "ranks", "view")
+"""Packages that are the function of their name, too (``ground.callable_package``)."""
+
 
 def __dir__() -> list[str]:
     """What there is, for help and completion."""
@@ -117,6 +128,13 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Imports what needs NumPy, or sets something going, only when it is asked for."""
+    if name in _CALLABLE_PACKAGES:
+        return import_module(f"vramlens.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'vramlens' has no attribute {name!r}")
     return getattr(import_module(f"vramlens.{_HOMES[name]}"), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Adds ``%%vramlens`` to a notebook: IPython calls this for ``%load_ext vramlens``."""
+    import_module("vramlens.integrations.notebook").add_magic(shell)

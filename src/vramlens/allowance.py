@@ -163,11 +163,26 @@ def allowance(factor: int = 1) -> Iterator[Allowance]:
     try:
         yield allowed
     finally:
-        over.set()
-        watcher.join()
-        # It came too late.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
+        _end(watcher, over)
         _current = None
+
+
+def _end(watcher: threading.Thread, over: threading.Event) -> None:
+    """Ends the watcher, and drops its exception if that comes too late.
+
+    The exception is waited for, not taken back: Python 3.11 goes on looking for one that was taken
+    back, for ever in a function that is traced.
+    """
+    ended = False
+    while not ended:
+        try:
+            over.set()
+            watcher.join()
+            for _ in range(2):
+                pass  # a pending exception is raised where a loop jumps back
+            ended = True
+        except Exhausted:
+            continue
 
 
 def _watch(allowed: Allowance, thread: int, over: threading.Event) -> None:

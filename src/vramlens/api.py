@@ -25,14 +25,16 @@ from vramlens.argument_types import (
     texts_given,
 )
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
+from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
 from vramlens.trace import Trace
-from vramlens.units import check_limit
+from vramlens.units import check_limit, counted, format_size
 
 if TYPE_CHECKING:
+    from vramlens.analyses.leaks.leaks import LeakReport
     from vramlens.analyses.profile.profile import Profile
     from vramlens.replay import Answer, Tuning
 
@@ -146,9 +148,53 @@ class Recording(Trace):
             device=device_given(device),
         )
 
+    def leaks(
+        self,
+        *,
+        device: int | None = None,
+        total_bytes: str | int | None = None,
+        at_least_bytes: str | int | None = None,
+    ) -> LeakReport:
+        """What grows with every step, the line that asks for it, and when memory will run out.
+
+        Args:
+            device: only this one; by default every one that was recorded.
+            total_bytes: the device's memory, in bytes or as "80GiB".
+            at_least_bytes: what a step has to leave behind to matter.
+
+        Raises:
+            UsageError: the recording has no such device.
+        """
+        from vramlens.analyses.leaks.leaks import leaks_of_trace
+
+        return leaks_of_trace(
+            self,
+            device=device_given(device),
+            total_bytes=size_given("total_bytes", total_bytes),
+            at_least_bytes=size_given("at_least_bytes", at_least_bytes),
+        )
+
     def __repr__(self) -> str:
         events = sum(len(device.events) for device in self.devices.values())
         return f"<Recording {self.source}: {events:,} events, devices {list(self.devices)}>"
+
+    def __str__(self) -> str:
+        lines = [visible(self.source)]
+        for number, device in self.devices.items():
+            peak = format_size(device.requested.peak_bytes)
+            reserved = format_size(device.reserved.peak_bytes)
+            lines.append(
+                f"  device {number}: {counted(len(device.events), 'event')},"
+                f" {counted(len(device.allocations), 'allocation')};"
+                f" at most {peak} requested, {reserved} reserved"
+            )
+        lines += [f"  Missing: {visible(text)}" for text in self.missing]
+        return "\n".join([*lines, "Next: .explain(), .leaks(), .tune(), vramlens.view(...)"])
+
+    def _repr_html_(self) -> str:
+        from vramlens.report.forms import html_box
+
+        return html_box(str(self))
 
     def attribution(self, device: int | None = None) -> Attribution:
         """For every allocation of a device its step, phase, user line, category and region."""
@@ -216,6 +262,8 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
     """
     function_given("progress", progress)
     with open_source(path_given("path", path)) as source:
+        if source.kind == "json":
+            return _read_profile(source, progress)
         if source.kind != "pickle":
             raise NotARecording(f"{source.name}: {_NO_RECORDING[source.kind]}")
         return _read_recording(source, progress)
@@ -368,6 +416,27 @@ def _reporter(source: Source, progress: Progress | None) -> Callable[[], None] |
     return lambda: progress(min(1.0, source.position() / size))
 
 
+def _read_profile(source: Source, progress: Progress | None) -> Recording:
+    """The recording that a trace of PyTorch's profiler amounts to.
+
+    Raises:
+        NotARecording: it is some other JSON.
+        InputError: it tells nothing of memory.
+    """
+    from vramlens.analyses.profile.as_recording import recording_of
+    from vramlens.read.profiler_trace import read_profiler_trace
+    from vramlens.trace.profile import ProfilerTrace
+
+    trace = read_profiler_trace(source.stream, source.name, _reporter(source, progress))
+    if not isinstance(trace, ProfilerTrace):
+        raise NotARecording(f"{source.name}: {_NO_RECORDING['json']}")
+    return _recording(recording_of(trace))
+
+
+def _recording(trace: Trace) -> Recording:
+    return Recording(**{field.name: getattr(trace, field.name) for field in fields(trace)})
+
+
 def _read_recording(source: Source, progress: Progress | None) -> Recording:
     def report(_bytes: int) -> None:
         if progress is not None and source.size_bytes:
@@ -386,4 +455,4 @@ def _read_recording(source: Source, progress: Progress | None) -> Recording:
         raise type(error)(
             (text if text.startswith(source.name) else f"{source.name}: {text}") + damage
         ) from None
-    return Recording(**{field.name: getattr(trace, field.name) for field in fields(trace)})
+    return _recording(trace)

@@ -1,4 +1,4 @@
-"""The schema of the answers as data: what ``--json`` prints, key by key as docs/design.md fixes
+"""The schema of the answers as data: what ``--json`` prints, key by key as docs/json.md fixes
 it.
 """
 

@@ -119,7 +119,7 @@ def test_the_shape_names_the_step_that_reaches_the_peak() -> None:
     assert peak is not None
     assert peak.shape is not None
     assert peak.heap.step is not None
-    assert peak.shape.startswith(f"Step {peak.heap.step} rises from ")
+    assert peak.shape.startswith(f"Step {peak.heap.step} goes from ")
 
 
 def test_unused_reserve_of_changing_sequence_lengths() -> None:
@@ -209,13 +209,13 @@ def test_one_line_that_holds_most_is_advised_on() -> None:
     found = explain(DATA / "captured/oom_really_full.vram")
     assert found.oom is not None
     assert found.oom.headline.startswith(
-        "Out of memory: tried to allocate 256.00 MiB; 246.19 MiB was free on the GPU, 14.81 MiB free"
+        "Out of memory: tried to allocate 256.00 MiB. The GPU had 246.19 MiB free, and PyTorch's cache had 14.81 MiB free"
     )
     (line,) = [one for one in found.findings if one.id == "largest_line"]
     assert (line.place, line.bytes) == (found.heap.by_line[0].place, found.heap.by_line[0].bytes)
     assert line.fix == (
-        "programs.py:130 in oom_really_full holds 77.49 GiB in one tensor: make it smaller or free it: 10.00 MiB less"
+        "programs.py:130 in oom_really_full uses 77.49 GiB in one tensor: make it smaller or free it; 10.00 MiB less"
         " are enough for this request"
     )
     (others,) = [one for one in found.findings if one.id == "settings_do_not_help"]
-    assert "roundup_power2_divisions:8 (its first request, 77.49 GiB, fails)" in others.title
+    assert "roundup_power2_divisions:8 (the first request, 77.49 GiB, fails)" in others.title

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.installed import PYTHON_PATH
 from support.recordings import DATA
 from vramlens._apart import call_apart
 from vramlens.cli import interruption
@@ -109,5 +110,6 @@ def test_random_moments():
         capture_output=True,
         text=True,
         timeout=300,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
     )
     assert done.returncode == 0, done.stdout + done.stderr

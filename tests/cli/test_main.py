@@ -123,13 +123,16 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
     [
         (
             ["explain", "--log", "train.log"],
-            "--log needs a FILE: the recording that the error belongs to\n",
+            "--log needs a FILE: the recording of the run with this error\n",
         ),
         (["explain", "--top", "-3"], "argument --top: must be at least 1 "),
         (["explain", "--top=0"], "argument --top: must be at least 1 "),
         (["explain", "--total", "0GiB"], "argument --total: must be more than 0 "),
-        (["explain", "--device", "one"], "argument --device: 'one' is no device: say 0 or cuda:0 "),
-        (["gpt.pickle"], "gpt.pickle is no verb; did you mean: vramlens explain gpt.pickle\n"),
+        (
+            ["explain", "--device", "one"],
+            "argument --device: 'one' is not a device: use 0 or cuda:0 ",
+        ),
+        (["gpt.pickle"], "gpt.pickle is not a verb; did you mean: vramlens explain gpt.pickle\n"),
         (["my runs/gpt", "--json"], "did you mean: vramlens explain 'my runs/gpt' --json\n"),
     ],
 )
@@ -204,7 +207,7 @@ def test_options_arrive(monkeypatch, log):
 def test_a_failure_is_shown_at_its_own_moment(capsys):
     example = str(api.example_path())
     assert main(["explain", example]) == 0
-    assert "held when the request failed" in capsys.readouterr().out
+    assert "in use when the request failed" in capsys.readouterr().out
     assert main(["explain", example, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["heap"]["event"] == data["peak"]["event"]
@@ -260,7 +263,7 @@ class TestOutputFile:
 
     def test_refuses_to_overwrite_the_input(self, log, capsys):
         assert main(["explain", log, "-o", log]) == 2
-        assert "is the input itself" in capsys.readouterr().err
+        assert "is the input file" in capsys.readouterr().err
         assert ERROR_TEXT in Path(log).read_text()
 
     @pytest.mark.parametrize("where", ["no/such/folder/x", "."])

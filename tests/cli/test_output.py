@@ -77,7 +77,7 @@ def test_no_verb_overwrites_its_input(inputs, capsys, command, target, link):
     assert found.out == ""
     assert (
         found.err.splitlines()[-1]
-        == f"vramlens: -o {output}: is the input itself; name another file"
+        == f"vramlens: -o {output}: is the input file; choose another file"
     )
     assert (inputs / target).read_bytes() == before
 
@@ -87,7 +87,7 @@ def test_nor_does_the_page_of_a_comparison(inputs, capsys, paths):
     target = "nccl_trace_rank_0.xz" if paths != "job" else "job/inner/rank0.nccl.pickle.xz"
     before = (inputs / target).read_bytes()
     assert main(["ranks", *paths.split(), "--html", target]) == 2
-    assert f"--html {target}: is the input itself" in capsys.readouterr().err
+    assert f"--html {target}: is the input file" in capsys.readouterr().err
     assert (inputs / target).read_bytes() == before
 
 
@@ -129,7 +129,7 @@ def test_no_recording_is_overwritten_by_an_answer(inputs, capsys, command):
         Path(name).write_bytes(content)
         assert main([command, "run.vram", "-o", name]) == 2
         assert capsys.readouterr().err.endswith(
-            f"vramlens: -o {name}: is a recording, which this would replace; name another file\n"
+            f"vramlens: -o {name}: is a recording, which this would overwrite; choose another file\n"
         )
         assert Path(name).read_bytes() == content
 
@@ -145,7 +145,7 @@ def test_the_example_is_not_written_over_what_was_meant_as_the_input(inputs, cap
     before = Path("run.vram").read_bytes()
     assert main(["explain", "-o", "run.vram"]) == 2
     assert capsys.readouterr().err == (
-        "vramlens: explain: -o run.vram names the output, and no FILE was given;"
+        "vramlens: explain: -o run.vram is the output, and no FILE was given;"
         " did you mean: vramlens explain run.vram?\n"
     )
     assert Path("run.vram").read_bytes() == before
@@ -175,7 +175,7 @@ def test_a_lake_is_never_overwritten(inputs, capsys):
     for path in inside:
         for question in ([], ["--sql", "select 1"]):
             assert main(["ranks", "lake/", *question, "-o", str(path)]) == 2
-            assert "is the input itself" in capsys.readouterr().err
+            assert "is the input file" in capsys.readouterr().err
     assert [path.read_bytes() for path in inside] == before
     assert main(["ranks", "lake/", "-o", "lake/answer.txt"]) == 0
     assert main(["ranks", "lake/", "-o", "lake/answer.txt"]) == 0

@@ -117,14 +117,14 @@ def test_a_log_that_is_piped_in_is_explained() -> None:
 
 
 def test_without_input_the_example_is(monkeypatch, capsys) -> None:
-    assert b"the example that comes with it" in explain(stdin=subprocess.DEVNULL).stderr
+    assert b"the example that ships with vramlens" in explain(stdin=subprocess.DEVNULL).stderr
     read, write = os.pipe()
     monkeypatch.setattr(standard_input.has_input, "__defaults__", (0.05,))
     monkeypatch.setattr(sys, "stdin", Stdin(read))
     signal.alarm(60)
     assert main(["explain"]) == 0
     signal.alarm(0)
-    assert "the example that comes with it" in capsys.readouterr().err
+    assert "the example that ships with vramlens" in capsys.readouterr().err
     for descriptor in (read, write):
         os.close(descriptor)
 

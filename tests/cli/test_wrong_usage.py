@@ -32,8 +32,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("typed", "code", "said"),
     [
-        ("explian x", 2, "explian is no verb; did you mean explain? (see vramlens --help)"),
-        ("rank x", 2, "rank is no verb; did you mean ranks? (see vramlens --help)"),
+        ("explian x", 2, "explian is not a verb; did you mean explain? (see vramlens --help)"),
+        ("rank x", 2, "rank is not a verb; did you mean ranks? (see vramlens --help)"),
         (
             "explain run.pickle.xz --fast",
             2,
@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "explain job",
             3,
-            "job: is a directory; name one recording in it, or compare the ranks in it: vramlens ranks job",
+            "job: is a directory; choose one recording in it, or compare its ranks: vramlens ranks job",
         ),
         (
             "export run.pickle.xz",

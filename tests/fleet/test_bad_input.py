@@ -25,8 +25,8 @@ def test_a_truncated_rank_is_told_and_the_others_are_compared(tmp_path: Path) ->
     (tmp_path / "rank3.pickle").write_bytes(data[: len(data) * 2 // 3])
     found = compare_files([tmp_path])
     assert [(one.cause, one.ranks) for one in found.differences] == [("leak", (1,))]
-    assert "the recording of rank 3 ends early: its figures are lower bounds" in found.notes
-    assert any("rank 3 recorded other numbers of steps" in note for note in found.notes)
+    assert "the recording of rank 3 ends early: its numbers are lower bounds" in found.notes
+    assert any("rank 3 recorded a different number of steps" in note for note in found.notes)
 
 
 def test_numbers_that_no_job_has_cost_nothing(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_different_step_counts_are_told_and_no_difference() -> None:
     found = compare(ranks)
     assert found.differences == ()
     assert found.notes == (
-        "rank 2 recorded other numbers of steps than the usual 8 (3 to 8): steps are compared as far as all go",
+        "rank 2 recorded a different number of steps than most ranks, 8 (3 to 8): only the steps that all ranks have are compared",
     )
 
 
@@ -66,5 +66,5 @@ def test_an_empty_and_a_hostile_recording_cost_their_ranks(tmp_path: Path) -> No
     found = compare_files([tmp_path])
     assert [(one.cause, one.ranks) for one in found.differences] == [("leak", (1,))]
     assert found.missing == (3, 4)
-    assert "the recording of rank 5 holds no memory of any GPU" in found.notes
+    assert "the recording of rank 5 contains no GPU memory" in found.notes
     assert sum("left out" in note or note.startswith("rank 4") for note in found.notes) == 2

@@ -87,10 +87,10 @@ def test_the_page_begins_with_who_differs() -> None:
     first, second, *_ = text.splitlines()
     assert (
         first
-        == "rank 3 holds 2.00 GiB more than the usual rank (4.00 GiB live in PyTorch); 1 of 3 ranks hold more."
+        == "rank 3 uses 2.00 GiB more than a typical rank (4.00 GiB in use by PyTorch); 1 of 3 ranks use more."
     )
     assert second == "No answer from rank 2."
-    assert debug_server.page_text([answer(GIB)] * 2).startswith("2 ranks, about 1.00 GiB each")
+    assert debug_server.page_text([answer(GIB)] * 2).startswith("2 ranks, each with about 1.00 GiB")
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ class CyclesWatch:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Whether garbage with a tensor for each second step lies there, its bytes a step, and
+        """Whether garbage with a tensor for each second step lies there, its bytes per step, and
         the cycle.
         """
         return {

@@ -15,7 +15,7 @@ from typing import Any
 from leaks.corpus import Leak, Program
 from support.installed import PYTHON_PATH
 
-GOOD_ENOUGH = 0.05  # of the bytes a step
+GOOD_ENOUGH = 0.05  # of the bytes per step
 DETECTED = ("proven", "likely")
 
 
@@ -101,7 +101,7 @@ def judge(program: Program, answer: dict[str, Any]) -> dict[str, str]:
             wrong |= _compare(leak, program, entry)
         total = sum(each["bytes_per_step"] for each in named)
         if abs(total - leak.bytes_per_step) > GOOD_ENOUGH * leak.bytes_per_step:
-            wrong["bytes a step"] = f"expected {leak.bytes_per_step}, got {total}"
+            wrong["bytes per step"] = f"expected {leak.bytes_per_step}, got {total}"
     if extra := [_words(each) for each in entries if each["verdict"] in DETECTED]:
         wrong["extra"] = f"also called a leak: {'; '.join(extra)}"
     return wrong

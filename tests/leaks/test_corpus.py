@@ -20,7 +20,7 @@ LOOK_ALIKES = [name for name, program in programs().items() if not program.leaks
 # all of them.
 CURED = LEAKS if os.environ.get("VRAMLENS_TEST_ALL") else LEAKS[::9]
 # What may be off in a twentieth of the programs; all else must be right everywhere.
-SCORED = ("class", "owner line", "owner name", "allocating line", "bytes a step", "fix")
+SCORED = ("class", "owner line", "owner name", "allocating line", "bytes per step", "fix")
 # The collector sees nothing; 300,000 objects more; the program in a thread, beside one that changes
 # things.
 PERTURBED = [

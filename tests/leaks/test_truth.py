@@ -63,7 +63,7 @@ def test_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "leaks_corpus.md").read_text()
     for program in programs().values():
         truth = (
-            "; ".join(f"{leak.bytes_per_step:,} bytes a step" for leak in program.leaks[:1])
+            "; ".join(f"{leak.bytes_per_step:,} bytes per step" for leak in program.leaks[:1])
             or program.reason
         )
         assert any(

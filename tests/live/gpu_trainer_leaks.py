@@ -45,7 +45,7 @@ LEAKS: dict[str, list[str]] = {
 ALONE = {"answer loss": "losses", "hidden": "hidden"}
 """In which job this leak is the only one: what it keeps in another is told by that."""
 NOT_RECORDED = ("trained",)
-"""A few bytes a step are too few for a recording."""
+"""A few bytes per step are too few for a recording."""
 _FOUND = re.compile(r"LEAK (\w+): (?:([\d.]+ \w+) a step)?")
 _OTHER = re.compile(r"(possible|not a problem): (.*)")
 _OWNER = re.compile(r"  (\S+), an? [^(]*\((\S+):(\d+) ")
@@ -67,7 +67,7 @@ class Said:
 
     def __str__(self) -> str:
         where = f" ({Path(self.file).name}:{self.line})" if self.line else ""
-        return f"{self.verdict} {self.owner or 'nobody'}{where} {format_size(self.bytes_per_step)} a step"
+        return f"{self.verdict} {self.owner or 'nobody'}{where} {format_size(self.bytes_per_step)} per step"
 
 
 class Checks:
@@ -181,7 +181,7 @@ def run(job: str, out: Path) -> tuple[str, dict[str, Any]]:
 
 
 def kept_by(leak: str, job: str, truths: dict[str, dict[str, Any]]) -> int:
-    """The true bytes a step of one leak: of a job with two, what the allocator counted in the
+    """The true bytes per step of one leak: of a job with two, what the allocator counted in the
     job with this alone.
     """
     measured = truths.get(ALONE[leak] if len(LEAKS[job]) > 1 else job, {}).get("bytes_per_step")
@@ -206,7 +206,7 @@ def compare(
             f"{job}, {source}: {OWNERS[leak]} kept by line {line}",
             shown,
         )
-        check(is_near(total, true), f"{job}, {source}: {true:,} bytes a step", f"said {total:,}")
+        check(is_near(total, true), f"{job}, {source}: {true:,} bytes per step", f"said {total:,}")
     if LEAKS[job]:
         others = [
             one for one in found if not any(one.owner.endswith(OWNERS[leak]) for leak in LEAKS[job])
@@ -224,7 +224,7 @@ def compare(
         true = truth["bytes_per_step"]
         check(
             is_near(total, true),
-            f"{job}, {source}: {true:,} bytes a step together",
+            f"{job}, {source}: {true:,} bytes per step together",
             f"said {total:,}",
         )
 
@@ -234,7 +234,7 @@ def counted(truth: dict[str, Any]) -> str:
     if truth["bytes_per_step"] is None:
         return "no allocator counts"
     return (
-        f"{truth['bytes_per_step']:,} bytes a step allocated, {truth['requested_per_step']:,} of them asked for"
+        f"{truth['bytes_per_step']:,} bytes per step allocated, {truth['requested_per_step']:,} of them asked for"
         f" ({truth['gpu']}, torch {truth['versions']['torch']}, transformers {truth['versions']['transformers']})"
     )
 
@@ -276,7 +276,7 @@ def check_diff(check: Checks, out: Path, job: str) -> None:
     was, now = diff.get("bytes_per_step_before"), diff.get("bytes_per_step_after")
     check(
         was is not None and is_near(was, true),
-        f"diff, {job}: it grew {true:,} bytes a step",
+        f"diff, {job}: it grew {true:,} bytes per step",
         f"said {was}",
     )
     check(now == 0, f"diff, {job}: repaired, it grows no more", f"said {now}")
@@ -337,7 +337,9 @@ def check_ranks(check: Checks, out: Path) -> None:
         if rank == 1:
             total = sum(one.bytes_per_step for one in doubted)
             check(
-                is_near(total, true), f"rank 1, {source}: {true:,} bytes a step", f"said {total:,}"
+                is_near(total, true),
+                f"rank 1, {source}: {true:,} bytes per step",
+                f"said {total:,}",
             )
     if ON_GPU:
         print("\n".join(call([*VRAMLENS, "ranks", str(folder)]).stdout.splitlines()[:12]))

@@ -59,3 +59,16 @@ def test_before_it_a_detached_result_frees_all_but_itself() -> None:
     assert leak.bytes_per_step > 4 * OUT_BYTES
     assert leak.fix_bytes_per_step == leak.bytes_per_step - OUT_BYTES
     assert leak.to_dict()["fix_bytes_per_step"] == leak.fix_bytes_per_step
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_the_scalar_of_mse_loss_keeps_all_errors(detached: bool) -> None:
+    def keep_loss(kept: list[Any], out: Any) -> None:
+        loss = torch.nn.functional.mse_loss(out, torch.zeros_like(out))
+        kept.append(loss.detach() if detached else loss)
+
+    leak = watched(keep_loss, backward=detached)
+    assert leak.bytes_per_step >= OUT_BYTES
+    assert ".item()" in leak.fix
+    assert "F.mse_loss" in leak.fix
+    assert ".detach()" not in leak.fix

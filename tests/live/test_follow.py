@@ -56,7 +56,7 @@ def test_the_report_comes_at_the_end_and_keeps_the_statement_when_the_program_cr
     done = run_program(tmp_path, LEAKS, "--leaks")
     assert done.returncode == 1
     assert done.stdout == "done\n"
-    assert "LEAK proven: 4.30 KiB a step, 9 steps" in done.stderr
+    assert "LEAK proven: 4.30 KiB per step, " in done.stderr
     assert "Trainer.history, a list (train.py:15 self.history.append(" in done.stderr
     assert (
         "main() (train.py:22), where the program ended > variable trainer: Trainer" in done.stderr
@@ -106,7 +106,7 @@ def test_one_that_grew_to_the_last_step_is_likely(capsys: pytest.CaptureFixture[
 
     train()
     text = program.report(capsys)
-    assert "LEAK likely: 3.91 KiB a step" in text
+    assert "LEAK likely: 3.91 KiB per step" in text
     assert "kept, a list" in text
     assert "it grew until step 9, the last" in text
 
@@ -140,7 +140,7 @@ def test_what_a_function_left_in_a_circle_has_the_owner_that_it_had(
         owners = program.follower.owners("cpu")
     finally:
         gc.enable()
-    assert "LEAK likely: 3.91 KiB a step" in text
+    assert "LEAK likely: 3.91 KiB per step" in text
     assert "Circle.kept, a list" in text
     assert owners is not None
     (owner,) = owners["owners"]

@@ -21,7 +21,7 @@ import vramlens  # noqa: E402
 from vramlens.live import LeakError, LeakReport  # noqa: E402
 from vramlens.live.growth.births import Births  # noqa: E402
 from vramlens.live.heap.objects import frame_variables  # noqa: E402
-from vramlens.live.heap.search import Search  # noqa: E402
+from vramlens.live.heap.search import Search, SearchTime  # noqa: E402
 from vramlens.live.heap.tensors import loaded  # noqa: E402
 
 BYTES = 4 * 1000
@@ -95,7 +95,7 @@ def test_kept_loss_is_one_proven_leak_with_its_statement() -> None:
     entry = report.to_dict()["leaks"][0]
     assert entry["class"] == "graph"
     assert entry["owner"]["chain"][-1].startswith("_saved")
-    assert "LEAK proven: 4.30 KiB a step" in str(report)
+    assert "LEAK proven: 4.30 KiB per step" in str(report)
     assert "its saved tensors" not in str(report)
 
 
@@ -189,11 +189,11 @@ def test_a_circle_that_the_collector_takes_is_possible_and_is_told_with_its_fix(
     text = str(report)
     assert report.found == ()
     assert text.startswith("No leak proven, 1 possible: Node.me (")
-    assert "a reference cycle: 3.91 KiB a step wait for Python's collector" in " ".join(
+    assert "a reference cycle: 3.91 KiB per step wait for Python's collector" in " ".join(
         text.split()
     )
     assert "\n  Fix: make Node.me a weak reference" in text
-    assert "\nNext: if Node.me is not meant to keep them, change " in text
+    assert "\nNext: if Node.me should not keep them, change " in text
 
 
 def test_what_grew_and_is_gone_is_not_called_no_leak() -> None:
@@ -208,7 +208,7 @@ def test_what_grew_and_is_gone_is_not_called_no_leak() -> None:
     main()
     report = watch.report()
     assert " ".join(str(report).split()).startswith(
-        "Cannot tell: all that was watched is gone; it grew 3.91 KiB a step until step 9. Call report() inside main()."
+        "Cannot tell: all that was watched is gone; it grew 3.91 KiB per step until step 9. Call report() inside main()."
     )
     assert report.to_dict()["gone"] == {"bytes_per_step": BYTES, "until_step": 9}
 
@@ -253,9 +253,14 @@ def test_freed_graphs_lists_called_cache_and_chains_of_tracebacks() -> None:
 
     report = watched(step)
     found = {leak.owner.name: leak for leak in report.found if leak.owner is not None}
-    freed = "keeps the autograd graph of every step: 1 tensor each (its saved tensors went with the backward)"
+    freed = (
+        "keeps the autograd graph of every step: 1 tensor each (backward freed its saved tensors)"
+    )
     assert freed in " ".join(str(report).split())
-    assert found["cache"].fix == "bound cache (a deque(maxlen=...)) or empty it when its epoch ends"
+    assert (
+        found["cache"].fix
+        == "limit cache (a deque(maxlen=...)) or empty it at the end of the epoch"
+    )
     owner = found["errors"].owner
     assert owner is not None
     assert [
@@ -327,7 +332,7 @@ def test_after_the_search_everything_can_go() -> None:
 def test_a_search_that_runs_out_of_time_says_so() -> None:
     torch_objects = loaded()
     assert torch_objects is not None
-    search = Search(torch_objects, seconds=0.0).run()
+    search = Search(torch_objects, SearchTime(0.0)).run()
     assert not search.complete
     assert "time limit" in search.skipped[0]
     search.close()
@@ -379,12 +384,12 @@ def test_variables_of_running_libraries_are_left_out() -> None:
     module(torch.zeros(500_000))  # held by nobody of the user's
     held, table = found
     assert [owner.name for owner in held.owners] == ["x"]
-    assert "and by 2 variables of libraries' functions that run" in str(held)
+    assert "and by 2 variables of running library functions" in str(held)
     names = [
         owner.name for owner, _, _ in table.rows if "pytestmark" not in owner.name
     ]  # other tests' parameters
     assert not [name for name in names if "args" in name]
-    assert "1.91 MiB more held by libraries' functions that run" in str(table)
+    assert "1.91 MiB more kept by running library functions" in str(table)
 
 
 def test_who_holds_of_a_variable_alone() -> None:
@@ -421,13 +426,16 @@ def test_fixes_read_as_edits() -> None:
     fixes = {leak.owner.name: leak.fix for leak in watched(step).found if leak.owner is not None}
     assert (
         fixes["Trainer.history"]
-        == "keep loss.detach() or loss.item() instead of loss: the graph behind it goes"
+        == "keep loss.detach() or loss.item() instead of loss, which frees the graph behind it"
     )
-    assert fixes["squares"] == "keep detached tensors (.detach()) there: the graph behind them goes"
+    assert (
+        fixes["squares"]
+        == "keep detached tensors (.detach()) there, which frees the graph behind them"
+    )
     (cache,) = (fix for name, fix in fixes.items() if "mask" in name)
     assert "@lru_cache(maxsize=...)" in cache
     assert "mask.cache_clear()" in cache
-    assert fixes["table"] == "bound table (delete old keys) or empty it when its epoch ends"
+    assert fixes["table"] == "limit table (delete old keys) or empty it at the end of the epoch"
     (hook,) = (fix for name, fix in fixes.items() if "hooks" in name)
     assert "handle = module.register_forward_hook(" in hook
     assert "handle.remove()" in hook
@@ -464,7 +472,7 @@ def test_no_leaks_raises_with_the_owner() -> None:
 
 def test_no_leaks_wants_its_steps() -> None:
     with (
-        pytest.raises(LeakError, match="0 steps ended in the block, 5 are needed"),
+        pytest.raises(LeakError, match="0 steps ended in the block, but 5 are needed"),
         vramlens.no_leaks(),
     ):
         pass

@@ -208,7 +208,7 @@ def test_growth_by_step_and_when_it_runs_out(
     assert f"will run out in about {alert.steps_left:,} steps" in alert.text
     assert capsys.readouterr().err == f"vramlens: alert: {alert.text}\n"
     assert monitor.summary().steps == 50
-    assert "grows by 8.00 MiB a step" in str(monitor.summary())
+    assert "grows by 8.00 MiB per step" in str(monitor.summary())
 
 
 def test_a_flat_run_is_quiet(gpu: Gpu, cuda: Cuda, capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,8 +369,12 @@ if pid == 0:
     sys.exit(7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+    no_warning_of_fork = ["-W", "ignore:This process:DeprecationWarning"]  # of Python 3.12 on
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20
+        [sys.executable, *no_warning_of_fork, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=20,
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,83 @@ def test_a_budget_is_held_against_a_script(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stderr
     assert "12.00 MiB" in done.stdout
+
+
+def test_a_process_that_has_run_a_backward_pass_can_predict() -> None:
+    program = """
+import torch, vramlens
+weight = torch.ones(3, requires_grad=True)
+(weight * 2).sum().backward()
+prediction = vramlens.predict(
+    lambda: torch.nn.Linear(1024, 1024),
+    lambda count: torch.randn(count, 1024, device="cuda"),
+    lambda model, batch: model(batch).sum(),
+    batch=4,
+)
+assert prediction.allocated_bytes > 8 << 20, prediction
+"""
+    pytest.importorskip("cloudpickle")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+
+
+HOOKS = """
+import sys
+import torch
+from torch import nn
+def model_fn(): return nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512))
+def make_batch(count): return torch.randn(count, 512, device="cuda")
+def loss_fn(model, batch): return model(batch).square().mean()
+def optimizer_fn(parameters): return torch.optim.AdamW(parameters)
+if __name__ == "__main__":
+    sys.exit("it would train")
+"""
+
+
+def answer_of(folder: Path, *words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "vramlens", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_a_scripts_functions_are_asked_with_any_batch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HOOKS)
+    small, large = (
+        answer_of(tmp_path, "predict", "--json", "--batch", count, "train.py")
+        for count in ("8192", "16384")
+    )
+    grown = large["peak"]["allocated_bytes"] - small["peak"]["allocated_bytes"]
+    assert 8192 * 1024 * 4 < grown < 8192 * 1024 * 4 * 6
+
+
+def test_strategies_of_a_script_are_predicted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HOOKS)
+    words = ("--json", "--batch", "8192", "--names", "bf16", "--budget", "2GiB", "train.py")
+    answer = answer_of(tmp_path, "strategies", *words)
+    default, half = answer["strategies"]
+    assert half["peak_reserved_bytes"] < default["peak_reserved_bytes"]
+    assert default["fits"]
+
+
+def test_the_largest_batch_of_a_card_is_found_without_it() -> None:
+    net = model()
+    answers = [
+        vramlens.find_batch_size(
+            net, batch_of, loss_of, device="predicted", limit=limit, start=4096
+        )
+        for limit in ("l4", "a100-40")
+    ]
+    assert 1.5 < answers[1].size / answers[0].size < 2
+    assert "NVIDIA L4" in answers[0].limited_by
+
+
+def test_a_script_without_the_functions_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def model_fn(): return None\n")
+    command = [sys.executable, "-m", "vramlens", "predict", "--batch", "2", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 3
+    assert "make_batch, loss_fn are not there" in done.stderr

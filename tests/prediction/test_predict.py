@@ -107,7 +107,7 @@ assert ids.max().item() == 5
     ("text", "words"),
     [
         ("print(1)", "nothing moved to the GPU"),
-        ("raise SystemExit(7)", "exit code 7"),
+        ("raise SystemExit(7)", "exited with code 7"),
         (
             "x = torch.ones(3, device='cuda')\nopen('not-there')",
             "train.py:3: could not be predicted: FileNotFoundError",
@@ -116,10 +116,19 @@ assert ids.max().item() == 5
             "torch.ones(3, device='cuda') @ torch.ones(4, device='cuda')",
             "train.py:2: could not be predicted",
         ),
+        (
+            "import multiprocessing\nmultiprocessing.Process(target=print).start()",
+            "starts a process of its own (print)",
+        ),
+        (
+            "import torch.utils.cpp_extension as e\ne.load_inline('x', '')",
+            "builds an extension in CUDA",
+        ),
+        ("while True: pass", "did not end within 8 s: --steps N"),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line(tmp_path: Path, text: str, words: str) -> None:
-    done = predict(script(tmp_path, text))
+    done = predict(script(tmp_path, text), "--patience", "8")
     assert done.returncode == 3
     lines = [line for line in done.stderr.splitlines() if line.startswith("vramlens:")]
     assert len(lines) == 1
@@ -131,3 +140,28 @@ def test_an_unknown_card_is_wrong_usage(tmp_path: Path) -> None:
     done = predict(script(tmp_path, ""), "--gpu", "abacus")
     assert done.returncode == 2
     assert "h200" in done.stderr
+
+
+def test_inference_mode_saves_and_compiled_models_go_on(tmp_path: Path) -> None:
+    text = """
+import os
+net = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())).cuda()
+with torch.inference_mode():
+    loss = net(torch.randn(8, 64).to("cuda")).mean()
+assert float(loss) == 1.0
+path = os.path.join(os.path.dirname(__file__), "best.pt")
+torch.save({"model": net.state_dict(), "epoch": 3}, path)
+assert not os.path.exists(path)
+saved = torch.load(path, map_location="cpu")
+assert saved["epoch"] == 3
+net.load_state_dict(saved["model"])
+packed = torch.nn.utils.rnn.pack_padded_sequence(
+    torch.randn(2, 7, 64, device="cuda"), torch.tensor([7, 4]), batch_first=True)
+out, _ = torch.nn.LSTM(64, 32, bidirectional=True).cuda()(packed)
+assert out.data.shape == (11, 64)
+probabilities = torch.distributions.Categorical(logits=torch.randn(8, 4, device="cuda"))
+assert probabilities.log_prob(probabilities.sample()).shape == (8,)
+"""
+    done = predict(script(tmp_path, text))
+    assert done.returncode == 0, done.stderr
+    assert "torch.compile: predicted as eager" in done.stdout

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from read.slow_texts import check_time_is_linear
+from vramlens.analyses.explain import explain_text
 from vramlens.read.oom_text import find_oom_messages
+from vramlens.report.explain.markdown import to_markdown
 from vramlens.trace.stacks import Frame
 
 ERROR = (
@@ -283,3 +285,39 @@ def test_a_thousand_ranks_are_followed_and_more_are_bounded() -> None:
     found = find_oom_messages((heads + f"[rank5999]: {ERROR}\n[rank0]: {ERROR}\n").encode())
     assert [message.frame for message in found] == [Frame("/root/train.py", 131, "<module>"), None]
     assert time.process_time() - began < 10
+
+
+_IN_A_LIBRARY = b"""Traceback (most recent call last):
+  File "/home/u/train.py", line 14, in <module>
+    trainer.train()
+  File "/usr/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py", line 175, in forward
+    down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+                ^^^^^^^^^^^^^^^
+  File "/usr/lib/python3.12/site-packages/torch/nn/modules/module.py", line 1775, in _call_impl
+    return forward_call(*args, **kwargs)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB.
+"""
+
+
+def test_the_librarys_line_with_its_text() -> None:
+    (message,) = find_oom_messages(_IN_A_LIBRARY)
+    assert str(message.frame) == "/home/u/train.py:14 in <module>"
+    assert message.library_frame is not None
+    assert (message.library_frame.line, message.library_frame.function) == (175, "forward")
+    assert message.library_source == (
+        "down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))"
+    )
+    oom = explain_text(message, "job.log").oom
+    assert oom is not None
+    assert oom.library is not None
+    told = to_markdown(explain_text(message, "job.log"))
+    assert "modeling_llama.py:175" in told
+    assert "self.gate_proj" in told
+
+
+def test_a_line_of_the_users_below_a_librarys_leaves_it_out() -> None:
+    inside = b'  File "/home/u/model.py", line 9, in forward\n    return x @ w\n'
+    log = _IN_A_LIBRARY.replace(b"torch.OutOfMemoryError", inside + b"torch.OutOfMemoryError")
+    (message,) = find_oom_messages(log)
+    assert str(message.frame) == "/home/u/model.py:9 in forward"
+    assert (message.library_frame, message.library_source) == (None, "")

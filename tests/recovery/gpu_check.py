@@ -466,10 +466,10 @@ def step_backup() -> Found:
         {
             "two undisturbed runs are equal": same(again, truth),
             "all four steps are made": not failed and not failed_too and watch.report().steps == 4,
-            "the failure is told": any("put back from the copy on the host" in e.text for e in watch.report().events),
+            "the failure is told": any("restored from the copy on the host" in e.text for e in watch.report().events),
             "equal bit by bit": same(ours, truth),
             "equal but for how two of PyTorch's kernels round": difference <= max(1e-6, 2 * of_kernels),
-            "without: the error says so": "neither old nor new" in text and "checkpoint" in text,
+            "without: the error says so": "only partly updated" in text and "checkpoint" in text,
             "without: the report says so": "half updated" in str(stopped.report()) and stopped.report().stopped,
             "without: no further step": "half updated" in after,
         },

@@ -14,7 +14,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 class Net(nn.Module):
-    """Tokens to classes, with a norm, attention and (where asked for) dropout."""
+    """Tokens to classes, with a norm, attention and (where requested) dropout."""
 
     def __init__(
         self, width: int = 16, vocabulary: int = 23, blocks: int = 2, dropout: float = 0.0

@@ -109,7 +109,7 @@ def test_expandable_segments_would_not_have_saved_oom_train(tmp_path: Path) -> N
     assert "settings_help" not in found
     hint = found["expandable_segments"]
     assert (hint.verdict, hint.fix, hint.bytes) == ("not a problem", None, 0)
-    assert "does not help: replayed with it" in hint.title
+    assert "will not help: in a replay with it" in hint.title
 
 
 def test_replay_decides_without_any_hole() -> None:
@@ -118,11 +118,11 @@ def test_replay_decides_without_any_hole() -> None:
     (before,) = [
         one for one in explain_trace(recording).findings if one.id == "expandable_segments"
     ]
-    assert "undecided" in before.title
+    assert "may or may not help" in before.title
     assert before.fix is None
     (after,) = [one for one in recording.explain().findings if one.id == "expandable_segments"]
     assert after.verdict == "not a problem"
-    assert "does not help: replayed with it, a request of 48.00 MiB fails" in after.title
+    assert "will not help: in a replay with it, a request for 48.00 MiB fails" in after.title
 
 
 def test_an_inferred_limit_tells_no_exact_lack() -> None:
@@ -131,7 +131,7 @@ def test_an_inferred_limit_tells_no_exact_lack() -> None:
         for one in explain_trace(of("recordings/oom_leak")).findings
         if one.id == "expandable_segments"
     ]
-    assert "in whole pages, are more than the limit" in hint.title
+    assert "exceed the limit (in whole pages)" in hint.title
 
 
 @pytest.mark.parametrize("name", ["found/oom_holes", "found/optimizer_oom"])
@@ -145,12 +145,12 @@ def test_tune_says_the_same(name: str) -> None:
     tuned = tune_trace(of(name), confs=past)
     assert past
     assert all(row.row.past_failure for row in tuned.tried if row.row.settings.conf in past)
-    assert helps.title.startswith(f"{past[0]} gets past this failure, with ")
+    assert helps.title.startswith(f"{past[0]} gets past this failure (")
 
 
 def test_what_sums_refute_stays_refuted_by_sums(tmp_path: Path) -> None:
     hint = with_log("recordings/oom_leak", tmp_path)["expandable_segments"]
-    assert "even without any holes" in hint.title
+    assert "even without gaps" in hint.title
 
 
 def test_what_fails_under_any_limit_that_it_may_have_had_is_decided() -> None:

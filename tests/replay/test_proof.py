@@ -140,7 +140,7 @@ def test_a_recording_that_began_in_mid_run(name: str, share: float) -> None:
         assert recorded.addresses_matched == recorded.addresses
     else:  # an early block's rest and a hole look alike
         assert recorded.first_difference is not None
-        assert "began in mid-run" in recorded.first_difference.why
+        assert "began in the middle of the run" in recorded.first_difference.why
         assert recorded.addresses_matched > recorded.addresses // 2
 
 
@@ -187,7 +187,7 @@ WITHOUT_FREES = [event("segment_alloc", A, 2 * MIB)] + [
 @pytest.mark.parametrize(
     ("trace", "says"),
     [
-        (of([]), "holds no events"),
+        (of([]), "has no events"),
         (of([event("segment_alloc", A, 2 * MIB)]), "no allocations"),
         (of(WITHOUT_FREES), "skip_actions"),
         (of([event("alloc", A + 2**33, 512)]), "skip_actions"),
@@ -308,7 +308,7 @@ def test_a_late_start_is_conditional(name: str) -> None:
     assert found.recorded.warm
     (row,) = ask(found, [question(found, "expandable_segments:True")])
     assert row.confidence == "conditional"
-    assert any("mid-run" in why for why in row.why)
+    assert any("middle of the run" in why for why in row.why)
 
 
 def test_million_events_are_quick() -> None:

@@ -64,7 +64,7 @@ def test_a_request_above_the_limit_is_one_line() -> None:
     console = Console(file=io.StringIO(), width=80)
     render_tuning(recording.tune(cap="24GiB"), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.startswith("No setting helps: one request of 77.49 GiB is above 24.00 GiB.\n")
+    assert text.startswith("No setting helps: a single request for 77.49 GiB exceeds 24.00 GiB.\n")
     assert "0 bytes" not in text
 
 
@@ -94,7 +94,7 @@ def test_what_is_the_same_in_all_rows_makes_room_for_their_settings() -> None:
         line.endswith("bounded  garbage_collection_threshold:0.8,max_split_size_mb:128")
         for line in narrow
     )
-    table = narrow[narrow.index("  peak reserved  this is  setting") + 1 :]
+    table = narrow[narrow.index("  peak reserved  basis    setting") + 1 :]
     assert all("  1.91 GiB  " in line for line in table[:9])
     assert not any("in each of these" in line for line in wide)
     assert sum("1  out of memory" in line for line in wide) == 9

@@ -145,7 +145,7 @@ def test_a_cap_below_what_is_already_live_is_refused() -> None:
     trace = read(data_of("found/late_start"))
     found = prove(trace, trace.devices[0])
     assert found.recorded.warm
-    with pytest.raises(InputError, match="already held"):
+    with pytest.raises(InputError, match="already used"):
         question(found, "", 2**20)
 
 
@@ -162,7 +162,7 @@ def test_more_memory_never_reserves_less_than_the_unlimited_run_needs() -> None:
 
 def test_a_memory_fraction_is_a_limit(tmp_path: Path) -> None:
     conf, total = "per_process_memory_fraction:0.02", 150_109_880_320
-    with pytest.raises(InputError, match="does not say: leave it out and give --cap"):
+    with pytest.raises(InputError, match="does not contain: leave it out and use --cap"):
         question(proven("resnet50"), conf)  # a bare snapshot
     path = tmp_path / "run.vram"
     with zipfile.ZipFile(path, "w") as archive:

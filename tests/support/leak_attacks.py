@@ -26,7 +26,7 @@ class Attack:
 
     Attributes:
         leaks: whether it leaks.
-        rates: by leaking line, bytes a step; None where they differ from seed to seed.
+        rates: by leaking line, bytes per step; None where they differ from seed to seed.
         sure: whether that must be proven or likely.
         never: of a look-alike, the least certain verdict that must not be given.
     """

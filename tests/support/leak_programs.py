@@ -187,7 +187,7 @@ def _filled(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a run is: whether it leaks, the line and the bytes a step; and from how many steps on
+    """What a run is: whether it leaks, the line and the bytes per step; and from how many steps on
     that can be seen.
 
     ``alone`` is from how many steps on where the recording does not show the program's end.

@@ -113,7 +113,7 @@ def run(**changes: object) -> Explanation:
     explanation = Explanation(
         recording=RecordingFacts("run.pickle", "2.11.0", "H200", 1000, 400, True, (), {"roundup": [], "limit": float("inf")}),
         peak=Peak(0, held.requested_bytes, held.requested_bytes + MIB, held.requested_bytes + 2 * MIB, 2 * GIB,
-                  ("requested_bytes", "reserved_bytes"), held, "Step 3 rises from 10.00 MiB to 448.00 MiB."),
+                  ("requested_bytes", "reserved_bytes"), held, "Step 3 goes from 10.00 MiB to 448.00 MiB."),
         heap=held,
         at="peak",
         oom=None,

@@ -12,7 +12,7 @@ A program is one entry of programs/*.txt::
     ``by``: what is run in
 the place of ``train.py``: ``-m,pkg`` or a file. ``open``: nothing is compared but the exit code and
     that it ends.
-``quiet``: state.py's facts are not asked for at its end.
+``quiet``: state.py's facts are not allocated at its end.
 """
 
 from __future__ import annotations

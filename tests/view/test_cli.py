@@ -55,7 +55,7 @@ def test_an_input_is_not_overwritten(tmp_path, capsys, place):
         file.write_bytes((DATA / "recordings" / "graphs.pickle.xz").read_bytes())
     before = files[place].read_bytes()
     assert main(["view", *map(str, files), "-o", str(files[place])]) == 2
-    assert "name another file" in capsys.readouterr().err
+    assert "choose another file" in capsys.readouterr().err
     assert files[place].read_bytes() == before
 
 
@@ -66,7 +66,7 @@ def test_an_input_is_not_overwritten(tmp_path, capsys, place):
         (["view", "-", "-", "-o", "x.html"], 2, "one FILE only"),
         (["view", "nothing.vram", "-o", "x.html"], 3, "nothing.vram"),
         (["view", GPT, "--device", "7", "-o", "x.html"], 2, "no device 7"),
-        (["view", GPT, "--port", "70000"], 2, "no port"),
+        (["view", GPT, "--port", "70000"], 2, "not a port"),
         (["view", GPT, "--conf", "nonsense:1", "-o", "x.html"], 2, "nonsense"),
         (["view", GPT, "-o", "missing/x.html"], 3, "nothing was written"),
     ],

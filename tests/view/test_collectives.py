@@ -185,7 +185,7 @@ def test_who_is_waited_for_is_named():
     flights = [RankFlight(0, made_of(early, late)), RankFlight(1, made_of(early))]
     (_, first, _), (_, second, _) = calls_in([marked(), marked()], flights)
     assert first[1]["problem"].startswith(
-        "It waits for rank 1, which never called it (its last call here is number 1,"
+        "It waits for rank 1, which never called it (its last call in this group is number 1,"
     )
     assert [row["problem"] for row in second] == [None]
 

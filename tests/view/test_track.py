@@ -90,7 +90,7 @@ def test_findings_mark_what_they_are_about():
     finding = next(each for each in track["verdict"]["findings"] if each["id"] == "leak")
     assert finding["place"]["line"] > 0
     stack = page.column(track["rows"]["stack"])
-    marked = [row for row, number in enumerate(stack) if number in set(finding["mark"]["stacks"])]
+    marked = page.column(finding["mark"]["rows"])
     frames = {name: page.column(number) for name, number in track["frames"].items()}
     for row in marked:
         first, end = frames["starts"][stack[row] - 1], frames["starts"][stack[row]]

@@ -78,22 +78,23 @@ const clean = (seen, address) => {
 /** Every key and colouring, on recordings that differ in kind; on the others one colouring each, in turn. */
 const THOROUGH = new Set(["gpt_annotated", "oom_fragmented", "hostile", "no_events", "timeless", "ranks"]);
 const KEYS = ["w", "w", "s", "a", "d", "e", "q", "x", "0", "p", "o", "ArrowRight", "Shift+ArrowLeft", "ArrowUp", "ArrowDown", "Enter", "l", "n", "Escape"];
-const COLOURINGS = ["category", "phase", "module", "line", "step", "stream", "age"];
+const COLOURINGS = ["category", "phase", "module", "line", "code", "step", "stream", "pool", "age"];
 
 async function everyView(name, number) {
   assert.ok((await page.textContent("aside h2")).length > 10, "the verdict stands beside the picture");
   const tabs = await page.$$eval("nav button", (buttons) => buttons.map((button) => button.textContent));
-  assert.deepEqual(tabs.slice(0, 3), ["Memory", "Addresses", "Who"]);
+  assert.deepEqual(tabs.slice(0, 4), ["Memory", "Addresses", "Who", "List"]);
   for (const [i, tab] of tabs.entries()) {
     await page.keyboard.press(String(i + 1));
     await frame();
     assert.equal(await page.textContent("nav [aria-current]"), tab);
-    assert.ok((await colours(".pane .canvas canvas")) > 3, `${tab} shows something`);
+    if (tab === "List") assert.ok((await page.textContent(".list .answer")).length > 20);
+    else assert.ok((await colours(".pane .canvas canvas")) > 3, `${tab} shows something`);
   }
   await page.keyboard.press("1");
   await frame();
   await legendCloses();
-  for (const by of THOROUGH.has(name) ? COLOURINGS : [COLOURINGS[number % 7]]) {
+  for (const by of THOROUGH.has(name) ? COLOURINGS : [COLOURINGS[number % COLOURINGS.length]]) {
     await page.selectOption("#by", by);
     await frame();
     assert.ok((await colours("canvas.picture")) > 3, `coloured by ${by}`);
@@ -142,6 +143,7 @@ async function underThePointer({ event, events, probes }) {
     const line = await page.textContent(".drawer .user-line");
     if (probe.line) assert.ok(line.startsWith(probe.line), `${line} begins with ${probe.line}`);
     else assert.match(line, /No line of yours/);
+    await page.$$eval(".drawer .folded button", (all) => all.forEach((one) => one.click()));
     assert.deepEqual(await page.$$eval(".drawer .frames .function", (all) => all.map((one) => one.textContent)), probe.frames);
     await page.mouse.move(2, 2);
   }
@@ -222,7 +224,7 @@ test("each rank has its own band, and names from a flight record are text", asyn
   assert.match(await page.textContent(".drawer .size"), /<img src=x/);
   assert.equal(await page.$("img"), null);
   // The keyboard goes from strip to strip.
-  await page.keyboard.press("5");
+  await page.keyboard.press("6");
   await page.keyboard.press("ArrowUp");
   assert.match(await page.textContent(".heard"), /^rank 1, peak 1.00 MiB/);
   clean(seen, address);
@@ -230,7 +232,7 @@ test("each rank has its own band, and names from a flight record are text", asyn
 
 test("a flame graph by the keyboard alone", async () => {
   const { seen, address } = await open("gpt", { hash: "#view=who&of=peak" });
-  await page.focus(".bar input");
+  await page.evaluate(() => [...document.querySelectorAll(".bar button")].pop().focus());
   await page.keyboard.press("Tab");
   assert.equal(await page.evaluate(() => document.activeElement.className), "flame");
   const heard = () => page.textContent(".heard");
@@ -284,7 +286,7 @@ test("in the address map, blocks and holes say what they are, and the heap goes 
 test("the smallest window shows every button, and no word of the answer is cut", async () => {
   await open("ranks", { viewport: { width: 1024, height: 640 } });
   await page.$$eval("header option, header h1", (all) => all.forEach((one) => (one.textContent = "a_run_with_a_long_name.rank00000.pickle.xz")));
-  for (const key of ["1", "2", "3", "4", "5"]) {
+  for (const key of ["1", "2", "3", "4", "5", "6"]) {
     await page.keyboard.press(key);
     await frame();
     const beyond = await page.$$eval("header > *, .toolbar > *, .bar > *", (all) => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.outerHTML));
@@ -295,10 +297,10 @@ test("the smallest window shows every button, and no word of the answer is cut",
 });
 
 test("a finding moves the picture to its place and marks its allocations", async () => {
-  const { seen, address } = await open("leak_hook");
+  const { seen, address } = await open("leak_hook", { hash: "#view=memory" });
   await page.click("[data-finding=leak]");
   await frame();
-  assert.match(await page.textContent(".found"), /^[1-9][\d,]* allocations? marked, .+ at the cursor$/);
+  assert.match(await page.textContent(".found"), /^11 allocations marked, 22.00 MiB at the cursor$/, "exactly what the finding says");
   assert.equal(await page.getAttribute("[data-finding=leak]", "aria-expanded"), "true");
   await page.keyboard.press("Escape");
   await frame();
@@ -417,7 +419,7 @@ async function saved() {
 }
 
 test("what is shown can be saved", async () => {
-  for (const [name, tabs] of [["gpt_annotated", "123"], ["desync", "145"]]) {
+  for (const [name, tabs] of [["gpt_annotated", "123"], ["desync", "156"]]) {
     const { seen, address } = await open(name);
     for (const tab of tabs) {
       await page.keyboard.press(tab);
@@ -441,9 +443,9 @@ test("many ranks, and two of them compared", async () => {
   await frame();
   assert.equal(await page.textContent("nav [aria-current]"), "Memory", "a click on a strip opens it");
   assert.equal(await page.$eval("header select", (select) => select.selectedOptions[0].textContent), "fsdp2-rank0.vram"); // the second of rank 0
-  await page.keyboard.press("4");
+  await page.keyboard.press("5");
   await frame();
-  assert.match(await page.textContent(".answer"), /Both peak at the same|The second peaks/);
+  assert.match(await page.textContent(".compare .answer"), /Both peak at the same|The second peaks/);
   assert.ok((await page.$$(".table tbody tr")).length > 3);
   await page.fill(".bar input[type=search]", "forward$");
   await frame();
@@ -547,4 +549,179 @@ test("the local page asks its own server alone", async () => {
   } finally {
     server.kill();
   }
+});
+
+const hashHas = (pattern) => page.waitForFunction((text) => new RegExp(text).test(location.hash), pattern.source);
+
+/** How many pixels of a canvas are redder than anything that is no alarm. */
+const alarmed = (selector) =>
+  page.$eval(selector, (canvas) => {
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+    let count = 0;
+    for (let i = 0; i < data.length; i += 4) if (data[i] - data[i + 1] > 60 && data[i] - data[i + 2] > 60) count++;
+    return count;
+  });
+
+test("a page opens at the answer: holes among the addresses, a leak over the whole run", async () => {
+  const { seen, address } = await open("oom_fragmented");
+  assert.equal(await page.textContent("nav [aria-current]"), "Addresses");
+  assert.equal(await page.textContent(".found"), "195 holes marked, 1.28 GiB free");
+  assert.ok((await alarmed("canvas.heap")) > 2000, "the holes are marked in the heap");
+  assert.ok((await alarmed("canvas.picture")) > 1000, "and in the map, for as long as they are free");
+  await page.keyboard.press("Escape");
+  await frame();
+  assert.equal(await alarmed("canvas.heap"), 0);
+  clean(seen, address);
+  const leak = await open("leak_hook");
+  await hashHas(/by=leak/);
+  assert.doesNotMatch(await page.evaluate(() => location.hash), /[&#]x=/, "the whole run");
+  assert.match(await page.textContent(".legend"), /everything else.*kept from steps? /);
+  assert.equal(await page.textContent(".found"), "11 allocations marked, 22.00 MiB at the cursor");
+  clean(leak.seen, leak.address);
+});
+
+test("a step, a phase or any range tells what is born in it, freed in it and kept after it", async () => {
+  const { seen, address } = await open("gpt", { hash: "#view=memory&axis=events" });
+  const [left, top, width, height] = (await page.getAttribute("canvas.picture", "data-plot")).split(",").map(Number);
+  const box = await page.locator("canvas.picture").boundingBox();
+  const strip = (share, y) => [box.x + left + width * share, box.y + top + height + y];
+  await page.mouse.move(...strip(0.5, 28));
+  await frame();
+  assert.match(await page.textContent(".tip"), /^Step \d+: .*events, [+−].*click/);
+  await page.mouse.click(...strip(0.5, 28));
+  await hashHas(/range=\d+_\d+/);
+  assert.match(await page.textContent(".drawer .size"), /^Step \d+$/);
+  assert.match(await page.textContent(".drawer .facts"), /born in it.*freed in it.*kept after it/s);
+  const sums = await page.$$eval(".drawer .facts .figures .number", (all) => all.map((one) => one.textContent));
+  for (const [i, column] of [2, 3, 1].entries()) {
+    const cells = await page.$$eval(`.range-rows tbody td:nth-child(${column})`, (all) => all.map((one) => one.textContent));
+    const total = cells.reduce((sum, cell) => sum + bytesOf(cell), 0);
+    const slack = [sums[i], ...cells].reduce((sum, cell) => sum + roundedBy(cell), 0);
+    assert.ok(Math.abs(total - bytesOf(sums[i])) <= slack, `${sums[i]} is the sum of its lines`);
+  }
+  await page.click(".range-rows button:has-text('module')");
+  assert.ok((await page.$$(".range-rows tbody tr")).length > 0);
+  await page.keyboard.press("z");
+  await hashHas(/[&#]x=/);
+  await page.keyboard.press("0");
+  await page.mouse.click(...strip(0.5, 43));
+  await frame();
+  assert.match(await page.textContent(".drawer .facts"), /^Events/, "a stretch of one phase");
+  await page.keyboard.down("Shift");
+  await page.mouse.move(...strip(0.2, -40));
+  await page.mouse.down();
+  await page.mouse.move(...strip(0.3, -40), { steps: 3 });
+  await page.mouse.up();
+  await page.keyboard.up("Shift");
+  await frame();
+  const [first, last] = /range=(\d+)_(\d+)/.exec((await page.waitForTimeout(250), await page.evaluate(() => location.hash))).slice(1).map(Number);
+  assert.ok(last - first > 300);
+  await page.keyboard.press("Escape");
+  await frame();
+  assert.doesNotMatch(await page.textContent(".drawer"), /born in it/);
+  clean(seen, address);
+});
+
+test("the list shows every allocation, and those that a query matches", async () => {
+  const { seen, address } = await open("gpt", { hash: "#view=list" });
+  assert.match(await page.textContent(".list .answer"), /^2,490 allocations/);
+  assert.ok((await page.$$(".list-row")).length < 80, "only what is seen is in the page");
+  await page.click(".list-head button:has-text('bytes')");
+  await frame();
+  const sizes = await page.$$eval(".list-row .bytes", (all) => all.map((one) => one.textContent));
+  assert.deepEqual(sizes.map(bytesOf), sizes.map(bytesOf).sort((a, b) => b - a));
+  await page.keyboard.press("/");
+  await page.keyboard.type(">100MiB step:1");
+  await page.keyboard.press("Enter");
+  await frame();
+  const count = Number(/^(\d+) of 2,490/.exec(await page.textContent(".list .answer"))[1]);
+  assert.equal((await page.$$(".list-row")).length, count);
+  for (const step of await page.$$eval(".list-row .step", (all) => all.map((one) => one.textContent))) assert.equal(step, "1");
+  await page.keyboard.press("]");
+  await frame();
+  const chosen = await page.textContent(".list-row.chosen .address");
+  assert.match(await page.textContent(".drawer .facts"), new RegExp(chosen));
+  await page.keyboard.press("]");
+  await frame();
+  assert.notEqual(await page.textContent(".list-row.chosen .address"), chosen);
+  await page.keyboard.press("[");
+  await frame();
+  await page.click(".drawer button:has-text('in the picture')");
+  await hashHas(/view=memory/);
+  assert.match(await page.textContent(".drawer .facts"), new RegExp(chosen));
+  await page.click(".drawer button:has-text('among addresses')");
+  await frame();
+  assert.match(await page.textContent(".drawer .facts"), new RegExp(chosen));
+  clean(seen, address);
+});
+
+test("the legend marks a group, a double click shows it alone; every change can be undone, and Back works", async () => {
+  const { seen, address } = await open("gpt", { hash: "#view=memory&by=category" });
+  const entry = ".legend .entry:nth-child(2)";
+  await page.click(entry);
+  await hashHas(/group=1/);
+  assert.match(await page.textContent(".found"), /allocations marked/);
+  await page.click(entry);
+  await page.waitForTimeout(200);
+  await page.dblclick(entry);
+  await hashHas(/only=1/);
+  await frame();
+  const [, , , , , high] = (await page.getAttribute("canvas.picture", "data-plot")).split(",").map(Number);
+  assert.ok(high < 2 ** 30, "its own scale");
+  await page.keyboard.press("u");
+  await frame();
+  assert.doesNotMatch((await page.waitForTimeout(200), await page.evaluate(() => location.hash)), /only=/);
+  await page.keyboard.press("w");
+  await hashHas(/[&#]x=/);
+  await page.keyboard.press("Control+z");
+  await page.waitForTimeout(200);
+  assert.doesNotMatch(await page.evaluate(() => location.hash), /[&#]x=/);
+  await page.keyboard.press("2");
+  await hashHas(/view=addresses/);
+  await page.keyboard.press("3");
+  await hashHas(/view=who/);
+  await page.goBack();
+  await hashHas(/view=addresses/);
+  assert.equal(await page.textContent("nav [aria-current]"), "Addresses");
+  await page.keyboard.press("1");
+  await hashHas(/view=memory/);
+  await page.click(".holders .link >> nth=0");
+  await hashHas(/search=line/);
+  assert.match(await page.textContent(".found"), /^[1-9].* allocations marked/);
+  clean(seen, address);
+});
+
+test("the link is the state: another page that is opened with it shows the same", async () => {
+  const hash = "#view=addresses&by=pool&axis=events&x=1000.0_3000.0&addresses=100000000_900000000&at=2000&allocation=900&range=1500_1800&search=line%3Aworkloads.py";
+  for (const state of [hash, "#view=who&by=category&axis=time&at=2000&table=module&of=cursor&frames=all&zoom=0.0.0&sort=-share", "#view=memory&by=line&axis=events&at=2000&only=2&lines=ac&range=100_900"]) {
+    const { seen, address } = await open("gpt", { hash: state });
+    await frame();
+    const text = await page.textContent(".right");
+    await page.keyboard.press("l");
+    await page.waitForTimeout(250);
+    const written = await page.evaluate(() => location.hash);
+    for (const part of state.slice(1).split("&")) assert.ok(written.includes(part), `${part} in ${written}`);
+    clean(seen, address);
+    await open("gpt", { hash: written });
+    await frame();
+    assert.equal(await page.textContent(".right"), text);
+  }
+});
+
+test("stacks fold what only passes calls on, and are copied whole; a line of code stands below the user's", async () => {
+  const { seen, address } = await open("lightning", { hash: "#view=memory&by=code" });
+  await page.keyboard.press("ArrowUp");
+  await frame();
+  for (let i = 0; i < 40 && !(await page.$(".drawer .folded")); i++) {
+    await page.keyboard.press("ArrowUp");
+    await frame();
+  }
+  const frames = await page.$$eval(".drawer .frames li", (all) => all.length);
+  assert.doesNotMatch(await page.textContent(".drawer .frames"), /site-packages/);
+  await page.click(".drawer .folded button");
+  assert.ok((await page.$$eval(".drawer .frames li", (all) => all.length)) > frames);
+  assert.ok(await page.isVisible(".drawer .copy:has-text('copy stack')"));
+  clean(seen, address);
 });

@@ -193,11 +193,11 @@ test("tallies and flames add up", async () => {
   const { track, rows } = await made(11, 300);
   const weighed = viewer.weighAt(track, 200);
   const expected = sum(alive(rows, 200));
-  for (const kind of ["line", "module", "category", "phase", "stack"]) {
+  for (const kind of ["line", "code", "module", "category", "phase", "stack"]) {
     assert.equal(viewer.tally(track, weighed, kind).reduce((total, entry) => total + entry.weight, 0), expected);
   }
   for (const all of [true, false]) {
-    const root = viewer.flameOf(track, weighed, "all", all);
+    const root = viewer.flameOf(track, weighed, "all", all ? "all" : "own");
     assert.equal(root.weight, expected);
     assert.equal(root.inside.reduce((total, flame) => total + flame.weight, 0), expected, "those of empty stacks, too");
   }
@@ -270,10 +270,12 @@ test("collectives are found in a window and under a pixel, as by a slow search",
 });
 
 test("an address holds the whole place, and a hostile one nothing else", () => {
-  const state = { tab: "who", track: 3, axis: "events", by: "line", window: [10, 20.5], bytes: [0, 4096], cursor: 17, selected: 5, finding: 1, search: "a b&c", lines: {}, of: "lifetime", table: "module", theme: "" };
-  const { lines: _, theme: __, ...kept } = state;
-  assert.deepEqual(viewer.fromHash(`#${viewer.toHash(state)}`), kept);
-  assert.deepEqual(viewer.fromHash("#view=nothing&x=9_1&y=NaN_3&at=1e400&track=-7&by=__proto__&table=constructor"), {});
+  const shared = { track: 3, axis: "events", by: "line", window: [10, 20.5], bytes: [0, 4096], space: [4096, 8192], cursor: 17, selected: 5, call: 2, finding: 1, group: 3, only: 4, range: [7, 7], search: "a b&c", lines: { allocated: true, active: false, reserved: false }, off: "0_2", sort: "-bytes" };
+  for (const own of [{ tab: "who", of: "lifetime", table: "module", frames: "code", zoom: "0.12.3" }, { tab: "compare", table: "code", pair: [2, 1] }, { tab: "ranks", order: "peak" }, { tab: "list" }]) {
+    const state = { ...shared, ...own };
+    assert.deepEqual(viewer.fromHash(`#${viewer.toHash({ of: "peak", table: "line", frames: "own", zoom: "", pair: [0, 1], order: "accused", ...state })}`), state);
+  }
+  assert.deepEqual(viewer.fromHash("#view=nothing&x=9_1&y=NaN_3&at=1e400&track=-7&by=__proto__&table=constructor&range=9_1&zoom=0.x&off=a&sort=<b>&pair=1&lines=zz&addresses=5"), {});
 });
 
 test("a search that is no regular expression is looked for as it is", () => {
@@ -332,3 +334,55 @@ for (const [who, matrix] of Object.entries(SEEN)) {
     }
   });
 }
+
+test("a query keeps what each of its words keeps", async () => {
+  const { track, rows } = await made(5, 300);
+  const kept = (text, cursor = 120) => [...viewer.matches(track, viewer.parse(text), cursor)].flatMap((flag, i) => (flag ? [i] : []));
+  const all = rows.map((_, i) => i);
+  assert.deepEqual(kept(""), all);
+  assert.deepEqual(kept(">1MiB"), all.filter((i) => rows[i].bytes >= 1 << 20));
+  assert.deepEqual(kept("<=4k alive"), all.filter((i) => rows[i].bytes <= 4096 && rows[i].born <= 120 && rows[i].died > 120));
+  const inside = 4096 + rows[7].address + rows[7].bytes - 1;
+  assert.deepEqual(kept(`0x${inside.toString(16)}`), [7]);
+  assert.deepEqual(kept("line:train.py:9"), kept("LINE:train.PY:9"));
+  assert.ok(kept("line:train.py").length > kept("line:train.py:9").length);
+  assert.deepEqual(kept("nothing of the kind"), []);
+  assert.deepEqual(kept("step:3"), [], "this one has no steps");
+  assert.deepEqual({ ...viewer.parse("step:2-5 foo >1.5GiB bar 0x7f00") }, { least: 1.5 * 2 ** 30, most: Infinity, steps: [2, 5], line: "", alive: false, address: 0x7f00n, text: "foo bar" });
+});
+
+test("what a range bears and keeps adds up", async () => {
+  const { track, rows } = await made(9, 300);
+  for (const [first, last] of [[0, 299], [40, 90], [77, 77]]) {
+    const range = viewer.rangeOf(track, first, last);
+    const born = rows.filter((row) => row.born >= first && row.born <= last);
+    assert.equal(viewer.bytesOf(track, range.born), sum(born));
+    assert.equal(viewer.bytesOf(track, range.kept), sum(born.filter((row) => row.died > last)));
+    assert.equal(viewer.bytesOf(track, range.freed), sum(rows.filter((row) => row.died >= first && row.died <= last)));
+    assert.equal(range.after - range.before, viewer.bytesOf(track, range.born) - viewer.bytesOf(track, range.freed));
+    const table = viewer.rangeRows(track, range, "category");
+    for (const part of ["born", "freed", "kept"]) assert.equal(table.reduce((total, row) => total + row[part], 0), viewer.bytesOf(track, range[part]));
+  }
+});
+
+test("a group that is shown alone has its own bytes, and no other's", async () => {
+  const { track, rows } = await made(3, 300);
+  const only = new viewer.Groups(track, "category", 1);
+  const of = rows.filter((_, i) => only.of[i] === 1);
+  let most = 0;
+  for (let event = 0; event < 300; event++) {
+    const sums = [...only.at(event, new Float64Array(only.groups.length))];
+    assert.deepEqual(sums, sums.map((_, group) => (group === 1 ? sum(alive(of, event)) : 0)));
+    most = Math.max(most, sums[1]);
+  }
+  assert.equal(only.onlyPeak, most);
+});
+
+test("a hole is free from when its last block went until the next one comes", async () => {
+  const { track, rows } = await made(6, 200);
+  const row = rows.findIndex((one) => one.died < 150 && one.died > 20 && one.bytes > 4096);
+  const holes = viewer.holesOf(track, [rows[row].address], [rows[row].bytes], 160);
+  assert.equal(holes.total, rows[row].bytes);
+  assert.equal(holes.since[0], rows[row].died);
+  assert.equal(holes.until[0], 200);
+});

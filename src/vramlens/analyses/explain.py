@@ -16,7 +16,7 @@ from vramlens.analyses.findings.table import FROM_RECORDING, HOLES_FIRST, ROWS
 from vramlens.analyses.scene import Scene
 from vramlens.errors import UsageError
 from vramlens.read.oom_text import OomMessage
-from vramlens.trace import DeviceTrace, Trace
+from vramlens.trace import DeviceTrace, Frame, Trace
 
 _NO_STEPS = StepFacts(0, None, ())
 
@@ -149,7 +149,6 @@ def explain_text(
         messages: all that it has.
     """
     verdict = explain_message(message, log=getattr(messages, "engine_log", None))
-    frame = message.frame
     failed = OomVerdict(
         event=None,
         device=message.device,
@@ -164,7 +163,9 @@ def explain_text(
         wall=verdict.wall,
         cause=verdict.cause,
         short_by_bytes=verdict.short_by_bytes,
-        place=Place(frame.file, frame.line, frame.function) if frame is not None else None,
+        place=_place(message.frame),
+        library=_place(message.library_frame),
+        library_source=message.library_source,
         headline=verdict.headline,
         unknowns=verdict.unknowns,
         others=others_failed(message, messages),
@@ -192,3 +193,7 @@ def explain_text(
         ledger=verdict.ledger,
         findings=ranked(verdict.findings, rows, failed=True),
     )
+
+
+def _place(frame: Frame | None) -> Place | None:
+    return None if frame is None else Place(frame.file, frame.line, frame.function)

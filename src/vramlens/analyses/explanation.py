@@ -14,6 +14,7 @@ from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.memory.fragmentation import Fragmentation
 from vramlens.analyses.memory.heap import Heap
 from vramlens.analyses.memory.ledger import LedgerRow
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.trace import Meta
 
 
@@ -107,7 +108,7 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
     """The last request that failed on a device: what it hit (wall) and why (cause), as
-    docs/design.md defines them.
+    docs/json.md defines them.
 
     Attributes:
         event: its index; None from an error text.
@@ -123,6 +124,9 @@ class OomVerdict:
         cause: fragmentation, leak, spike or capacity; None where it cannot be told.
         short_by_bytes: how much more would have been enough; None where it cannot be told.
         place: the line whose request failed.
+        library: from a text, the innermost line of a library's below ``place``; None where it shows
+            none.
+        library_source: its text; "" where the text does not print it.
         headline: the verdict in one sentence, the telling number first.
         survived: whether the program went on after it.
         unknowns: what cannot be known from the input.
@@ -153,6 +157,8 @@ class OomVerdict:
     others: str = ""
     need: Need | None = None
     settings: tuple[SettingVerdict, ...] = ()
+    library: Place | None = None
+    library_source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +170,8 @@ class StepFacts:
     peak_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(PrintedAnswer):
     """One answer. From an error text only ``recording`` (without figures), ``oom``, ``ledger`` and
     ``findings`` speak.
 

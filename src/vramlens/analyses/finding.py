@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.ground.verdict import Verdict
+
+
+def _no_rows() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+def _no_holes() -> NDArray[np.int64]:
+    return np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,21 @@ class Place:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Extent:
+    """Where a finding's bytes lie, right after one event.
+
+    Attributes:
+        event: when.
+        rows: the allocations that it is about; none where it is about holes alone.
+        holes: the free stretches that it is about, as (address, bytes).
+    """
+
+    event: int
+    rows: NDArray[np.int64] = field(default_factory=_no_rows, repr=False)
+    holes: NDArray[np.int64] = field(default_factory=_no_holes, repr=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One claim.
@@ -37,6 +63,8 @@ class Finding:
         place: the line that it points at; None where there is none.
         evidence: what the claim rests on, one sentence each.
         fix: one edit or command, with the bytes to expect from it; None where nothing needs doing.
+        extent: the blocks and holes of a recording that it is about; None where it is about none
+            in particular.
     """
 
     id: str
@@ -46,3 +74,4 @@ class Finding:
     place: Place | None = None
     evidence: tuple[str, ...] = ()
     fix: str | None = None
+    extent: Extent | None = field(default=None, compare=False, repr=False)

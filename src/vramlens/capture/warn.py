@@ -7,21 +7,35 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from vramlens.foreign_text import one_line
 
 _said: set[str] = set()
+_listeners: list[Callable[[str], object]] = []
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def say(line: str) -> None:
-    """Prints one line on standard error."""
+    """Prints one line on standard error; who listens gets it instead."""
+    if _listeners:
+        _listeners[-1](one_line(line))
+        return
     # Closed, a full disk behind it, replaced: never the program's trouble.
     with contextlib.suppress(Exception):
         sys.stderr.write(f"vramlens: {one_line(line)}\n")
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def heard_by(listener: Callable[[str], object]) -> Iterator[None]:
+    """Inside, lines go to a listener and not to the program's standard error."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 def say_once(line: str, about: str | None = None) -> None:

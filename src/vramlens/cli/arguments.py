@@ -17,9 +17,9 @@ _SETTINGS = (
     "throw_on_cudamalloc_oom",
 )  # fmt: skip
 _FORMS = {
-    "json": "print data: one JSON object",
-    "markdown": "print Markdown, for an issue or a pull request",
-    "html": "print a page, without scripts",
+    "json": "print one JSON object",
+    "markdown": "print Markdown for an issue or a pull request",
+    "html": "print an HTML page without scripts",
 }
 
 
@@ -32,7 +32,9 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device(parser: argparse.ArgumentParser, default: str = "the one that holds most") -> None:
+def add_device(
+    parser: argparse.ArgumentParser, default: str = "the one with the most memory"
+) -> None:
     """Adds ``--device``.
 
     Args:
@@ -49,7 +51,7 @@ def add_recorded_cap(parser: argparse.ArgumentParser) -> None:
         "--recorded-cap",
         type=size,
         metavar="SIZE",
-        help="what the process could reserve when it was recorded, where the recording does not say",
+        help="the memory limit of the recorded process, if the recording does not contain it",
     )
 
 
@@ -104,14 +106,14 @@ def device(text: str) -> int:
     """A device's index, from an argument."""
     named = re.fullmatch(r"(?:cuda:)?([0-9]{1,9})", text)
     if named is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no device: say 0 or cuda:0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device: use 0 or cuda:0")
     return int(named[1])
 
 
 def positive(text: str) -> int:
     """A number from 1 on, from an argument."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     if int(text) < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return int(text)

@@ -8,27 +8,27 @@ from collections.abc import Sequence
 WIDTH = 78
 """What argparse keeps to on a terminal of 80 columns."""
 _COMMAND_WIDTH = 38
-DESCRIPTION = "Where the memory of a GPU is, why it ran out, what to change."
+DESCRIPTION = "Find out what uses your GPU memory, why it ran out, and what to change."
 EXAMPLES = (
-    ("vramlens run train.py --epochs 3", "your program as it is, and a recording"),
-    ("vramlens predict train.py --cards 24G", "its peak before it ever runs"),
-    ("vramlens explain snapshot.pickle", "the peak, who holds it, what to do"),
-    ("vramlens explain train.log", "an out-of-memory error's text"),
-    ("vramlens explain trace.json.gz", "a trace of PyTorch's profiler"),
-    ("vramlens explain", "a real failure that comes with vramlens"),
+    ("vramlens run train.py --epochs 3", "run your program unchanged and record it"),
+    ("vramlens predict --cards 24G train.py", "predict its peak before it runs"),
+    ("vramlens explain snapshot.pickle", "the peak, what uses it, what to do"),
+    ("vramlens explain train.log", "an out-of-memory error message"),
+    ("vramlens explain trace.json.gz", "a PyTorch profiler trace"),
+    ("vramlens explain", "a real failure that ships with vramlens"),
     ("vramlens leaks run.vram", "what grows, and when it will fail"),
-    ("vramlens view run.vram -o run.html", "the picture, in one file"),
-    ("vramlens diff before.vram after.vram", "what a change did"),
+    ("vramlens view run.vram -o run.html", "the memory timeline, as one HTML file"),
+    ("vramlens diff before.vram after.vram", "what changed between two runs"),
     ("vramlens check run.vram --update", "a memory budget for CI"),
     ("vramlens ranks runs/r1", "which rank differs, and why"),
-    ("vramlens top", "every GPU and process, now"),
-    ("vramlens replay run.vram --conf expandable_segments:True", "would it have helped?"),
-    ("vramlens tune run.vram --cap 24G", "which settings fit a smaller card"),
-    ("vramlens doctor", "what helps or hinders recording here"),
+    ("vramlens top", "every GPU and process, live"),
+    ("vramlens replay run.vram --conf expandable_segments:True", "would this setting have helped?"),
+    ("vramlens tune run.vram --cap 24G", "which settings fit in 24 GiB"),
+    ("vramlens doctor", "check whether recording works here"),
 )
 _EXIT_CODES = """\
-exit codes: 0 done, 1 check or --fail, 2 wrong usage, 3 input refused,
-130 Ctrl-C; run: the program's own
+exit codes: 0 success, 1 check or --fail found a problem, 2 wrong usage,
+3 input refused, 130 Ctrl-C; run returns the program's own exit code
 """
 
 

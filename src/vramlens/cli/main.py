@@ -26,6 +26,7 @@ from vramlens.errors import NoProgram, UnsafeInput, UsageError, VramlensError
 VERBS = (
     "run",
     "predict",
+    "strategies",
     "explain",
     "leaks",
     "view",
@@ -37,7 +38,9 @@ VERBS = (
     "top",
     "export",
     "dump",
+    "attach",
     "doctor",
+    "mcp",
 )
 
 _READING = frozenset(
@@ -144,7 +147,7 @@ def _answered(argv: list[str]) -> int | Callable[[], int]:
         say(str(error))
         return error.exit_code
     except MemoryError:
-        say("not enough memory for this; try a machine with more, or a shorter recording")
+        say("not enough memory for this; try a machine with more memory or a shorter recording")
         return VramlensError.exit_code
     except BrokenPipeError:
         return 0
@@ -176,7 +179,7 @@ def _run(argv: list[str]) -> int | Callable[[], int]:
     if arguments.verb is None:
         whole.print_help(sys.stderr)
         return UsageError.exit_code
-    if arguments.verb not in ("run", "predict"):
+    if arguments.verb not in ("run", "predict", "strategies"):
         # Nothing here multiplies matrices: NumPy need not start the threads that would. The user's
         #     program may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -193,10 +196,12 @@ def _refuse_mistyped_verb(argv: list[str]) -> None:
     if not argv:
         return
     if looks_like_a_file(argv[0], VERBS):
-        raise UsageError(f"{argv[0]} is no verb; did you mean: vramlens explain {shlex.join(argv)}")
+        raise UsageError(
+            f"{argv[0]} is not a verb; did you mean: vramlens explain {shlex.join(argv)}"
+        )
     meant = verb_meant(argv[0], VERBS)
     if meant is not None:
-        raise UsageError(f"{argv[0]} is no verb; did you mean {meant}? (see vramlens --help)")
+        raise UsageError(f"{argv[0]} is not a verb; did you mean {meant}? (see vramlens --help)")
 
 
 def _run_within_bounds(command: Command, arguments: argparse.Namespace) -> int | Callable[[], int]:

@@ -139,14 +139,14 @@ def write_file(path: str, text: str, inputs: Iterable[str], *, option: str = "-o
     refuse_inputs(path, inputs, option=option)
     if _is_recording(path):
         raise UsageError(
-            f"{option} {path}: is a recording, which this would replace; name another file"
+            f"{option} {path}: is a recording, which this would overwrite; choose another file"
         )
     folder = os.path.dirname(path)
     if folder and not os.path.exists(folder):
         raise OutputError(f"{folder}: no such folder; nothing was written")
     try:
         if os.path.isdir(os.path.realpath(path)):
-            raise IsADirectoryError(None, "is a directory; name a file in it")
+            raise IsADirectoryError(None, "is a directory; choose a file name in it")
         with whole_file(path) as file:
             file.write(without_controls(text).encode("utf-8", "backslashreplace"))
     except OSError as error:
@@ -162,7 +162,7 @@ def refuse_inputs(path: str, inputs: Iterable[str], *, option: str = "-o") -> No
     for source in inputs:
         with contextlib.suppress(OSError):  # it is not there
             if os.path.samefile(path, source):
-                raise UsageError(f"{option} {path}: is the input itself; name another file")
+                raise UsageError(f"{option} {path}: is the input file; choose another file")
 
 
 def _is_recording(path: str) -> bool:

@@ -18,5 +18,8 @@ wire: protobuf messages, field by field, and a million alike at once
 """
 
 from vramlens.export.formats import FORMATS, Format, Written, default_name, export_recording
+from vramlens.ground.callable_package import make_callable
 
 __all__ = ["FORMATS", "Format", "Written", "default_name", "export_recording"]
+
+make_callable(__name__)

@@ -12,6 +12,7 @@ from vramlens.errors import InputError
 from vramlens.fleet.files import JobFiles, find_ranks
 from vramlens.fleet.lake import Lake, is_lake
 from vramlens.fleet.lake.staging import summary_of as summary_of_recording
+from vramlens.fleet.trace_notes import trace_notes
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.read.error_file import read_error_file
@@ -134,7 +135,7 @@ def read_job(
         read_flight_record,
     )
     reasons = [*unread.items(), *unread_errors.items(), *unread_flights.items()]
-    notes = (*files.notes, *notes_of_ranks(reasons))
+    notes = (*files.notes, *notes_of_ranks(reasons), *trace_notes(recordings))
     if not summaries and not flights and not errors:
         reason = notes[-1].partition(": ")[2] if notes else "there is none"
         raise InputError(f"no rank's file can be read: {reason}")

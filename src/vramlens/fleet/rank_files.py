@@ -23,6 +23,8 @@ _HEAD_BYTES = 1 << 16
 _RANK = re.compile(r"(?i)rank[_\-. ]?0*(\d{1,7})(?!\d)|(?:^|[_\-./])r0*(\d{1,7})(?=[_\-./]|$)")
 # torchrun's log folder: attempt_0/3/error.json, where 3 is the rank on its machine.
 _LOCAL = re.compile(r"attempt_\d+[/\\](\d{1,7})[/\\]error\.json$")
+# Kineto's metadata, before the events: "distributedInfo": {"backend": "nccl", "rank": 3, ...}
+_TRACE_RANK = re.compile(rb'"distributedInfo":\s*\{[^{}]{0,2000}?"rank":\s*(\d{1,7})\b')
 _FLIGHT_NAME = re.compile(r"(?i)nccl|flight|comm_lib_trace")
 # NCCL's own names end in the rank: nccl_trace_rank_3, comm_lib_trace_rank_3, and no ending at all.
 _FLIGHT_PLAIN = re.compile(r"(?i)(?:nccl|comm_lib)_trace_rank_?\d+$")
@@ -38,6 +40,7 @@ class CandidateFile:
         rank: its rank; None where neither its content nor its name says one.
         process: of a recording of vramlens: what wrote it.
         summary: of a recording: what lies beside it; None where it is to be read.
+        is_profiler_trace: a recording that is a trace of PyTorch's profiler.
     """
 
     path: str
@@ -45,6 +48,7 @@ class CandidateFile:
     rank: int | None
     process: Process | None = None
     summary: RankSummary | None = None
+    is_profiler_trace: bool = False
 
     @property
     def job_folder(self) -> str:
@@ -55,14 +59,16 @@ class CandidateFile:
         return folder or os.curdir
 
     @property
-    def worth(self) -> tuple[bool, int, str]:
-        """The order of several files of a rank: that of its failure is best, else the latest."""
+    def worth(self) -> tuple[bool, bool, int, str]:
+        """The order of several files of a rank: that of its failure is best, then a recording
+        before a profiler's trace, else the latest.
+        """
         written_us = None if self.process is None else self.process.written_us
         if written_us is None:
             with contextlib.suppress(OSError):  # it has gone since
                 written_us = int(os.path.getmtime(self.path) * 1e6)
         is_of_failure = self.process is not None and self.process.trigger == "oom"
-        return is_of_failure, written_us or 0, self.path
+        return is_of_failure, not self.is_profiler_trace, written_us or 0, self.path
 
 
 def may_be_of_rank(name: str) -> bool:
@@ -107,7 +113,20 @@ def examine(path: str) -> CandidateFile | None:
         return CandidateFile(path, ERROR_FILE, _rank_of(path, _LOCAL))
     if _FLIGHT_NAME.search(os.path.basename(path)):
         return CandidateFile(path, FLIGHT_RECORD, _rank_of(path))
-    return CandidateFile(path, RECORDING, _rank_of(path)) if kind == "pickle" else None
+    if kind == "json":
+        return _profiler_trace(path, head)
+    return CandidateFile(path, RECORDING, _rank_of(path))
+
+
+def _profiler_trace(path: str, head: bytes) -> CandidateFile | None:
+    """A trace of PyTorch's profiler, which says its rank where torch.distributed was up; None for
+    any other JSON.
+    """
+    if b'"traceEvents"' not in head:
+        return None
+    told = _TRACE_RANK.search(head)
+    rank = int(told[1]) if told is not None else _rank_of(path)
+    return CandidateFile(path, RECORDING, rank, is_profiler_trace=True)
 
 
 def _rank_of(path: str, of_path: re.Pattern[str] = _RANK) -> int | None:

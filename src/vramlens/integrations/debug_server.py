@@ -149,11 +149,11 @@ def _verdict(answers: dict[int, dict[str, Any]]) -> list[str]:
     usual = sorted(used.values())[(len(used) - 1) // 2]
     above = [rank for rank, size in used.items() if size > _MARGIN * usual]
     if not above or len(used) == 1:
-        return [f"{len(used)} ranks, about {format_size(usual)} each live in PyTorch."]
+        return [f"{len(used)} ranks, each with about {format_size(usual)} in use by PyTorch."]
     fullest = max(above, key=lambda rank: used[rank])
     return [
-        f"rank {fullest} holds {format_size(used[fullest] - usual)} more than the usual rank"
-        f" ({format_size(usual)} live in PyTorch); {len(above)} of {len(used)} ranks hold more."
+        f"rank {fullest} uses {format_size(used[fullest] - usual)} more than a typical rank"
+        f" ({format_size(usual)} in use by PyTorch); {len(above)} of {len(used)} ranks use more."
     ]
 
 

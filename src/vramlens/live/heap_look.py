@@ -20,7 +20,7 @@ from vramlens.live.growth.piles import (
     remade_larger,
 )
 from vramlens.live.growth.step_counters import Counters, Series
-from vramlens.live.heap.search import Search
+from vramlens.live.heap.search import LONG, Search, SearchTime
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.live.heap.unnamed_holders import search_loose, unreached_tensors
 from vramlens.live.holder.keeper import Statements
@@ -49,11 +49,13 @@ class HeapLook:
         births: Births,
         observer: Observer | None,
         counters: Counters | None,
+        *,
+        allowed: SearchTime = LONG,
     ) -> None:
         self._torch, self._births = torch, births
         self._observer, self._counters = observer, counters
         births.look_now()
-        self._search = Search(torch)
+        self._search = Search(torch, allowed)
         self._failures: list[str] = []
         traced_lines = observer.lines if observer is not None and observer.steps else None
         self._statements = Statements(self._search, traced_lines)

@@ -14,10 +14,10 @@ from typing import Any
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import UsageError
 from vramlens.foreign_text import text_of
-from vramlens.live.heap.dominators import Retained, retained_by
+from vramlens.live.heap.dominators import Retained, nearest_by, retained_by
 from vramlens.live.heap.objects import class_name, is_users
 from vramlens.live.heap.roots import Root, all_roots
-from vramlens.live.heap.search import Search
+from vramlens.live.heap.search import Search, SearchTime
 from vramlens.live.heap.tensors import Storage, loaded
 from vramlens.live.holder.chain import Chain, chain_of, root_text
 from vramlens.live.holder.keeper import Statements
@@ -63,7 +63,7 @@ class Holders:
         if not self.owners:
             return text_of(
                 (
-                    f"{self.what}, {format_size(self.bytes)}: no owner that Python can see.",
+                    f"{self.what}, {format_size(self.bytes)}: no owner is visible from Python.",
                     *self.notes,
                 )
             )
@@ -109,10 +109,11 @@ class HolderTable:
 
     def __str__(self) -> str:
         if not self.rows:
-            return f"Nothing holds a tensor: {format_size(self.live_bytes)} alive."
+            return f"No tensors are kept alive: {format_size(self.live_bytes)} in use."
         first, size, _ = self.rows[0]
         lines = [
-            f"{first.name} holds {format_size(size)} of {format_size(self.live_bytes)} in tensors."
+            f"{first.name} keeps {format_size(size)} of the {format_size(self.live_bytes)} in "
+            "tensors."
         ]
         width = max(len(format_size(size)) for _, size, _ in self.rows)
         for owner, size, count in self.rows:
@@ -181,7 +182,7 @@ class _HolderList:
             notes.append(f"and {counted(left_out, 'more owner')}")
         if (self.owners or self.own_names) and self.passing:
             variables = counted(len(self.passing), "variable")
-            notes.append(f"and by {variables} of libraries' functions that run, or without a name")
+            notes.append(f"and by {variables} of running library functions or without a name")
         return notes
 
 
@@ -291,21 +292,37 @@ def holders(top: int = 10) -> HolderTable:
         return HolderTable((), 0, 0.0, 0, ("the program has not imported torch",))
     search = Search(torch)
     with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
-        statements = Statements(search)
-        rows: list[tuple[Owner, int, int]] = []
-        passing: list[tuple[Owner, int, int]] = []
-        for entry in retained_by(search, top):
-            owner, is_passing = _owner_at(search, statements, entry)
-            (passing if is_passing else rows).append((owner, entry.bytes, entry.storages))
-        notes = tuple(search.skipped)
-        if rows and passing:
-            size = format_size(sum(size for _, size, _ in passing))
-            notes = (
-                f"{size} more held by libraries' functions that run, or by what has no name",
-                *notes,
-            )
-        live = sum(storage.size_bytes for storage in search.storages)
-        return HolderTable(tuple(rows or passing), live, search.seconds, len(search.order), notes)
+        return _holder_table(search, retained_by(search, top))
+
+
+def nearest_holders(top: int, allowed: SearchTime) -> HolderTable:
+    """The largest holders by one way to each storage, the first that a search finds in
+    the time that it may take: for a program that must not wait.
+    """
+    torch = loaded()
+    if torch is None:
+        return HolderTable((), 0, 0.0, 0, ("the program has not imported torch",))
+    search = Search(torch, allowed)
+    with undisturbed(), torch.torch._C.DisableTorchFunction(), closing(search.run()):
+        return _holder_table(search, nearest_by(search, top))
+
+
+def _holder_table(search: Search, entries: list[Retained]) -> HolderTable:
+    statements = Statements(search)
+    rows: list[tuple[Owner, int, int]] = []
+    passing: list[tuple[Owner, int, int]] = []
+    for entry in entries:
+        owner, is_passing = _owner_at(search, statements, entry)
+        (passing if is_passing else rows).append((owner, entry.bytes, entry.storages))
+    notes = tuple(search.skipped)
+    if rows and passing:
+        size = format_size(sum(size for _, size, _ in passing))
+        notes = (
+            f"{size} more kept by running library functions or by unnamed objects",
+            *notes,
+        )
+    live = sum(storage.size_bytes for storage in search.storages)
+    return HolderTable(tuple(rows or passing), live, search.seconds, len(search.order), notes)
 
 
 def _owner_at(search: Search, statements: Statements, entry: Retained) -> tuple[Owner, bool]:

@@ -58,8 +58,9 @@ class _NoLeaks(ContextDecorator):
             raise LeakError(str(report), report)
         if report.steps < self._wanted:
             raise LeakError(
-                f"no_leaks: {counted(report.steps, 'step')} ended in the block, {self._wanted} are needed: "
-                "call step() on what the block gets at each step's end",
+                f"no_leaks: {counted(report.steps, 'step')} ended in the block, but "
+                f"{self._wanted} are needed: call step() on the block's object at the end of "
+                "each step",
                 report,
             )
 
@@ -170,7 +171,8 @@ def release(error: BaseException | None = None) -> Released:
     still: tuple[str, ...] = ()
     if running:
         still = (
-            f"{counted(running, 'frame')} of them still runs: its variables go when it returns, or with del",
+            f"{counted(running, 'frame')} of them still runs: its variables are freed when it "
+            "returns, or with del",
         )
     return Released(count, frames, sum(storage.size_bytes for storage in gone), len(gone), still)
 

@@ -11,6 +11,7 @@ from vramlens.live.growth.births import Births
 from vramlens.live.growth.line_observer import Observer
 from vramlens.live.growth.step_counters import Counters
 from vramlens.live.heap.objects import is_own_file
+from vramlens.live.heap.search import LONG, SearchTime
 from vramlens.live.heap.tensors import TorchObjects, loaded
 from vramlens.live.heap_look import HeapLook, OwnedStorage
 from vramlens.live.leaks.leak_report import LeakReport
@@ -85,12 +86,16 @@ class LeakWatch:
             return report
         return replace(report, gone=replace(report.gone, function=self._code.co_name))
 
-    def owned(self) -> tuple[LeakReport, list[OwnedStorage]] | None:
+    def owned(self, allowed: SearchTime = LONG) -> tuple[LeakReport, list[OwnedStorage]] | None:
         """The report, and for every live storage the index of the leak in it that owns it; None
         without torch.
+
+        Args:
+            allowed: the time that the search may take.
         """
         if self._torch is None or self._births is None:
             return None
         if self._observer is not None:
             self._observer.end(whole=False)
-        return HeapLook(self._torch, self._births, self._observer, self._counters).report()
+        look = HeapLook(self._torch, self._births, self._observer, self._counters, allowed=allowed)
+        return look.report()

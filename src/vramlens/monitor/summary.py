@@ -149,7 +149,7 @@ def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
     parts = _figures_in_words(gpu)
     yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
     if gpu.growth_bytes:
-        growth = f"  grows by {format_size(gpu.growth_bytes)} a step"
+        growth = f"  grows by {format_size(gpu.growth_bytes)} per step"
         if gpu.steps_left is not None:
             growth += f"; it will run out in about {counted(gpu.steps_left, 'step')}"
         yield f"{growth}. Who keeps it: vramlens leaks"

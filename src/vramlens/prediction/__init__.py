@@ -2,12 +2,16 @@
 
 card: PyTorch made to believe in a GPU.
 kernels: what CUDA's kernels ask for beside their results.
+ranks: one rank of a job, without its peers.
 requests: what a program asked of the allocator.
 tensors: shapes instead of values.
 
 functions: ``predict``.
+hooks: the functions that a script offers to be asked with any batch.
+own_process: a prediction in a process of its own.
 predicted_peak: the answer.
 predicted_run: one run with shapes, and the answer made of it.
+refusals: what a predicted program may not do.
 script: ``vramlens predict SCRIPT``.
 """
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vramlens.errors import UsageError
 from vramlens.prediction.card.cards import card_named
+from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.units import parse_size
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     import torch
 else:
     from vramlens.ground.late_torch import torch
-
-_PATIENCE_S = 3600
-
-_ENGINE_HAS_BEGUN = "device_ready_queues_"
-"""In autograd's own words: its threads for devices are made once, with the first backward pass."""
 
 
 def predict(
@@ -96,58 +91,3 @@ def _train(
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-
-
-def in_a_process(run: Callable[[], Any]) -> Any:
-    """What a function returns that changes PyTorch for good: it runs in a process of its own.
-
-    Raises:
-        UsageError: it failed there; the text is its error.
-    """
-    import multiprocessing
-
-    if "fork" not in multiprocessing.get_all_start_methods():
-        raise UsageError(
-            "predict: this system cannot fork a process; use `vramlens predict SCRIPT`"
-        )
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise UsageError("predict: this process uses the GPU already: call predict before it does")
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(send, run), daemon=True)
-    process.start()
-    send.close()
-    try:
-        kind, answer_or_text = (
-            receive.recv()
-            if receive.poll(_PATIENCE_S)
-            else ("error", f"no answer within {_PATIENCE_S} s")
-        )
-    except EOFError:
-        process.join(10)
-        kind, answer_or_text = "error", f"the process ended with code {process.exitcode}"
-    finally:
-        process.join(10)
-        if process.is_alive():
-            process.kill()
-    if kind == "error":
-        if _ENGINE_HAS_BEGUN in str(answer_or_text):
-            raise UsageError(
-                "predict: this process has run a backward pass already, and a forked process cannot"
-                " begin another: call predict before it, or use `vramlens predict SCRIPT`"
-            )
-        raise UsageError(f"predict: {answer_or_text}")
-    return answer_or_text
-
-
-def _work(send: Any, run: Callable[[], Any]) -> None:
-    torch.set_num_threads(1)  # threads do not survive the fork
-    try:
-        outcome: tuple[str, Any] = ("done", run())
-    except Exception as error:
-        outcome = (
-            "error",
-            f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}",
-        )
-    send.send(outcome)
-    send.close()

@@ -118,7 +118,7 @@ class Prediction:
                 lines.append(f"  {words}: {', '.join(sizes)}")
         for unknown in self.not_modelled:
             size = "" if unknown.bytes is None else f" (up to {format_size(unknown.bytes)})"
-            lines.append(f"  not in it: {unknown.what}{size}")
+            lines.append(f"  not included: {unknown.what}{size}")
         return "\n".join(lines)
 
 

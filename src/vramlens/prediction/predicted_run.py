@@ -26,6 +26,7 @@ from vramlens.prediction.predicted_peak import (
     margins,
     meta_of,
 )
+from vramlens.prediction.ranks.process_group import Place, put_process_group
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import Values
 from vramlens.prediction.tensors.shapes import shapes_mode
@@ -60,7 +61,9 @@ class Gathered:
 class PredictedRun:
     """A process's one prediction; it changes PyTorch in this process for good."""
 
-    def __init__(self, card: Card, most_steps: int | None = None) -> None:
+    def __init__(
+        self, card: Card, most_steps: int | None = None, place: Place | None = None
+    ) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where a GPU is there, none of it is taken
         provide_cuda()
         self.log = RequestLog()
@@ -69,7 +72,8 @@ class PredictedRun:
         self._most_steps, self._steps = most_steps, 0
         self._optimizer: int | None = None
         self._progress: Callable[[int], None] | None = None
-        behave_as(card, self.mode.runner)
+        behave_as(card, self.mode.runner, 1 if place is None else place.world_size)
+        put_process_group(place)
         with self.mode:
             self.kernels.learn_sole_uses()
         self.log.clear()
@@ -97,10 +101,14 @@ class PredictedRun:
     def gathered(self, began: float) -> Gathered:
         """What the run leaves."""
         uncertain = dict(self.kernels.uncertain)
-        not_modelled: dict[str, int | None] = dict(self.kernels.not_modelled)
+        not_modelled: dict[str, int | None] = {
+            **self.kernels.not_modelled,
+            **self.mode.runner.notes,
+        }
         for name, count in self.values.guesses.items():
             not_modelled[
-                f"{name} selects by values {count} times: taken as if all were selected"
+                f"{name} selects by value {count} times; the prediction assumes that everything "
+                "is selected"
             ] = None
         return Gathered(
             log=self.log.plain(),
@@ -142,6 +150,7 @@ class Question:
         conf: the allocator's settings.
         cards: card sizes to compare with, in bytes.
         command: the program.
+        place: the rank, where the program is one of several.
     """
 
     gpu: str = "h200"
@@ -149,6 +158,7 @@ class Question:
     conf: str = ""
     cards: tuple[int, ...] = ()
     command: tuple[str, ...] = ()
+    place: Place | None = None
 
 
 def answer(gathered: Gathered, question: Question) -> Prediction:
@@ -167,7 +177,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
     share = _MARGIN + sum(gathered.basis.values())
     margin = margins(reserved, share)
     low, high = (
-        max(served.peaks["requested_bytes"], served.low_bytes - margin),
+        max(served.floor_bytes, served.low_bytes - margin),
         served.high_bytes + margin,
     )
     for size in gathered.not_modelled.values():
@@ -177,7 +187,7 @@ def answer(gathered: Gathered, question: Question) -> Prediction:
         low_bytes=min(low, reserved),
         high_bytes=high,
         basis=(
-            "every request rounded and served by PyTorch's allocator, replayed",
+            "every request was rounded and served by a replay of PyTorch's allocator",
             *gathered.basis,
         ),
         not_modelled=tuple(

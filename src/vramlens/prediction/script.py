@@ -13,6 +13,10 @@ from vramlens.errors import InputError, NoProgram
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.predicted_peak import Prediction
 from vramlens.prediction.predicted_run import PredictedRun, Question, answer
+from vramlens.prediction.refusals import Refused, patience, put_refusals
+
+PATIENCE_S = 1800
+"""After so many seconds a script is taken for one that never ends."""
 
 
 class NotPredicted(InputError):
@@ -25,6 +29,7 @@ def predict_script(
     question: Question,
     most_steps: int | None,
     progress: Callable[[int], None] | None = None,
+    patience_s: int = PATIENCE_S,
 ) -> Prediction:
     """The prediction of a script; what it prints goes to standard error. It changes PyTorch in this
     process for good.
@@ -35,22 +40,26 @@ def predict_script(
     """
     card = card_named(question.gpu)
     began = time.perf_counter()
-    run = PredictedRun(card, most_steps)
+    run = PredictedRun(card, most_steps, question.place)
+    put_refusals()
     with _prints_aside(), run.going(progress):
         try:
-            execute_script(path, arguments)
+            with patience(patience_s):
+                execute_script(path, arguments)
         except SystemExit as ending:
             if ending.code not in (None, 0):
                 raise NotPredicted(
-                    f"{path}: the script ended by itself with exit code {ending.code}"
+                    f"{path}: the script exited with code {ending.code}"
                 ) from None
+        except Refused as error:
+            raise NotPredicted(f"{path}: {error}") from None
         except (NoProgram, KeyboardInterrupt):
             raise
         except Exception as error:
             raise NotPredicted(_reason(path, error)) from error
     gathered = run.gathered(began)
     if not gathered.log.sizes:
-        raise NotPredicted(f"{path}: nothing moved to the GPU: there is nothing to predict")
+        raise NotPredicted(f"{path}: nothing moved to the GPU, so there is nothing to predict")
     return answer(gathered, question)
 
 

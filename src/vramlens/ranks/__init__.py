@@ -17,6 +17,7 @@ line holds more; ``difference``: ranks that hold more, for one reason.
 ``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words.
 """
 
+from vramlens.ground.callable_package import make_callable
 from vramlens.ranks.compare import compare
 from vramlens.ranks.difference import Difference
 from vramlens.ranks.rank_comparison import Comparison
@@ -24,3 +25,5 @@ from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.summary import summarise
 
 __all__ = ["Comparison", "Difference", "RankSummary", "compare", "summarise"]
+
+make_callable(__name__)

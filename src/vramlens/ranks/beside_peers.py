@@ -35,7 +35,7 @@ _SURE = ("map_location", "object_collective", "data_parallel", "full_state_dict"
 _LEAKS = (Verdict.PROVEN, Verdict.LIKELY)
 _LEAST_PART = 0.3
 """What is left of a difference is told where it is more than this share of all of it."""
-_NOT_TOLD_APART = "CUDA context, loaded kernels, NCCL and other libraries cannot be told apart here"
+_NOT_TOLD_APART = "this may be the CUDA context, loaded kernels, NCCL or other libraries"
 _OUTSIDE = (
     ("nccl", "nccl", Verdict.PROVEN),
     ("this_process_other", "nccl", Verdict.POSSIBLE),
@@ -351,9 +351,9 @@ class BesidePeers:
         even = (world - 1 + ratio) / world
         peak = self.usual.peak_bytes + self.more // world
         return [
-            f"leveled (estimated): {even / ratio:.0%} of the batch it has now for rank"
-            f" {self.rank.rank} and {even:.0%} for the others, as many samples in all;"
-            f" the highest peak falls to about {format_size(peak)}"
+            f"if balanced (estimated): {even / ratio:.0%} of its current batch for rank"
+            f" {self.rank.rank} and {even:.0%} for the others, with the same number of samples "
+            f"in total; the highest peak drops to about {format_size(peak)}"
         ]
 
     def _allocator(self) -> list[Difference]:
@@ -368,7 +368,7 @@ class BesidePeers:
         if min(more, 2 * wider) < threshold or more < self.more:
             return []
         evidence = [
-            f"reserved beyond allocated: {format_size(gap)}, usual {format_size(usual_gap)}"
+            f"reserved but not allocated: {format_size(gap)}, peers: {format_size(usual_gap)}"
         ]
         return [self._difference("allocator", Verdict.PROVEN, more, evidence=evidence)]
 
@@ -433,5 +433,5 @@ def _way_of_differing(excess: _Excess) -> str:
         return f"{line.allocations:,} allocations, usual {usual.allocations:,}"
     if abs(line.mean_bytes - usual.mean_bytes) > 0.02 * usual.mean_bytes:
         ratio = line.mean_bytes / max(1.0, usual.mean_bytes)
-        return f"as many allocations, {ratio:.2f} times as large"
-    return "as many and as large, but more of them alive at once"
+        return f"the same number of allocations, {ratio:.2f}x the size"
+    return "the same number and size, but more of them in use at once"

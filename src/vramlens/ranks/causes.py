@@ -27,67 +27,66 @@ _FIXED_ELSEWHERE = ("uneven_batch", "nccl", "allocator")
 """Causes that no edit of the line mends."""
 
 FIXES = {
-    "stray_context": "call torch.cuda.set_device(local_rank) before the first CUDA call, and"
-    " name the device where "
-    "tensors are made",
-    "map_location": 'load with torch.load(file, map_location="cpu"), or to this rank\'s own device',
+    "stray_context": "call torch.cuda.set_device(local_rank) before the first CUDA call, and "
+    "pass the device where tensors are created",
+    "map_location": 'load with torch.load(file, map_location="cpu"), or to the device of this rank',
     "object_collective": "gather numbers as tensors, or objects over a gloo group: the objects"
     " are pickled into GPU "
     "memory",
     "full_state_dict": "save sharded (torch.distributed.checkpoint), or gather the full state to"
     " the CPU: "
     "StateDictOptions(full_state_dict=True, cpu_offload=True)",
-    "rank0_gather": "keep a number or .cpu() of what is gathered, drop the list after use, or"
-    " reduce instead of "
-    "gathering",
-    "leak": "drop, detach or move off the GPU what this line leaves behind after each step",
-    "uneven_batch": "give the ranks batches that cost the same: DataLoader(batch_sampler="
+    "rank0_gather": "keep a number or .cpu() of what is gathered, delete the list after use, "
+    "or reduce instead of gathering",
+    "leak": "delete, detach or move to the CPU what this line leaves behind after each step",
+    "uneven_batch": "give the ranks batches of the same cost: DataLoader(batch_sampler="
     "vramlens.BalancedBatchSampler(lengths, batch_size)), or equal batch sizes and drop_last=True",
-    "data_parallel": "use DistributedDataParallel (one process a GPU): DataParallel gathers"
+    "data_parallel": "use DistributedDataParallel (one process per GPU): DataParallel gathers"
     " outputs on its first GPU",
-    "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the"
-    " busy experts apart",
-    "pipeline_stage": "move layers from this stage to the ones with room, or use fewer"
-    " microbatches in flight",
+    "moe_hot_rank": "balance the router (an auxiliary loss, a capacity factor), or place the "
+    "busy experts on different ranks",
+    "pipeline_stage": "move layers from this stage to stages with free memory, or use fewer "
+    "microbatches in flight",
     "first_last_stage": "give this stage fewer layers: it also holds the embedding or the head"
     " and its logits",
     "embedding_shard": "shard the embedding tables by rows or columns, so that each rank holds"
     " an equal part",
-    "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first"
-    " ranks hold the rest",
+    "uneven_shard": "pad the first dimension to a multiple of the number of ranks; the first "
+    "ranks hold the remainder",
     "nccl": "use fewer process groups on this rank, or lower NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS",
     "allocator": "set expandable_segments:True on all ranks, and compare vramlens tune of this"
     " rank's recording",
-    "other_process": "end the other process on this GPU, or keep it off with CUDA_VISIBLE_DEVICES",
-    "overlap": "free these tensors before the next ones are made, as on the other ranks: compare"
-    " the two with vramlens "
-    "diff",
-    "rank_only": "do it on the CPU, or free it before the next step; or give the work to a rank"
-    " with room",
+    "other_process": "stop the other process on this GPU, or keep it away with "
+    "CUDA_VISIBLE_DEVICES",
+    "overlap": "free these tensors before the next ones are created, as the other ranks do "
+    "(compare them with vramlens diff)",
+    "rank_only": "do this on the CPU, free it before the next step, or give the work to a rank "
+    "with free memory",
     "unknown": "record this rank from its start (vramlens run) to see the line",
 }
 """What to do, by cause; the keys are the slugs of the contract, listed in docs/ranks.md."""
 
 WORDS = {
-    "stray_context": "holds memory on a GPU that is another rank's",
-    "map_location": "loads a checkpoint to the GPU that it was saved from",
+    "stray_context": "uses memory on another rank's GPU",
+    "map_location": "loads a checkpoint to the GPU from which it was saved",
     "object_collective": "gathers Python objects through GPU memory",
     "full_state_dict": "gathers the full state of the model",
     "rank0_gather": "keeps what it gathers from the other ranks",
-    "leak": "leaks: memory grows with every step, on this rank alone",
+    "leak": "leaks: memory grows with every step, only on this rank",
     "uneven_batch": "has larger batches or longer sequences",
-    "data_parallel": "gathers what DataParallel's other GPUs computed",
+    "data_parallel": "gathers the outputs of DataParallel's other GPUs",
     "moe_hot_rank": "has experts that get more tokens",
     "pipeline_stage": "holds more layers or microbatches of the pipeline",
-    "first_last_stage": "holds the embedding or the head of the pipeline as well",
+    "first_last_stage": "also holds the embedding or the head of the pipeline",
     "embedding_shard": "holds larger embedding tables",
     "uneven_shard": "holds the larger shards",
     "nccl": "has more memory in NCCL's communicators",
-    "allocator": "has more memory reserved but unused: its allocator took another course",
+    "allocator": "has more reserved but unused memory: its allocator served requests in a "
+    "different order",
     "other_process": "shares its GPU with another process",
-    "overlap": "holds at one moment what its peers hold one after the other",
-    "rank_only": "does what no other rank does",
-    "unknown": "holds memory that the recording does not explain",
+    "overlap": "uses at one moment what its peers use one after the other",
+    "rank_only": "does something that no other rank does",
+    "unknown": "uses memory that the recording does not explain",
 }
 
 

@@ -196,13 +196,13 @@ def _rows(
 
 
 def _absent_row(group: str, seq: int, rank: int, calls: Calls) -> CollectiveProblem:
-    place, detail = None, "called nothing in this group"
+    place, detail = None, "made no calls in this group"
     if calls:
         last_call = calls[max(calls)]
         place = _place(last_call)
         where = f" at {place}" if place else ""
         detail = (
-            f"its last call here is number {last_call.seq}, {last_call.name}{where},"
+            f"its last call in this group is number {last_call.seq}, {last_call.name}{where},"
             f" {last_call.state}"
         )
     return CollectiveProblem(

@@ -166,7 +166,7 @@ class _Job:
         cause = "pipeline_stage" if self.cohorts.staged else "unknown"
         if line is not None and _is_of_experts(line):
             cause = "moe_hot_rank"
-        cohort = "stage" if self.cohorts.staged else "ranks of other coordinates"
+        cohort = "stage" if self.cohorts.staged else "ranks with other coordinates"
         peak_bytes = summary.peak_requested_bytes
         more = peak_bytes - usual.peak_bytes
         return Difference(
@@ -175,8 +175,8 @@ class _Job:
             verdict=Verdict.POSSIBLE if cause == "unknown" else Verdict.LIKELY,
             bytes=more,
             place=None if line is None else line.place,
-            title=f"{WORDS[cause]}: {format_size(more)} more than the usual {cohort}",
-            evidence=(f"peak {format_size(peak_bytes)}, usual {format_size(usual.peak_bytes)}",),
+            title=f"{WORDS[cause]}: {format_size(more)} more than a typical {cohort}",
+            evidence=(f"peak {format_size(peak_bytes)}, typical {format_size(usual.peak_bytes)}",),
             fix=fix_of(cause, None, more),
         )
 
@@ -228,11 +228,13 @@ def _stray(summary: RankSummary, stray: Stray) -> Difference:
     ]
     if stray.process_bytes is not None:
         context = format_size(max(0, stray.process_bytes - stray.reserved_bytes))
-        evidence.append(f"{context} of context and other memory there, as the driver counts it")
+        evidence.append(
+            f"{context} of CUDA context and other memory there, according to the driver"
+        )
     if stray.place is None:
-        evidence.append("allocated before recording began, so the line is not recorded")
+        evidence.append("it was allocated before recording began, so the line is unknown")
     if stray.hints & Hint.PIN_MEMORY:
-        evidence.append("a thread that pins memory made it: such threads begin on GPU 0")
+        evidence.append("a thread that pins memory created it: such threads start on GPU 0")
     return Difference(
         ranks=(summary.rank,),
         cause=cause,

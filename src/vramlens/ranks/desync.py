@@ -12,10 +12,10 @@ from vramlens.ranks.rank_words import named
 
 _MOST_CALLS = 4
 _TITLES = {
-    "no_record": "left no flight record, and the others wait",
-    "missing": "did not call the collective that the others wait in",
-    "waiting": "did not call the collective that the others wait in",
-    "not_completed": "all called the same collective, and it did not end",
+    "no_record": "left no flight record, and the others are waiting",
+    "missing": "did not call the collective that the others are waiting in",
+    "waiting": "did not call the collective that the others are waiting in",
+    "not_completed": "all called the same collective, and it did not complete",
 }
 _MISMATCH = "called different collectives"
 
@@ -52,9 +52,9 @@ def _difference(rows: Sequence[CollectiveProblem]) -> Difference:
 
 def _caveat(suspected: Sequence[CollectiveProblem]) -> list[str]:
     if not suspected:
-        return ["these ranks cannot show which of them is at fault"]
+        return ["these records do not show which rank is wrong"]
     if all(row.problem == "no_record" for row in suspected):
-        return ["a rank that failed or left out the call is the one that writes no record"]
+        return ["a rank that failed or skipped the call often writes no record"]
     return []
 
 

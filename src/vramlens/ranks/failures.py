@@ -11,7 +11,7 @@ from vramlens.ranks.rank_summary import Failure, RankSummary
 from vramlens.trace.flight import Collective, FlightRecord
 from vramlens.trace.rank_error import RankError, tells_of_another
 
-_NO_MESSAGE = "an exception that nobody caught, which its own output shows"
+_NO_MESSAGE = "an uncaught exception (see the output of that rank)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +169,11 @@ def _clock_of(
 ) -> _Clock:
     if len(failed) < 2:
         return _Clock("")
-    clock = _Clock("clocks aligned by collectives that all of them completed")
+    clock = _Clock("clocks aligned by collectives that all ranks completed")
     if not are_aligned:
         clock = _clock_of_hosts(failed, ranks)
     if any(_is_in_whole_seconds(failed_rank) for failed_rank in failed):
-        return replace(clock, words=f"{clock.words}; error files tell whole seconds")
+        return replace(clock, words=f"{clock.words}; error files contain whole seconds only")
     return clock
 
 
@@ -182,11 +182,11 @@ def _clock_of_hosts(failed: Sequence[FailedRank], ranks: Sequence[RankSummary]) 
     hosts = {summary.rank: summary.host for summary in ranks}
     failed_hosts = {hosts.get(failed_rank.rank) for failed_rank in failed}
     if len(failed_hosts) == 1 and None not in failed_hosts:
-        return _Clock("one machine's clock")
+        return _Clock("all times from one machine's clock")
     if failed_hosts == {None} or len(set(hosts.values()) - {None}) == 1:
-        return _Clock("the files' clocks, as if of one machine: not all of them say which")
+        return _Clock("times as written in the files: not all of them name their machine")
     return _Clock(
-        f"clocks of {len(failed_hosts)} machines that nothing aligns: the order may be another",
+        f"clocks of {len(failed_hosts)} machines, not aligned: the order may be different",
         is_comparable=False,
     )
 

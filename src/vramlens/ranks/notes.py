@@ -30,16 +30,16 @@ def note_of_victims(
     survivors = [summary.rank for summary in ranks if summary.rank not in victims]
     if survivors:
         return [
-            f"{ended}; {named(survivors)} ended without it: what came first is in the output there"
+            f"{ended}; {named(survivors)} ended without it, so the first failure is in their output"
         ]
     if missing:
         return [
-            f"{ended}; what came first is likely in the output of {named(missing)}, of which"
-            " nothing is here"
+            f"{ended}; the first failure is likely in the output of {named(missing)}, whose "
+            "files are missing here"
         ]
     return [
-        f"{ended}, all that are here: whoever ran the job ended it, or a rank that left no"
-        " recording failed"
+        f"{ended}, which is every rank here: the job was stopped from outside, or a rank "
+        "without a recording failed"
     ]
 
 
@@ -48,10 +48,10 @@ def notes_of_recordings(ranks: Sequence[RankSummary]) -> list[str]:
     notes = _note_of_steps([summary for summary in ranks if summary.device >= 0])
     empty = [summary.rank for summary in ranks if summary.device < 0]
     if empty:
-        notes.append(f"the recording of {named(empty)} holds no memory of any GPU")
+        notes.append(f"the recording of {named(empty)} contains no GPU memory")
     cut = [summary.rank for summary in ranks if any(_CUT in gap for gap in summary.missing)]
     if cut:
-        notes.append(f"the recording of {named(cut)} ends early: its figures are lower bounds")
+        notes.append(f"the recording of {named(cut)} ends early: its numbers are lower bounds")
     return notes
 
 
@@ -87,7 +87,7 @@ def _note_of_steps(ranks: Sequence[RankSummary]) -> list[str]:
     usual = lower_median(counts.values())
     odd = [rank for rank, count in counts.items() if count != usual]
     return [
-        f"{named(odd)} recorded other numbers of steps than the usual {usual:,}"
+        f"{named(odd)} recorded a different number of steps than most ranks, {usual:,}"
         f" ({min(counts.values()):,} to {max(counts.values()):,}):"
-        " steps are compared as far as all go"
+        " only the steps that all ranks have are compared"
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vramlens.analyses.finding import Finding
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ranks.collectives import CollectiveProblem
 from vramlens.ranks.difference import Difference
 from vramlens.ranks.failures import FailureOrder
@@ -14,8 +15,8 @@ from vramlens.ranks.rank_summary import RankSummary
 from vramlens.trace.flight import FlightRecord
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(PrintedAnswer):
     """The answer about some ranks.
 
     Attributes:

@@ -72,7 +72,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Memory that grows with every step: a leak's verdict, line, bytes a step and so far, steps,
+    """Memory that grows with every step: a leak's verdict, line, bytes per step and so far, steps,
     and what to do.
     """
 

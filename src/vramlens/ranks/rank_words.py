@@ -35,5 +35,5 @@ def plural(title: str) -> str:
     if verb not in _PAST_OR_NO_VERBS:
         verb = _VERBS_OF_SEVERAL.get(verb, verb.removesuffix("s"))
     predicate = predicate.replace("its peers", "their peers")
-    predicate = predicate.replace("on this rank alone", "on these ranks alone")
+    predicate = predicate.replace("only on this rank", "only on these ranks")
     return f"{verb}{colon} {predicate}"

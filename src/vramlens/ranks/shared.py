@@ -53,15 +53,19 @@ def _shared_leak(place: Place | None, leaks: Sequence[Growth], ranks: int) -> Fi
     per_step = lower_median(leak.bytes_per_step for leak in leaks)
     certain = all(leak.verdict == Verdict.PROVEN for leak in leaks)
     if len(leaks) < ranks:
-        who = f"{len(leaks)} of {ranks} ranks leak alike"
+        who = f"{len(leaks)} of {ranks} ranks have the same leak"
     else:
-        who = "Both ranks leak alike" if ranks == 2 else f"All {ranks} ranks leak alike"
+        who = (
+            "Both ranks have the same leak"
+            if ranks == 2
+            else f"All {ranks} ranks have the same leak"
+        )
     return Finding(
         id="leak",
         verdict=Verdict.PROVEN if certain else Verdict.LIKELY,
-        title=f"{who}: {format_size(per_step)} more on each after every step",
+        title=f"{who}: {format_size(per_step)} more on each rank after every step",
         bytes=_median_bytes(leaks),
         place=place,
-        evidence=(f"{leaks[0].steps:,} steps recorded; no rank differs from the others in it",),
+        evidence=(f"{leaks[0].steps:,} steps recorded; the ranks do not differ",),
         fix=next((leak.fix for leak in leaks if leak.fix), None),
     )

@@ -56,6 +56,8 @@ class OomMessage:
             exact.
         frame: the innermost line of the user's in the traceback that ends in this error; of several
             that are chained, in that of the first such error. None where the log shows none.
+        library_frame, library_source: below that line, the innermost one of a library's, outside of
+            PyTorch's plumbing, and its text; None and "" where the log shows none.
         logged_at: the date and time before it on its line, as printed; "" where there is none.
     """
 
@@ -83,6 +85,8 @@ class OomMessage:
     count: int = 1
     roundings: tuple[tuple[str, int], ...] = ()
     frame: Frame | None = None
+    library_frame: Frame | None = None
+    library_source: str = ""
     logged_at: str = ""
 
     def slack(self, *fields: str) -> int:
@@ -134,7 +138,12 @@ def find_oom_messages(stream: BinaryIO | bytes) -> OomMessages:
         key = (message.kind, message.text, message.rank)
         before, count = latest.pop(key, (message, 0))
         if message.frame is None:  # a summary below a traceback says the error again
-            message = replace(message, frame=before.frame) if before.frame is not None else message
+            message = replace(
+                message,
+                frame=before.frame,
+                library_frame=before.library_frame,
+                library_source=before.library_source,
+            )
         latest[key] = (message, count + 1)
         if len(latest) > KEPT:
             latest.popitem(last=False)

@@ -1,5 +1,5 @@
 """The traceback above an out-of-memory error in a log: the innermost line in it that is the user's
-own.
+own, and the library's line below that.
 
 Python's own tracebacks, a notebook's (IPython, Colab) and rich's boxes are known, each rank's apart
 from the others', behind whatever a launcher or a logger puts before their lines. Only lines near a
@@ -10,13 +10,14 @@ and no more of it than ``_LONGEST_LINE``: time is linear in the log, and memory 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramlens.read.broken_lines import ANSI
-from vramlens.trace.stacks import Frame, is_user_file
+from vramlens.trace.stacks import Frame, is_code_file, is_user_file
 
 _LONGEST_LINE = 2000  # bytes
 _LONGEST_NAME = 300  # of a function
+_LONGEST_SOURCE = 120
 _MOST_STREAMS = 4096  # ranks whose tracebacks are followed at the same time
 _LINES_AFTER_FRAME = 200  # of its stream, after which a traceback is taken to have broken off
 _LINES_AFTER_END = 40  # in which a second traceback says that it is chained to the first
@@ -43,6 +44,22 @@ _GOES_ON = re.compile(r"[A-Za-z_][\w.]{0,200}: NCCL error")  # what ran out is s
 _LINES_OF_TEXT = 8
 
 
+@dataclass(frozen=True, slots=True)
+class FailedLine:
+    """Where a traceback says that a request failed.
+
+    Attributes:
+        frame: the innermost line of the user's.
+        library: the innermost line of a library's below it, outside of PyTorch's plumbing; None
+            where there is none.
+        library_source: that line's text; "" where the traceback does not print it.
+    """
+
+    frame: Frame
+    library: Frame | None = None
+    library_source: str = ""
+
+
 @dataclass(slots=True)
 class _Traceback:
     """The latest traceback of one stream, as far as it has been read.
@@ -51,9 +68,10 @@ class _Traceback:
         prefix: what stands before each of its lines, with every digit as 0.
         kind: python, notebook or box.
         base: how far its last line, which names the exception, is indented.
-        frame: the innermost line of the user's so far.
-        origin: the user's line of the failure that this traceback is chained to.
-        given_frame: which of the two a message was given.
+        failed: the innermost line of the user's so far, with the library's below it.
+        origin: that of the failure that this traceback is chained to.
+        given: which of the two a message was given.
+        awaits_source: whether the next line is the library's source text.
         waiting: a notebook's frame, file and function, whose line number stands at the arrow below
             it.
         lines_left: how many more lines of its stream are looked at.
@@ -63,9 +81,10 @@ class _Traceback:
     prefix: bytes
     kind: str
     base: int = 0
-    frame: Frame | None = None
-    origin: Frame | None = None
-    given_frame: Frame | None = None
+    failed: FailedLine | None = None
+    origin: FailedLine | None = None
+    given: FailedLine | None = None
+    awaits_source: bool = False
     waiting: tuple[str, str] | None = None
     lines_left: int = _LINES_AFTER_FRAME
     heard: int = 0
@@ -83,7 +102,7 @@ class _Traceback:
         if line.startswith(
             "ray.exceptions.RayTaskError("
         ):  # the worker's own frames follow, under no other header
-            self.frame = None
+            self.failed = None
             return
         is_part = not line or {
             "python": self._python,
@@ -101,6 +120,9 @@ class _Traceback:
         if frame_line := _PYTHON.match(text):
             self.base = max(0, len(frame_line[1]) - 2)
             self._note(frame_line[2], frame_line[3], frame_line[4])
+            self.awaits_source = True
+        elif self.awaits_source:
+            self._note_source(text.strip())
         return frame_line is not None or _indent(text) > self.base
 
     def _notebook(self, text: str) -> bool:
@@ -132,20 +154,27 @@ class _Traceback:
         if frame_line := _BOXED.match(inside[1:]):
             self._note(frame_line[1], frame_line[2], frame_line[3] or "")
         elif inside[1] in "/~\\" and is_user_file(inside[1:]):
-            self.frame = (
-                None  # a path broken over lines: which line of the user's comes last is not known
-            )
+            # A path broken over lines: which line of the user's comes last is not known.
+            self.failed = None
         return True
 
     def _note(self, file: str, number: str, function: str) -> None:
         self.lines_left = _LINES_AFTER_FRAME
-        if (
-            number.isascii()
-            and number.isdigit()
-            and is_user_file(file)
-            and not _SCRIPT.search(file)
-        ):
-            self.frame = Frame(file, int(number[:9]), function.strip()[:_LONGEST_NAME])
+        is_line = number.isascii() and number.isdigit() and not _SCRIPT.search(file)
+        if not is_line or not is_code_file(file):
+            return
+        frame = Frame(file, int(number[:9]), function.strip()[:_LONGEST_NAME])
+        if is_user_file(file):
+            self.failed = FailedLine(frame)
+        elif self.failed is not None:
+            self.failed = FailedLine(self.failed.frame, frame)
+
+    def _note_source(self, text: str) -> None:
+        """Takes the line below a frame: of the library's innermost line it is the source."""
+        self.awaits_source = False
+        failed = self.failed
+        if failed is not None and failed.library is not None and not failed.library_source:
+            self.failed = replace(failed, library_source=text[:_LONGEST_SOURCE])
 
 
 class Tracebacks:
@@ -168,8 +197,8 @@ class Tracebacks:
             self._line(buffer[start : min(stop, start + _LONGEST_LINE)])
             start = stop + 1
 
-    def frame_of(self, before: bytes) -> Frame | None:
-        """The user's line of a failure whose message stands on the next line, after ``before``;
+    def failed_line(self, before: bytes) -> FailedLine | None:
+        """The lines of a failure whose message stands on the next line, after ``before``;
         None if not known.
         """
         if not self._streams or len(before) >= _LONGEST_LINE:
@@ -183,8 +212,8 @@ class Tracebacks:
                 return None
         elif _indent(_text(before + b"x", traceback.prefix)) > traceback.base:
             return None  # a line of source code that quotes the message
-        traceback.given_frame = traceback.origin or traceback.frame
-        return traceback.given_frame
+        traceback.given = traceback.origin or traceback.failed
+        return traceback.given
 
     def _line(self, line: bytes) -> None:
         self._lines += 1
@@ -214,9 +243,7 @@ class Tracebacks:
             prefix.translate(_DIGITS) if kind == "python" else b"", kind, heard=self._lines
         )
         begun.origin = (
-            (before.given_frame or before.origin)
-            if before is not None and before.is_chained
-            else None
+            (before.given or before.origin) if before is not None and before.is_chained else None
         )
         self._streams.pop(key, None)
         self._streams[key] = begun

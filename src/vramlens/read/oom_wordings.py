@@ -18,8 +18,7 @@ from vramlens.read.broken_lines import broken
 from vramlens.read.engine_log import EngineLogReader
 from vramlens.read.oom_figures import NOT_AVAILABLE, Figures, device_number, parse
 from vramlens.read.oom_text import OomMessage
-from vramlens.read.oom_traceback import Tracebacks
-from vramlens.trace.stacks import Frame
+from vramlens.read.oom_traceback import FailedLine, Tracebacks
 
 _BLOCK = 1 << 18
 _WINDOW = 1 << 14  # the longest message, in bytes: room for about 250 "Process N has …" sentences
@@ -134,7 +133,7 @@ def messages(stream: BinaryIO | EngineLogReader) -> Iterator[OomMessage]:
                 read = line_start
             searched = counted
             before = buffer[max(read, counted - _CONTEXT) : counted]
-            message = _message(buffer, match, end, line, tracebacks.frame_of(before))
+            message = _message(buffer, match, end, line, tracebacks.failed_line(before))
             if message is not None:
                 yield message
         start = max(start, limit)
@@ -169,7 +168,7 @@ def _starts(buffer: bytes, start: int, limit: int) -> Iterator[tuple[re.Match[by
 
 
 def _message(
-    buffer: bytes, match: re.Match[bytes], end: int, line: int, frame: Frame | None
+    buffer: bytes, match: re.Match[bytes], end: int, line: int, failed: FailedLine | None
 ) -> OomMessage | None:
     """The message that begins at a match; None for words that only quote one, as source code
     does.
@@ -203,7 +202,9 @@ def _message(
         while_pinning=kind == "driver" and b"pin_memory" in context,
         cut=figures.cut,
         roundings=_roundings(figures, sizes),
-        frame=frame,
+        frame=None if failed is None else failed.frame,
+        library_frame=None if failed is None else failed.library,
+        library_source="" if failed is None else failed.library_source,
         logged_at=logged_at[0].decode("ascii") if logged_at else "",
         **sizes,
     )

@@ -48,7 +48,8 @@ _NOT_A_TRACE = "is a Chrome trace, but holds nothing that PyTorch's profiler wri
 # Sums of what is larger would not be exact: the year 2112, fifty days, 16 TiB.
 _LATEST_US, _LONGEST_US, _LARGEST_BYTES = 2.0**52, 2.0**42, 1 << 44
 _MOST_DEVICES = 256
-_WIDTH = 8  # whole numbers of a span
+_WIDTH = 9  # whole numbers of a span
+_LONGEST_SHAPES = 400
 _MEMORY_WIDTH = 8
 
 
@@ -134,6 +135,7 @@ class _Columns:
         self.in_object = False
         self.seen = self.count = self.memory_count = self.unusable = 0
         self._names: dict[str, int] = {}
+        self._shapes: dict[str, int] = {}
         self._threads: dict[tuple[Any, Any], int] = {}
         self._devices: dict[MemoryDevice, int] = {}
         self._numbers, self._times = array("q"), array("d")
@@ -184,7 +186,7 @@ class _Columns:
             (event.get("pid"), str(event.get("tid"))), len(self._threads)
         )
         device: Any = NONE
-        correlation = external = sequence = NONE
+        correlation = external = sequence = shapes = NONE
         backward = 0
         args = event.get("args")
         if args and kind != Kind.PYTHON:
@@ -196,6 +198,9 @@ class _Columns:
             if kind == Kind.OPERATOR:
                 sequence = args.get("Sequence number", NONE)
                 backward = args.get("Fwd thread id", 0) > 0
+                if "Input Dims" in args:
+                    text = str(args["Input Dims"])[:_LONGEST_SHAPES]
+                    shapes = self._shapes.setdefault(text, len(self._shapes))
             else:
                 correlation = args.get("correlation", NONE)
         if kind in _DEVICE_WORK:
@@ -210,6 +215,7 @@ class _Columns:
                 external,
                 sequence,
                 backward,
+                shapes,
             )
         )
         self._times.extend((time, duration))
@@ -264,14 +270,24 @@ class _Columns:
             source=source,
             facts=self.facts,
             names=list(self._names),
+            shapes=list(self._shapes),
             threads=[(str(process), thread) for process, thread in self._threads],
             spans=self._spans(_nanoseconds(start_us - origin), _nanoseconds(times[:, 1])),
             memory=self._memory_events(_nanoseconds(memory_us - origin)),
             memory_devices=list(self._devices),
+            began_us=self._began_us(origin),
             window_ns=self._window_ns(origin),
             resolution_ns=resolution,
             missing=tuple(missing),
         )
+
+    def _began_us(self, origin_us: float) -> int:
+        """The epoch's microseconds: times are told from a base since PyTorch 2.4
+        (libkineto/src/output_json.cpp: ChromeTraceBaseTime).
+        """
+        base_ns = self.facts.get("baseTimeNanoseconds")
+        base_us = base_ns // 1000 if isinstance(base_ns, int) and 0 <= base_ns < 1 << 62 else 0
+        return base_us + int(origin_us)
 
     def _window_ns(self, origin_us: float) -> tuple[int, int] | None:
         """From the first window's beginning to the last one's end; None where there is none."""
@@ -297,6 +313,7 @@ class _Columns:
             external=numbers[5],
             sequence=numbers[6],
             backward=numbers[7] > 0,
+            shapes=numbers[8],
         )
 
     def _memory_events(self, time_ns: NDArray[np.int64]) -> MemoryEvents:

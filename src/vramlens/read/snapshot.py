@@ -18,6 +18,7 @@ from vramlens.errors import InputError, NotARecording
 from vramlens.read.members import NO_MEMBERS, Members
 from vramlens.read.tables.device_traces import DeviceTables
 from vramlens.read.tables.missing_parts import missing_parts
+from vramlens.read.tables.original_lines import with_original_lines
 from vramlens.read.tables.side_columns import side_columns
 from vramlens.read.values import as_dict
 from vramlens.trace import Annotations, Stacks, Strings, Trace
@@ -55,25 +56,19 @@ def read_snapshot(
     tables = DeviceTables(snapshot, strings, settings)
     devices = tables.devices()
     host = tables.host()
+    unknown_fields = side_columns(snapshot, strings, top)
     parts = members or NO_MEMBERS
     meta = parts.meta
     return Trace(
         source=source,
-        stacks=Stacks(
-            strings=strings,
-            frame_file=snapshot["frames.file"],
-            frame_function=snapshot["frames.name"],
-            frame_line=snapshot["frames.line"],
-            frames=snapshot["stacks.frames"],
-            starts=snapshot["stacks.starts"].astype(np.int64),
-        ),
+        stacks=with_original_lines(_stacks(snapshot, strings), unknown_fields),
         devices=devices,
         host=host,
         annotations=_annotations(snapshot, strings),
         pools=snapshot["pools.ids"].reshape(-1, 2),
         settings=settings,
         missing=(*missing_parts(snapshot, devices, settings, top, meta), *parts.missing),
-        side_columns=side_columns(snapshot, strings, top),
+        side_columns=unknown_fields,
         torch_version=meta.torch if meta else None,
         device_name=meta.device_name if meta else None,
         total_bytes=parts.totals,
@@ -84,6 +79,17 @@ def read_snapshot(
         owners=parts.owners,
         members=parts.present,
         start=_start(parts.start_state, source) if parts.start_state else None,
+    )
+
+
+def _stacks(snapshot: Snapshot, strings: Strings) -> Stacks:
+    return Stacks(
+        strings=strings,
+        frame_file=snapshot["frames.file"],
+        frame_function=snapshot["frames.name"],
+        frame_line=snapshot["frames.line"],
+        frames=snapshot["stacks.frames"],
+        starts=snapshot["stacks.starts"].astype(np.int64),
     )
 
 

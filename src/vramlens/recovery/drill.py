@@ -83,10 +83,10 @@ def inject_oom(
         UsageError: there is no such phase, or a number below 1.
     """
     if phase not in PHASES:
-        raise UsageError(f"inject_oom: {phase!r} is no phase: say forward, backward or step")
+        raise UsageError(f"inject_oom: {phase!r} is not a phase: use forward, backward or step")
     numbers = (at,) if isinstance(at, int) else tuple(at)
     if any(number < 1 for number in numbers) or (every is not None and every < 1):
-        raise UsageError("inject_oom: at and every count from 1")
+        raise UsageError("inject_oom: at and every must be 1 or more")
     drill = Drill(phase)
     if rank is not None and rank != _rank():
         yield drill
@@ -108,7 +108,7 @@ def inject_oom(
         compiled = (
             ""
             if drill.seen or phase == "step"
-            else ": modules compiled with .compile() cannot be watched"
+            else ": modules compiled with .compile() cannot be observed"
         )
         say(
             f"inject_oom: nothing failed: {counted(drill.seen, phase)} began, and none was to"

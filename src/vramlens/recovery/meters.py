@@ -119,7 +119,7 @@ class CudaMeter:
             return allowed, f"the process's limit of {fraction:.0%} of the device"
         others_bytes = total - room
         if others_bytes > total // 10:
-            return room, "the device, less what other processes and contexts hold"
+            return room, "the device minus other processes and CUDA contexts"
         return room, "the device's memory"
 
     def release(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vramlens.analyses.explain import choose_device
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.errors import InputError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.proof import Proven, Recorded, prove
 from vramlens.replay.what_if import WhatIf, ask, ended_by_failure, question
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 Progress = Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer(PrintedAnswer):
     """What a replay tells.
 
     Attributes:
@@ -93,6 +94,11 @@ def proven_device(
     trace: Trace, device: int | None, recorded_cap_bytes: int | None = None
 ) -> Proven:
     """The proof of one device; by default of the one with the highest requested peak."""
+    if trace.profile is not None:
+        raise InputError(
+            f"{trace.source}: is a profiler trace, which has no segments to replay;"
+            " vramlens run -o run.vram YOUR_SCRIPT.py records them"
+        )
     chosen = choose_device(trace, device)
     if chosen is None:
         raise InputError(f"{trace.source}: holds no GPU memory and no events")

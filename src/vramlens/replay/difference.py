@@ -33,7 +33,7 @@ _WORDS = {
     Action.ALLOC: "an allocation",
     Action.FREE_COMPLETED: "a free block",
     Action.SEGMENT_ALLOC: "a new segment",
-    Action.SEGMENT_FREE: "a segment given back",
+    Action.SEGMENT_FREE: "a segment returned to the driver",
     Action.SEGMENT_MAP: "newly mapped memory",
     Action.SEGMENT_UNMAP: "memory unmapped",
     Action.OOM: "a failed request",
@@ -80,25 +80,25 @@ def _why(trace: Trace, device: DeviceTrace, requests: Requests, found: dict[str,
         )
     if requests.warm:
         return (
-            "recording began in mid-run: sizes of some early blocks,"
-            " and where unmapped memory lay, are not in it"
+            "recording began in the middle of the run, so the sizes of some early blocks"
+            " and the places of unmapped memory are missing"
         )
     if trace.settings.get("garbage_collection_threshold") and trace.meta is None:
         return (
             "garbage collection depends on the memory limit,"
-            " which a bare snapshot does not hold: give --recorded-cap"
+            " which a bare snapshot does not contain: pass it with --recorded-cap"
         )
     if not requests.has_stacks:
         return (
-            "recorded without stacks: which releases were empty_cache,"
-            " and which were a MemPool's end, cannot be told"
+            "it was recorded without stacks, so calls of empty_cache and the end of a MemPool"
+            " look the same"
         )
     if not trace.torch_version:
         return (
-            "the recording does not say which version of PyTorch made it;"
-            " the rules of none that is known fit"
+            "the recording does not say which version of PyTorch made it,"
+            " and no known version matches"
         )
     return (
-        "an event that the recording does not hold,"
-        " or a rule of this PyTorch version that vramlens does not know"
+        "an event is missing from the recording,"
+        " or this PyTorch version has a rule that vramlens does not know"
     )

@@ -20,6 +20,7 @@ from vramlens.errors import VramlensError
 from vramlens.ground.verdict import Confidence, Verdict
 from vramlens.replay.answer import assignment
 from vramlens.replay.need.verdict_findings import with_judgement
+from vramlens.replay.need.whole_run import need_of_whole_run, settings_of_whole_run
 from vramlens.replay.proof import Proven, prove
 from vramlens.replay.tune import WORTH_TRYING, distinct_settings, simple_first
 from vramlens.replay.what_if import WhatIf, ask, question
@@ -35,6 +36,8 @@ EVENTS_TO_REPLAY = 20_000_000
 
 _ORDERS = 12
 """How often a setting is replayed at most: in several orders of addresses."""
+_RUNS_FOR_WHOLE_NEED = 60
+"""Six for the need, and of each common setting in all orders of addresses."""
 _LEAST_SAVED, _LEAST_SHARE = 64 * MIB, 0.05
 
 
@@ -64,7 +67,7 @@ def with_replay(
         return explanation
     explanation = _with_counters(explanation, explanation.peak, proven)
     if explanation.oom is None or explanation.oom.survived:
-        return _with_savings(explanation, trace, proven, runs)
+        return _with_savings(_with_whole_need(explanation, proven, runs), trace, proven, runs)
     if runs < 2 * len(ADVICE):
         return explanation
     return with_judgement(explanation, view or attribute(trace, device), proven, runs)
@@ -84,6 +87,18 @@ def _proven(
     except VramlensError:
         return None
     return proven if proven.recorded.exact else None
+
+
+def _with_whole_need(explanation: Explanation, proven: Proven, runs: int) -> Explanation:
+    """The explanation with the need of a run that its failure did not end."""
+    if explanation.oom is None or proven.recorded.warm or runs < _RUNS_FOR_WHOLE_NEED:
+        return explanation
+    verdict = replace(
+        explanation.oom,
+        need=need_of_whole_run(proven),
+        settings=settings_of_whole_run(proven),
+    )
+    return replace(explanation, oom=verdict)
 
 
 def _with_counters(explanation: Explanation, peak: Peak, proven: Proven) -> Explanation:
@@ -224,12 +239,13 @@ def settings_save(run: ReplayedRun) -> Iterator[Finding]:
     yield Finding(
         id="settings_save",
         verdict=Verdict.PROVEN if best.confidence == Confidence.EXACT else Verdict.LIKELY,
-        title=f"{format_size(saved)} of the {format_size(run.reserved_bytes)} reserved need not "
-        f"be: {best.settings.conf} reserves {reserved}",
+        title=f"{best.settings.conf} would reserve {format_size(saved)} less: "
+        f"{reserved} instead of {format_size(run.reserved_bytes)}",
         bytes=saved,
         place=None if unused is None else unused.place,
+        extent=None if unused is None else unused.extent,
         evidence=(
-            f"the recorded requests replayed with it: {reserved} reserved ({best.confidence})",
+            f"a replay of the recorded requests with it reserves {reserved} ({best.confidence})",
             *(() if unused is None else unused.evidence),
             *(
                 f"{row.settings.conf} would make it worse: "
@@ -257,8 +273,9 @@ def no_setting_saves(run: ReplayedRun) -> Iterator[Finding]:
     yield replace(
         unused,
         verdict=Verdict.NOT_A_PROBLEM,
-        title=f"no setting {avoids} the {format_size(unused.bytes or 0)} reserved beyond what the "
-        f"peak needed: {best.settings.conf}, the best of {len(run.tried)} that were replayed, "
+        title=f"no setting {avoids} the {format_size(unused.bytes or 0)} reserved beyond the "
+        "peak's "
+        f"need: the best of {len(run.tried)} replayed settings, {best.settings.conf}, "
         f"reserves {format_size(best.high_bytes)}{less}",
         fix=None,
     )

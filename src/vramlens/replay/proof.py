@@ -169,27 +169,28 @@ def refuse_unfit(trace: Trace, device: DeviceTrace) -> None:
     conf = str(trace.settings.get("PYTORCH_CUDA_ALLOC_CONF"))
     if "cudaMallocAsync" in backend or "backend:cudaMallocAsync" in conf:
         raise InputError(
-            f"{trace.source}: was recorded with backend:cudaMallocAsync, an allocator inside the"
-            " driver: nothing of it can be replayed; record with backend:native"
+            f"{trace.source}: was recorded with backend:cudaMallocAsync, an allocator inside "
+            "the driver, and cannot be replayed; record with backend:native"
         )
     actions = device.events.action
     if not len(actions):
         raise InputError(
-            f"{trace.source}: holds no events for device {device.device}, only a state:"
-            " record the run"
+            f"{trace.source}: has no events for device {device.device}, only its state at one "
+            "moment: record the run"
         )
     if not (actions == Action.ALLOC).any():
         raise InputError(
-            f"{trace.source}: holds no allocations for device {device.device}: nothing to replay"
+            f"{trace.source}: has no allocations on device {device.device}, so there is nothing "
+            "to replay"
         )
     reaches = device.events.address.astype(np.float64) + device.events.size
     if float(reaches.max()) >= 2.0**63 or int(device.events.size.max()) > _LARGEST_REQUEST:
-        raise InputError(f"{trace.source}: holds addresses or sizes that no device has")
+        raise InputError(f"{trace.source}: contains addresses or sizes that no device has")
     if _lacks_actions(device):
         raise InputError(
-            f"{trace.source}: events are missing, as skip_actions leaves them out: without every"
-            " alloc, free_requested, free_completed and segment event nothing can be replayed;"
-            " record without skip_actions"
+            f"{trace.source}: events are missing (skip_actions leaves them out), and a replay "
+            "needs every alloc, free_requested, free_completed and segment event; record "
+            "without skip_actions"
         )
 
 

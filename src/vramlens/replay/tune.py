@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vramlens.analyses.failure.oom import settings_variable
 from vramlens.errors import InputError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.replay.answer import Progress, missing_of, places_of, proven_device
 from vramlens.replay.proof import Proven, Recorded
 from vramlens.replay.settings import Settings
@@ -94,8 +95,8 @@ class Tuned:
         return next((card.size_bytes for card in self.cards if card.fits), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+@dataclass(frozen=True, slots=True, repr=False)
+class Tuning(PrintedAnswer):
     """All settings that were tried, the best first.
 
     Attributes:

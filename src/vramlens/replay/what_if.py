@@ -111,8 +111,8 @@ def question(
     base = proven.device.reserved.base_bytes
     if limit.bytes is not None and limit.bytes < base:
         raise InputError(
-            f"a cap of {format_size(limit.bytes)} is less than the {format_size(base)} that the"
-            " process already held when recording began"
+            f"a cap of {format_size(limit.bytes)} is less than the {format_size(base)} that the "
+            "process already used when recording began"
         )
     return Question(settings, limit)
 
@@ -124,8 +124,8 @@ def _limit_of_fraction(proven: Proven, fraction: float) -> Limit:
         return Limit()
     if proven.total_bytes is None:
         raise InputError(
-            f"per_process_memory_fraction:{fraction} is a share of the GPU's memory, which this"
-            " recording does not say: leave it out and give --cap"
+            f"per_process_memory_fraction:{fraction} is a share of the GPU's memory, which this "
+            "recording does not contain: leave it out and use --cap"
         )
     share = fraction * proven.total_bytes
     return Limit(round(share) if version.rounds_fraction else int(share), source="given")
@@ -292,21 +292,24 @@ def _what_depends_on_the_program(proven: Proven, runs: list[dict[str, int]]) -> 
     if not proven.recorded.exact:
         yield "the replay under the recorded settings is not exact"
     if not proven.device.whole:
-        yield "the file ends early: what came after is not in it"
+        yield "the file ends early, so the end of the run is missing"
     if proven.recorded.warm:
-        yield "recording began in mid-run: memory from before it is kept as it was"
+        yield "recording began in the middle of the run, so earlier memory is left as it was"
     if any(run["died_at"] < 0 and run["new_failures"] for run in runs):
-        yield "requests fail that were served when recorded; what the program did then is not known"
+        yield (
+            "requests fail that succeeded when recorded, and what the program would do then is "
+            "unknown"
+        )
     if any(run["served_failures"] for run in runs):
         if ended_by_failure(proven):
             yield (
                 "it gets past the failure that ended the recording;"
-                " what would have come then is not recorded"
+                " what would have come next is not recorded"
             )
         else:
             yield (
-                "requests are served that failed when recorded;"
-                " what the program did then is not known"
+                "requests succeed that failed when recorded,"
+                " and what the program would do then is unknown"
             )
 
 
@@ -314,13 +317,13 @@ def _what_is_not_known(
     proven: Proven, asked: Question, runs: list[dict[str, int]]
 ) -> Iterator[str]:
     if runs[0]["ties"]:
-        yield "where the driver puts segments decides ties"
+        yield "the exact peak depends on where the driver places segments"
     if proven.recorded.deferred_frees:
-        yield "when other streams were done with blocks is known only roughly"
+        yield "it is only roughly known when other streams finished with blocks"
     if asked.limit.below_bytes is not None and any(
         run["failures"] or run["retries"] for run in runs
     ):
-        yield "the limit that the run had is known only roughly"
+        yield "the limit of the run is only roughly known"
 
 
 def ended_by_failure(proven: Proven) -> bool:

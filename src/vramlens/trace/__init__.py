@@ -1,5 +1,6 @@
 """A recording as columns: see ``vramlens.trace.trace.Trace``.
 
+allocation_facts: what a profiler's trace says of allocations
 device: one device's part of a recording: its events, and what became of each allocation and segment
 events: events of one device, in order
 flight: a flight record

@@ -46,6 +46,8 @@ class Spans:
         external: the number of the operator that this belongs to, or is; NONE.
         sequence: the autograd number that a forward operator and its backward share; NONE.
         backward: whether an operator is a backward one: it names the thread of its forward.
+        shapes: index into ``ProfilerTrace.shapes``; NONE where the trace does not say
+            (``record_shapes=True`` does).
     """
 
     kind: NDArray[np.uint8]
@@ -58,6 +60,7 @@ class Spans:
     external: NDArray[np.int64]
     sequence: NDArray[np.int64]
     backward: NDArray[np.bool_]
+    shapes: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -136,9 +139,12 @@ class ProfilerTrace:
         facts: what the trace says of itself: "deviceProperties", "distributedInfo", "with_stack"
             and so on.
         names: of spans.
+        shapes: of the inputs of operators, as the trace writes them: "[[64, 256], []]".
         threads: process and thread, or device and stream, as the trace names them.
         spans, memory: the columns.
         memory_devices: whose memory the events are about.
+        began_us: the trace's beginning, in microseconds since the epoch; before PyTorch 2.4 by
+            another clock.
         window_ns: when the profiler was started and stopped; None where the trace does not say.
         resolution_ns: how exact times are.
         missing: what the file lacks.
@@ -147,10 +153,12 @@ class ProfilerTrace:
     source: str
     facts: Mapping[str, Any]
     names: Sequence[str]
+    shapes: Sequence[str]
     threads: Sequence[tuple[str, str]]
     spans: Spans
     memory: MemoryEvents
     memory_devices: Sequence[MemoryDevice]
+    began_us: int
     window_ns: tuple[int, int] | None
     resolution_ns: int
     missing: tuple[str, ...] = ()

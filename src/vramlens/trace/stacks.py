@@ -37,15 +37,11 @@ _PLUMBING = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?:torch|vramlens|functorch|torchgen|triton)[/\\]|^<(?!ipython-input)|^$|^\?\?"
     r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|_dynamo|_inductor|_functorch|_ops|amp|fx|func|functional|_tensor)"
     r"(?:[/\\]|\.py)"
-    r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\](?!(?:site|dist)-packages)|torchinductor_"
+    r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\](?!(?:site|dist)-packages)"
+    r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|(?:^|[/\\])fx_generated_"
     r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
 )
 _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
-
-
-def base_name(file: str) -> str:
-    """The last part of a path, of whichever system it is."""
-    return re.split(r"[/\\]", file)[-1]
 
 
 def is_user_file(file: str) -> bool:
@@ -53,6 +49,11 @@ def is_user_file(file: str) -> bool:
     synthetic.
     """
     return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
+
+
+def is_code_file(file: str) -> bool:
+    """Whether a file is the user's or a library's own, not PyTorch's plumbing."""
+    return is_user_file(file) or _PLUMBING.search(file[-_LONGEST_NAME:]) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +179,18 @@ class Stacks:
         return self.first_frame(self.user_frames)
 
     @cached_property
-    def code_frame(self) -> NDArray[np.int64]:
-        """The line of code of each stack: its innermost frame outside of PyTorch's plumbing, a
-        library's too.
+    def code_frames(self) -> NDArray[np.bool_]:
+        """One flag a frame: whether it is somebody's code rather than PyTorch's plumbing: the
+        user's own or a library's.
         """
         files, where = np.unique(self.frame_file, return_inverse=True)
         texts = [self.strings[int(file)][-_LONGEST_NAME:] for file in files]
-        named = np.array(
-            [is_user_file(text) or _PLUMBING.search(text) is None for text in texts], np.bool_
-        )
-        return self.first_frame(named[where.reshape(-1)] if len(files) else np.zeros(0, np.bool_))
+        named = np.array([is_code_file(text) for text in texts], np.bool_)
+        return named[where.reshape(-1)] if len(files) else np.zeros(0, np.bool_)
+
+    @cached_property
+    def code_frame(self) -> NDArray[np.int64]:
+        """The line of code of each stack: its innermost frame outside of PyTorch's plumbing, as a
+        frame id; -1 where it has none.
+        """
+        return self.first_frame(self.code_frames)

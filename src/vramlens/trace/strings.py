@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,16 @@ class Strings:
 
     def __len__(self) -> int:
         return len(self._starts) - 1
+
+    def with_texts(self, texts: Sequence[str]) -> Strings:
+        """The same texts, and some more behind them."""
+        encoded = [text.encode(errors="replace") for text in texts]
+        ends = np.cumsum([len(text) for text in encoded], dtype=np.uint64)
+        characters = np.frombuffer(b"".join(encoded), np.uint8)
+        return Strings(
+            np.append(self._characters[: int(self._starts[-1])], characters),
+            np.append(self._starts, self._starts[-1] + ends),
+        )
 
     def __getitem__(self, text: int) -> str:
         """The text of an id; the empty text for NO_TEXT."""

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.trace.allocation_facts import AllocationFacts
 from vramlens.trace.device import DeviceTrace
 from vramlens.trace.ledgers import Ledgers
 from vramlens.trace.meta import Meta
 from vramlens.trace.names import TensorNames
 from vramlens.trace.owners import Owners
+from vramlens.trace.profile import ProfilerTrace
 from vramlens.trace.samples import Samples
 from vramlens.trace.stacks import Stacks
 
@@ -76,6 +78,8 @@ class Trace:
             snapshot; None elsewhere.
         members: the parts of the ``.vram`` file, by name; empty for a bare snapshot.
         start: the state when recording began, without events, where a ``.vram`` file holds it.
+        profile: the trace of PyTorch's profiler that this was made from; else None.
+        facts: by device, what that says of each allocation; empty where the stacks have to.
     """
 
     source: str
@@ -97,6 +101,8 @@ class Trace:
     owners: Owners | None = None
     members: tuple[str, ...] = ()
     start: Trace | None = field(default=None, repr=False)
+    profile: ProfilerTrace | None = field(default=None, repr=False)
+    facts: Mapping[int, AllocationFacts] = field(default_factory=dict, repr=False)
 
     @property
     def complete(self) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from vramlens.trace import DeviceTrace, Trace
 from vramlens.view.columns import Columns
+from vramlens.view.kernel_bands import kernel_spans
 from vramlens.view.regions import LONGEST_US, regions_of
 from vramlens.view.texts import Texts
 
@@ -26,20 +27,21 @@ def bands_of(
         min(max(int(device.clock_us[-1]) - start_us, 0), LONGEST_US) if len(device.events) else 0
     )
     regions = regions_of(trace, device, collectives=False)
-    table = np.array(
-        [
-            (
-                min(max(region.begin_us - start_us, 0), last_us),
-                last_us
-                if region.end_us is None
-                else min(max(region.end_us - start_us, 0), last_us),
-                texts.number(region.name),
-                min(region.depth, _DEEPEST),
-            )
-            for region in regions
-        ],
-        np.int64,
-    ).reshape(-1, 4)
+    spans = [
+        (
+            min(max(region.begin_us - start_us, 0), last_us),
+            last_us if region.end_us is None else min(max(region.end_us - start_us, 0), last_us),
+            texts.number(region.name),
+            min(region.depth, _DEEPEST),
+        )
+        for region in regions
+    ]
+    below = min(1 + max((region.depth for region in regions), default=-1), _DEEPEST)
+    spans += [
+        (min(max(begin, 0), last_us), min(max(end, 0), last_us), name, depth)
+        for begin, end, name, depth in kernel_spans(trace, device, start_us, below, texts)
+    ]
+    table = np.array(sorted(spans, key=lambda span: (span[0], span[3])), np.int64).reshape(-1, 4)
     return {
         "n": len(table),
         "begin": columns.add(table[:, 0], differences=True),

@@ -18,6 +18,7 @@ from vramlens.foreign_text import html_text, visible
 from vramlens.view.collectives import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
 from vramlens.view.comparison import comparison_of, ranks_of_a_job, summary_of
+from vramlens.view.profile_verdict import with_profile
 from vramlens.view.sources import Sources
 from vramlens.view.track import track_of
 from vramlens.view.verdict import verdict_of
@@ -186,7 +187,9 @@ def _track(
     meta = trace.meta
     device_meta = meta.devices.get(chosen.device) if meta is not None else None
     limit = device_meta.process_limit_bytes if device_meta is not None else None
-    verdict = verdict_of(view, explanation)
+    verdict = verdict_of(view, explanation, columns)
+    if trace.profile is not None:
+        verdict = with_profile(verdict, trace.profile, view)
     rank = meta.rank if meta is not None else None
     return {
         **track_of(view, columns, sources, flight, problems),

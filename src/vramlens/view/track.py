@@ -144,8 +144,9 @@ def _names(view: Attribution, texts: Texts) -> tuple[list[int], NDArray[np.int64
 
 
 def _segments(view: Attribution, columns: Columns) -> dict[str, Any]:
-    segments = view.device.segments
+    segments, events = view.device.segments, view.device.events
     base = int(segments.address.min()) if len(segments) else 0
+    stack_of_event = np.append(_shifted(events.stack, NO_STACK), 0)
     return {
         "n": len(segments),
         "base": str(base),
@@ -156,11 +157,16 @@ def _segments(view: Attribution, columns: Columns) -> dict[str, Any]:
         "bytes": columns.add(segments.size_bytes),
         "expandable": columns.add(segments.expandable),
         "pool": columns.add(_shifted(segments.pool, NO_TEXT)),
+        "stack": columns.add(stack_of_event[segments.born]),
     }
 
 
 def _frames(view: Attribution, columns: Columns, texts: Texts) -> dict[str, int]:
-    """The stacks that allocations and failures have, and their frames."""
+    """The stacks that allocations and failures have, and their frames.
+
+    A frame's kind is 0 for PyTorch's plumbing, 1 for a library's code, 2 for the user's own; a
+    stack's code is the innermost frame that is not plumbing, plus one.
+    """
     stacks = view.trace.stacks
     files = {i: texts.number(stacks.strings[i]) for i in np.unique(stacks.frame_file).tolist()}
     functions = {
@@ -172,7 +178,8 @@ def _frames(view: Attribution, columns: Columns, texts: Texts) -> dict[str, int]
             np.array([functions[i] for i in stacks.frame_function.tolist()], np.int64)
         ),
         "line": columns.add(np.maximum(stacks.frame_line, 0)),
-        "user": columns.add(stacks.user_frames.astype(np.uint8)),
+        "kind": columns.add(stacks.code_frames.astype(np.uint8) + stacks.user_frames),
+        "code": columns.add(stacks.code_frame + 1),
         "of_stacks": columns.add(stacks.frames),
         "starts": columns.add(stacks.starts, differences=True),
     }

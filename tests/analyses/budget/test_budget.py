@@ -101,7 +101,7 @@ def test_few_steps_that_hold_say_so():
     short = run(pickle.dumps(value | {"device_traces": [events[: starts[6]]], "segments": []}))
     (result,) = check_run(short, budget("growth_per_step = 0")).results
     assert result.passed
-    assert result.why == "6 steps recorded; more than 10 make it sure"
+    assert result.why == "6 steps recorded; more than 10 make it certain"
 
 
 def wrapped_run(*, high_water: int | None):
@@ -212,7 +212,7 @@ def test_a_part_that_does_not_exist_does_not_pass(text, said):
 
 
 def test_without_modules_in_the_recording_it_says_how_to_get_them():
-    assert "knows no modules" in check(RESNET, 'module."model".peak = 0').results[0].why
+    assert "contains no module names" in check(RESNET, 'module."model".peak = 0').results[0].why
 
 
 @pytest.mark.parametrize("name", ["train/workloads.py:71", "workloads.py:resnet50", "workloads.py"])
@@ -260,7 +260,7 @@ def test_a_planted_change_breaks_the_budget_of_the_run_and_nothing_else(number):
     assert (
         told[0]
         .evidence[0]
-        .endswith(f"asked for at {line[0]}:{line[1]} in {told[0].evidence[0].split(' in ')[-1]}")
+        .endswith(f"allocated at {line[0]}:{line[1]} in {told[0].evidence[0].split(' in ')[-1]}")
     )
 
 
@@ -303,7 +303,7 @@ def test_growth_that_may_be_there_is_not_zero():
     assert (result.value, result.passed) == (None, None)
     assert (
         result.why
-        == "6 steps recorded; something grows, and 4 more steps would tell whether it goes on"
+        == "6 steps recorded; something grows, and 4 more steps would tell whether it continues"
     )
     (enough,) = check_run(short, budget('growth_per_step = "12 MB"')).results
     assert (enough.value, enough.passed) == (12_000_000, True)  # whatever more steps would say

@@ -71,7 +71,7 @@ def test_a_run_does_not_differ_from_itself(name):
         (),
         (),
     )
-    assert headline(found).startswith("Nothing changed: the same file twice, ")
+    assert headline(found).startswith("Nothing changed: these are the same file (")
     assert story_of(found).next_command.startswith("vramlens diff BEFORE.vram ")
 
 
@@ -82,10 +82,9 @@ def test_two_programs_are_told_and_nothing_is_claimed_of_a_fix(pair):
     found = diff(*(shared(f"recordings/{name}") for name in pair))
     story = story_of(found)
     assert (
-        headline(found)
-        == "These look like two different programs: no line that holds memory is in both."
+        headline(found) == "These look like two different programs: no line with memory is in both."
     )
-    assert story.sentences[0].startswith("By the numbers alone: ")
+    assert story.sentences[0].startswith("Going by the numbers only: ")
     assert story.figures[0].before != story.figures[0].after
     assert story.next_command.startswith("vramlens diff BEFORE.vram ")
     assert {one.id for one in found.findings} <= {
@@ -145,7 +144,7 @@ def test_growth_that_is_gone_comes_first():
     assert found.findings[0].id == "growth_gone"
     assert found.findings[0].place.line == 146
     back = diff(shared("recordings/gpt"), shared("recordings/leak_outputs"))
-    assert headline(back).startswith("Grows now: 0 a step before, 33.")
+    assert headline(back).startswith("Grows now: 0 per step before, 33.")
     assert back.findings[0].fix
     assert any("more behind" in reason for reason in back.worse())
 
@@ -172,7 +171,7 @@ def test_a_failure_that_is_gone_comes_first_with_the_headroom():
 def test_a_shorter_run_does_not_prove_that_a_failure_is_gone():
     found = diff(shared("recordings/oom_leak"), shared("recordings/gpt"))
     assert headline(found).startswith("Failed before in step 9; now 4 steps without a failure")
-    assert "record more to be sure" in headline(found)
+    assert "record more steps to be certain" in headline(found)
 
 
 def test_a_known_limit_makes_the_headroom_exact():
@@ -269,7 +268,7 @@ def test_a_line_that_moved_is_the_same_line_and_says_so():
     (line,) = found.by_line
     assert (line.was.line, line.place.line, line.change_bytes) == (8, 10, MIB)
     assert found.findings[-1].verdict == "likely"
-    assert any("aligned by function and order" in text for text in found.findings[-1].evidence)
+    assert any("matched by function and order" in text for text in found.findings[-1].evidence)
 
 
 def test_a_checkout_elsewhere_moves_no_line():
@@ -355,7 +354,7 @@ def test_another_batch_size_is_recognised():
     found = diff(base, copied(again(snapshot, doubled)))
     scale = [other for other in found.others if other.name == "scale"]
     assert scale
-    assert "2 times as large: likely another batch or input size" in scale[0].words
+    assert "2x as large: likely a different batch or input size" in scale[0].words
 
 
 @pytest.mark.parametrize(
@@ -416,13 +415,13 @@ def test_what_may_grow_is_not_said_to_be_gone():
     assert "gone" not in headline(changed)
     story = story_of(changed)
     assert story.next_command == "vramlens run -o longer.vram YOUR_SCRIPT.py"
-    assert "The peaks after are lower bounds: that recording is not whole." in story.sentences
+    assert "The peaks after are lower bounds: that recording is incomplete." in story.sentences
     assert not story_of(diff(shared("recordings/gpt"), shared("recordings/leak_cycle"))).sentences
 
 
 def test_a_failure_that_may_come_later_asks_for_more_steps():
     story = story_of(diff(shared("recordings/oom_leak"), shared("recordings/gpt")))
-    assert "record more to be sure" in story.headline
+    assert "record more steps to be certain" in story.headline
     assert story.next_command.startswith("vramlens run ")
 
 
@@ -432,7 +431,7 @@ def test_growth_that_stays_has_no_change():
         for row in story_of(
             diff(shared("recordings/leak_cycle"), shared("recordings/leak_cycle"))
         ).figures
-        if row.name == "growth a step"
+        if row.name == "growth/step"
     ]
     assert (row.before, row.change) == (row.after, "none")
 

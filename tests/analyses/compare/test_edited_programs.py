@@ -147,5 +147,5 @@ def test_one_planted_change_is_all_that_is_named():
     (row,) = story_of(found).lines
     assert "was workloads.py:39" in row.note
     assert [one.words.partition(":")[0] for one in found.others] == [
-        "the same file under another name"
+        "the same file under a different name"
     ]

@@ -47,8 +47,7 @@ def test_scripts_with_the_same_names_in_them_are_two_programs(before, after):
     found = diff(script(before, "train_a.py"), script(after, "/job/train_b.py"))
     assert found.unrelated
     assert (
-        headline(found)
-        == "These look like two different programs: no line that holds memory is in both."
+        headline(found) == "These look like two different programs: no line with memory is in both."
     )
     assert not diff(script(before, "train_a.py"), script(before, "/job/train_b.py")).unrelated
 
@@ -90,14 +89,14 @@ def elsewhere(place: Place) -> Place:
 @pytest.mark.parametrize(
     ("lines", "activations", "modules", "words"),
     [
-        ((0.0, 0.0), None, None, "no line that holds memory is in both"),
-        ((0.0, 0.0), None, (0.0, 0.0), "no line or module that holds memory is in both"),
-        ((0.02, 0.001), None, None, "lines in both hold 2 % of the bytes at the peak before and under 1 % after"),
-        ((0.6, 0.5), (0.01, 0.0), None, "lines in both hold 1 % of the activations at the peak before and 0 % after"),
-        ((0.6, 0.5), (0.0, 0.0), None, "no line that holds activations is in both"),
+        ((0.0, 0.0), None, None, "no line with memory is in both"),
+        ((0.0, 0.0), None, (0.0, 0.0), "no line or module with memory is in both"),
+        ((0.02, 0.001), None, None, "shared lines have 2 % of the bytes at the peak before and under 1 % after"),
+        ((0.6, 0.5), (0.01, 0.0), None, "shared lines have 1 % of the activations at the peak before and 0 % after"),
+        ((0.6, 0.5), (0.0, 0.0), None, "no line with activations is in both"),
         (
             (0.05, 0.0), None, (0.4, 0.3),
-            "lines in both hold 5 % of the bytes at the peak before and 0 % after, modules in both 40 % and 30 %",
+            "shared lines have 5 % of the bytes at the peak before and 0 % after, shared modules 40 % and 30 %",
         ),
     ],
 )  # fmt: skip

@@ -124,7 +124,7 @@ def test_a_fork_is_no_lack_of_memory(tmp_path: Path) -> None:
     )
     found = explained(tmp_path, text)
     story = story_of(found, "line")
-    assert story.headline.startswith("No memory was missing: CUDA was already in use when")
+    assert story.headline.startswith("This is not a memory shortage: CUDA was already in use when")
     assert "spawn" in first_fix(found)
     assert "no memory ran out" in story.next.why
 

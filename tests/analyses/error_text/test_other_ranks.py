@@ -69,7 +69,7 @@ def test_who_failed_first_is_said_only_where_the_times_tell() -> None:
     def timed(times: list[str]) -> str:
         return said(*(f"{time} {line}" for time, line in zip(times, EIGHT, strict=False)))
 
-    first = "; first by the log's times: rank 1, at 2026-01-02 10:00:03,250"
+    first = "; the first according to the log: rank 1, at 2026-01-02 10:00:03,250"
     assert timed(
         ["2026-01-02 10:00:04,000", "2026-01-02 10:00:03,250", "2026-01-02 10:00:05,000"]
     ).endswith(first)
@@ -92,7 +92,7 @@ def test_the_traceback_s_line_is_in_the_data_and_in_the_first_sentences() -> Non
     found = explain_text(messages[0], "train.log")
     oom = to_json(found)["oom"]
     assert (oom["file"], oom["line"], oom["function"]) == ("a/train.py", 88, "main")
-    assert "Asked for by a/train.py:88 in main." in story_of(found, "line").sentences[:2]
+    assert "Requested at a/train.py:88 in main." in story_of(found, "line").sentences[:2]
     bare = explain_text(find_oom_messages(error("2.00 GiB", 0).encode())[0], "train.log")
     assert {to_json(bare)["oom"][name] for name in ("file", "line", "function")} == {None}
     assert "Asked for" not in " ".join(story_of(bare, "line").sentences)

@@ -69,11 +69,11 @@ def finding(found: TextVerdict, slug: str) -> Finding:
 def test_one_mebibyte_short_and_holes_of_unknown_size() -> None:
     found = verdict(SMALL)
     assert (found.wall, found.cause, found.short_by_bytes) == ("device", None, MIB)
-    assert found.headline.startswith("1.00 MiB short at the driver")
+    assert found.headline.startswith("1.00 MiB short on the GPU")
     assert found.expandable_segments == "undecided"
     hint = finding(found, "expandable_segments")
     assert hint.verdict == "possible"
-    assert "74.06 MiB lie in holes of unknown size" in hint.title
+    assert "74.06 MiB is in free blocks of unknown size" in hint.title
     outside = next(row for row in found.ledger if row.kind == "this_process_other")
     assert outside.confidence == "inferred"
     assert abs(outside.bytes - 59 * MIB) < 12 * MIB
@@ -85,7 +85,7 @@ def test_the_short_form_gives_the_shortage_and_says_what_it_lacks() -> None:
     assert found.headline.startswith("110.44 MiB short")
     assert found.short_by_bytes == round(512 * MIB) - round(401.56 * MIB)
     assert (found.wall, found.cause, found.expandable_segments) == ("device", None, None)
-    assert any("How much PyTorch held" in unknown for unknown in found.unknowns)
+    assert any("how much PyTorch had reserved" in unknown for unknown in found.unknowns)
     assert {row.kind for row in found.ledger} == {"free", "unknown"}
 
 
@@ -175,16 +175,16 @@ def test_an_error_that_breaks_off_states_no_shortage() -> None:
     at_limit = verdict(LIMIT[: LIMIT.index(" Of the")])
     assert at_limit.wall == "process_limit"
     assert at_limit.headline.startswith(
-        "64.00 MiB refused, most likely by this process's own limit of 2.00 GiB"
+        "64.00 MiB refused, most likely by this process's limit of 2.00 GiB"
     )
     at_driver = verdict(SMALL[: SMALL.index("non-PyTorch")])
     assert at_driver.headline.startswith("at least 1.00 MiB short")
     assert finding(at_driver, "device_full").verdict == "likely"
     unexplained = verdict(LIMIT[: LIMIT.index("2.00 GiB allowed")] + "2.0")
-    assert "breaks off" in unexplained.headline
+    assert "end of the message is missing" in unexplained.headline
     for found in (at_limit, at_driver, unexplained):
         assert found.short_by_bytes is None
-        assert "Part of the message is missing" in found.unknowns[0]
+        assert "The end of the message is missing" in found.unknowns[0]
     assert not any("missing" in unknown for unknown in verdict(LIMIT).unknowns)
 
 
@@ -197,7 +197,7 @@ def test_the_advice_says_the_headline_s_number_and_its_rounding() -> None:
     assert found.headline.startswith("about 296.96 MiB short")
     fix = finding(found, "device_full").fix or ""
     assert fix.startswith(
-        "need 296.96 MiB less (up to 307.20 MiB with the rounding of the printed figures)"
+        "use 296.96 MiB less (up to 307.20 MiB with the rounding of the printed numbers)"
     )
 
 
@@ -259,7 +259,7 @@ def test_the_kernel_s_words_name_the_process_and_what_it_held() -> None:
     text = "Memory cgroup out of memory: Killed process 23793 (python) total-vm:2623712kB, anon-rss:506500kB"
     killed = finding(verdict(text), "oom_killer")
     assert killed.bytes == 506500 * 1024
-    assert "23793 (python), which held 494.63 MiB: its container's" in killed.title
+    assert "23793 (python), which held 494.63 MiB: the limit of its container" in killed.title
 
 
 def test_a_bus_error_in_a_worker_is_shared_memory() -> None:
@@ -408,7 +408,7 @@ def test_processes_that_the_text_names_are_not_unnamed() -> None:
 
 def test_a_rest_within_the_rounding_is_called_that() -> None:
     (row,) = [row for row in verdict(ROUNDED).ledger if row.kind == "unknown"]
-    assert row.note == "the rounding of the printed figures"
+    assert row.note == "the rounding of the printed numbers"
     assert "rounding" not in _found(ROUNDED, "device_full").fix  # 0.1 % of it
 
 
@@ -432,8 +432,7 @@ def test_many_bytes_in_no_tensor_are_the_likely_cause_and_come_first() -> None:
     (message,) = find_oom_messages(holes("2.00 GiB", "60.12 GiB", "16.10 GiB").encode())
     found = explain_message(message)
     assert found.headline == (
-        "Likely fragmentation, or memory cached for another pool or stream: 16.10 GiB that PyTorch reserved are in no"
-        " tensor, 2.00 GiB were wanted; 819.20 MiB short"
+        "Likely fragmentation, or memory cached for another pool or stream: 16.10 GiB reserved by PyTorch is not in use, 2.00 GiB was requested; 819.20 MiB short"
     )
     assert (found.cause, found.expandable_segments) == (
         None,

@@ -51,10 +51,13 @@ def explained(tmp_path: Path, *, max_split_size: int = -1, wanted: int = WANTED)
 def test_the_answer_is_to_run_it_once_more(tmp_path: Path) -> None:
     found = explained(tmp_path)
     assert found.oom is not None
-    assert "one of them would do, and PyTorch's allocator did not look again" in found.oom.headline
+    assert (
+        "One of these blocks was large enough, but the allocator did not look again"
+        in found.oom.headline
+    )
     first = found.findings[0]
     assert first.id == "allocator_retry"
-    assert "run it once more" in (first.fix or "")
+    assert "run it again" in (first.fix or "")
 
 
 @pytest.mark.parametrize(

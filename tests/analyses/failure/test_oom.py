@@ -124,8 +124,7 @@ def test_holes_of_one_size() -> None:
     oom = verdict("found/oom_holes")
     assert (oom.cause, oom.largest_free_bytes) == ("fragmentation", 192 * MIB)
     assert oom.headline == (
-        "Out of memory: tried to allocate 600.00 MiB; 1.31 GiB was free inside PyTorch's cache,"
-        " in pieces of at most 192.00 MiB"
+        "Out of memory: tried to allocate 600.00 MiB. PyTorch's cache had 1.31 GiB free, in blocks of at most 192.00 MiB. In one block, this free memory would be enough."
     )
     assert expandable("found/oom_holes") == "possible"
 
@@ -164,7 +163,7 @@ def test_whose_memory_filled_the_device(name: str, wall: str, tmp_path: Path) ->
 def test_without_the_text_nobody_is_accused() -> None:
     oom = verdict("found/capacity_oom_other_process")
     assert oom.wall == "device"
-    assert any("Who else used the device" in unknown for unknown in oom.unknowns)
+    assert any("who else used the device" in unknown for unknown in oom.unknowns)
 
 
 @pytest.mark.parametrize(

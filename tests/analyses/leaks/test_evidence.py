@@ -154,4 +154,4 @@ def test_a_leak_whose_beginning_is_lost_is_only_possible_where_a_pattern_tells_s
         if leak.verdict != "not a problem"
     ]
     assert (leak.verdict, leak.place and leak.place.line) == ("possible", 268)
-    assert "does not reach back" in leak.reason
+    assert "does not include the start" in leak.reason

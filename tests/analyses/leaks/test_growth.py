@@ -1,4 +1,4 @@
-"""Leaks: the line, and the bytes a step, that the programs' own loops leave behind."""
+"""Leaks: the line, and the bytes per step, that the programs' own loops leave behind."""
 
 from __future__ import annotations
 

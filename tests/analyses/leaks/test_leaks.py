@@ -273,7 +273,7 @@ def test_what_its_functions_end_gave_back_before_the_last_step_had_grown(
         "possible",
         MIB,
     )  # the program went on: a list that is emptied
-    assert "given back in step 14" in leak.reason
+    assert "freed in step 14" in leak.reason
 
 
 def test_what_is_made_anew_larger_in_every_step_is_possible() -> None:
@@ -381,10 +381,10 @@ def test_pinned_host_memory_has_its_class() -> None:
     assert [one.device for one in pinned(24, kept=False).devices] == [0]
     story = leak_story(found)
     assert story.claims[0].headline.startswith(
-        "GROWING, but no leak proven: 1.00 MiB a step of pinned host memory, 23 "
+        "GROWTH, maybe a leak: 1.00 MiB per step of pinned host memory, 23.00 MiB so far in 23 "
     )
     assert story.notes[0].startswith(
-        "Pinned host memory: 24 steps, found by vramlens.step; judged when the last began"
+        "Pinned host memory: 24 steps, detected by vramlens.step. Checked the 23 steps before the last."
     )
 
 
@@ -643,7 +643,7 @@ def test_a_context_on_a_device_that_nothing_uses_has_its_class(tmp_path: Path) -
         "Too few steps to tell"
     )  # the first line is about leaks
     assert story.claims[0].headline == (
-        "IN VAIN, but not growing: 500.00 MiB on device 1, which PyTorch does not use"
+        "KEPT FOR NOTHING (not growing): 500.00 MiB on device 1, which PyTorch does not use"
     )
 
 

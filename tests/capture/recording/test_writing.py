@@ -13,6 +13,7 @@ import pickle
 import sys
 import threading
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,7 @@ def test_failures_of_two_processes_at_once_are_both_kept(tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path)) == ["run-2.vram", "run.vram"]
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="the program imports torch")
 def test_writing_starts_no_child(tmp_path: Path) -> None:
     """The program may wait for any child of its own, and handle SIGCHLD."""
     write = (

@@ -80,10 +80,10 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
     [
         (["nothing.py"], "run: nothing.py: no such script"),
         (["-m", "no_such_module"], "run: -m no_such_module: No module named no_such_module"),
-        (["--steps", "5:5", "x.py"], "'5:5' is no range of steps"),
-        (["--every", "0", "x.py"], "'0' is no number from 1 on"),
+        (["--steps", "5:5", "x.py"], "'5:5' is not a range of steps"),
+        (["--every", "0", "x.py"], "'0' is not a number of 1 or more"),
         (["--profile", __file__], "--profile needs --steps"),
-        (["--profile", "--steps", "1:2", "-o", "x.vram", __file__], "name a folder"),
+        (["--profile", "--steps", "1:2", "-o", "x.vram", __file__], "choose a folder"),
         ([], "required: PROGRAM"),
     ],
 )

@@ -40,7 +40,7 @@ def test_update_writes_a_first_budget_that_then_holds(folder, capsys):
     assert main(["check", LONG, "--update"]) == 0
     assert capsys.readouterr().out.startswith("vram.toml: written.\n  peak_allocated: ")
     assert main(["check", LONG]) == 0
-    assert capsys.readouterr().out.startswith("Within budget: 4 limits of 4 hold")
+    assert capsys.readouterr().out.startswith("Within budget: 4 limits of 4 are met")
     assert main(["check", LEAK]) == 1
     out = capsys.readouterr().out
     assert out.startswith("Over budget: ")
@@ -77,7 +77,7 @@ def test_the_room_below_the_nearest_limit_is_told(folder, capsys):
     assert main(["check", GPT, "--update"]) == 0
     capsys.readouterr()
     assert main(["check", GPT]) == 0
-    assert "peak_requested is the nearest: 516 bytes of room below its 1.84 GiB." in " ".join(
+    assert "peak_requested is closest: 516 bytes below its limit of 1.84 GiB." in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -86,7 +86,7 @@ def test_github_leaves_commands_as_they_are_and_says_nothing_twice(folder, capsy
     write(folder, '[budget]\npeak_allocated = "1 MiB"\n')
     assert main(["check", GPT, "--format", "github"]) == 1
     head, message = capsys.readouterr().out.rstrip().removeprefix("::").split("::")
-    assert f"vramlens explain {GPT} says" in message
+    assert f"run vramlens explain {GPT} to see" in message
     assert "Vramlens" not in message
     assert "peak_allocated is " in head
     assert "peak_allocated is " not in message
@@ -267,7 +267,7 @@ def test_wrong_usage(folder, capsys, arguments):
 def test_markdown(folder, capsys):
     write(folder, '[budget]\npeak_allocated = "1 TiB"\nfragmentation = "100 %"\n')
     assert main(["check", GPT, "--format", "markdown", "-o", "out.md"]) == 0
-    assert (folder / "out.md").read_text().startswith("✅ **Within budget: 2 limits of 2 hold")
+    assert (folder / "out.md").read_text().startswith("✅ **Within budget: 2 limits of 2 are met")
 
 
 def test_a_name_cannot_command_the_workflow():
@@ -281,7 +281,7 @@ def test_a_run_that_died_of_out_of_memory_breaks_any_budget_that_does_not_allow_
     assert main(["check", failed, "--budget", budget]) == 1
     out = capsys.readouterr().out
     assert out.startswith("Over budget: out_of_memory is 1, over its 0: the program died of it.\n")
-    assert out.endswith(f"\nNext, what failed, and why:\n  vramlens explain {failed}\n")
+    assert out.endswith(f"\nNext, find out what failed and why:\n  vramlens explain {failed}\n")
     assert main(["check", failed, "--budget", budget, "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)["results"]
     assert [row["passed"] for row in rows] == [True, False]
@@ -298,7 +298,7 @@ def test_a_run_that_died_of_out_of_memory_breaks_any_budget_that_does_not_allow_
 
 def test_no_limits_are_taken_from_a_run_that_died(folder, capsys):
     failed = str(DATA / "captured" / "oom_forward.vram")
-    refused = f"{failed}: ran out of memory and ended: no run to take limits from (out_of_memory = 1 in the budget would"
+    refused = f"{failed}: the run ended with an out-of-memory error, so no limits were taken from it (out_of_memory = 1 in the budget would"
     assert main(["check", failed, "--update"]) == 3
     assert not (folder / "vram.toml").exists()
     budget = write(folder, '[budget]\npeak_allocated = "3 GiB"\nout_of_memory = 0\n')

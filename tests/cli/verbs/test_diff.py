@@ -38,7 +38,7 @@ def test_two_programs_are_told_first_and_their_numbers_follow(capsys):
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[0].startswith("These look like two different programs: ")
-    assert "By the numbers alone: a step leaves 33.10 MiB behind in the one before, 0 in the" in out
+    assert "Going by the numbers only: a step leaves 33.10 MiB behind before and 0 after" in out
     assert "rowth gone" not in out
     assert "peak allocated  482.81 MiB  318.23 MiB  -164.57 MiB (-34.1 %)" in out
     assert lines[-1] == f"  vramlens diff BEFORE.vram {OTHER}"
@@ -125,7 +125,7 @@ def test_a_page_has_no_scripts_and_loads_nothing(capsys, tmp_path):
         name for name, _value in page.attributes if name.startswith("on") or name in ("src", "href")
     ]
     assert "default-src 'none'" in out
-    assert "Growth gone, as far as 4 steps show: 33.10 MiB a step before" in page.text
+    assert "Growth gone, as far as 4 steps show: 33.10 MiB per step before" in page.text
     assert "\x1b" not in out
 
 
@@ -239,4 +239,4 @@ def test_a_recording_cut_short_is_compared_as_far_as_it_goes(tmp_path, capsys):
     path = tmp_path / "cut.pickle.xz"
     path.write_bytes(lzma.compress(whole[: len(whole) * 2 // 3]))
     assert main(["diff", str(path), GPT]) == 0
-    assert "the recording before is not whole" in " ".join(capsys.readouterr().out.split())
+    assert "the recording before is incomplete" in " ".join(capsys.readouterr().out.split())

@@ -56,7 +56,7 @@ def test_one_record_tells_what_it_can(
     assert main(["explain", flights[1]]) == 0
     out = capsys.readouterr().out
     assert out.startswith(
-        "Rank 1: all 6 calls in the record completed; the last is all_gather, number 6"
+        "Rank 1: all 6 calls in the record completed; the last one is all_gather, number"
     )
     assert "train/multi.py:63" in out
 
@@ -79,7 +79,7 @@ def test_options_of_recordings(
     flights: list[str], option: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", *flights, *option]) == 2
-    assert f"{option[0]} is for recordings" in capsys.readouterr().err
+    assert f"{option[0]} is only for recordings" in capsys.readouterr().err
 
 
 def test_several_recordings_are_for_ranks(
@@ -92,9 +92,9 @@ def test_several_recordings_are_for_ranks(
     assert f"vramlens ranks {paths[0]} {paths[1]}" in error
     flight = str(DATA / "ranks/ddp/ddp.rank0.nccl.pickle.xz")
     assert main(["explain", flight, paths[0]]) == 2
-    assert f"{paths[0]} is no flight record" in capsys.readouterr().err
+    assert f"{paths[0]} is not a flight record" in capsys.readouterr().err
     assert main(["explain", flight, str(tmp_path / "no")]) == 2
-    assert "is not there" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_what_is_no_flight_record() -> None:

@@ -57,7 +57,7 @@ def test_json_markdown_and_files(trace, capsys, tmp_path):
     "options",
     [
         *(
-            ["--by", "line"],
+            ["--by", "module"],
             ["--by", "category"],
             ["--at", "peak"],
             ["--at", "oom"],
@@ -67,7 +67,7 @@ def test_json_markdown_and_files(trace, capsys, tmp_path):
         *(
             ["--log", "x.log"],
             ["--total", "80GiB"],
-            ["--json", "--by", "line"],
+            ["--json", "--by", "module"],
             ["--json", "--at", "end"],
         ),
     ],
@@ -149,7 +149,7 @@ def test_a_damaged_gz_gives_what_is_whole(tmp_path, capsys):
 def test_help_names_traces(capsys):
     assert main(["explain", "--help"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "trace of PyTorch's profiler" in words
+    assert "PyTorch profiler trace" in words
     assert "not for a trace" in words
 
 
@@ -173,3 +173,46 @@ def test_damage_anywhere_is_survived_or_refused_in_one_line(tmp_path):
             if isinstance(profile, Profile):
                 json.dumps(profile_to_json(profile), allow_nan=False)
                 assert profile_to_markdown(profile)
+
+
+@pytest.mark.parametrize("grouping", ["operator", "shape", "line"])
+@pytest.mark.parametrize("order", ["memory", "gpu", "cpu", "calls"])
+def test_the_table_of_operators_is_grouped_and_ordered(grouping, order, capsys):
+    assert main(["explain", TRAIN, "--by", grouping, "--sort", order, "--json"]) == 0
+    profile = json.loads(capsys.readouterr().out)["profile"]
+    column = {"memory": "self_allocated_bytes", "gpu": "self_device_us"} | {
+        "cpu": "self_cpu_us",
+        "calls": "calls",
+    }
+    figures = [row[column[order]] for row in profile["operators"]]
+    assert figures == sorted(figures, reverse=True)
+    assert profile["operators_by"] == grouping
+    assert any(row["shapes"] for row in profile["operators"]) == (grouping == "shape")
+    assert any(row["file"] for row in profile["operators"]) == (grouping == "line")
+
+
+def test_the_table_of_operators_says_where_the_figures_are(capsys):
+    assert main(["explain", TRAIN, "--by", "line", "--sort", "memory", "--top", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "Operators, by line, the most memory asked for first on cpu" in text
+    assert "lines are those at which the function begins" in text
+    assert main(["explain", TRAIN, "--sort", "calls", "--markdown"]) == 0
+    assert "aten::" in capsys.readouterr().out
+
+
+def test_what_a_trace_or_a_recording_cannot_be_grouped_by(trace, capsys):
+    recording = str(Path(TRAIN).parents[1] / "recordings" / "gpt.pickle.xz")
+    for arguments in (
+        [trace, "--by", "shape"],
+        [recording, "--by", "operator"],
+        [recording, "--sort", "cpu"],
+    ):
+        assert main(["explain", *arguments]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_share_of_the_time_that_the_cpu_was_busy(trace):
+    use = api.explain(trace).cpu_use
+    whole = api.explain(trace)
+    assert use.busy_ns + use.waiting_ns + use.rest_ns == whole.wall_ns
+    assert 0 < use.mean_threads <= use.threads

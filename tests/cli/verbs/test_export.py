@@ -70,7 +70,7 @@ def test_tensorboard_is_a_folder(run: Path, capsys: pytest.CaptureFixture[str]) 
     ]
     assert len(os.listdir("run.tensorboard")) == 1
     assert main(["export", str(run), "--to", "tensorboard", "-o", "-"]) == 2
-    assert "name a folder" in capsys.readouterr().err
+    assert "choose a folder" in capsys.readouterr().err
 
 
 def test_standard_output_is_the_data_alone(
@@ -87,7 +87,7 @@ def test_the_source_is_never_overwritten(run: Path, capsys: pytest.CaptureFixtur
     before = run.read_bytes()
     for target in (str(run), "linked.csv"):
         assert main(["export", str(run), "--to", "csv", "-o", target]) == 2
-        assert "is the input itself" in capsys.readouterr().err
+        assert "is the input file" in capsys.readouterr().err
     assert run.read_bytes() == before
 
 
@@ -100,19 +100,21 @@ def test_a_failure_leaves_what_was_there(run: Path, capsys: pytest.CaptureFixtur
     first, second, third = capsys.readouterr().err.splitlines()
     assert "--at takes peak, oom, end or an event" in first
     assert second == "vramlens: nowhere/run.csv: no such file or directory; nothing was written"
-    assert third == "vramlens: recorded: is a directory; name a file in it; nothing was written"
+    assert (
+        third == "vramlens: recorded: is a directory; choose a file name in it; nothing was written"
+    )
     assert sorted(os.listdir()) == ["recorded", "run.folded"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--to", "svg"], "is no format (perfetto, chrome, "),
+        (["--to", "svg"], "is not a format (perfetto, chrome, "),
         (["--to", "csv", "--at", "peak"], "--at is for flamegraph and speedscope"),
         (["--to", "csv", "--run", "a"], "--run is for a lake"),
         (["--to", "csv", "--workers", "2"], "--workers is for a lake"),
-        (["--to", "lake/", "-o", "x"], "-o is not for a lake"),
-        (["--to", "lake/", "--device", "0"], "--device is not for a lake"),
+        (["--to", "lake/", "-o", "x"], "-o does not apply to a lake"),
+        (["--to", "lake/", "--device", "0"], "--device does not apply to a lake"),
         (["--to", "lake/", "--run", "../x"], "--run ../x: letters, digits"),
         (["--to", "lake/", "--run", "a b"], "--run a b: letters, digits"),
         (["--to", "csv", "--device", "3"], "no device 3"),
@@ -176,7 +178,7 @@ def test_a_job_becomes_a_lake(
     assert (
         main(["export", "runs/r1", "--to", "lake", "--workers", "1"]) == 0
     )  # a folder that is there needs no slash
-    assert "no new events; what was there stayed" in capsys.readouterr().out
+    assert "no new events; the existing data was kept" in capsys.readouterr().out
     assert main(["export", "runs/r1", "--to", "lake/", "--run", "again", "--workers", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "next: vramlens ranks lake/ --run again"
     assert main(["ranks", "lake/", "--run", "again", "--json"]) == 0

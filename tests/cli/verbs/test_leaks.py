@@ -49,10 +49,10 @@ def test_a_failure_that_a_leak_caused(capsys: pytest.CaptureFixture[str]) -> Non
     lines = said(capsys, recording("oom_leak")).splitlines()
     text = one_line("\n".join(lines))
     assert text.startswith(
-        "LEAK proven: 196.42 MiB a step, 9 steps, 1.73 GiB so far; memory ran out in step 9 train"
+        "LEAK proven: 196.42 MiB per step, 1.73 GiB so far in 9 steps; memory ran out in step 9 Alloc"
     )
     assert (
-        "train/workloads.py:268 in oom_leak asks for it; the recording cannot name what keeps it"
+        "Allocated at train/workloads.py:268 in oom_leak. The recording does not show what keeps it"
         in text
     )
     assert "Fix: find what keeps the result of train/workloads.py:268" in text
@@ -63,23 +63,23 @@ def test_a_failure_that_a_leak_caused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_end_is_predicted_where_the_limit_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     text = one_line(said(capsys, recording("leak_cycle"), "--total", "1GiB"))
     assert text.startswith(
-        "LEAK likely: 11.44 MiB a step, 11 steps, 125.89 MiB so far; out of memory in about "
+        "LEAK likely: 11.44 MiB per step, 125.89 MiB so far in 11 steps; out of memory in about "
     )
     bare = one_line(said(capsys, recording("leak_cycle")))
     assert "out of memory" not in bare
-    assert "add --total 80GiB" in bare
+    assert "Pass it with --total 80GiB" in bare
 
 
 def test_no_leak_says_over_how_many_steps_and_what_stays(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = one_line(said(capsys, recording("leak_none_warmup")))
-    assert text.startswith("No leak: 40 steps recorded, and nothing that grows with every step.")
-    assert "the optimizer's state, made once for each parameter" in text
+    assert text.startswith("No leak: nothing grows with every step (40 steps recorded).")
+    assert "optimizer state, allocated once for each parameter" in text
     assert "stopped growing" in text
     assert "vramlens explain" in text
     few = one_line(said(capsys, recording("resnet50")))
-    assert few.startswith("Too few steps to tell: 3 steps recorded; 2 more steps would show growth")
+    assert few.startswith("Too few steps to tell: 3 steps recorded. 2 more steps would show growth")
 
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,13 +101,13 @@ def test_four_bytes_a_step_are_one_quiet_line(capsys: pytest.CaptureFixture[str]
     path = recording("leak_losses")
     assert main(["leaks", path, "--fail"]) == 0
     text = one_line(capsys.readouterr().out)
-    assert text.startswith("No leak that matters: 12 steps recorded.")
+    assert text.startswith("No leak that matters (12 steps recorded).")
     assert (
-        "Too small to matter: 4 bytes a step at train/workloads.py:59 in lm_loss; --at-least 0 shows it."
+        "Too small to matter: 4 bytes per step at train/workloads.py:59 in lm_loss (--at-least 0 shows it)."
         in text
     )
     assert main(["leaks", path, "--fail", "--at-least", "0"]) == 1
-    assert capsys.readouterr().out.startswith("LEAK likely: 4 bytes a step")
+    assert capsys.readouterr().out.startswith("LEAK likely: 4 bytes per step")
     assert (
         main(["leaks", path, "--fail", "--total", "1GiB"]) == 1
     )  # 51 MB of 1 GiB in 100,000 steps
@@ -159,11 +159,11 @@ def test_an_owner_is_named_first(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = vram(tmp_path / "run.vram", data_of("recordings/oom_leak"), owners=table)
     text = one_line(said(capsys, str(path)))
     assert (
-        "kept, a list (train.py:268), keeps it. train/workloads.py:268 in oom_leak asked for it."
+        "kept, a list (train.py:268), keeps it. Allocated at train/workloads.py:268 in oom_leak."
         in text
     )
-    assert "Held by oom_leak() > kept: list of 9." in text
-    assert "Fix: append loss.item() (196.42 MiB a step less)" in text
+    assert "Reference chain: oom_leak() > kept: list of 9." in text
+    assert "Fix: append loss.item() (saves 196.42 MiB per step)" in text
     assert "vramlens diff" in text
     (leak,) = (
         one for one in json.loads(said(capsys, str(path), "--json"))["leaks"] if one["owner"]
@@ -178,7 +178,7 @@ def test_markdown_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     target = tmp_path / "leaks.md"
     assert said(capsys, recording("leak_hook"), "--markdown", "-o", str(target)) == ""
     text = target.read_text()
-    assert text.startswith("**LEAK likely: 2.00 MiB a step, 11 steps, 22.00 MiB so far**")
+    assert text.startswith("**LEAK likely: 2.00 MiB per step, 22.00 MiB so far in 11 steps**")
     assert "```" in text
     assert "train/workloads.py:39" in text
 
@@ -199,7 +199,7 @@ def test_names_that_would_steer_a_terminal_do_not(
     path.write_bytes(pickle.dumps(snapshot(events, []) | {"external_annotations": marks}))
     for form in ([], ["--markdown"]):
         text = said(capsys, str(path), *form)
-        assert text.startswith(("GROWING", "**GROWING"))
+        assert text.startswith(("GROWTH", "**GROWTH"))
         assert "\x1b" not in text
         assert "\u202e" not in text
 
@@ -222,9 +222,9 @@ def many_leaks(tmp_path: Path) -> str:
 
 def test_top_limits_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = many_leaks(tmp_path)
-    assert said(capsys, path).count("GROWING") == 5
+    assert said(capsys, path).count("GROWTH") == 5
     assert "3 more: --top 8 shows them." in said(capsys, path)
-    assert said(capsys, path, "--top", "8").count("GROWING") == 8
+    assert said(capsys, path, "--top", "8").count("GROWTH") == 8
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 24), (140, 30)])
@@ -251,7 +251,7 @@ def test_on_a_terminal_it_keeps_to_a_screen_and_says_what_it_left_out(
             line.startswith("Fix: ") for line in piped
         )
         assert lines[-1] == piped[-1]
-    assert "\n… --markdown shows all\n" in said(capsys, path)
+    assert "\n… (--markdown shows all)\n" in said(capsys, path)
     assert len(said(capsys, path, "--top", "8").splitlines()) > size[1]
 
 
@@ -261,7 +261,7 @@ def test_nothing_recorded_asks_for_a_recording(
     path = tmp_path / "empty.pickle"
     path.write_bytes(pickle.dumps(snapshot([], []) | {"device_traces": []}))
     lines = said(capsys, str(path)).splitlines()
-    assert lines[0].startswith("Nothing to judge")
+    assert lines[0].startswith("Nothing to check")
     assert lines[-1] == "  vramlens run YOUR_SCRIPT.py"
 
 
@@ -285,6 +285,6 @@ def test_what_is_surer_stands_first(capsys: pytest.CaptureFixture[str], tmp_path
         samples={"interval_s": 30.0, "columns": columns, "rows": rows},
     )  # fmt: skip
     text = said(capsys, str(path))
-    assert text.startswith("LEAK likely: memory grew by about 32.00 MiB a minute")
-    assert "GROWING, but no leak proven" in text
+    assert text.startswith("LEAK likely: memory grew by about 32.00 MiB per minute")
+    assert "GROWTH, maybe a leak" in text
     assert "vramlens explain FILE --at end --by stack" in one_line(text)

@@ -23,10 +23,10 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("name", "first"),
     [
-        ("ddp", "Nothing worth acting on: 2 ranks, both peak at 1.96 GiB."),
+        ("ddp", "No difference worth acting on: 2 ranks, both peak at 1.96 GiB."),
         (
             "wrong_device",
-            "Rank 1 holds memory on a GPU that is another rank's: 258.00 MiB on GPU 0.",
+            "Rank 1 uses memory on another rank's GPU: 258.00 MiB on GPU 0.",
         ),
         ("desync", "Ranks 0-1 called different collectives: number 6 of group 0."),
     ],
@@ -43,7 +43,7 @@ def test_a_memory_on_anothers_gpu_is_told_and_the_command_has_its_own_line(
     monkeypatch.setenv("COLUMNS", "80")
     lines = answer(capsys, str(RANKS / "wrong_device")).splitlines()
     assert "  rank 1, whose GPU is 1, also holds 258.00 MiB on GPU 0" in lines
-    assert lines[-2] == "Next, where the memory of rank 1 is:"
+    assert lines[-2] == "Next, see what uses the memory of rank 1:"
     assert lines[-1].startswith("  vramlens explain ")
     assert lines[-1].endswith(".pickle.xz")
 
@@ -78,4 +78,4 @@ def test_what_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 def test_a_file_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert answer(capsys, str(RANKS / "ddp"), "-o", str(tmp_path / "x.txt")) == ""
-    assert (tmp_path / "x.txt").read_text().startswith("Nothing worth acting on")
+    assert (tmp_path / "x.txt").read_text().startswith("No difference worth acting on")

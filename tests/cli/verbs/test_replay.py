@@ -36,7 +36,7 @@ def test_what_if_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     called(replay, VARLEN, "--conf", "expandable_segments:True", "--conf", "max_split_size_mb:64")
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith(
-        "With expandable_segments:True the run would have reserved 4.13 GiB at its peak: 2.63 GiB less"
+        "With expandable_segments:True, the run would have reserved 4.13 GiB at its peak: 2.63 GiB less"
     )
     assert "The replay is exact" in out
     assert "ALLOC_CONF=expandable_segments:True" in out
@@ -129,10 +129,10 @@ def test_explain_and_tune_do_not_send_people_to_each_other(
     called(tune, FRAGMENTED)
     out = capsys.readouterr().out
     assert out.startswith(
-        "No setting helps under the recorded run's limit: the run is out of memory with"
+        "No setting helps under the limit of the recorded run: the run fails with all"
     )
     assert out.splitlines()[-2:] == [
-        "Next, give it 2.50 GiB, or see what to shrink:",
+        "Next, use a limit of 2.50 GiB, or see what could be smaller:",
         f"  vramlens view {FRAGMENTED}",
     ]
 
@@ -150,7 +150,7 @@ def test_a_limit_that_no_setting_fails_under(
     called(tune, str(DATA / file), "--cap", cap)
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith(
-        f"With {given} the failure is passed under any setting; what comes later is not recorded."
+        f"With {given}, the run gets past the failure with any setting. What comes later is not recorded."
     )
     assert "vramlens explain" not in out
 
@@ -171,12 +171,12 @@ def test_cards_are_answered_first_and_fit_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     file = str(DATA / "recordings/gpt.pickle.xz")
     called(tune, file, "--cards", "16GiB,24GiB")
-    assert capsys.readouterr().out.startswith("Fits a 16 GiB card with the settings it had.\n")
+    assert capsys.readouterr().out.startswith("Fits a 16 GiB card with the recorded settings.\n")
     called(tune, file, "--cards", "1GiB,2GiB,16GiB,24GiB,40GiB,80GiB")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(
-        "Fits a 2 GiB card with expandable_segments:True; with the settings it had it"
+        "Fits a 2 GiB card with expandable_segments:True; with the recorded settings it"
     )
     assert max(map(len, lines)) <= 80
     called(tune, file, "--cards", "1GiB")
-    assert capsys.readouterr().out.startswith("Does not surely fit a 1 GiB card, with any of ")
+    assert capsys.readouterr().out.startswith("May not fit a 1 GiB card with any of the ")

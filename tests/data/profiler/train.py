@@ -36,7 +36,7 @@ def train_step():
 
 
 def keep(loss, inputs):
-    kept.append((loss.detach(), inputs * 2))  # the leak: 64 KiB a step
+    kept.append((loss.detach(), inputs * 2))  # the leak: 64 KiB per step
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Growth that nobody was found to hold is never called "No leak"."""
+"""Growth with no owner found is never called "No leak"."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_cannot_tell() -> None:
     assert not report.found
     assert report.unexplained is not None
     assert "No leak" not in str(report)
-    assert "that nobody was found to hold" in str(report)
+    assert "with no owner found" in str(report)
     assert report.to_dict()["unexplained"]["bytes"] == report.unexplained.bytes
-    with pytest.raises(LeakError, match="nobody was found to hold"), no_leaks() as block:
+    with pytest.raises(LeakError, match="with no owner found"), no_leaks() as block:
         run(block)
 
 

@@ -21,15 +21,15 @@ from vramlens.live.holder.lookalikes import gate, made_of_itself
 from vramlens.live.source.source import Store, read_source
 
 RULES = {
-    "a ring: it is filled at a remainder": "x[i % 8] = new",
-    "a ring: i begins anew": "if i == 8:\n    i = 0\nx[i] = new",
+    "a ring buffer: its index is a remainder": "x[i % 8] = new",
+    "a ring buffer: i starts over": "if i == 8:\n    i = 0\nx[i] = new",
     "it grows only as long as len(x) < 8": "if len(x) < 8:\n    x.append(new)",
-    "it is cut off each time": "x = (x + [new])[-8:]",
+    "it is cut to length each time": "x = (x + [new])[-8:]",
     "takes away what is more than 8": "x.append(new)\nif len(x) > 8:\n    x.pop(0)",
-    "else line 5 writes over": "if i:\n    x.append(new)\nelse:\n    x[0] = new",
+    "line 5 overwrites it": "if i:\n    x.append(new)\nelse:\n    x[0] = new",
     "empties it": "x.append(new)\nif i > 3:\n    x.clear()",
     "its key is a shape": "if new.shape not in x:\n    x[new.shape] = new",
-    "moved to the host's memory": "x.append(new.cpu())",
+    "moved to host memory": "x.append(new.cpu())",
 }
 
 

@@ -100,13 +100,13 @@ def hidden_tensor(gpu: CountedGpu, _number: int) -> None:
     ("step", "kind", "verdict", "mib", "word"),
     [
         (grow_pinned, "pinned", "likely", 3, "71,303,168 B) of the host's pinned memory"),
-        (keep_pinned, "pinned", "possible", 2, "is never given back"),
+        (keep_pinned, "pinned", "possible", 2, "is never returned"),
         (
             wait_for_a_stream,
             "stream",
             "likely",
             5,
-            "100.00 MiB (104,857,600 B) is freed and awaits another stream",
+            "100.00 MiB (104,857,600 B) is freed but waits for another stream",
         ),
         (new_stream, "stream", "likely", 20, "20 streams beside the default one hold 400.00 MiB"),
         (
@@ -123,7 +123,7 @@ def hidden_tensor(gpu: CountedGpu, _number: int) -> None:
             6,
             "there were 1 process groups when the watch began, now there are 21",
         ),
-        (hidden_tensor, "other", "likely", 4, "held by a C++ owner that Python cannot see"),
+        (hidden_tensor, "other", "likely", 4, "kept by a C++ object that Python cannot see"),
     ],
 )
 def test_each_class(
@@ -171,7 +171,7 @@ def test_without_the_drivers_list_of_processes_it_is_possible(gpu: CountedGpu) -
     gpu.is_own = False
     (leak,) = seen(gpu, new_group)
     assert leak.verdict == "possible"
-    assert "another process on this GPU would look the same" in leak.why[-1]
+    assert "another process on this GPU looks the same" in leak.why[-1]
 
 
 def test_a_context_on_another_device(gpu: CountedGpu) -> None:
@@ -242,7 +242,7 @@ def test_reserved_memory_alone_is_the_cache(gpu: CountedGpu) -> None:
     assert "PyTorch's cache" in leak.why[0]
     gpu.parts = None
     (leak,) = seen(gpu, step)
-    assert "this version of PyTorch cannot say" in leak.why[0]
+    assert "this version of PyTorch cannot cheaply tell" in leak.why[0]
 
 
 def test_two_streams_that_are_used_again_are_none(gpu: CountedGpu) -> None:
@@ -279,8 +279,8 @@ def test_the_report_names_them_and_their_device(gpu: CountedGpu) -> None:
         new_pool(gpu, number)
         watch.step()
     text = str(watch.report())
-    assert text.startswith("LEAK likely: 32.00 MiB a step, 18 steps, 608.00 MiB so far")
-    assert "private pools of cuda:0: no tensor and no chain explains them" in text
+    assert text.startswith("LEAK likely: 32.00 MiB per step, 608.00 MiB so far in 18 steps")
+    assert "private pools of cuda:0: no tensor and no reference explains them" in text
     assert "graph.reset()" in text
     (entry,) = (leak for leak in watch.report().to_dict()["leaks"] if leak["class"] == "pool")
     assert (entry["device"], entry["owner"]) == ("cuda:0", None)

@@ -154,7 +154,7 @@ def test_the_sentence_has_the_figures_and_when_it_runs_out() -> None:
     share, growth = watch.look([both])
     left = "; it will run out in about 812 steps"
     assert share.text == f"GPU 0: used 93.8 % is over 92.0 % (75.00 GiB of 80.00 GiB){left}"
-    assert growth.text == f"GPU 0: growth 6.00 MiB a step is over 5.00 MiB a step{left}"
+    assert growth.text == f"GPU 0: growth 6.00 MiB per step is over 5.00 MiB per step{left}"
     assert growth.steps_left == 812
     assert json.dumps(growth.to_dict(), allow_nan=False)
 

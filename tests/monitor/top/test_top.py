@@ -147,8 +147,8 @@ def test_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["4194303"], 3, "there is no process 4194303"),
         (["1"], 3, "is not on any GPU"),
-        (["--interval", "0"], 2, "is no number of seconds"),
-        (["--interval", "x"], 2, "is no number of seconds"),
+        (["--interval", "0"], 2, "is not a number of seconds"),
+        (["--interval", "x"], 2, "is not a number of seconds"),
         (["--alert", "used"], 2, "no alert"),
         (["--exec", "true"], 2, "need an alert"),
         (["--alert", "used > 1%", "--exec", "/nothing/here"], 2, "not there or cannot be executed"),
@@ -386,7 +386,7 @@ def test_detail_of_the_chosen_process() -> None:
             "live 15.00 GiB, reserved 18.00 GiB, peak 17.00 GiB, NCCL 512.00 MiB, pinned on the host 2.00 GiB"
             in text_of(screen)
         )
-        assert "+5.00 MiB a step, memory for about 812 more" in text_of(screen)
+        assert "+5.00 MiB per step, memory for about 812 more" in text_of(screen)
 
     screen_test(steps)
 

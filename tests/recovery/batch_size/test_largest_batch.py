@@ -191,7 +191,7 @@ def test_not_even_one() -> None:
         )
     assert found.size == 0
     assert found.failures == 2  # with two samples, and with one
-    assert str(found).startswith("Not even one sample fits")
+    assert str(found).startswith("Not even a single sample fits")
     assert found.findings[0].verdict == "proven"
 
 
@@ -336,7 +336,7 @@ def test_where_the_last_probe_fails_the_answer_is_what_was_measured(capacity: in
     assert found.size == found.low == found.probes[-1].size
     assert found.high is not None
     assert found.high > found.size
-    assert "failed, against what smaller ones told" in str(found)
+    assert "failed, unlike the prediction from smaller batches" in str(found)
 
 
 class Steep:

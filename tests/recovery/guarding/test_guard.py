@@ -97,7 +97,7 @@ def test_nothing_is_changed_when_nothing_fails() -> None:
         torch.equal(a, b) for a, b in zip(before.parameters(), model.parameters(), strict=True)
     )
     assert str(watch.report()).startswith(
-        "No memory ran out in 5 steps; the guard changed nothing."
+        "Memory did not run out in 5 steps; the guard changed nothing."
     )
 
 
@@ -278,7 +278,7 @@ def test_split_dropout_is_allowed_because_the_check_turns_it_off() -> None:
     with inject_oom("forward"):
         watch.step(tokens(6), mean_loss)
     assert watch.micro_batch == 3
-    assert "dropout was switched off for this check only" in str(watch.report())
+    assert "dropout was turned off for this check only" in str(watch.report())
 
 
 def test_what_was_learned_travels_in_a_checkpoint_and_in_the_environment(

@@ -119,12 +119,11 @@ def test_with_frozen_norms_it_is_split_with_the_same_gradients(phase: str) -> No
 def test_norms_that_learn_are_named_and_blocks_are_recomputed_instead() -> None:
     text = refusal(detector())
     assert (
-        "BatchNorm2d blocks.0.1 and 2 more normalise over the batch, so each part is normalised by itself"
+        "BatchNorm2d blocks.0.1 and 2 more normalise over the batch, so each part is normalized separately"
         in text
     )
     assert text.splitlines()[-1].endswith(
-        "GroupNorm, or the norms in eval() if they are not to learn; or guard(..., strict=False),"
-        " which splits although gradients change"
+        "GroupNorm, the norms in eval() if they should not learn, or guard(..., strict=False), which splits even though gradients change"
     )
     plain, expected = truth()
     model = detector()
@@ -140,7 +139,7 @@ def test_norms_that_learn_are_named_and_blocks_are_recomputed_instead() -> None:
 
 def test_a_mean_over_boxes_is_refused_until_it_is_counted() -> None:
     """As SSD's, which divides by the boxes of the whole batch."""
-    assert "return (sum, count) or give count_fn" in refusal(detector(frozen=True, over="boxes"))
+    assert "return (sum, count) or pass count_fn" in refusal(detector(frozen=True, over="boxes"))
     _, expected = truth(frozen=True, over="boxes")
     model = detector(frozen=True, over="boxes")
     watch = guard(model, count_fn=lambda batch: sum(len(target["labels"]) for target in batch[1]))
@@ -152,9 +151,11 @@ def test_a_mean_over_boxes_is_refused_until_it_is_counted() -> None:
 def test_random_proposals_and_norms_are_both_named() -> None:
     """As Faster R-CNN's, which draws the proposals that it learns from."""
     text = refusal(detector(draws=True))
-    assert "normalised by itself; besides, the model or the loss draws random numbers" in text
+    assert (
+        "normalized separately; besides, the model or the loss uses its own random numbers" in text
+    )
     alone = refusal(detector(frozen=True, draws=True))
-    assert "does not split: the model or the loss draws random numbers of its own" in alone
+    assert "does not split: the model or the loss uses its own random numbers" in alone
     assert "verify=False" in alone.splitlines()[-1]
 
 

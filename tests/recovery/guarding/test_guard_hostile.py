@@ -36,7 +36,7 @@ def test_a_context_that_is_lost_while_a_batch_is_repeated_is_the_end() -> None:
     assert calls == [8, 4]
     if sys.version_info >= (3, 11):
         assert lost.value.__notes__ == [
-            "vramlens: the GPU's context is lost: nothing can be retried in this process"
+            "vramlens: the CUDA context is broken, so nothing can be retried in this process"
         ]
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert str(watch.report()).startswith(
@@ -139,9 +139,11 @@ def test_one_sample_that_fails_again_and_again_has_its_blocks_recomputed_and_the
     assert watch.state_dict()["checkpointed"] == ["blocks.0", "blocks.1"]
     with inject_oom("forward", every=1), pytest.raises(torch.OutOfMemoryError) as stopped:
         watch.step(tokens(1), mean_loss)
-    assert "one sample alone does not fit" in str(stopped.value)
+    assert "even a single sample does not fit" in str(stopped.value)
     assert (
-        str(stopped.value).splitlines()[-1].startswith("next: a smaller sample (a shorter sequence")
+        str(stopped.value)
+        .splitlines()[-1]
+        .startswith("next: use a smaller sample (a shorter sequence")
     )
 
 

@@ -89,7 +89,7 @@ def test_another_error_on_one_rank_ends_the_other_with_words() -> None:
 
     first, second = in_two_ranks(train)
     assert first.startswith(
-        "PeerFailed: guard: another rank failed with an error that is not out of memory"
+        "PeerFailed: guard: another rank failed with a different error (not out of memory)"
     )
     assert second == "ValueError: the program's own"
 

@@ -85,7 +85,7 @@ def test_batch_norm_is_split_when_asked_for_and_the_report_says_what_changes() -
     assert torch.allclose(model.norm.running_mean, plain.norm.running_mean, rtol=0.2)
     finding = watch.report().findings[0]
     assert finding.id == "guard_changes_numbers"
-    assert "training is not what it would be without the guard" in str(watch.report())
+    assert "training differs from training without the guard" in str(watch.report())
 
 
 def test_frozen_batch_norm_is_no_obstacle() -> None:
@@ -131,7 +131,7 @@ def test_a_refusal_to_split_leads_to_recomputation_with_the_same_gradients() -> 
     assert watch.state_dict()["checkpointed"] == ["blocks.0", "blocks.1"]
     with (
         inject_oom("forward"),
-        pytest.raises(torch.OutOfMemoryError, match="2 modules recomputed already"),
+        pytest.raises(torch.OutOfMemoryError, match="2 modules already recomputed"),
     ):
         watch.step(batch, coupled)
 
@@ -151,7 +151,7 @@ def test_weights_by_samples_are_refused_where_they_are_wrong() -> None:
     batch["labels"] = batch["labels"].masked_fill(batch["labels"] == -100, 0)
     with (
         inject_oom("forward"),
-        pytest.raises(torch.OutOfMemoryError, match=r"return \(sum, count\) or give count_fn"),
+        pytest.raises(torch.OutOfMemoryError, match=r"return \(sum, count\) or pass count_fn"),
     ):
         watch.step(batch, padded)
     watch = guard(
@@ -187,7 +187,7 @@ def test_random_numbers_beyond_dropout_cannot_be_checked() -> None:
 
     found = guard(model, sgd(model)).verify(pairs(), noisy)
     assert not found.equal
-    assert "draws random numbers of its own" in found.reason
+    assert "uses its own random numbers" in found.reason
 
 
 def test_a_loss_that_is_not_finite_is_no_proof() -> None:
@@ -195,7 +195,7 @@ def test_a_loss_that_is_not_finite_is_no_proof() -> None:
     watch = guard(model, sgd(model), order=("split",))
     with (
         inject_oom("forward"),
-        pytest.raises(torch.OutOfMemoryError, match="the loss is nan: nothing can be compared"),
+        pytest.raises(torch.OutOfMemoryError, match="the loss is nan, so nothing can be compared"),
     ):
         watch.step(pairs(), lambda model, batch: squared(model, batch) * float("nan"))
     model = mlp()  # without a failure, it is the program's own affair
@@ -236,7 +236,7 @@ def test_one_sample_that_does_not_fit_is_the_end() -> None:
     watch = guard(model, sgd(model), order=("split",))
     with (
         inject_oom("forward"),
-        pytest.raises(torch.OutOfMemoryError, match="one sample alone does not fit"),
+        pytest.raises(torch.OutOfMemoryError, match="even a single sample does not fit"),
     ):
         watch.step(pairs(1), squared)
 
@@ -315,7 +315,7 @@ def test_a_hook_that_steps_the_optimizer_by_itself_is_refused() -> None:
     watch = guard(model, order=("split",))
     with (
         inject_oom("forward"),
-        pytest.raises(torch.OutOfMemoryError, match=r"a hook acts on the gradient of 0\.weight"),
+        pytest.raises(torch.OutOfMemoryError, match=r"a hook uses the gradient of 0\.weight"),
     ):
         watch.step(pairs(), squared)
 
@@ -396,7 +396,7 @@ def test_a_step_that_fails_half_way_is_undone_or_fatal() -> None:
         for a, b in zip(plain.parameters(), model.parameters(), strict=True)
     )
     watch = guard(model, optimizer)
-    with inject_oom("step"), pytest.raises(torch.OutOfMemoryError, match="neither old nor new"):
+    with inject_oom("step"), pytest.raises(torch.OutOfMemoryError, match="partly updated"):
         watch.step(batch, mean_loss)
 
 
@@ -418,7 +418,7 @@ def test_a_step_that_fails_before_it_changed_anything_is_repeated() -> None:
     optimizer.step = failing
     watch.step(batch, mean_loss)
     assert {int(state["step"]) for state in optimizer.state.values()} == {2}
-    assert "nothing was changed yet" in str(watch.report())
+    assert "nothing had changed yet" in str(watch.report())
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_a_step_that_fails_before_it_changed_anything_is_repeated() -> None:
 )
 def test_a_loss_of_another_kind_is_refused(result: Any) -> None:
     model = mlp()
-    with pytest.raises(UsageError, match="loss_fn gave"):
+    with pytest.raises(UsageError, match="loss_fn returned"):
         guard(model).step(pairs(), lambda model, batch: result)
 
 
@@ -508,7 +508,7 @@ def test_the_predicted_peak_splits_before_it_fails() -> None:
     assert meter.peak_bytes() < 60_000_000
     assert watch.micro_batch is not None
     assert any(
-        "the predicted peak passes the threshold" in event.text for event in watch.report().events
+        "the predicted peak exceeds the threshold" in event.text for event in watch.report().events
     )
 
 
@@ -583,17 +583,17 @@ def test_a_half_done_step_is_in_the_report() -> None:
     with inject_oom("step", at=1), pytest.raises(torch.OutOfMemoryError) as stopped:
         watch.step(batch, mean_loss)
     assert str(stopped.value).startswith("vramlens guard: ")  # the verdict, then what PyTorch says
-    assert str(stopped.value).index("neither old nor new") < str(stopped.value).index(
+    assert str(stopped.value).index("partly updated") < str(stopped.value).index(
         "\nPyTorch: CUDA out of memory"
     )
     report = watch.report()
     assert str(report).startswith(
-        "Stopped: parameters are half updated; restore the checkpoint (in step 2)"
+        "Stopped: parameters are only partly updated; restore the checkpoint (in step 2)"
     )
     assert (report.steps, report.failures, report.stopped) == (1, 1, True)
     assert [event.step for event in report.events if event.kind == "failure"] == [2]
     assert "load your last checkpoint" in last(watch)
-    with pytest.raises(UsageError, match="half updated"):
+    with pytest.raises(UsageError, match="only partly updated"):
         watch.step(batch, mean_loss)
 
 
@@ -607,7 +607,7 @@ def test_a_step_that_never_gets_room_leaves_parameters_and_says_so() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
 
     optimizer.step = failing  # type: ignore[assignment,method-assign]
-    with pytest.raises(torch.OutOfMemoryError, match="parameters are as before this step"):
+    with pytest.raises(torch.OutOfMemoryError, match="parameters are the same as before this step"):
         watch.step(batch, mean_loss)
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert str(watch.report()).startswith("Stopped: out of memory outside of forward and backward")
@@ -631,8 +631,11 @@ def test_what_was_not_checked_is_not_promised() -> None:
     watch = guard(model, sgd(model), verify=False)
     with inject_oom("forward", at=1):
         watch.step(pairs(), squared)
-    assert "was not checked (verify=False)" in str(watch.report()).splitlines()[0]
-    assert "are those of whole batches," not in str(watch.report())
+    assert (
+        "were not compared with those of whole batches (verify=False)"
+        in str(watch.report()).splitlines()[0]
+    )
+    assert "equal those of whole batches," not in str(watch.report())
 
 
 def test_next_follows_from_the_reason_for_stopping() -> None:
@@ -642,7 +645,7 @@ def test_next_follows_from_the_reason_for_stopping() -> None:
             watch.step(batch, loss_fn)
         text = str(error.value)
         assert text.startswith(
-            "vramlens guard: Stopped: out of memory, and no remedy was left (in step 1)\n"
+            "vramlens guard: Stopped: out of memory, and every remedy was tried (in step 1)\n"
         )
         assert text.count("no remedy left") == 1
         assert text.index("no remedy left") < text.index("PyTorch: CUDA out of memory")
@@ -676,7 +679,7 @@ def test_steps_count_from_one_everywhere() -> None:
         watch.step(pairs(), squared)
     text = str(watch.report())
     assert text.startswith(
-        "Survived 1 out-of-memory error in 2 steps; gradients are those of whole batches"
+        "Survived 1 out-of-memory error in 2 steps; gradients equal those of whole batches"
     )
     assert "Batches now run in parts of at most 6 samples." in text
     assert "  step 2: out of memory in the forward" in text
@@ -717,4 +720,4 @@ def test_a_loss_function_of_another_shape_is_told_from_one_that_fails() -> None:
 def test_a_guard_prints_its_first_line() -> None:
     watch = guard(net())
     assert repr(watch) == str(watch.report()).splitlines()[0]
-    assert repr(watch) == "No memory ran out in 0 steps; the guard changed nothing."
+    assert repr(watch) == "Memory did not run out in 0 steps; the guard changed nothing."

@@ -113,7 +113,7 @@ def test_nothing_changes_where_nothing_fails() -> None:
         for a, b in zip(trainer.model.parameters(), plain.model.parameters(), strict=True)
     )
     assert trainer.accelerator.backwards == plain.accelerator.backwards
-    assert str(watch.report()).startswith("No memory ran out in 4 steps")
+    assert str(watch.report()).startswith("Memory did not run out in 4 steps")
     assert "backward" not in vars(trainer.accelerator)
     watch.detach()
     assert "training_step" not in vars(trainer)
@@ -131,16 +131,16 @@ def test_what_cannot_be_guarded_is_refused() -> None:
     with pytest.raises(UsageError, match="has no accelerator"):
         guard_trainer(nn.Linear(1, 1))
     trainer = Trainer(net())
-    with pytest.raises(UsageError, match="optimizer: that is the Trainer's affair"):
+    with pytest.raises(UsageError, match="optimizer: the Trainer controls this"):
         guard_trainer(trainer, optimizer=trainer.optimizer)
     trainer.args.world_size = 4
     with pytest.raises(UsageError, match="runs on 4 devices"):
         guard_trainer(trainer)
     trainer = Trainer(net())
     watch = guard_trainer(trainer)
-    with pytest.raises(UsageError, match="no training step has begun"):
+    with pytest.raises(UsageError, match="no training step has started"):
         watch.report()
-    with pytest.raises(UsageError, match="was replaced already"):
+    with pytest.raises(UsageError, match="was already replaced"):
         guard_trainer(trainer)
 
     class Own(Trainer):
@@ -160,11 +160,11 @@ def test_what_cannot_be_guarded_is_refused() -> None:
 def test_the_report_speaks_of_the_trainer() -> None:
     trainer = Trainer(net())
     watch = guard_trainer(trainer)
-    assert repr(watch) == "guard_trainer: no training step has begun"
+    assert repr(watch) == "guard_trainer: no training step has started"
     with inject_oom("backward", at=2):
         trainer.train(batches())
     lines = str(watch.report()).splitlines()
     assert repr(watch) == lines[0]
     assert lines[1].startswith("  the Trainer's training_step was called 8 times for 4 batches")
-    assert lines[-1] == "next: start with what was learned: guard_trainer(trainer, micro_batch=3)"
+    assert lines[-1] == "next: reuse what was learned: guard_trainer(trainer, micro_batch=3)"
     assert not any("no optimizer" in line or "loss_fn" in line for line in lines)

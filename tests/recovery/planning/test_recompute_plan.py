@@ -41,7 +41,7 @@ def test_a_plan_is_verified_and_as_small_as_the_budget_needs() -> None:
         before = copy.deepcopy(model.state_dict())
         free = plan(model, token_batch, mean_loss, optimizer, budget=10**12, batch=16, meter=meter)
         assert not any(choice.chosen for choice in free.choices)
-        assert str(free).endswith("nothing to do: it fits as it is")
+        assert str(free).endswith("nothing to do: it already fits")
         assert free.before_bytes is not None
         counts = []
         for share in (0.9, 0.6):
@@ -104,14 +104,14 @@ def test_retry_gives_what_the_function_gives() -> None:
     assert infer.chunk == 3  # type: ignore[attr-defined]
     with (
         inject_oom("forward", every=1),
-        pytest.raises(torch.OutOfMemoryError, match="one sample alone does not fit"),
+        pytest.raises(torch.OutOfMemoryError, match="even a single sample does not fit"),
     ):
         infer(batch)
 
 
 def test_retry_refuses_what_cannot_be_joined() -> None:
     model = nn.Linear(4, 3)
-    with inject_oom("forward"), pytest.raises(CannotSplit, match="no row a sample"):
+    with inject_oom("forward"), pytest.raises(CannotSplit, match="one row per sample"):
         retry(lambda x: model(x).mean())(torch.randn(8, 4))
     with pytest.raises(ValueError, match="own"):
         retry(lambda x: (_ for _ in ()).throw(ValueError("own")))(torch.randn(8, 4))
@@ -181,7 +181,7 @@ def test_a_loader_of_equal_samples() -> None:
     assert smaller.loader.batch_size is not None
     assert 0 < smaller.loader.batch_size < found.size
     assert sorted(int(x) for batch in loader for x in batch) == list(range(1000))
-    with pytest.raises(UsageError, match="give found="):
+    with pytest.raises(UsageError, match="pass found="):
         AdaptiveBatchLoader([1], "1GiB")
 
 
@@ -252,7 +252,7 @@ def test_a_guard_leaves_its_split_for_the_next_run(tmp_path: Path) -> None:
         [sys.executable, str(script)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "one sample alone does not fit" in done.stderr
+    assert "even a single sample does not fit" in done.stderr
     assert json.loads(path.read_text()) == {"micro_batch": 1, "out_of_memory": True}
 
 

@@ -141,7 +141,7 @@ def test_no_batch_is_split_on_trust() -> None:
     ragged = {**full, "mask": torch.tensor([1.0, 0, 1, 1, 1, 0, 0, 1], dtype=FLOAT)}
     watch, difference = trained([full, full, full, ragged, ragged], masked)
     assert difference < 1e-10
-    assert "gradients are those of whole batches" in watch.report().headline
+    assert "gradients equal those of whole batches" in watch.report().headline
     assert "does not split" in str(watch.report())
 
 
@@ -276,7 +276,7 @@ def test_an_optimizer_that_unscales_by_itself_is_refused() -> None:
     model = linear()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.scaler = torch.amp.GradScaler("cpu")
-    with pytest.raises(UsageError, match="scaler of its own"):
+    with pytest.raises(UsageError, match="its own scaler"):
         guard(model, optimizer)
     optimizer.scaler = torch.amp.GradScaler("cpu", enabled=False)
     guard(model, optimizer)
@@ -292,7 +292,7 @@ def test_a_guard_that_split_beforehand_does_not_say_that_it_changed_nothing() ->
     watch = guard(linear(), micro_batch=2)
     watch.step(rows([0, 1, 2, 1]), lambda m, b: m(b["x"]).square().mean())
     assert watch.report().headline.startswith(
-        "No memory ran out in 1 step, with what was done beforehand"
+        "Memory did not run out in 1 step, thanks to earlier changes"
     )
 
 

@@ -97,9 +97,9 @@ def test_what_grew_is_told_with_its_factor() -> None:
     need = verdict("gpt_varlen.cap50").need
     assert need is not None
     assert need.scale == pytest.approx(2.24, abs=0.01)
-    assert "this batch is 2.23 × that of an earlier step (line " in need.reason
+    assert "this batch is 2.23x an earlier one (line " in need.reason
     assert any(
-        "2.23 ×" in text for text in story_of(explained("gpt_varlen.cap50"), "line").sentences
+        "2.23x" in text for text in story_of(explained("gpt_varlen.cap50"), "line").sentences
     )
 
 

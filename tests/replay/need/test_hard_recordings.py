@@ -66,3 +66,21 @@ def test_a_failure_that_was_survived_ends_nothing() -> None:
     assert found.oom is not None
     assert found.oom.survived
     assert not any(one.id in ("settings_help", "smaller_batch") for one in found.findings)
+
+
+def test_a_run_that_went_on_is_its_own_need() -> None:
+    recovered = explained("found/oom_recovered.pickle.xz")
+    assert recovered.oom is not None
+    assert recovered.peak is not None
+    need = recovered.oom.need
+    assert need is not None
+    assert need.basis == "whole_run"
+    assert need.peak_reserved_bytes is not None
+    assert need.high_bytes is not None
+    assert need.floor_bytes is not None
+    assert need.floor_bytes <= need.low_bytes <= need.peak_reserved_bytes <= need.high_bytes
+    # What was refused has to fit beside what was there.
+    assert recovered.oom.requested_bytes is not None
+    assert need.high_bytes > recovered.peak.reserved_bytes
+    expandable, *_ = recovered.oom.settings
+    assert expandable.lives is not None

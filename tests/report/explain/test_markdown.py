@@ -39,7 +39,7 @@ def test_holds_all_that_the_text_cuts():
 
 def test_begins_with_the_answer_and_ends_with_a_command():
     text = to_markdown(run())
-    assert text.startswith("**Peak 448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB)")
+    assert text.startswith("**Peak 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB)")
     assert text.endswith("```sh\nvramlens view run.pickle\n```\n")
 
 
@@ -82,14 +82,12 @@ def test_what_is_to_be_typed_is_code(text, shown):
 def test_inferred_bytes_are_explained():
     text = to_markdown(run())
     assert "| size | share | count | inferred | line | mostly |" in text
-    assert (
-        text.count("\n\ninferred: asked for by the backward pass on behalf of that line\n\n") == 1
-    )
+    assert text.count("\n\ninferred: requested by the backward pass of that line\n\n") == 1
 
 
 def test_a_next_step_without_a_command_is_a_sentence():
     answer = replace(error_text(), findings=(replace(finding(), id="not_memory"),))
-    assert to_markdown(answer).endswith("no memory ran out: change that and run it again.\n")
+    assert to_markdown(answer).endswith("no memory ran out, so there is nothing to record.\n")
 
 
 def test_hostile_names_mention_and_format_nothing():

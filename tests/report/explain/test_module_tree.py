@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.recordings import DATA
 from support.samples import heap
-from vramlens.report.explain.module_tree import branches_of
+from vramlens import load
+from vramlens.report.explain.module_tree import branches_of, main_parts
 from vramlens.report.explain.tables import table_of
 from vramlens.units import MIB
 
@@ -80,3 +84,25 @@ def test_sums_and_cuts(sizes: dict[str, int], top: int) -> None:
 
 def test_very_deep_paths() -> None:
     assert len(branches_of({"a" + ".a" * 5000: 5, "a" + ".a" * 4999 + "b": 7})) < 40
+
+
+def test_the_main_parts_are_inside_of_what_holds_nearly_all() -> None:
+    parts = main_parts(gpt(), 4)
+    assert [part.path for part in parts] == ["model.blocks.{0-47}", "model.tok", "model.head"]
+    assert parts[0].note == "48 x 100.00 MiB"
+    assert [part.path for part in main_parts(gpt(odd=7), 2)] == [
+        "model.blocks.{8-47}",
+        "model.blocks.{0-6}",
+    ]
+    assert main_parts({}, 4) == ()
+
+
+def test_modules_below_a_line_that_holds_most() -> None:
+    lora = load(DATA / "failures/lora.cap80.vram").explain().heap
+    assert lora is not None
+    below = [row for row in table_of(lora, "line").rows if row.depth]
+    assert below[0].name.endswith("model.layers.{1-11}")
+    assert below[0].label == "….model.layers.{1-11}"
+    without_modules = replace(lora, modules_below_line={})
+    below = [row for row in table_of(without_modules, "line").rows if row.depth]
+    assert below[0].name.startswith("loss_utils.py:40")

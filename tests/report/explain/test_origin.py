@@ -108,8 +108,8 @@ def test_a_whole_recording_in_words(tmp_path: Path) -> None:
     assert "Recorded on NVIDIA H200, torch 2.11.0, rank 3 of 8; written" in text
     assert "was full and wrapped" in text
     assert "Where the GPU's 300 bytes were at the end" in text
-    assert "NCCL's buffers" in text
-    assert "this process outside PyTorch: context and libraries (inferred)" in text
+    assert "NCCL buffers" in text
+    assert "this process, outside PyTorch (CUDA context and libraries) (inferred)" in text
     assert "    blocks" in text
     assert "      {1-2}" in text
     data = to_json(explanation)

@@ -93,13 +93,13 @@ def test_a_failure_uses_the_rows_there_are(height):
 def test_an_errors_text_says_which_gpu_and_what_may_be_free():
     said = error_text()
     text = words(lines_of(replace(said, oom=replace(said.oom, count=8, device=7))))
-    assert "The last of 8 failed requests, on GPU 7." in text
-    assert "or held by something" not in text
+    assert "This was the last of 8 failed requests, on GPU 7." in text
+    assert "or used by something" not in text
     for free, told in ((0, False), (None, True)):
         less = replace(
             said, oom=replace(said.oom, free_bytes=free), ledger=(*said.ledger[:2], said.ledger[3])
         )
-        assert ("free, or held by" in words(lines_of(less))) is told
+        assert ("free, or used by" in words(lines_of(less))) is told
 
 
 def test_the_hosts_memory_is_told_once_and_asked_of_no_driver():
@@ -107,15 +107,15 @@ def test_the_hosts_memory_is_told_once_and_asked_of_no_driver():
     oom = replace(
         said.oom,
         wall="host",
-        headline="The host's memory ran out, not the GPU's",
+        headline="Host memory ran out, not GPU memory",
         tried_bytes=1 << 30,
     )
     lines = lines_of(replace(said, oom=oom, ledger=()))
     assert ["", ""] not in [lines[n : n + 2] for n in range(len(lines))]
     text = words(lines)
-    assert text.count("ran out, not the GPU's") == 1
-    assert "1.00 GiB wanted" in text
-    assert "asked of the driver" not in text
+    assert text.count("ran out, not GPU memory") == 1
+    assert "1.00 GiB requested" in text
+    assert "from the driver" not in text
 
 
 def test_a_failure_fits_24_lines_in_a_pipe():
@@ -141,11 +141,11 @@ def test_a_failure_keeps_what_matters_most():
     text = words(screen_of(failed()))
     for wanted in (
         "1.28 GiB were free inside reserved memory",
-        "Refused by the limit set for this process",
-        "Fragmentation:",
-        "600.00 MiB wanted",
-        "16.00 MiB largest hole",
-        "held when the request failed",
+        "This process reached its memory limit",
+        "Cause: fragmentation.",
+        "600.00 MiB requested",
+        "16.00 MiB largest free block",
+        "in use when the request failed",
         "transformer.py:1 in forward_1",
         "1. Likely:",
         "vramlens tune run.pickle",
@@ -161,7 +161,7 @@ def test_rows_asked_for_are_shown_even_after_a_failure():
 
 def test_the_first_line_is_the_answer():
     assert lines_of(run(), 120)[0].startswith(
-        "Peak 448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB): 89 % activations"
+        "Peak 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB): 89 % activations"
     )
     assert lines_of(failed(), 120)[0].startswith("1.28 GiB were free inside reserved memory")
 
@@ -182,14 +182,14 @@ def test_inferred_bytes_are_marked():
     ][:2]
     assert "19 %" in row
     assert header.index("inferred") < row.index("19 %") + len("inferred")
-    assert "inferred: asked for by the backward pass on behalf of that line" in text_of(run())
+    assert "inferred: requested by the backward pass of that line" in text_of(run())
     assert "inferred" not in text_of(run(), top=3)
     assert "inferred" not in text_of(run(), by="phase")
 
 
 def test_a_lower_bound_says_so_beside_the_number():
     peak = replace(run().peak, exact=("requested_bytes",))
-    assert "448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB or more)" in text_of(
+    assert "448.00 MiB requested in step 3 (peak reserved: 2.00 GiB or more)" in text_of(
         run(peak=peak)
     )
     peak = replace(run().peak, exact=())
@@ -241,7 +241,7 @@ def test_a_terminal_without_unicode_gets_dots():
 def test_leaks_are_told_once():
     leak = replace(finding(), id="leak", place=LEAK.place)
     assert "Grows with every step" in text_of(run(leaks=(LEAK,)))
-    assert "36.00 MiB a step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(
+    assert "36.00 MiB per step from train.py:88 in loop: 360.00 MiB after 10 steps" in text_of(
         run(leaks=(LEAK,))
     )
     assert "Grows with every step" not in text_of(run(leaks=(LEAK,), findings=(leak,)))
@@ -252,10 +252,10 @@ def test_findings_are_sorted_by_what_they_ask_for():
     assert (
         text.index("What to do")
         < text.index("Do: use a smaller batch")
-        < text.index("What would not help")
+        < text.index("What will not help")
     )
     assert (
-        text.index("What would not help")
+        text.index("What will not help")
         < text.index("expandable_segments does not help")
         < text.index("Also")
     )
@@ -265,14 +265,14 @@ def test_a_survived_failure_is_no_headline():
     oom = replace(failed().oom, survived=True)
     text = text_of(run(oom=oom))
     assert text.startswith("Peak ")
-    assert "3 requests failed and the program went on" in text
+    assert "3 requests failed, but the program went on" in text
     assert text_of(run(oom=oom, at="oom")).startswith("1.28 GiB were free")
 
 
 def test_the_heap_at_another_moment_says_which():
     text = text_of(run(heap=replace(run().heap, event=999), at="end"), 200)
     assert text.startswith("448.00 MiB requested at the end in step 3")
-    assert "The peak: 448.00 MiB requested in step 3 (reserved peaked at 2.00 GiB)" in text
+    assert "Peak: 448.00 MiB requested in step 3 (peak reserved: 2.00 GiB)" in text
 
 
 def test_missing_names_say_how_to_get_them():
@@ -298,12 +298,13 @@ def test_every_answer_ends_with_a_next_step():
 def test_one_of_several_devices_is_named(device):
     lines = lines_of(with_devices(run(), device), 120)
     assert lines[0].startswith(f"Peak 448.00 MiB requested on device {device} in step 3 (")
-    assert f"448.00 MiB held at the peak on device {device}, by line" in lines
+    assert f"448.00 MiB in use at the peak on device {device}, by line" in lines
     assert lines[-1] == f"  vramlens view run.pickle --device {device}"
     lines = screen_of(with_devices(failed(), device), 120)
     assert f"600.00 MiB did not fit (on device {device})" in words(lines)
     assert (
-        f"448.00 MiB (requested) held when the request failed on device {device}, by line" in lines
+        f"448.00 MiB (requested) in use when the request failed on device {device}, by line"
+        in lines
     )
     assert lines[-1] == f"  vramlens tune run.pickle --device {device}"
 
@@ -334,11 +335,11 @@ def test_after_a_host_failure_the_system_is_asked(kind, command):
 def test_what_is_requested_is_told_from_what_was_allocated_for_it():
     answer = failed()
     same = replace(answer, oom=replace(answer.oom, allocated_bytes=answer.heap.requested_bytes))
-    assert "448.00 MiB held when the request failed" in text_of(same)
+    assert "448.00 MiB in use when the request failed" in text_of(same)
     more = replace(
         answer, oom=replace(answer.oom, allocated_bytes=answer.heap.requested_bytes + (8 << 20))
     )
-    assert "448.00 MiB (requested) held when the request failed" in text_of(more)
+    assert "448.00 MiB (requested) in use when the request failed" in text_of(more)
 
 
 def test_where_settings_were_replayed_in_vain_tune_is_not_offered():
@@ -357,7 +358,7 @@ def test_where_no_memory_failed_there_is_no_command():
         error_text(), findings=(replace(finding(), id="not_memory", verdict="not a problem"),)
     )
     assert text_of(answer).endswith(
-        "Next, nothing to record, since no memory ran out: change that and run it again."
+        "Next, fix this and run the program again: no memory ran out, so there is nothing to record."
     )
 
 
@@ -368,15 +369,15 @@ def test_a_file_that_looks_like_an_option_can_be_pasted():
 
 def test_steps_are_summed_up():
     assert (
-        "8 steps, found by optimizer marks; their peaks, requested: 100.00 MiB, 200.00 MiB, 300.00 MiB, …"
+        "8 steps, detected by optimizer marks. Peaks (requested): 100.00 MiB, 200.00 MiB, 300.00 MiB, …"
         in text_of(run())
     )
     same = replace(run().steps, count=3, peak_bytes=(5, 5, 5))
-    assert "3 steps, found by optimizer marks; each peaks at 5 bytes requested." in text_of(
+    assert "3 steps, detected by optimizer marks. Each peak: 5 bytes requested." in text_of(
         run(steps=same)
     )
 
 
 def test_a_failure_with_nothing_to_do_says_what_would_not_help():
     text = text_of(failed(findings=(refuted(),)))
-    assert "What would not help - expandable_segments does not help" in text
+    assert "What will not help - expandable_segments does not help" in text

@@ -34,7 +34,7 @@ def test_without_steps_it_says_what_would_tell_them() -> None:
     found = story(trace_of(0, leaks=True))
     assert found.headline is not None
     assert found.headline.startswith("Cannot tell: the recording shows no steps")
-    assert found.unknown[0].startswith("Steps: call vramlens.step() at the end of each")
+    assert found.unknown[0].startswith("To mark steps, call vramlens.step() at the end of each")
     assert found.command.startswith("vramlens run ")
 
 
@@ -43,9 +43,7 @@ def test_without_steps_it_says_what_would_tell_them() -> None:
 def test_too_few_steps_say_how_many_more_are_needed(steps: int, more: str, leaks: bool) -> None:
     found = story(trace_of(steps, leaks=leaks))
     seen = f"{steps} step{'s' if steps > 1 else ''} recorded"
-    wanted = (
-        f"Too few steps to tell: {seen}; {more} would show growth, some 10 in all make it sure."
-    )
+    wanted = f"Too few steps to tell: {seen}. {more} would show growth; about 10 in total make it certain."
     assert (found.headline, found.claims, found.command) == (
         wanted,
         (),
@@ -56,16 +54,18 @@ def test_too_few_steps_say_how_many_more_are_needed(steps: int, more: str, leaks
 def test_as_many_more_as_it_says_do_show_growth() -> None:
     (claim,) = story(trace_of(5, leaks=True)).claims
     assert claim.headline.startswith(
-        "GROWING, but no leak proven: 1.00 MiB a step, 4 steps, 4.00 MiB so far; 96 more "
+        "GROWTH, maybe a leak: 1.00 MiB per step, 4.00 MiB so far in 4 steps. 96 more "
     )
     (claim,) = story(trace_of(5 + 96, leaks=True)).claims
-    assert claim.headline.startswith("LEAK likely: 1.00 MiB a step, 100 steps")
+    assert claim.headline.startswith(
+        "LEAK likely: 1.00 MiB per step, 100.00 MiB so far in 100 steps"
+    )
     assert (
         story(trace_of(5, leaks=False)).headline
-        == "Nothing grows, with 5 steps recorded; some 10 are needed to be sure."
+        == "Nothing grows in the 5 steps recorded. About 10 steps are needed to be certain."
     )
     assert (story(trace_of(12, leaks=False)).headline or "").startswith(
-        "No leak: 12 steps recorded"
+        "No leak: nothing grows with every step (12 steps recorded)"
     )
 
 
@@ -74,9 +74,9 @@ def test_as_many_more_as_it_says_do_show_growth() -> None:
 )
 def test_both_verbs_count_the_same_steps_in_the_same_words(name: str) -> None:
     trace = load(DATA / f"recordings/{name}.pickle.xz")
-    said = story_of(explain_trace(trace), "line").steps.split(";")[0]
-    note = next(note for note in story(trace).notes if "found by" in note)
-    assert note.startswith(f"{said}; judged when ")
+    said = story_of(explain_trace(trace), "line").steps.split(".")[0]
+    note = next(note for note in story(trace).notes if "detected by" in note)
+    assert note.startswith(f"{said}. Checked ")
     assert note.endswith("Step 0 is the first recorded.")
 
 
@@ -86,9 +86,9 @@ def test_the_layers_of_one_pass_are_no_steps() -> None:
     trace = run.trace()
     found = story(trace)
     assert (found.headline or "").startswith(
-        "Cannot tell: only a repeating pattern tells steps apart, and all of it lies"
+        "Cannot tell: the steps are only a repeating pattern inside one module call"
     )
-    assert found.notes == ("40 steps, found by repeating pattern.",)
+    assert found.notes == ("40 steps, detected by repeating pattern.",)
     assert explain_trace(trace).leaks == ()
 
 
@@ -102,7 +102,10 @@ def test_streams_have_no_end_to_predict() -> None:
 def test_what_ran_out_of_memory_is_not_told_to_record_more_steps() -> None:
     found = story(load(DATA / "recordings/oom_train.pickle.xz"))
     assert (found.headline or "").startswith("Too few steps to tell: 4 steps recorded")
-    assert (found.why, found.command.split()[:2]) == ("why memory ran out", ["vramlens", "explain"])
+    assert (found.why, found.command.split()[:2]) == (
+        "find out why memory ran out",
+        ["vramlens", "explain"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,19 +113,19 @@ def test_what_ran_out_of_memory_is_not_told_to_record_more_steps() -> None:
     [
         (
             "leak_losses",
-            "a list held it all that time",
+            "a list kept it all that time",
             "a list that a longer run would have emptied",
         ),
-        ("leak_hook", "taken from the middle of a pass", "a hook that keeps a bounded number"),
+        ("leak_hook", "from the middle of a pass", "a hook that keeps a limited number"),
         (
             "leak_cycle",
-            "a fifth or more of all that is held between the steps",
-            "a buffer that large",
+            "at least a fifth of all memory in use between steps",
+            "a buffer of that size",
         ),
         (
             "leak_exception",
-            "a graph is kept whole",
-            "only a repeating pattern tells the steps apart",
+            "a whole autograd graph is kept",
+            "the steps are only a repeating pattern",
         ),
     ],
 )

@@ -154,7 +154,7 @@ def test_json_has_every_key_of_the_contract(made):
     profile = data["profile"]
     assert list(profile) == [
         "source", "spans", "memory_events", "complete", "missing", "with_stack", "gpus", "start_us", "wall_us", "steps",
-        "devices", "operators", "operators_memory_device", "kernels_device", "kernels", "memory",
+        "devices", "operators", "operators_by", "cpu", "operators_memory_device", "kernels_device", "kernels", "memory",
     ]  # fmt: skip
     assert list(profile["devices"][0]) == [
         "device", "busy_us", "busy_share", "idle_us", "gaps", "longest_gaps", "cpu_while_idle", "cpu_while_idle_of_us",

@@ -20,7 +20,7 @@ def test_a_leak_is_followed_to_what_keeps_it() -> None:
     console = Console(file=io.StringIO(), width=100)
     render_comparison(found, console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert lines[-2] == "Next, what keeps the memory of rank 1:"
+    assert lines[-2] == "Next, find out what keeps the memory of rank 1:"
     assert lines[-1].startswith("  vramlens leaks ")
 
 
@@ -32,7 +32,7 @@ def test_flight_records_alone_end_with_a_command_for_the_memory() -> None:
     console = Console(file=io.StringIO(), width=100)
     render_comparison(compare([], flights), console)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert lines[-2] == "Next, record the ranks' memory, too:"
+    assert lines[-2] == "Next, also record the memory of the ranks:"
     assert lines[-1].startswith("  torchrun --nproc-per-node GPUS --no-python vramlens run -o ")
 
 

@@ -84,6 +84,7 @@ export class Calls {
         line: line[at],
         function: track.text(name[at]),
         user: user[at] === 1,
+        plumbing: false,
       });
     }
     return found;

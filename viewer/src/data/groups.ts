@@ -13,7 +13,18 @@ import { shortPlace } from "../base/format";
 import { upperBound } from "./search";
 import { BORN, DIED, type Track } from "./track";
 
-export const GROUPINGS = ["category", "phase", "module", "line", "step", "stream", "age"] as const;
+export const GROUPINGS = [
+  "category",
+  "phase",
+  "module",
+  "line",
+  "code",
+  "step",
+  "stream",
+  "pool",
+  "age",
+  "leak",
+] as const;
 export type GroupingName = (typeof GROUPINGS)[number];
 
 const MOST = 9;
@@ -51,9 +62,14 @@ export class Groups {
   readonly groups: Group[];
   private readonly sums: Float64Array;
 
+  /** The most bytes that the group that is shown alone has after any event; 0 where all are shown. */
+  readonly onlyPeak: number = 0;
+
   constructor(
     readonly track: Track,
     readonly by: GroupingName,
+    /** The only group whose bytes count; -1: all of them do. */
+    readonly only = -1,
   ) {
     const made = MAKERS[by](track);
     this.of = made.of;
@@ -61,7 +77,10 @@ export class Groups {
     const { events, eventRow, eventKind, row, born } = track;
     const count = this.groups.length;
     const now = new Float64Array(count);
-    for (let i = 0; i < track.n && born[i] < 0; i++) now[this.of[i]] += row.bytes[i];
+    const isShown = (group: number): boolean => only < 0 || group === only;
+    for (let i = 0; i < track.n && born[i] < 0; i++)
+      if (isShown(this.of[i])) now[this.of[i]] += row.bytes[i];
+    this.onlyPeak = now[only] ?? 0;
     this.sums = new Float64Array((Math.floor(events / BLOCK) + 1) * count);
     for (let event = 0, place = 0; event < events; event++) {
       if (event % BLOCK === 0) {
@@ -72,8 +91,10 @@ export class Groups {
       if (about < 0) continue;
       const kind = eventKind[event];
       const group = this.of[about];
+      if (!isShown(group)) continue;
       if (kind & BORN) now[group] += row.bytes[about];
       if (kind & DIED) now[group] -= row.bytes[about];
+      if (group === only && now[group] > this.onlyPeak) this.onlyPeak = now[group];
     }
     if (events % BLOCK === 0) this.sums.set(now, Math.floor(events / BLOCK) * count);
   }
@@ -93,6 +114,7 @@ export class Groups {
       if (about < 0) continue;
       const kind = eventKind[e];
       const group = this.of[about];
+      if (this.only >= 0 && group !== this.only) continue;
       if (kind & BORN) out[group] += row.bytes[about];
       if (kind & DIED) out[group] -= row.bytes[about];
     }
@@ -120,6 +142,13 @@ const MAKERS: Record<GroupingName, (track: Track) => Made> = {
         ? shortPlace({ file: track.text(place[0]), line: place[1], function: track.text(place[2]) })
         : "no line of yours";
     }),
+  code: (track) =>
+    largest(track, track.codes.of, (id) => {
+      const place = track.codes.places[id];
+      return place ? shortPlace(place) : "no line of code";
+    }),
+  pool: (track) => largest(track, poolsOf(track), (id) => POOLS[id] ?? poolName(track, id), false),
+  leak: byLeak,
   stream: (track) =>
     largest(
       track,
@@ -214,6 +243,53 @@ function bySteps(track: Track): Made {
   }
   return { of, groups };
 }
+
+const POOLS = ["large pool", "small pool"];
+/** Blocks up to this come from the small pool (c10/cuda/CUDACachingAllocator.cpp: kSmallSize). */
+const SMALL = 1 << 20;
+
+/** By allocation: 0 and 1 for the large and the small pool, else two more than its private pool. */
+function poolsOf(track: Track): Uint16Array {
+  const isPrivate = track.header.pools.map(([a, b]) => Boolean(a || b));
+  return Uint16Array.from(track.row.bytes, (bytes, i) => {
+    const pool = track.row.pool[i];
+    if (pool && isPrivate[pool - 1]) return pool + 1;
+    return bytes <= SMALL ? 1 : 0;
+  });
+}
+
+export function poolName(track: Track, id: number): string {
+  const pool = track.header.pools[id - 2];
+  return pool ? `private pool (${pool[0]}, ${pool[1]})` : "a pool";
+}
+
+/** What leaks lies on top, by the step that left it behind; all else is one group below. */
+function byLeak(track: Track): Made {
+  const steps = bySteps(track);
+  const isLeaking = new Uint8Array(track.n);
+  track.marks.forEach((mark, i) => {
+    if (track.header.verdict.findings[i].id === "leak")
+      for (const row of mark?.rows ?? []) isLeaking[row] = 1;
+  });
+  const of = new Uint8Array(track.n);
+  for (let i = 0; i < track.n; i++) of[i] = isLeaking[i] ? 1 + steps.of[i] : 0;
+  const isStepped = track.stepStarts.length > 0;
+  const kept = steps.groups.map(({ name, colour }) =>
+    isStepped ? { name: `kept from ${name}`, colour } : { name: "kept", colour: distinct[1] },
+  );
+  return { of, groups: [{ name: "everything else", colour: OTHER_COLOUR }, ...kept] };
+}
+
+/** Whether anything leaks that the picture can show. */
+export const hasLeak = (track: Track): boolean =>
+  track.marks.some(
+    (mark, i) =>
+      track.header.verdict.findings[i].id === "leak" && mark !== null && mark.rows.length,
+  );
+
+/** The groupings that a recording has something for. */
+export const groupingsOf = (track: Track): GroupingName[] =>
+  GROUPINGS.filter((by) => by !== "leak" || hasLeak(track));
 
 /** How long each allocation lived: what never goes lies lowest. */
 function byAge(track: Track): Made {

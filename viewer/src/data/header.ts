@@ -4,10 +4,11 @@ import type { Place } from "../base/place";
 
 export type { Place };
 
+/** What a finding is about, as columns: allocations by number, holes by address and bytes. */
 export interface Mark {
-  stacks: number[];
-  place: Place | null;
-  categories: number[];
+  rows: number;
+  addresses: number;
+  bytes: number;
 }
 
 export interface Finding {
@@ -84,7 +85,8 @@ export interface TrackHeader {
     file: number;
     function: number;
     line: number;
-    user: number;
+    kind: number;
+    code: number;
     of_stacks: number;
     starts: number;
   };

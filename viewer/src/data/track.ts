@@ -1,9 +1,10 @@
 // One device of one recording: its columns, and the quick questions about them.
 
 import { Calls } from "./calls";
+import { type Codes, codesOf } from "./codes";
 import { Container, type Numbers } from "./container";
 import { Curve, StepCurve } from "./curve";
-import type { Place, TrackHeader } from "./header";
+import type { Mark, Place, TrackHeader } from "./header";
 import { upperBound } from "./search";
 import { WhatIfLine } from "./what_if";
 
@@ -17,9 +18,18 @@ const ROW_COLUMNS = [
   "category", "certainty", "phase", "module", "name",
 ] as const; // prettier-ignore
 
+/** Whose code a frame is. */
+const LIBRARY = 1;
+const USER = 2;
+
 export interface Frame extends Place {
   user: boolean;
+  /** Whether it only passes calls on: PyTorch's own, or generated. */
+  plumbing: boolean;
 }
+
+/** What a finding is about: allocations, and holes by address and bytes. */
+export type FindingMark = Record<keyof Mark, Numbers>;
 
 export class Track {
   readonly events: number;
@@ -40,17 +50,22 @@ export class Track {
     readonly header: TrackHeader,
     readonly clock: Numbers,
     readonly row: Record<(typeof ROW_COLUMNS)[number], Numbers>,
-    readonly segment: Record<"died" | "address" | "bytes" | "expandable" | "pool", Numbers>,
+    readonly segment: Record<
+      "died" | "address" | "bytes" | "expandable" | "pool" | "stack",
+      Numbers
+    >,
     segmentBorn: Numbers,
     readonly stepStarts: Numbers,
     readonly bands: Record<"begin" | "end" | "name" | "depth", Numbers>,
     readonly frames: Record<
-      "file" | "function" | "line" | "user" | "of_stacks" | "starts",
+      "file" | "function" | "line" | "kind" | "code" | "of_stacks" | "starts",
       Numbers
     >,
     /** Its collectives; null where the recording tells of none. */
     readonly calls: Calls | null,
     readonly whatIf: WhatIfLine[],
+    /** By finding, what it is about; null where that is nothing in particular. */
+    readonly marks: (FindingMark | null)[],
   ) {
     const n = (this.n = header.rows.n);
     const events = (this.events = header.events);
@@ -80,6 +95,19 @@ export class Track {
     );
   }
 
+  private lines: Codes | null = null;
+
+  /** The lines of code, a library's too. */
+  get codes(): Codes {
+    return (this.lines ??= codesOf(this));
+  }
+
+  /** What to add to an allocation's address to make it one of a segment's. */
+  get addressShift(): number {
+    const { rows, segments } = this.header;
+    return segments.n ? Number(BigInt(rows.base) - BigInt(segments.base)) : 0;
+  }
+
   private allocatedCurve: Curve | null = null;
   private activeCurve: Curve | null = null;
 
@@ -105,22 +133,42 @@ export class Track {
       );
       return Object.fromEntries(names.map((name, i) => [name, found[i]])) as Record<Name, Numbers>;
     };
-    const [clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf] =
+    const [clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf, marks] =
       await Promise.all([
         container.column(header.clock),
         columns(ROW_COLUMNS, header.rows),
-        columns(["died", "address", "bytes", "expandable", "pool"] as const, header.segments),
+        columns(
+          ["died", "address", "bytes", "expandable", "pool", "stack"] as const,
+          header.segments,
+        ),
         container.column(header.segments.born as number),
         container.column(header.steps.starts),
         columns(["begin", "end", "name", "depth"] as const, header.bands),
         columns(
-          ["file", "function", "line", "user", "of_stacks", "starts"] as const,
+          ["file", "function", "line", "kind", "code", "of_stacks", "starts"] as const,
           header.frames,
         ),
         header.collectives && Calls.read(container, header.collectives),
         Promise.all(header.what_if.map((one) => WhatIfLine.read(container, one))),
+        Promise.all(
+          header.verdict.findings.map(
+            async ({ mark }) => mark && columns(["rows", "addresses", "bytes"] as const, mark),
+          ),
+        ),
       ]);
-    return new Track(header, clock, row, segment, segmentBorn, steps, bands, frames, calls, whatIf);
+    return new Track(
+      header,
+      clock,
+      row,
+      segment,
+      segmentBorn,
+      steps,
+      bands,
+      frames,
+      calls,
+      whatIf,
+      marks,
+    );
   }
 
   /** The allocations that hold memory right after an event, oldest first. */
@@ -156,12 +204,13 @@ export class Track {
   }
 
   frame(number: number): Frame {
-    const { file, line, function: name, user } = this.frames;
+    const { file, line, function: name, kind } = this.frames;
     return {
       file: this.text(file[number]),
       line: line[number],
       function: this.text(name[number]),
-      user: user[number] === 1,
+      user: kind[number] === USER,
+      plumbing: kind[number] < LIBRARY,
     };
   }
 

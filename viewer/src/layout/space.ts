@@ -15,9 +15,7 @@ export class Space {
 
   constructor(private readonly track: Track) {
     const { header, segment, row } = track;
-    this.shift = header.segments.n
-      ? Number(BigInt(header.rows.base) - BigInt(header.segments.base))
-      : 0;
+    this.shift = track.addressShift;
     const ranges: [number, number][] = [];
     for (let i = 0; i < header.segments.n; i++)
       ranges.push([segment.address[i], segment.address[i] + segment.bytes[i]]);

@@ -44,7 +44,7 @@ export function stack(
 ): Stacked {
   const { width } = window;
   const moments = momentsOf(axis, window.from, window.to, width);
-  const { rows, from, to, cut } = candidates(track, lifetimes, moments, window);
+  const { rows, from, to, cut } = candidates(track, groups, lifetimes, moments, window);
   const count = groups.groups.length;
   const lists = byGroup(groups, rows);
 
@@ -100,7 +100,14 @@ export function stack(
 }
 
 /** What is worth drawing by itself: a pixel high, and alive at some column's moment. In order of birth. */
-function candidates(track: Track, lifetimes: Lifetimes, moments: Moments, window: Window) {
+function candidates(
+  track: Track,
+  groups: Groups,
+  lifetimes: Lifetimes,
+  moments: Moments,
+  window: Window,
+) {
+  const { only, of } = groups;
   const { event, first, last } = moments;
   const width = window.width;
   const perColumn = (last[width - 1] - first[0]) / width;
@@ -109,7 +116,7 @@ function candidates(track: Track, lifetimes: Lifetimes, moments: Moments, window
   let chosen: number[] = [];
   let cut = false;
   lifetimes.each(event[0], event[width - 1], perColumn / 2, (row) => {
-    if (bytes[row] < least) return;
+    if (bytes[row] < least || (only >= 0 && of[row] !== only)) return;
     const [a, b] = columnsOf(event, track.born[row], track.died[row]);
     if (b <= a) return;
     chosen.push(row);

@@ -1,9 +1,9 @@
 // Who holds it: bytes added up by line, module, category, phase or stack, and as a tree of frames.
 
-import type { Track } from "../data/track";
+import type { Frame, Track } from "../data/track";
 import { longPlace, shortPlace } from "../base/format";
 
-export const TABLES = ["line", "module", "category", "phase", "stack"] as const;
+export const TABLES = ["line", "code", "module", "category", "phase", "stack"] as const;
 export type TableKind = (typeof TABLES)[number];
 
 /** Some allocations, and how much each counts: bytes, or bytes times how long they lived. */
@@ -16,6 +16,11 @@ export interface Weighed {
 
 export function weighAt(track: Track, event: number): Weighed {
   return { rows: track.alive(event), weight: (row) => track.row.bytes[row], unit: "bytes" };
+}
+
+/** Those of some allocations that are marked. */
+export function among(weighed: Weighed, flags: Uint8Array): Weighed {
+  return { ...weighed, rows: Array.from(weighed.rows).filter((row) => flags[row]) };
 }
 
 /** Every allocation that lives in [from, to], times how long of it. */
@@ -48,7 +53,7 @@ export interface Entry {
 }
 
 export function tally(track: Track, weighed: Weighed, kind: TableKind): Entry[] {
-  const ids = track.row[kind];
+  const ids = kind === "code" ? track.codes.of : track.row[kind];
   const found = new Map<number, Entry & { most: number }>();
   for (let i = 0; i < weighed.rows.length; i++) {
     const row = weighed.rows[i];
@@ -81,6 +86,11 @@ function named(track: Track, kind: TableKind, key: number): { name: string; long
       if (!place) return same("no line of yours");
       const at = { file: track.text(place[0]), line: place[1], function: track.text(place[2]) };
       return { name: shortPlace(at), long: `${longPlace(at)} in ${at.function}` };
+    }
+    case "code": {
+      const place = track.codes.places[key];
+      if (!place) return same("no line of code");
+      return { name: shortPlace(place), long: `${longPlace(place)} in ${place.function}` };
     }
     case "module":
       return same(key ? track.text(track.header.modules[key - 1]) : "outside modules");
@@ -173,8 +183,18 @@ export interface Flame {
 /** Of deeper stacks (a recursion that went wild) the middle is left out. */
 const DEEPEST = 400;
 
-/** With `all` false, the user's frames and the innermost one: what of PyTorch they called. */
-export function flameOf(track: Track, weighed: Weighed, total: string, all = true): Flame {
+/** Whose frames: the user's alone, a library's code as well, or every one. */
+export type FrameKind = "own" | "code" | "all";
+
+/** Of those that are left out, the innermost frame stays: what of PyTorch was called. */
+export function flameOf(
+  track: Track,
+  weighed: Weighed,
+  total: string,
+  kind: FrameKind = "all",
+): Flame {
+  const isShown = (frame: Frame): boolean =>
+    kind === "all" || frame.user || (kind === "code" && !frame.plumbing);
   const sums = new Map<number, [number, number]>();
   for (let i = 0; i < weighed.rows.length; i++) {
     const row = weighed.rows[i];
@@ -231,7 +251,7 @@ export function flameOf(track: Track, weighed: Weighed, total: string, all = tru
     if (key > 0) {
       let node = root;
       const stack = track.stack(key);
-      const shown = (all ? stack : stack.filter((one, i) => one.user || i === 0)).reverse();
+      const shown = stack.filter((frame, i) => i === 0 || isShown(frame)).reverse();
       if (shown.length > DEEPEST) shown.splice(DEEPEST / 2, shown.length - DEEPEST);
       for (const frame of shown) {
         node = into(

@@ -1,26 +1,28 @@
-// Which allocations are marked: those of a finding, or those that a search finds.
+// Which bytes are marked: those of a finding, of a group of the legend, or those that a query matches.
 
 import type { Finding } from "../data/header";
+import type { Groups } from "../data/groups";
+import { type Holes, holesOf } from "../data/holes";
 import type { Track } from "../data/track";
+import { counted, size } from "../base/format";
+import { matches, parse } from "./query";
 
 export interface Marked {
-  flags: Uint8Array;
+  /** By allocation, whether it is marked; null where what is marked is holes alone. */
+  flags: Uint8Array | null;
   count: number;
-  /** Bytes of them that are alive at an event. */
+  holes: Holes | null;
+  /** Bytes of the marked allocations that are alive at an event. */
   bytesAt(event: number): number;
 }
 
-function marked(track: Track, chosen: (row: number) => boolean): Marked {
-  const flags = new Uint8Array(track.n);
+function markedRows(track: Track, flags: Uint8Array): Marked {
   let count = 0;
-  for (let i = 0; i < track.n; i++) {
-    if (!chosen(i)) continue;
-    flags[i] = 1;
-    count++;
-  }
+  for (let i = 0; i < track.n; i++) count += flags[i];
   return {
     flags,
     count,
+    holes: null,
     bytesAt(event) {
       let bytes = 0;
       for (let i = 0; i < track.n; i++) {
@@ -32,67 +34,36 @@ function marked(track: Track, chosen: (row: number) => boolean): Marked {
   };
 }
 
-/** The allocations that a finding is about, alive at its moment; null where it is about no allocations in particular. */
-export function markedByFinding(track: Track, finding: Finding): Marked | null {
-  const { mark, event } = finding;
-  if (!mark) return null;
-  const stacks = new Set(mark.stacks);
-  const place = mark.place;
-  const line = place
-    ? track.header.lines.findIndex(
-        ([file, number, name]) =>
-          track.text(file) === place.file &&
-          number === place.line &&
-          track.text(name) === place.function,
-      ) + 1
-    : 0;
-  const categories = new Set(mark.categories);
-  const { row, born, died } = track;
-  return marked(track, (i) => {
-    if (born[i] > event || died[i] <= event) return false;
-    if (place) return (line > 0 && row.line[i] === line) || stacks.has(row.stack[i]);
-    return categories.has(row.category[i]);
-  });
+/** The blocks and the holes that a finding is about; null where it is about none in particular. */
+export function markedByFinding(track: Track, finding: Finding, number: number): Marked | null {
+  const mark = track.marks[number];
+  if (!mark || !(mark.rows.length || mark.addresses.length)) return null;
+  const flags = new Uint8Array(track.n);
+  for (const row of mark.rows) flags[row] = 1;
+  const blocks = markedRows(track, flags);
+  if (!mark.addresses.length) return blocks;
+  const holes = holesOf(track, mark.addresses, mark.bytes, finding.event);
+  return { ...blocks, flags: mark.rows.length ? flags : null, holes };
 }
 
-/** A regular expression where the text is one, else the text itself; case counts only where capitals are typed. */
-export function pattern(text: string): RegExp {
-  const flags = text === text.toLowerCase() ? "iu" : "u";
-  try {
-    return new RegExp(text, flags);
-  } catch {
-    return new RegExp(text.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), flags);
-  }
-}
-
-/** The allocations whose stack, line, module or name a text is found in. */
-export function markedBySearch(track: Track, text: string): Marked {
-  const wanted = pattern(text);
-  const texts = track.header.texts.map((each) => wanted.test(each.slice(0, 400)));
-  const { frames, header, row } = track;
-  const frameHit = Uint8Array.from(frames.file, (file, i) => {
-    if (texts[file] || texts[frames.function[i]]) return 1;
-    return wanted.test(`${track.text(file).slice(-300)}:${frames.line[i]}`) ? 1 : 0;
-  });
-  const stacks = new Uint8Array(frames.starts.length + 1);
-  for (let s = 0; s + 1 < frames.starts.length; s++) {
-    for (let at = frames.starts[s]; at < frames.starts[s + 1]; at++)
-      if (frameHit[frames.of_stacks[at]]) stacks[s + 1] = 1;
-  }
-  const lines = header.lines.map(
-    ([file, number, name]) =>
-      texts[file] || texts[name] || wanted.test(`${track.text(file).slice(-300)}:${number}`),
-  );
-  const modules = header.modules.map((module) => texts[module]);
-  const names = header.rows.names.map((name) => texts[name]);
-  const categories = header.categories.map((name) => wanted.test(name.replaceAll("_", " ")));
-  return marked(
+/** The allocations of one group of the legend. */
+export function markedByGroup(track: Track, groups: Groups, group: number): Marked {
+  return markedRows(
     track,
-    (i) =>
-      stacks[row.stack[i]] === 1 ||
-      Boolean(lines[row.line[i] - 1]) ||
-      Boolean(modules[row.module[i] - 1]) ||
-      Boolean(names[row.name[i] - 1]) ||
-      Boolean(categories[row.category[i]]),
+    Uint8Array.from(groups.of, (of) => Number(of === group)),
   );
+}
+
+/** The allocations that a query matches. */
+export function markedBySearch(track: Track, text: string, cursor: number): Marked {
+  return markedRows(track, matches(track, parse(text), cursor));
+}
+
+/** What is marked, in words. */
+export function markedWords(marked: Marked, event: number): string {
+  const blocks = `${counted(marked.count, "allocation")} marked, ${size(marked.bytesAt(event))} at the cursor`;
+  if (!marked.holes) return blocks;
+  const { addresses, total } = marked.holes;
+  const holes = `${counted(addresses.length, "hole")} marked, ${size(total)} free`;
+  return marked.count ? `${blocks}; ${holes}` : holes;
 }

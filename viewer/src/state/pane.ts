@@ -2,7 +2,7 @@
 
 import type { Surface } from "../draw/surface";
 import type { Scene } from "./scene";
-import type { Store } from "./store";
+import type { Store, Tab } from "./store";
 import type { Theme } from "./theme";
 import type { Marked } from "./marks";
 
@@ -17,6 +17,8 @@ export interface Host {
   inspect(row: number | null, note?: string): void;
   /** Shows a collective there; null for what is chosen. */
   inspectCall(call: number | null): void;
+  /** Shows an allocation in another view. */
+  show(row: number, tab: Tab): void;
   /** Says something to who cannot see the picture. */
   say(text: string): void;
 }
@@ -33,6 +35,8 @@ export interface Pane {
   bytes?(): [number, number] | null;
   /** Moves to an allocation. */
   show?(row: number): void;
+  /** Says what the cursor is at, to who cannot see it; absent where the cursor means little. */
+  said?(): void;
   /** A key that the pane takes for itself. */
   key?(event: KeyboardEvent): boolean;
 }

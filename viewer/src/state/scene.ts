@@ -8,6 +8,7 @@ import type { State } from "./store";
 
 export class Scene {
   private readonly groupings = new Map<GroupingName, Groups>();
+  private alone: Groups | null = null;
   private lives: Lifetimes | null = null;
   private readonly axes = new Map<AxisKind, Axis>();
 
@@ -17,6 +18,14 @@ export class Scene {
     let found = this.groupings.get(by);
     if (!found) this.groupings.set(by, (found = new Groups(this.track, by)));
     return found;
+  }
+
+  /** The groups as the picture shows them: all, or one alone. */
+  shownGroups({ by, only }: State): Groups {
+    if (only < 0 || only >= this.groups(by).groups.length) return this.groups(by);
+    if (this.alone?.by !== by || this.alone.only !== only)
+      this.alone = new Groups(this.track, by, only);
+    return this.alone;
   }
 
   get lifetimes(): Lifetimes {
@@ -39,6 +48,8 @@ export class Scene {
 
   /** The most that any line over the whole run reaches, with some air. */
   ceiling(state: State): number {
+    const { onlyPeak } = this.shownGroups(state);
+    if (onlyPeak) return onlyPeak * 1.05;
     const { counters, limit_bytes: limit, what_if: whatIf } = this.track.header;
     let most = counters.requested[1];
     for (const line of ["allocated", "active", "reserved"] as const)

@@ -1,12 +1,16 @@
 // What is shown: one plain object, changed in one place, told to whoever draws. It is also the page's address.
 
-import { GROUPINGS, type GroupingName } from "../data/groups";
+import type { GroupingName } from "../data/groups";
 import type { AxisKind } from "../layout/axis";
 
-export const TABS = ["memory", "addresses", "who", "compare", "ranks"] as const;
+export const TABS = ["memory", "addresses", "who", "list", "compare", "ranks"] as const;
 export type Tab = (typeof TABS)[number];
 export const MOMENTS = ["cursor", "peak", "lifetime"] as const;
 export type Moment = (typeof MOMENTS)[number];
+export const FRAMES = ["own", "code", "all"] as const;
+export const ORDERS = ["accused", "rank", "peak", "difference"] as const;
+export type Order = (typeof ORDERS)[number];
+export const TABLE_KINDS = ["line", "code", "module", "category", "phase", "stack"] as const;
 
 export interface State {
   tab: Tab;
@@ -17,15 +21,32 @@ export interface State {
   window: [number, number] | null;
   /** What part of the bytes; null is all. */
   bytes: [number, number] | null;
+  /** What part of the addresses; null is all. */
+  space: [number, number] | null;
   cursor: number;
   selected: number;
   /** The collective that is chosen; -1 is none. */
   call: number;
   finding: number;
   search: string;
+  /** The group of the legend that is marked, and the one that is shown alone; -1 is none. */
+  group: number;
+  only: number;
+  /** The events that are asked about, the first and the last; null is none. */
+  range: [number, number] | null;
   lines: { allocated: boolean; active: boolean; reserved: boolean };
+  /** The replayed settings that are not drawn, by number, as `0_2`. */
+  off: string;
   of: Moment;
   table: string;
+  /** The column that tables are sorted by, with a minus where the order is turned; "" is their own. */
+  sort: string;
+  /** Whose frames the flame graph shows, and the way down to the frame that it is zoomed in on. */
+  frames: (typeof FRAMES)[number];
+  zoom: string;
+  /** The two recordings that are compared. */
+  pair: [number, number];
+  order: Order;
   theme: "" | "light" | "dark";
 }
 
@@ -36,11 +57,7 @@ export class Store {
 
   set(change: Partial<State>): void {
     const before = this.state;
-    this.state = { ...before, ...change };
-    // An allocation or a collective is chosen, never both; and one of another track is none of this one.
-    const turned = this.state.track !== before.track;
-    if (change.call === undefined && (turned || (change.selected ?? -1) >= 0)) this.state.call = -1;
-    if (change.selected === undefined && this.state.call >= 0) this.state.selected = -1;
+    this.state = { ...before, ...change, ...this.consequences(change) };
     for (const listener of this.listeners) listener(this.state, before);
   }
 
@@ -54,67 +71,22 @@ export class Store {
   subscribe(listener: (state: State, before: State) => void): void {
     this.listeners.push(listener);
   }
-}
 
-/** The part of the address after `#`: short, readable, and the same place when it is opened again. */
-export function toHash(state: State): string {
-  const parts = new URLSearchParams();
-  parts.set("view", state.tab);
-  if (state.track) parts.set("track", String(state.track));
-  parts.set("by", state.by);
-  parts.set("axis", state.axis);
-  if (state.window) parts.set("x", state.window.map((at) => at.toFixed(1)).join("_"));
-  if (state.bytes) parts.set("y", state.bytes.map((at) => at.toFixed(0)).join("_"));
-  parts.set("at", String(state.cursor));
-  if (state.selected >= 0) parts.set("allocation", String(state.selected));
-  if (state.call >= 0) parts.set("collective", String(state.call));
-  if (state.finding >= 0) parts.set("finding", String(state.finding));
-  if (state.search) parts.set("search", state.search);
-  if (state.tab === "who") {
-    parts.set("of", state.of);
-    parts.set("table", state.table);
+  /** What a change rules out: one thing is marked at a time, and nothing of another track. */
+  private consequences(change: Partial<State>): Partial<State> {
+    const before = this.state;
+    const after = { ...before, ...change };
+    const others: Partial<State> = {};
+    const turned = after.track !== before.track;
+    if (change.call === undefined && (turned || (change.selected ?? -1) >= 0)) others.call = -1;
+    if (change.selected === undefined && (others.call ?? after.call) >= 0) others.selected = -1;
+    const isRegrouped = turned || after.by !== before.by;
+    const unset = {
+      ...(isRegrouped && { group: -1, only: -1 }),
+      ...(turned && { range: null, space: null, zoom: "" }),
+    };
+    for (const part of Object.keys(unset) as (keyof typeof unset)[])
+      if (change[part] === undefined) Object.assign(others, { [part]: unset[part] });
+    return others;
   }
-  return parts.toString();
-}
-
-export function fromHash(hash: string): Partial<State> {
-  const parts = new URLSearchParams(hash.replace(/^#/, ""));
-  const found: Partial<State> = {};
-  const oneOf = <Value extends string>(name: string, values: readonly Value[]): Value | undefined =>
-    values.find((value) => value === parts.get(name));
-  const number = (name: string): number | undefined => {
-    const text = parts.get(name);
-    const value = Number(text);
-    return text !== null && text !== "" && Number.isSafeInteger(value) && value >= -1
-      ? value
-      : undefined;
-  };
-  const range = (name: string): [number, number] | undefined => {
-    const [a, b, ...more] = (parts.get(name) ?? "").split("_").map(Number);
-    return a !== undefined &&
-      b !== undefined &&
-      !more.length &&
-      a >= 0 &&
-      b > a &&
-      Number.isFinite(b)
-      ? [a, b]
-      : undefined;
-  };
-  const put = <Name extends keyof State>(name: Name, value: State[Name] | undefined): void => {
-    if (value !== undefined) found[name] = value;
-  };
-  put("tab", oneOf("view", TABS));
-  put("track", number("track"));
-  put("by", oneOf("by", GROUPINGS));
-  put("axis", oneOf("axis", ["time", "events"] as const));
-  put("window", range("x"));
-  put("bytes", range("y"));
-  put("cursor", number("at"));
-  put("selected", number("allocation"));
-  put("call", number("collective"));
-  put("finding", number("finding"));
-  put("search", parts.get("search") ?? undefined);
-  put("of", oneOf("of", MOMENTS));
-  put("table", oneOf("table", ["line", "module", "category", "phase", "stack"]));
-  return found;
 }

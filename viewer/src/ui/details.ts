@@ -1,32 +1,21 @@
 // One allocation in words: what it is, who asked for it (the user's line first), the code there, the whole stack.
 
+import { lineQuery } from "../state/query";
+import type { Host } from "../state/pane";
 import type { Track } from "../data/track";
 import { count, counted, longPlace, share, size, time } from "../base/format";
-import { tally, weighAt } from "../layout/tally";
+import { type Entry, tally, weighAt } from "../layout/tally";
 import { h } from "../draw/dom";
 import { eventWords } from "../views/event_words";
-import { stackList } from "../views/stack_list";
+import { copyButton, placeSpan, stackList, stackText } from "../views/stack_list";
 
-export function allocationDetails(track: Track, row: number, note: string): HTMLElement[] {
+export function allocationDetails(host: Host, row: number, note: string): HTMLElement[] {
+  const { track } = host.scene();
   const { row: columns, header } = track;
   const line = track.line(row);
-  const certainty = header.certainties[columns.certainty[row]] ?? "";
-  const category = (header.categories[columns.category[row]] ?? "").replaceAll("_", " ");
-  const phase = header.phases[columns.phase[row]] ?? "";
   const name = columns.name[row] ? track.text(header.rows.names[columns.name[row] - 1]) : "";
-  const module = columns.module[row] ? track.text(header.modules[columns.module[row] - 1]) : "";
   const stack = track.stack(columns.stack[row]);
-  const slack = track.taken[row] - columns.bytes[row];
-  const facts: [string, string][] = [
-    ["born", moment(track, track.born[row], "before the recording")],
-    ["freed", moment(track, track.freed[row], "never, in this recording")],
-    ["lived", lived(track, row)],
-    ["for", `${category} (${certainty}), ${phase}`],
-    ["module", module],
-    ["address", `${track.address(row)}, stream ${header.rows.streams[columns.stream[row]] ?? "?"}`],
-    ["pool", pool(track, columns.pool[row])],
-    ["rounding", slack ? `${size(slack)} more were taken` : ""],
-  ];
+  const facts = factsOf(track, row);
   return [
     h(
       "div",
@@ -45,6 +34,7 @@ export function allocationDetails(track: Track, row: number, note: string): HTML
             .map(([what, value]) => h("tr", {}, h("th", {}, what), h("td", {}, value))),
         ),
       ),
+      places(host, row),
     ),
     h(
       "div",
@@ -52,8 +42,8 @@ export function allocationDetails(track: Track, row: number, note: string): HTML
       line
         ? h(
             "div",
-            { class: "user-line" },
-            h("b", {}, longPlace(line)),
+            { class: "user-line", title: longPlace(line) },
+            h("b", {}, placeSpan(line)),
             ` in ${line.function}`,
             columns.inferred[row]
               ? h("span", { class: "soft" }, " likely: the forward line whose backward was running")
@@ -64,14 +54,42 @@ export function allocationDetails(track: Track, row: number, note: string): HTML
             { class: "user-line soft" },
             "No line of yours: PyTorch recorded no Python stack for it.",
           ),
+      codeLine(track, row),
       stackList(stack),
+      h(
+        "div",
+        { class: "buttons" },
+        line && copyButton("line", `${line.file}:${line.line}`),
+        stack.length > 0 && copyButton("stack", stackText(stack)),
+      ),
     ),
     code(track, line ? `${line.file}:${line.line}` : "", line?.line ?? 0),
   ].filter((part): part is HTMLElement => part !== null);
 }
 
+/** What is known of an allocation, each with what it is. */
+function factsOf(track: Track, row: number): [string, string][] {
+  const { row: columns, header } = track;
+  const certainty = header.certainties[columns.certainty[row]] ?? "";
+  const category = (header.categories[columns.category[row]] ?? "").replaceAll("_", " ");
+  const phase = header.phases[columns.phase[row]] ?? "";
+  const module = columns.module[row] ? track.text(header.modules[columns.module[row] - 1]) : "";
+  const slack = track.taken[row] - columns.bytes[row];
+  return [
+    ["born", moment(track, track.born[row], "before the recording")],
+    ["freed", moment(track, track.freed[row], "never, in this recording")],
+    ["lived", lived(track, row)],
+    ["for", `${category} (${certainty}), ${phase}`],
+    ["module", module],
+    ["address", `${track.address(row)}, stream ${header.rows.streams[columns.stream[row]] ?? "?"}`],
+    ["pool", pool(track, columns.pool[row])],
+    ["rounding", slack ? `${size(slack)} more were taken` : ""],
+  ];
+}
+
 /** The moment of the cursor in words: what happens there, and the lines that hold most; of a failed request, who asked. */
-export function momentDetails(track: Track, event: number): HTMLElement[] {
+export function momentDetails(host: Host, event: number): HTMLElement[] {
+  const { track } = host.scene();
   const failure = track.header.failures.find((one) => one.event === event);
   const lines = tally(track, weighAt(track, event), "line").sort((a, b) => b.weight - a.weight);
   const total = track.requested.at(event);
@@ -105,8 +123,8 @@ export function momentDetails(track: Track, event: number): HTMLElement[] {
           asked
             ? h(
                 "div",
-                { class: "user-line" },
-                h("b", {}, longPlace(asked)),
+                { class: "user-line", title: longPlace(asked) },
+                h("b", {}, placeSpan(asked)),
                 ` in ${asked.function}`,
               )
             : null,
@@ -131,7 +149,7 @@ export function momentDetails(track: Track, event: number): HTMLElement[] {
               {},
               h("td", { class: "number" }, size(line.weight)),
               h("td", { class: "number soft" }, share(line.weight, total)),
-              h("td", { class: "held", title: line.long }, bar, h("span", {}, line.name)),
+              h("td", { class: "held", title: line.long }, bar, holder(host, line)),
             );
           }),
         ),
@@ -140,6 +158,40 @@ export function momentDetails(track: Track, event: number): HTMLElement[] {
         h("div", { class: "soft" }, `${counted(lines.length - 7, "more line")}: see Who`),
     ),
   ].filter((part): part is HTMLDivElement => part !== null);
+}
+
+/** A line that holds memory: a click marks all that it asked for. */
+function holder(host: Host, line: Entry): HTMLElement {
+  const place = host.scene().track.header.lines[line.key - 1];
+  if (!place) return h("span", {}, line.name);
+  const query = lineQuery(host.scene().track.text(place[0]), place[1]);
+  const onclick = (): void => host.store.set({ search: query, finding: -1, group: -1 });
+  return h(
+    "button",
+    { class: "link", title: `mark what ${line.long} asked for`, onclick },
+    line.name,
+  );
+}
+
+/** The other views in which an allocation can be looked at. */
+function places(host: Host, row: number): HTMLElement {
+  const VIEWS = { memory: "in the picture", addresses: "among addresses", list: "in the list" };
+  const others = (["memory", "addresses", "list"] as const).filter(
+    (tab) => tab !== host.store.state.tab,
+  );
+  return h(
+    "div",
+    { class: "buttons" },
+    ...others.map((tab) => h("button", { onclick: () => host.show(row, tab) }, VIEWS[tab])),
+  );
+}
+
+/** The library's own line below the user's, where there is one. */
+function codeLine(track: Track, row: number): HTMLElement | null {
+  const place = track.codes.places[track.codes.of[row]];
+  const line = track.line(row);
+  if (!place || (line && line.file === place.file && line.line === place.line)) return null;
+  return h("div", { class: "code-line" }, "code: ", placeSpan(place), ` in ${place.function}`);
 }
 
 function code(track: Track, key: string, line: number): HTMLElement | null {

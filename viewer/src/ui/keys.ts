@@ -1,7 +1,10 @@
 // The keyboard: everything that the mouse does.
 
-import { GROUPINGS } from "../data/groups";
-import { pan, zoom, zoomBytes } from "../views/input";
+import { type GroupingName, groupingsOf } from "../data/groups";
+import { pan, pivot, zoom, zoomBytes } from "../views/input";
+import type { History } from "../state/history";
+import type { Pane } from "../state/pane";
+import type { Navigation } from "./navigation";
 import type { Store, Tab } from "../state/store";
 import type { Scene } from "../state/scene";
 
@@ -10,12 +13,11 @@ export interface Keyboard {
   scene(): Scene;
   bytes(): [number, number] | null;
   tabs: Tab[];
-  goTo(event: number): void;
+  shown(): Pane;
+  navigation: Navigation;
+  history: History;
   step(by: number): void;
-  choose(by: number): void;
   showChosen(): void;
-  finding(by: number): void;
-  call(by: number): void;
   turnAxis(): void;
   turnTheme(): void;
   search(): void;
@@ -32,35 +34,49 @@ const turn = (event: KeyboardEvent): number => (event.shiftKey ? -1 : 1);
 const stride = (event: KeyboardEvent): number => (event.shiftKey ? 100 : 1);
 
 const whole: Action = (board) => {
-  board.store.set({ window: null, bytes: null });
+  board.store.set({ window: null, bytes: null, space: null });
 };
+
+/** Zooms in time around the pointer, else around the cursor. */
+const zoomBy =
+  (factor: number): Action =>
+  (board) =>
+    zoom(board, board.store, factor, pivot(board.shown(), board.scene(), board.store.state));
+
+/** The colourings that this recording has something for, in their order. */
+function nextGrouping(board: Keyboard, by: number): GroupingName {
+  const names = groupingsOf(board.scene().track);
+  return names[(names.indexOf(board.store.state.by) + by + names.length) % names.length];
+}
 
 /** What each key does; a letter means both its cases. */
 const ACTIONS: Record<string, Action> = {
-  w: (board) => zoom(board, board.store, 0.7),
-  s: (board) => zoom(board, board.store, 1 / 0.7),
+  w: zoomBy(0.7),
+  s: zoomBy(1 / 0.7),
   a: (board) => pan(board, board.store, -0.15),
   d: (board) => pan(board, board.store, 0.15),
   e: (board) => zoomBytes(board, board.store, 0.7, 0),
   q: (board) => zoomBytes(board, board.store, 1 / 0.7, 0),
   ArrowLeft: (board, event) => board.step(-stride(event)),
   ArrowRight: (board, event) => board.step(stride(event)),
-  ArrowUp: (board) => board.choose(1),
-  ArrowDown: (board) => board.choose(-1),
+  ArrowUp: (board) => board.navigation.choose(1),
+  ArrowDown: (board) => board.navigation.choose(-1),
   Enter: (board) => board.showChosen(),
-  p: (board) => board.goTo(board.scene().track.header.counters.requested[2]),
+  p: (board) => board.navigation.goTo(board.scene().track.header.counters.requested[2]),
   o: (board) => {
     const failure = board.scene().track.header.failures.at(-1);
-    if (failure) board.goTo(failure.event);
+    if (failure) board.navigation.goTo(failure.event);
   },
-  n: (board, event) => board.finding(turn(event)),
-  k: (board, event) => board.call(turn(event)),
+  n: (board, event) => board.navigation.nextFinding(turn(event)),
+  k: (board, event) => board.navigation.turnCall(turn(event)),
+  "]": (board) => board.navigation.turnMatch(1),
+  "[": (board) => board.navigation.turnMatch(-1),
+  z: (board) => board.navigation.zoomToRange(),
+  f: (board) => board.navigation.fitHeight(),
+  u: (board, event) => void (event.shiftKey ? board.history.redo() : board.history.undo()),
   "0": whole,
   Home: whole,
-  c: ({ store }, event) => {
-    const place = GROUPINGS.indexOf(store.state.by) + turn(event);
-    store.set({ by: GROUPINGS[(place + GROUPINGS.length) % GROUPINGS.length] });
-  },
+  c: (board, event) => board.store.set({ by: nextGrouping(board, turn(event)) }),
   x: (board) => board.turnAxis(),
   l: (board) => board.turnTheme(),
   "/": (board) => board.search(),
@@ -75,11 +91,18 @@ export function bind(board: Keyboard): void {
       if (quiet || !board.pane(event)) board.escape();
       return;
     }
+    if (!quiet && isUndo(event)) {
+      event.preventDefault();
+      return ACTIONS.u(board, event);
+    }
     if (quiet || event.ctrlKey || event.metaKey || event.altKey || isPressing(target, event))
       return;
     if (board.pane(event) || act(board, event)) event.preventDefault();
   });
 }
+
+const isUndo = (event: KeyboardEvent): boolean =>
+  (event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === "z";
 
 function isTyping(target: HTMLElement): boolean {
   return (

@@ -1,6 +1,8 @@
 // The address view: addresses over time, and below it the heap at the cursor, event by event.
 
 import { count, counted, shortSize, size } from "../base/format";
+import { css } from "../base/palette";
+import type { Holes } from "../data/holes";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import { blocksOf, holeAt } from "../layout/heap";
 import { Space } from "../layout/space";
@@ -9,8 +11,12 @@ import { eventWords } from "./event_words";
 import { listen, setWindow, type Target } from "./input";
 import type { Host, Pane } from "../state/pane";
 import { type AddressMap, addressMap } from "./address_map";
-import { drawMarkers, drawTimeAxis, type Plot, plotOf } from "./frame";
-import { type Found, HeapBlocks, holeWords } from "./heap_blocks";
+import { blockWords, segmentLabel, segmentWords } from "./block_words";
+import { EventLog } from "./event_log";
+import { drawMarkers, drawTimeAxis, type Plot, plotOf, xOf } from "./frame";
+import { type Found, HeapBlocks, HOLE, holeWords } from "./heap_blocks";
+import { askBetween } from "./ruler";
+import { Tip } from "./tip";
 
 export class AddressesPane implements Pane, Target {
   readonly element: HTMLElement;
@@ -29,18 +35,20 @@ export class AddressesPane implements Pane, Target {
   private readonly words = h("p", { class: "merged" });
   private readonly step = h("p", { class: "event", role: "status" });
   private readonly heap = new HeapBlocks();
+  private readonly tip = new Tip(this.canvas);
+  private readonly heapTip = new Tip(this.heapCanvas);
+  private readonly log: EventLog;
   private readonly spaces = new Map<number, Space>();
   private map: AddressMap | null = null;
   private shown: Plot | null = null;
   private drawnAs = "";
-  /** What part of the space is looked at; null is all. */
-  private range: [number, number] | null = null;
 
   constructor(private readonly host: Host) {
+    this.log = new EventLog(host);
     this.element = h(
       "section",
       { class: "pane addresses" },
-      h("div", { class: "canvas" }, this.canvas),
+      h("div", { class: "canvas" }, this.canvas, this.tip.element),
       this.words,
       h(
         "div",
@@ -65,7 +73,12 @@ export class AddressesPane implements Pane, Target {
         ),
         this.step,
       ),
-      h("div", { class: "blocks" }, this.heapCanvas),
+      h(
+        "div",
+        { class: "below" },
+        h("div", { class: "blocks" }, this.heapCanvas, this.heapTip.element),
+        this.log.element,
+      ),
     );
     listen(this, host.store);
     this.heapCanvas.addEventListener("pointermove", (event) =>
@@ -74,7 +87,10 @@ export class AddressesPane implements Pane, Target {
     this.heapCanvas.addEventListener("click", (event) =>
       this.overHeap(event.offsetX, event.offsetY, true),
     );
-    this.heapCanvas.addEventListener("pointerleave", () => host.inspect(null));
+    this.heapCanvas.addEventListener("pointerleave", () => {
+      this.heapTip.hide();
+      host.inspect(null);
+    });
   }
 
   draw(): void {
@@ -95,8 +111,9 @@ export class AddressesPane implements Pane, Target {
       this.host.store.state,
       this.space(),
       theme,
-      this.host.marked()?.flags ?? null,
+      this.host.marked() ?? null,
     );
+    this.log.draw();
     this.sayWhatIsShown();
   }
 
@@ -105,7 +122,7 @@ export class AddressesPane implements Pane, Target {
     const scene = host.scene();
     const state = host.store.state;
     const theme = host.theme();
-    const plot = plotOf(scene, state, surface.width, surface.height, false);
+    const plot = plotOf(scene, state, surface.width, surface.height);
     const range = this.bytes();
     const marked = host.marked()?.flags ?? null;
     const key = [
@@ -120,6 +137,8 @@ export class AddressesPane implements Pane, Target {
       theme.dark,
       state.finding,
       state.search,
+      state.group,
+      /\balive\b/i.test(state.search) ? state.cursor : "",
     ].join();
     if (key !== this.drawnAs || !this.map)
       this.map = addressMap(
@@ -135,6 +154,8 @@ export class AddressesPane implements Pane, Target {
     this.drawnAs = key;
     this.shown = plot;
     surface.pixels(this.map.image, plot.left, plot.top, plot.width, plot.height);
+    const holes = host.marked()?.holes;
+    if (holes) this.drawHoles(surface, plot, holes);
     this.drawSegmentLabels(surface, plot, range);
     drawTimeAxis(surface, plot, scene, state, theme);
     drawMarkers(surface, plot, scene, state, theme);
@@ -153,16 +174,55 @@ export class AddressesPane implements Pane, Target {
   }
 
   bytes(): [number, number] {
-    return this.range ?? [0, this.space().total];
+    const { total } = this.space();
+    const [low, high] = this.host.store.state.space ?? [0, total];
+    return low < total ? [low, Math.min(high, total)] : [0, total];
   }
 
   hover(x: number, y: number): void {
-    const found = this.at(x, y);
-    this.host.inspect(found && found.row >= 0 ? found.row : null, found?.words ?? "");
+    const under = this.at(x, y);
+    this.host.inspect(under && under.row >= 0 ? under.row : null, under?.words ?? "");
+    this.tip.show(x, y, under ? this.tipOf(under) : null);
   }
 
   leave(): void {
+    this.tip.hide();
     this.host.inspect(null);
+  }
+
+  /** Asks about the events between two places. */
+  ask(from: number, to: number): void {
+    askBetween(this.host, from, to);
+  }
+
+  /** What is under the pointer: a block with what it takes, or a hole and its segment. */
+  private tipOf({ row, words, segment }: Found): (Node | string)[] {
+    const { track } = this.scene();
+    const { cursor, by } = this.host.store.state;
+    const parts: (Node | string)[] = [];
+    if (words) parts.push(h("div", {}, h("b", {}, words)));
+    else parts.push(...blockWords(this.scene(), by, row, cursor));
+    if (segment >= 0) parts.push(h("div", { class: "soft" }, segmentWords(track, segment)));
+    return parts;
+  }
+
+  private drawHoles(surface: Surface, plot: Plot, holes: Holes): void {
+    const [low, high] = this.bytes();
+    const scene = this.scene();
+    const axis = scene.axis(this.host.store.state.axis);
+    const space = this.space();
+    const theme = this.host.theme();
+    const y = (at: number) => plot.top + plot.height * (1 - (at - low) / (high - low));
+    surface.clip(plot.left, plot.top, plot.width, plot.height, () => {
+      holes.addresses.forEach((address: number, i: number) => {
+        const at = space.height(address);
+        const from = Math.max(plot.left, xOf(plot, axis.place(Math.max(0, holes.since[i]))));
+        const end = xOf(plot, axis.place(holes.until[i]));
+        const to = Math.min(plot.left + plot.width, Math.max(end, from + 3));
+        const top = y(at + holes.bytes[i]);
+        surface.rect(from, top, to - from, Math.max(1.5, y(at) - top), HOLE[theme.dark ? 1 : 0]);
+      });
+    });
   }
 
   click(x: number, y: number, twice: boolean): void {
@@ -187,10 +247,9 @@ export class AddressesPane implements Pane, Target {
 
   key(event: KeyboardEvent): boolean {
     const factor = { e: 0.7, q: 1 / 0.7 }[event.key.toLowerCase()];
-    if (factor) this.zoomSpace(factor, 0.5);
-    else if (event.key === "0") this.range = null;
-    else return false;
-    return factor !== undefined;
+    if (factor === undefined) return false;
+    this.zoomSpace(factor, 0.5);
+    return true;
   }
 
   zoomSpace(factor: number, share: number): void {
@@ -208,8 +267,7 @@ export class AddressesPane implements Pane, Target {
   private look(from: number, length: number): void {
     const { total } = this.space();
     const start = Math.max(0, Math.min(from, total - length));
-    this.range = length >= total ? null : [start, start + length];
-    this.draw();
+    this.host.store.set({ space: length >= total ? null : [start, start + length] });
   }
 
   /** The allocation under a point, or the hole and what keeps its segment. */
@@ -234,16 +292,17 @@ export class AddressesPane implements Pane, Target {
     const { track } = this.scene();
     const blocks = blocksOf(track, space, event);
     const block = blocks.find((one) => one.from <= address && address < one.from + one.bytes);
-    if (block) return { row: block.row, words: "" };
     const { segment } = track;
-    const around = track
-      .segmentsAlive(event)
-      .find(
-        (one) =>
-          segment.address[one] <= address && address < segment.address[one] + segment.bytes[one],
-      );
-    const hole = around === undefined ? null : holeAt(track, blocks, around, address);
-    return hole ? { row: hole.oldest, words: holeWords(hole) } : null;
+    const around =
+      track
+        .segmentsAlive(event)
+        .find(
+          (one) =>
+            segment.address[one] <= address && address < segment.address[one] + segment.bytes[one],
+        ) ?? -1;
+    if (block) return { row: block.row, words: "", segment: around };
+    const hole = around < 0 ? null : holeAt(track, blocks, around, address);
+    return hole ? { row: hole.oldest, words: holeWords(hole), segment: around } : null;
   }
 
   private space(): Space {
@@ -254,9 +313,10 @@ export class AddressesPane implements Pane, Target {
   }
 
   private overHeap(x: number, y: number, chosen: boolean): void {
-    const found = this.heap.at(this.scene(), x, y);
-    if (chosen) this.host.store.set({ selected: found?.row ?? -1 });
-    this.host.inspect(found && found.row >= 0 ? found.row : null, found?.words ?? "");
+    const under = this.heap.at(this.scene(), x, y);
+    if (chosen) this.host.store.set({ selected: under?.row ?? -1 });
+    this.host.inspect(under && under.row >= 0 ? under.row : null, under?.words ?? "");
+    this.heapTip.show(x, y, under && (under.words || under.row >= 0) ? this.tipOf(under) : null);
   }
 
   private move(by: number): void {
@@ -265,17 +325,30 @@ export class AddressesPane implements Pane, Target {
     store.set({ cursor: Math.max(-1, Math.min(track.events - 1, store.state.cursor + by)) });
   }
 
+  /** Beside each range of addresses that has room: how large it is, of which pool and stream. */
   private drawSegmentLabels(surface: Surface, plot: Plot, [low, high]: [number, number]): void {
     const space = this.space();
     const theme = this.host.theme();
+    const { track } = this.scene();
+    const y = (at: number) => plot.top + plot.height * (1 - (at - low) / (high - low));
     let last = Infinity;
     space.below.forEach((below, i) => {
-      const y =
-        plot.top + plot.height - ((below + space.sizes[i] / 2 - low) / (high - low)) * plot.height;
-      if (y < plot.top || y > plot.top + plot.height || last - y < 15) return;
-      last = y;
-      surface.text(shortSize(space.sizes[i]), plot.left - 8, y, theme.soft, "right");
+      const bottom = Math.min(plot.top + plot.height, y(below));
+      const top = Math.max(plot.top, y(below + space.sizes[i]));
+      const middle = (top + bottom) / 2;
+      if (bottom <= top || last - middle < 15) return;
+      last = middle;
+      surface.text(shortSize(space.sizes[i]), plot.left - 8, middle, theme.soft, "right");
+      if (bottom - top < 30) return;
+      const label = segmentLabel(track, space.starts[i]);
+      const wide = surface.measure(label);
+      surface.rect(plot.left + 4, bottom - 15, wide + 8, 13, css(theme.paper, 0.75));
+      surface.text(label, plot.left + 8, bottom - 8, theme.soft);
     });
+  }
+
+  said(): void {
+    this.host.say(this.step.textContent ?? "");
   }
 
   private sayWhatIsShown(): void {

@@ -7,11 +7,11 @@ import { highestOf } from "../layout/highest";
 import { tally, TABLES, type TableKind, weighAt } from "../layout/tally";
 import { fill, h, sharp } from "../draw/dom";
 import { trackName } from "../state/names";
-import { pattern } from "../state/marks";
+import { pattern } from "../state/query";
 import type { Host, Pane } from "../state/pane";
 import { type Scene, startOf } from "../state/scene";
 import { Table } from "./table";
-import { swatch } from "./memory_pane";
+import { swatch } from "./swatch";
 
 interface Difference {
   long: string;
@@ -77,6 +77,7 @@ export class ComparePane implements Pane {
       ],
       () => undefined,
       (row) => host.store.set({ track: row.example[0], selected: row.example[1] }),
+      (sort) => host.store.set({ sort }),
     );
     this.element = h(
       "section",

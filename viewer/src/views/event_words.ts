@@ -6,7 +6,7 @@ import { count, shortPlace, size, time } from "../base/format";
 export function eventWords(track: Track, event: number): string {
   if (event < 0) return "before the first event";
   const at = `event ${count(event)}${track.header.timed ? ` at ${time(track.timeOf(event))}` : ""}`;
-  return `${at}: ${what(track, event)}`;
+  return `${at}: ${deed(track, event)}`;
 }
 
 /**
@@ -17,7 +17,8 @@ function isHeldByStream(track: Track, row: number): boolean {
   return track.died[row] > track.freed[row] + 1;
 }
 
-function what(track: Track, event: number): string {
+/** What an event did. */
+export function deed(track: Track, event: number): string {
   const failure = track.header.failures.find((one) => one.event === event);
   if (failure) return `a request for ${size(failure.bytes)} fails`;
   const row = track.eventRow[event];

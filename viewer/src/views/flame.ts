@@ -101,3 +101,22 @@ export function heightOf(flame: Flame): number {
   walk(flame);
   return (deepest + 1) * LINE;
 }
+
+/** The way from the root to a frame: at each level, which of the frames beside each other. */
+export function pathOf(flame: Flame): string {
+  const places: number[] = [];
+  for (let node = flame; node.parent; node = node.parent)
+    places.unshift(node.parent.inside.indexOf(node));
+  return places.join(".");
+}
+
+/** The frame that a way leads to, or as far as it leads. */
+export function flameAt(root: Flame, path: string): Flame {
+  let flame = root;
+  for (const place of path ? path.split(".").map(Number) : []) {
+    const next = flame.inside[place];
+    if (!next) break;
+    flame = next;
+  }
+  return flame;
+}

@@ -17,6 +17,20 @@ export interface Target {
   hover(x: number, y: number): void;
   leave(): void;
   click(x: number, y: number, twice: boolean): void;
+  /** Asks about what lies between two places across the picture. */
+  ask?(from: number, to: number): void;
+}
+
+/** Where the pointer is over a picture, as a share of its width. */
+const pointers = new WeakMap<object, number>();
+
+/** What a key zooms around: the pointer where it is over the picture, else the cursor where that is shown, else the middle. */
+export function pivot(pane: object, scene: Scene, state: State): number {
+  const pointer = pointers.get(pane);
+  if (pointer !== undefined && pointer >= 0 && pointer <= 1) return pointer;
+  const [from, to] = scene.window(state);
+  const share = (scene.axis(state.axis).place(state.cursor) - from) / (to - from);
+  return share >= 0 && share <= 1 ? share : 0.5;
 }
 
 export function listen(target: Target, store: Store): void {
@@ -73,10 +87,11 @@ export function listen(target: Target, store: Store): void {
   canvas.addEventListener("pointermove", (event) => {
     const [x, y] = place(event);
     const plot = target.plot();
+    if (plot) pointers.set(target, (x - plot.left) / plot.width);
     if (!drag || !plot) return target.hover(x, y);
     if (!drag.moved && Math.hypot(x - drag.x, y - drag.y) < 4) return;
     drag.moved = true;
-    if (drag.select) return;
+    if (drag.select) return ask(target, plot, drag.x, x);
     const [from, to] = drag.window;
     move(target, store, from - ((x - drag.x) / plot.width) * (to - from), to - from);
     if (drag.bytes && target.dragSpace) {
@@ -90,18 +105,21 @@ export function listen(target: Target, store: Store): void {
   canvas.addEventListener("pointerup", (event) => {
     const [x, y] = place(event);
     const plot = target.plot();
-    if (drag?.select && drag.moved && plot) {
-      const [from, to] = drag.window;
-      const at = (px: number) => from + ((px - plot.left) / plot.width) * (to - from);
-      setWindow(target, store, Math.min(at(x), at(drag.x)), Math.max(at(x), at(drag.x)));
-    } else if (drag && !drag.moved) {
-      target.click(x, y, false);
-    }
+    if (drag?.select && drag.moved && plot) ask(target, plot, drag.x, x);
+    else if (drag && !drag.moved) target.click(x, y, false);
     drag = null;
   });
   canvas.addEventListener("pointercancel", () => (drag = null));
   canvas.addEventListener("dblclick", (event) => target.click(...place(event), true));
-  canvas.addEventListener("pointerleave", () => target.leave());
+  canvas.addEventListener("pointerleave", () => {
+    pointers.delete(target);
+    target.leave();
+  });
+}
+
+function ask(target: Target, plot: Plot, from: number, to: number): void {
+  const at = (x: number) => plot.from + ((x - plot.left) / plot.width) * (plot.to - plot.from);
+  target.ask?.(at(Math.min(from, to)), at(Math.max(from, to)));
 }
 
 export function zoom(

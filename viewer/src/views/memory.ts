@@ -8,16 +8,10 @@ import { type Hit, hit, stack, type Stacked } from "../layout/stacked";
 import type { Scene } from "../state/scene";
 import type { State } from "../state/store";
 import type { Theme } from "../state/theme";
-import {
-  drawByteAxis,
-  drawMarkers,
-  drawStrips,
-  drawTimeAxis,
-  type Plot,
-  plotOf,
-  xOf,
-} from "./frame";
-import { drawDeath, endLabel, Labels, type Line, whatIfLines } from "./what_if_lines";
+import { drawByteAxis, drawMarkers, drawTimeAxis, type Plot, plotOf, xOf } from "./frame";
+import { drawFlushes, drawRange } from "./ruler";
+import { drawStrips, stripsHeight } from "./strips";
+import { drawDeath, endLabel, isOff, Labels, type Line, whatIfLines } from "./what_if_lines";
 
 /** Where the line of a replayed setting ends within the picture. */
 interface End {
@@ -36,11 +30,12 @@ export class Memory {
 
   /** Lays out what is shown, unless that is what was laid out last. */
   layout(scene: Scene, state: State, width: number, height: number): Stacked {
-    const plot = plotOf(scene, state, width, height);
+    const plot = plotOf(scene, state, width, height, stripsHeight(scene));
     const [low, high] = state.bytes ?? [0, scene.ceiling(state)];
     const key = [
       state.track,
       state.by,
+      state.only,
       scene.axis(state.axis).kind,
       plot.from,
       plot.to,
@@ -62,7 +57,7 @@ export class Memory {
     };
     this.stacked = stack(
       scene.track,
-      scene.groups(state.by),
+      scene.shownGroups(state),
       scene.lifetimes,
       scene.axis(state.axis),
       window,
@@ -81,17 +76,21 @@ export class Memory {
     const plot = this.plot!;
     const { low, high } = stacked.window;
     drawByteAxis(surface, plot, low, high, theme);
-    const image = this.raster.paint(stacked, scene.groups(state.by), {
+    const image = this.raster.paint(stacked, scene.shownGroups(state), {
       marked,
       paper: theme.paper,
     });
     surface.pixels(image, plot.left, plot.top, plot.width, plot.height);
-    const whatIf = whatIfLines(scene.track, stacked.moments, theme);
+    const whatIf = whatIfLines(scene.track, stacked.moments, theme, state.off);
     const ends = this.ends(scene, state, whatIf);
+    const reserved = state.lines.reserved && !isAlone(state) ? this.reserved(scene) : null;
     surface.clip(plot.left, plot.top, plot.width, plot.height, () => {
       if (state.selected >= 0) outline(surface, plot, stacked, state.selected, theme);
-      drawLines(surface, plot, stacked, [...this.lines(scene, state, theme), ...whatIf], theme);
+      const own = isAlone(state) ? [] : this.lines(scene, state, theme);
+      drawLines(surface, plot, stacked, isAlone(state) ? [] : [...own, ...whatIf], theme);
+      drawRange(surface, plot, scene, state, theme);
       const labels = new Labels(surface, plot, theme);
+      if (reserved) this.labelReserved(labels, scene, reserved, theme);
       drawLevels(surface, plot, scene, low, high, theme, labels);
       for (const end of ends)
         labels.put(
@@ -104,6 +103,7 @@ export class Memory {
     });
     drawTimeAxis(surface, plot, scene, state, theme);
     drawStrips(surface, plot, scene, state, theme);
+    drawFlushes(surface, plot, scene, state, theme);
     drawMarkers(surface, plot, scene, state, theme);
     for (const { dies, x, y } of ends) if (dies) drawDeath(surface, x, y, theme);
   }
@@ -120,13 +120,47 @@ export class Memory {
       found.push({ colour: theme.accent, dash: [2, 2], bytes: highest(track.allocated) });
     if (state.lines.active)
       found.push({ colour: theme.accent, dash: [], bytes: highest(track.active) });
-    if (state.lines.reserved) {
-      const reserved = Float64Array.from(event, (_, i) =>
-        track.reserved.highest(first[i], last[i] + 1),
-      );
-      found.push({ colour: theme.ink, dash: [], bytes: reserved });
-    }
+    if (state.lines.reserved)
+      found.push({ colour: theme.ink, dash: [], bytes: this.reserved(scene) });
     return found;
+  }
+
+  /** By column, the most reserved bytes. */
+  private reserved({ track }: Scene): Float64Array {
+    const { event, first, last } = this.stacked!.moments;
+    return Float64Array.from(event, (_, i) => track.reserved.highest(first[i], last[i] + 1));
+  }
+
+  /** Names the reserved line where it is highest, and the gap below it where that is widest. */
+  private labelReserved(labels: Labels, scene: Scene, reserved: Float64Array, theme: Theme): void {
+    const stacked = this.stacked!;
+    const plot = this.plot!;
+    const y = (bytes: number) => yOf(plot, stacked, bytes);
+    const isInside = (at: number) => at > plot.top + 10 && at < plot.top + plot.height - 10;
+    const highest = reserved.indexOf(Math.max(...reserved));
+    const top = y(reserved[highest]);
+    if (top > plot.top && top < plot.top + plot.height)
+      labels.put(
+        `reserved ${size(reserved[highest])}`,
+        plot.left + highest + 6,
+        top,
+        theme.ink,
+        "left",
+      );
+    const free = reserved.map(
+      (bytes, i) => bytes - scene.track.active.at(stacked.moments.event[i]),
+    );
+    const widest = free.indexOf(Math.max(...free));
+    const middle = y(reserved[widest] - free[widest] / 2);
+    const room = y(reserved[widest] - free[widest]) - y(reserved[widest]);
+    if (room > 34 && isInside(middle))
+      labels.put(
+        `${size(free[widest])} reserved and free`,
+        plot.left + widest,
+        middle + 10,
+        theme.soft,
+        "left",
+      );
   }
 
   /** Where the lines of replayed settings end within the picture, the highest first: at its edge, or where the program dies. */
@@ -151,6 +185,7 @@ export class Memory {
       };
     });
     return found
+      .filter((_, i) => !isOff(state.off, i))
       .filter(({ y }) => y >= plot.top && y <= plot.top + plot.height)
       .sort((a, b) => a.y - b.y);
   }
@@ -168,9 +203,12 @@ export class Memory {
       return null;
     const { low, high } = stacked.window;
     const bytes = low + ((plot.top + plot.height - y) / plot.height) * (high - low);
-    return hit(scene.track, scene.groups(state.by), stacked, Math.floor(x - plot.left), bytes);
+    return hit(scene.track, scene.shownGroups(state), stacked, Math.floor(x - plot.left), bytes);
   }
 }
+
+/** Whether one group is shown alone: the allocator's lines are about all of them. */
+const isAlone = (state: State): boolean => state.only >= 0;
 
 function yOf(plot: Plot, stacked: Stacked, bytes: number): number {
   const { low, high } = stacked.window;

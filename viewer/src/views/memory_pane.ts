@@ -8,7 +8,10 @@ import { h, sharp } from "../draw/dom";
 import { listen, setWindow, type Target } from "./input";
 import { callLine, callsWords } from "./call_words";
 import type { Host, Pane } from "../state/pane";
-import { callUnder } from "./frame";
+import { callUnder, stretchUnder } from "./strips";
+import { askBetween, flushUnder, flushWords, rangeWords } from "./ruler";
+import { swatch } from "./swatch";
+import { Tip } from "./tip";
 import { Memory } from "./memory";
 import { Overview } from "./overview";
 import { ReservedTable, whatIfWords } from "./what_if_lines";
@@ -21,7 +24,7 @@ export class MemoryPane implements Pane, Target {
     role: "img",
     "aria-label": "Memory over time, as a stack of allocations",
   });
-  private readonly tip = h("div", { class: "tip", hidden: true });
+  private readonly tip = new Tip(this.canvas);
   private readonly strip = h("canvas", { class: "overview", "aria-hidden": "true" });
   private readonly merged = h("p", { class: "merged", "aria-live": "off" });
   private readonly calls = h("p", { class: "merged calls", hidden: true });
@@ -35,7 +38,7 @@ export class MemoryPane implements Pane, Target {
       "section",
       { class: "pane memory" },
       h("div", { class: "strip" }, this.strip),
-      h("div", { class: "canvas" }, this.canvas, this.tip),
+      h("div", { class: "canvas" }, this.canvas, this.tip.element),
       this.merged,
       this.calls,
       this.whatIf,
@@ -103,14 +106,15 @@ export class MemoryPane implements Pane, Target {
     const call = this.callAt(x, y);
     this.canvas.dataset.call = String(call);
     if (call >= 0) return this.hoverCall(call, x, y);
+    const words = this.wordsAt(x, y);
+    if (words) return this.tip.show(x, y, [h("div", {}, words)]);
     const reserved = this.reservedAt(x, y);
     if (!found && !reserved) return this.leave();
     if (!found) {
-      this.tip.replaceChildren(
+      this.tip.show(x, y, [
         reserved!,
         h("div", { class: "soft" }, `after event ${count(this.eventAt(x))}`),
-      );
-      this.placeTip(x, y);
+      ]);
       return host.inspect(null);
     }
     const { track } = scene;
@@ -118,7 +122,7 @@ export class MemoryPane implements Pane, Target {
     const total = track.requested.at(found.event);
     const name = found.row >= 0 ? size(track.row.bytes[found.row]) : size(found.to - found.from);
     const line = found.row >= 0 ? track.line(found.row) : null;
-    this.tip.replaceChildren(
+    this.tip.show(x, y, [
       h("div", {}, swatch(css(group.colour)), h("b", {}, name), ` ${group.name}`),
       line
         ? h("div", {}, `${line.file.split(/[/\\]/).pop()}:${line.line} in ${line.function}`)
@@ -129,9 +133,26 @@ export class MemoryPane implements Pane, Target {
         `of ${size(total)} requested at event ${count(found.event)}${found.merged ? "; drawn merged" : ""}`,
       ),
       reserved ?? "",
-    );
-    this.placeTip(x, y);
+    ]);
     if (found.row >= 0) host.inspect(found.row, note(found));
+  }
+
+  /** What a mark or a strip is about; "" where there is none. */
+  private wordsAt(x: number, y: number): string {
+    const { plot } = this.memory;
+    const { state } = this.host.store;
+    const scene = this.host.scene();
+    if (!plot) return "";
+    const flush = flushUnder(scene, state, plot, x, y);
+    if (flush) return flushWords(flush);
+    const stretch = stretchUnder(scene, state, plot, x, y);
+    if (!stretch) return "";
+    const { name, first, last } = stretch;
+    return `${name}: ${rangeWords(scene.track, [first, last])}; click to ask what happens in it`;
+  }
+
+  ask(from: number, to: number): void {
+    askBetween(this.host, from, to);
   }
 
   /** What is reserved there, as recorded and under each setting; null outside of the picture, and where none is replayed. */
@@ -162,32 +183,15 @@ export class MemoryPane implements Pane, Target {
     const { track } = this.host.scene();
     const calls = track.calls!;
     const problem = calls.column.problem[call];
-    this.tip.replaceChildren(
+    this.tip.show(x, y, [
       h("div", {}, callLine(track, calls, call)),
       problem ? h("div", { class: "wrong" }, track.text(problem - 1)) : "",
-    );
-    this.placeTip(x, y);
+    ]);
     this.host.inspectCall(call);
   }
 
-  /** Beside the pointer, on the side and up or down to where there is more room. */
-  private placeTip(x: number, y: number): void {
-    const { style } = this.tip;
-    // As they were last set: to ask the page for them would lay it out once more.
-    const [wide, high] = [
-      parseFloat(this.canvas.style.width),
-      parseFloat(this.canvas.style.height),
-    ];
-    const [left, upper] = [x <= wide * 0.62, y <= high * 0.6];
-    this.tip.hidden = false;
-    style.left = left ? `${x + 14}px` : "auto";
-    style.right = left ? "auto" : `${wide - x + 14}px`;
-    style.top = upper ? `${Math.max(0, y - 64)}px` : "auto";
-    style.bottom = upper ? "auto" : `${Math.max(4, high - y - 64)}px`;
-  }
-
   leave(): void {
-    this.tip.hidden = true;
+    this.tip.hide();
     this.host.inspect(null);
   }
 
@@ -201,6 +205,8 @@ export class MemoryPane implements Pane, Target {
     const call = this.callAt(x, y);
     if (call >= 0)
       return host.store.set({ call, cursor: scene.track.calls!.event(scene.track, call) });
+    const stretch = stretchUnder(scene, host.store.state, plot, x, y);
+    if (stretch) return host.store.set({ range: [stretch.first, stretch.last], selected: -1 });
     const event =
       found?.event ??
       axis.event(plot.from + ((x - plot.left) / plot.width) * (plot.to - plot.from));
@@ -286,12 +292,6 @@ export class MemoryPane implements Pane, Target {
     });
     this.strip.addEventListener("pointerup", () => (grip = null));
   }
-}
-
-export function swatch(colour: string): HTMLElement {
-  const element = h("i", { class: "swatch" });
-  element.style.background = colour;
-  return element;
 }
 
 function note(found: Hit): string {

@@ -16,26 +16,30 @@ const AT_ONCE = 200;
 export class Table<Row> {
   readonly element = h("div", { class: "table" });
   private rows: Row[] = [];
-  private sorted = -1;
-  private turned = false;
+  private sorted = "";
   private most = AT_ONCE;
 
   constructor(
     private readonly columns: Column<Row>[],
     private readonly over: (row: Row | null) => void,
     private readonly choose: (row: Row) => void,
+    private readonly sort: (sorted: string) => void,
   ) {}
 
-  show(rows: Row[]): void {
+  /** Shows rows in their own order, or sorted by a column's name, with a minus the other way round. */
+  show(rows: Row[], sorted = ""): void {
     this.rows = rows;
+    this.sorted = sorted;
     this.most = AT_ONCE;
     this.draw();
   }
 
   private draw(): void {
-    const value = this.columns[this.sorted]?.value;
+    const isTurned = this.sorted.startsWith("-");
+    const by = this.sorted.replace(/^-/, "");
+    const value = this.columns.find((column) => column.name === by)?.value;
     const rows = value
-      ? [...this.rows].sort((a, b) => compare(value(a), value(b)) * (this.turned ? -1 : 1))
+      ? [...this.rows].sort((a, b) => compare(value(a), value(b)) * (isTurned ? -1 : 1))
       : this.rows;
     fill(
       this.element,
@@ -48,21 +52,21 @@ export class Table<Row> {
           h(
             "tr",
             {},
-            ...this.columns.map((column, i) =>
+            ...this.columns.map((column) =>
               h(
                 "th",
                 {
                   class: column.class,
                   scope: "col",
                   "aria-sort":
-                    i === this.sorted ? (this.turned ? "ascending" : "descending") : undefined,
+                    column.name === by ? (isTurned ? "ascending" : "descending") : undefined,
                 },
                 column.value
                   ? h(
                       "button",
-                      { onclick: () => this.sort(i) },
+                      { onclick: () => this.turn(column.name) },
                       column.name,
-                      i === this.sorted ? (this.turned ? " ▴" : " ▾") : "",
+                      column.name === by ? (isTurned ? " ▴" : " ▾") : "",
                     )
                   : column.name,
               ),
@@ -99,10 +103,8 @@ export class Table<Row> {
     );
   }
 
-  private sort(column: number): void {
-    this.turned = this.sorted === column && !this.turned;
-    this.sorted = column;
-    this.draw();
+  private turn(column: string): void {
+    this.sort(this.sorted === column ? `-${column}` : column);
   }
 
   private showMore(): void {

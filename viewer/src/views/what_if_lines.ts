@@ -30,8 +30,29 @@ export function look(theme: Theme, number: number): { colour: string; dash: numb
   return { colour: theme.lines[number % theme.lines.length], dash: DASHES[number % DASHES.length] };
 }
 
-export function whatIfLines(track: Track, { first, last }: Moments, theme: Theme): Line[] {
-  return track.whatIf.map((line, i) => ({ ...look(theme, i), bytes: line.highest(first, last) }));
+/** A line for each replayed setting; those that are switched off have no points. */
+export function whatIfLines(
+  track: Track,
+  { first, last }: Moments,
+  theme: Theme,
+  off: string,
+): Line[] {
+  return track.whatIf.map((line, i) => ({
+    ...look(theme, i),
+    bytes: isOff(off, i) ? [] : line.highest(first, last),
+  }));
+}
+
+/** Whether a replayed setting is switched off, of those that `off` names as `0_2`. */
+export const isOff = (off: string, number: number): boolean =>
+  off !== "" && off.split("_").includes(String(number));
+
+/** The settings that are off once one more is, or is no longer. */
+export function turnedOff(off: string, number: number): string {
+  const numbers = off ? off.split("_").map(Number) : [];
+  const others = numbers.filter((other) => other !== number);
+  const turned = others.length === numbers.length ? [...numbers, number] : others;
+  return turned.sort((a, b) => a - b).join("_");
 }
 
 /** The name of a line, where it ends: at the edge of the picture, or where its program dies. */

@@ -3,6 +3,7 @@
 import { count, counted, share, size } from "../base/format";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import {
+  among,
   flameOf,
   type Flame,
   moduleTree,
@@ -14,17 +15,28 @@ import {
   weighLifetimes,
 } from "../layout/tally";
 import { fill, h, sharp } from "../draw/dom";
-import { pattern } from "../state/marks";
+import { pattern } from "../state/query";
 import type { Host, Pane } from "../state/pane";
-import { MOMENTS, type Moment } from "../state/store";
+import { FRAMES, MOMENTS, type Moment } from "../state/store";
 import { Table } from "./table";
-import { drawFlame, frameAt, heightOf, LINE, neighbour, type Shown } from "./flame";
+import {
+  drawFlame,
+  flameAt,
+  frameAt,
+  heightOf,
+  LINE,
+  neighbour,
+  pathOf,
+  type Shown,
+} from "./flame";
 
 const OF: Record<Moment, string> = {
   cursor: "at the cursor",
   peak: "at the peak",
   lifetime: "bytes × lifetime, in the window",
 };
+
+const FRAME_WORDS = { own: "your code", code: "code", all: "all frames" } as const;
 
 interface Line {
   name: string;
@@ -33,7 +45,6 @@ interface Line {
   weight: number;
   count: number;
   example: number;
-  filter: string;
 }
 
 export class WhoPane implements Pane {
@@ -52,13 +63,8 @@ export class WhoPane implements Pane {
     h("div", { class: "inner" }, this.canvas),
   );
   private readonly bar = h("div", { class: "bar" });
-  private readonly filter = h("input", {
-    type: "search",
-    placeholder: "filter (regular expression)",
-    "aria-label": "Filter the table",
-    spellcheck: false,
-  });
   private readonly words = h("p", { class: "merged" });
+  private readonly path = h("nav", { class: "path", "aria-label": "Frames above", hidden: true });
   private readonly table: Table<Line>;
   private measured = "";
   private tableKey = "";
@@ -69,8 +75,6 @@ export class WhoPane implements Pane {
   private chosen: Flame | null = null;
   private shown: Shown[] = [];
   private total = 0;
-  /** Whether the flame graph shows every frame, or the user's alone. */
-  private all = false;
 
   constructor(private readonly host: Host) {
     this.table = new Table<Line>(
@@ -96,25 +100,25 @@ export class WhoPane implements Pane {
         { name: "who", class: "who", cell: (line) => this.name(line), value: (line) => line.long },
       ],
       (line) => host.inspect(line ? line.example : null),
-      (line) => host.store.set({ selected: line.example, search: "", finding: -1 }),
+      (line) => host.store.set({ selected: line.example, finding: -1 }),
+      (sort) => host.store.set({ sort }),
     );
     this.element = h(
       "section",
       { class: "pane who" },
       this.bar,
+      this.path,
       this.scroll,
       this.words,
       h("div", { class: "rows" }, this.table.element),
     );
-    this.filter.addEventListener("input", () => this.drawTable());
     this.canvas.addEventListener("pointermove", (event) => this.over(event));
     this.canvas.addEventListener("pointerleave", () => host.inspect(null));
     this.canvas.addEventListener("click", (event) => {
       const found = frameAt(this.shown, event.offsetX, event.offsetY);
       if (!found) return;
-      this.focus = found === this.focus ? this.root : found;
       this.chosen = found;
-      this.drawFlame();
+      this.zoomTo(found === this.focus ? this.root! : found);
     });
     this.canvas.addEventListener("focus", () => {
       // A click has chosen its frame by itself.
@@ -134,7 +138,7 @@ export class WhoPane implements Pane {
       state.of,
       state.of === "cursor" ? state.cursor : "",
       state.of === "lifetime" ? [from, to, axis.kind] : "",
-      this.all,
+      state.frames,
     ].join();
     if (key !== this.measured) {
       this.measured = key;
@@ -152,12 +156,15 @@ export class WhoPane implements Pane {
           state.of === "peak" ? track.header.counters.requested[2] : state.cursor,
         );
       this.chosen = null;
-      this.root = this.focus = flameOf(track, this.weighed, OF[state.of], this.all);
+      this.root = flameOf(track, this.weighed, OF[state.of], state.frames);
       this.total = this.root.weight;
     }
+    this.focus = flameAt(this.root!, state.zoom);
     this.drawFlame();
-    if (this.tableKey !== state.table) this.drawTable();
-    this.tableKey = state.table;
+    this.drawPath();
+    const tableKey = [state.table, state.sort, state.search, this.host.marked()?.count].join("\n");
+    if (this.tableKey !== tableKey) this.drawTable();
+    this.tableKey = tableKey;
   }
 
   picture(surface: Surface): void {
@@ -186,13 +193,13 @@ export class WhoPane implements Pane {
     if (document.activeElement !== this.canvas || !this.focus) return false;
     const at = this.chosen ?? this.focus;
     if (event.key === "Enter") {
-      this.focus = at === this.focus ? this.root : at;
+      this.zoomTo(at === this.focus ? this.root! : at);
       this.choose(at);
       return true;
     }
     if (event.key === "Escape") {
       if (this.focus === this.root) return false;
-      this.focus = this.focus.parent ?? this.root;
+      this.zoomTo(this.focus.parent ?? this.root!);
       this.choose(this.focus);
       return true;
     }
@@ -207,7 +214,7 @@ export class WhoPane implements Pane {
     this.chosen = flame;
     this.drawFlame();
     if (!this.shown.some((one) => one.flame === flame)) {
-      this.focus = flame.parent ?? this.root; // under half a pixel, or beside what is zoomed in on
+      this.zoomTo(flame.parent ?? this.root!); // under half a pixel, or beside what is zoomed in on
       this.drawFlame();
     }
     const place = this.shown.find((one) => one.flame === flame);
@@ -227,6 +234,32 @@ export class WhoPane implements Pane {
       `${flame.name}, ${this.amount(flame.weight)}, ${share(flame.weight, this.total)}${flame.user && flame !== this.root ? ", your code" : ""}, level ${flame.depth}${where}, ${flame.inside.length ? `${count(flame.inside.length)} inside` : "nothing inside"}${zoomed}`,
     );
     this.inspectFlame(flame);
+  }
+
+  /** Zooms in on a frame; the way there is part of the page's address. */
+  private zoomTo(flame: Flame): void {
+    this.focus = flame;
+    this.host.store.set({ zoom: pathOf(flame) });
+  }
+
+  /** The frames above the one that is zoomed in on: a click leads back to each. */
+  private drawPath(): void {
+    const frames: Flame[] = [];
+    for (let flame = this.focus; flame; flame = flame.parent) frames.unshift(flame);
+    this.path.hidden = frames.length < 2;
+    const links = frames.map((flame, i) =>
+      h(
+        "button",
+        {
+          class: "link",
+          title: flame.long,
+          "aria-current": i === frames.length - 1 ? "true" : undefined,
+          onclick: () => this.zoomTo(flame),
+        },
+        flame.name,
+      ),
+    );
+    fill(this.path, ...links);
   }
 
   private inspectFlame(flame: Flame | null): void {
@@ -250,26 +283,24 @@ export class WhoPane implements Pane {
     const { host } = this;
     const kind = host.store.state.table as TableKind;
     const { track } = host.scene();
-    const entries = tally(track, this.weighed!, kind);
-    const text = this.filter.value.trim();
-    const wanted = text ? pattern(text) : null;
+    const marked = host.store.state.search.trim() ? host.marked()?.flags : null;
+    const weighed = marked ? among(this.weighed!, marked) : this.weighed!;
+    const entries = tally(track, weighed, kind);
     let lines: Line[] = entries
       .sort((a, b) => b.weight - a.weight)
-      .map((entry) => ({ ...entry, depth: 0, filter: entry.long }));
-    if (kind === "module" && !wanted) {
+      .map((entry) => ({ ...entry, depth: 0 }));
+    if (kind === "module" && !marked) {
       lines = moduleTree(entries).map((branch) => ({
         ...branch,
         name: branch.path.split(".").pop()!,
         long: branch.path,
-        filter: branch.path,
       }));
     }
-    this.table.show(wanted ? lines.filter((line) => wanted.test(line.filter)) : lines);
+    this.table.show(lines, host.store.state.sort);
   }
 
   private drawBar(): void {
     const { store } = this.host;
-    const focused = document.activeElement === this.filter;
     fill(
       this.bar,
       h(
@@ -278,7 +309,10 @@ export class WhoPane implements Pane {
         ...MOMENTS.map((of) =>
           h(
             "button",
-            { "aria-pressed": String(of === store.state.of), onclick: () => store.set({ of }) },
+            {
+              "aria-pressed": String(of === store.state.of),
+              onclick: () => store.set({ of, zoom: "" }),
+            },
             OF[of],
           ),
         ),
@@ -286,17 +320,14 @@ export class WhoPane implements Pane {
       h(
         "span",
         { class: "switch", role: "group", "aria-label": "frames" },
-        ...[false, true].map((all) =>
+        ...FRAMES.map((frames) =>
           h(
             "button",
             {
-              "aria-pressed": String(all === this.all),
-              onclick: () => {
-                this.all = all;
-                this.draw();
-              },
+              "aria-pressed": String(frames === store.state.frames),
+              onclick: () => store.set({ frames, zoom: "" }),
             },
-            all ? "all frames" : "your code",
+            FRAME_WORDS[frames],
           ),
         ),
       ),
@@ -314,9 +345,7 @@ export class WhoPane implements Pane {
           ),
         ),
       ),
-      this.filter,
     );
-    if (focused) this.filter.focus();
   }
 
   private name(line: Line): HTMLElement {

@@ -17,6 +17,7 @@ from vramlens.analyses.attribution.regions import regions_of
 from vramlens.analyses.attribution.steps import Steps, steps_of
 from vramlens.analyses.finding import Place
 from vramlens.trace import DeviceTrace, Trace
+from vramlens.trace.allocation_facts import AllocationFacts
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +57,36 @@ class Attribution:
 def attribute(trace: Trace, device: DeviceTrace) -> Attribution:
     """Attributes every allocation of a device."""
     steps = steps_of(trace, device)
-    phases = phases_of(trace, device, steps)
     names = names_of(trace, device)
+    facts = trace.facts.get(device.device)
+    if facts is None:
+        phases = phases_of(trace, device, steps)
+        categories = categories_of(trace, device, steps, phases, names)
+    else:
+        phases, categories = _from_facts(facts)
     return Attribution(
         trace=trace,
         device=device,
         steps=steps,
         phases=phases,
-        categories=categories_of(trace, device, steps, phases, names),
+        categories=categories,
         step=steps.of(device.allocations.born),
         region=regions_of(trace, device),
         names=names,
         modules=modules_of(trace, device, names),
     )
+
+
+def _from_facts(facts: AllocationFacts) -> tuple[Phases, Categories]:
+    """Phases and categories as a profiler's trace says them: it shows no backward pass as one."""
+    none = np.zeros(0, np.int64)
+    phases = Phases(
+        phase=facts.phase,
+        frame=facts.frame,
+        inferred=facts.inferred,
+        span=np.full(len(facts.phase), -1, np.int64),
+        span_start=none,
+        span_last=none,
+        span_end=none,
+    )
+    return phases, Categories(facts.category, facts.certainty)

@@ -39,7 +39,7 @@ class Steps:
         starts: the event that each step begins with; the first is event 0. Step i ends where step i
             + 1 begins.
         ends: the event after the last one of each step.
-        source: "vramlens.step", "optimizer marks", "optimizer frames", "repeating pattern"; None
+        source: "profiler steps", "vramlens.step", "optimizer marks", "optimizer frames", "repeating pattern"; None
             without steps.
     """
 
@@ -68,6 +68,9 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
         ("optimizer frames", lambda: _optimizer_frames(trace, device)),
         ("repeating pattern", lambda: _pattern(device)),
     )
+    if trace.profile is not None:
+        profiler_steps = ("profiler steps", lambda: _marks(trace, device, "ProfilerStep#"))
+        sources = (profiler_steps, *sources)
     for source, find in sources:
         boundaries = find()
         if len(boundaries):

@@ -64,7 +64,7 @@ def findings_of(broken: BrokenLimits) -> Iterator[Finding]:
                 id="cannot_tell",
                 verdict=Verdict.PROVEN,
                 title=_title(result),
-                fix="record what it needs, or take the limit out",
+                fix="record what it needs, or remove the limit",
             )
         else:
             yield _BY_SUBJECT.get(result.limit.path[0], _about_failures)(broken, result)
@@ -80,9 +80,9 @@ def _about_peaks(broken: BrokenLimits, peaks: Sequence[Result]) -> Finding:
     if len(peaks) > 1:
         title += f"; so is {', '.join(result.limit.scope for result in peaks[1:])}"
     rises = _rises(broken, None)
-    fix = f"vramlens explain {broken.run.source} says what would make it smaller"
+    fix = f"run vramlens explain {broken.run.source} to see what would make it smaller"
     if rises and (broken.diff is not None or broken.budget.recorded):
-        fix = f"undo the rise at {rises[0].place}"
+        fix = f"undo the increase at {rises[0].place}"
     return _over(peaks[0], title, rises, fix)
 
 
@@ -91,7 +91,7 @@ def _about_growth(broken: BrokenLimits, result: Result) -> Finding:
     rises = []
     for leak in leaks[:_CULPRITS]:
         if leak.place is not None:
-            words = f"{format_size(leak.bytes_per_step)} a step: {leak.place}"
+            words = f"{format_size(leak.bytes_per_step)} per step: {leak.place}"
             rises.append(Rise(leak.place, leak.bytes_per_step, words))
     return _over(result, _title(result), rises, leaks[0].fix if leaks else None)
 
@@ -105,15 +105,15 @@ def _about_fragmentation(broken: BrokenLimits, result: Result) -> Finding:
     rises = []
     for pin in fragmentation.pinned_by[:_CULPRITS] if fragmentation is not None else ():
         if pin.place is not None:
-            words = f"{pin.place} keeps {format_size(pin.held_bytes)} apart"
+            words = f"{pin.place} splits up {format_size(pin.held_bytes)} of free memory"
             rises.append(Rise(pin.place, pin.held_bytes, words))
-    fix = f"vramlens tune {broken.run.source} finds settings that leave fewer holes"
+    fix = f"run vramlens tune {broken.run.source} to find settings with less fragmentation"
     return _over(result, _title(result), rises, fix)
 
 
 def _about_failures(broken: BrokenLimits, result: Result) -> Finding:
     title = _title(result) + (f": {result.why}" if result.why == DIED else "")
-    fix = f"vramlens explain {broken.run.source} says what failed, and why"
+    fix = f"run vramlens explain {broken.run.source} to see what failed and why"
     return _over(result, title, (), fix)
 
 
@@ -187,7 +187,7 @@ def _rises_of_diff(diff: Diff) -> list[Rise]:
 
 def _words_of_change(line: LineChange) -> str:
     words = f"{signed_size(line.change_bytes)}: {line_words(line)}"
-    return words if line.inner is None else f"{words}, asked for at {line.inner}"
+    return words if line.inner is None else f"{words}, allocated at {line.inner}"
 
 
 def _rises_since_update(run: Run, recorded: Mapping[Place, int]) -> list[Rise]:

@@ -11,14 +11,15 @@ from vramlens.analyses.budget.limit_result import Result, shown
 from vramlens.analyses.compare.diff import diff_runs
 from vramlens.analyses.compare.run import Run
 from vramlens.analyses.finding import Finding
+from vramlens.ground.printed_answer import PrintedAnswer
 
 _NO_FAILURE = Limit(FAILURES, COUNT, 0, None)
 _ROUNDING = 1e-9
 """How far a share may be above its limit: it is a quotient."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+@dataclass(frozen=True, slots=True, repr=False)
+class Check(PrintedAnswer):
     """A run held against a budget.
 
     Attributes:

@@ -110,7 +110,7 @@ def read_budget(data: bytes, source: str) -> Budget:
         table = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{source}: byte {error.start} is not UTF-8: a budget is a TOML file"
+            f"{source}: byte {error.start} is not UTF-8: a budget must be a TOML file"
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source}: is not TOML: {_one_line(error)}") from None
@@ -140,7 +140,7 @@ def read_budget(data: bytes, source: str) -> Budget:
             )
         else:
             raise InputError(
-                f"{where}: {key!r} is no limit{_meant(key, (*_WHOLE, *_PARTS, _TOLERANCE))}"
+                f"{where}: {key!r} is not a limit{_meant(key, (*_WHOLE, *_PARTS, _TOLERANCE))}"
             )
     return Budget(
         source, text, tuple(limits), tolerance, _recorded(source, lines, table.get(_RECORDED))
@@ -164,7 +164,9 @@ def _part_limits(
         for key, value in limits.items():
             where = _where(source, lines, (*path, key))
             if key != "peak":
-                raise InputError(f"{where}: {key!r} is no limit of a {part}; it has: peak")
+                raise InputError(
+                    f"{where}: {key!r} is not a limit of a {part}; its only limit is peak"
+                )
             yield Limit(
                 (part, name, key), SIZE, _number(value, SIZE, where, key), lines.get((*path, key))
             )
@@ -185,19 +187,21 @@ def _number(value: Any, kind: str, where: str, key: str) -> float:
         elif isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         raise InputError(
-            f'{where}: {key} = {_shown(value)} is no size: write "24 GiB", "512 MiB" or a number of bytes'
+            f'{where}: {key} = {_shown(value)} is not a size: write "24 GiB", "512 MiB" or a number of bytes'
         )
     if kind == COUNT:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
-        raise InputError(f"{where}: {key} = {_shown(value)} is no count: write 0 or a whole number")
+        raise InputError(
+            f"{where}: {key} = {_shown(value)} is not a count: write 0 or a whole number"
+        )
     if isinstance(value, str) and (
         percent := re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%\s*", value)
     ):
         value = float(percent[1]) / 100
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
         return float(value)
-    raise InputError(f'{where}: {key} = {_shown(value)} is no share: write 0.2 or "20 %"')
+    raise InputError(f'{where}: {key} = {_shown(value)} is not a share: write 0.2 or "20 %"')
 
 
 def _recorded(source: str, lines: Mapping[tuple[str, ...], int], table: Any) -> dict[Place, int]:
@@ -206,7 +210,7 @@ def _recorded(source: str, lines: Mapping[tuple[str, ...], int], table: Any) -> 
     line_sizes = table.get("line") if isinstance(table, dict) else None
     if not isinstance(line_sizes, dict):
         raise InputError(
-            f"{source}: [{_RECORDED}] is written by --update; delete it, or run that again"
+            f"{source}: [{_RECORDED}] is written by --update; delete it, or run --update again"
         )
     places = {}
     for name, size in line_sizes.items():
@@ -214,7 +218,8 @@ def _recorded(source: str, lines: Mapping[tuple[str, ...], int], table: Any) -> 
         if match is None or not isinstance(size, int) or isinstance(size, bool) or size < 0:
             where = _where(source, lines, (_RECORDED, "line", name))
             raise InputError(
-                f"{where}: {_shown(name)} is not as --update writes it; delete [recorded], or run that again"
+                f"{where}: {_shown(name)} was edited by hand; delete [recorded], or run "
+                "--update again"
             )
         places[Place(match[1], int(match[2]), match[3])] = size
     return places
@@ -318,7 +323,8 @@ def update_budget(
     for path, (kind, value) in values.items():
         if path not in places:
             raise InputError(
-                f"{budget.source}: {'.'.join(path)} cannot be edited where it stands; give it a line of its own"
+                f"{budget.source}: {'.'.join(path)} cannot be edited in place; put it on a line "
+                "of its own"
             )
         number, match = places[path]
         if match is None:
@@ -334,7 +340,7 @@ def update_budget(
         slack = {SIZE: WRITTEN_STEP_BYTES, COUNT: 0, SHARE: 0.01}[kind]
         if not value <= after.get(limit.path, -1) + 1e-9 <= value + slack + 1e-8:
             raise InputError(
-                f"{budget.source}: {limit.scope} cannot be edited where it stands; nothing was changed"
+                f"{budget.source}: {limit.scope} cannot be edited in place; nothing was changed"
             )
     return text
 

@@ -79,7 +79,8 @@ def _refuse_failed(run: Run, limits: dict[tuple[str, ...], Limit]) -> None:
     if failures.why == DIED and failures.value is not None and failures.value > allowed:
         allow = f"out_of_memory = {failures.value} in the budget would allow it"
         raise InputError(
-            f"{run.source}: ran out of memory and ended: no run to take limits from ({allow})"
+            f"{run.source}: the run ended with an out-of-memory error, so no limits were taken "
+            f"from it ({allow})"
         )
 
 

@@ -50,13 +50,13 @@ def measured(run: Run, path: tuple[str, ...]) -> Measurement:
     if path[0] == "growth_per_step":
         return _growth(run)
     if path[0] == "alloc_retries":
-        why = "a bare snapshot does not count retries; record it with vramlens run"
+        why = "a bare snapshot does not count retries; record the run with vramlens run"
         return Measurement(run.retries, why if run.retries is None else "")
     if path == FAILURES:
         return _failures(run)
     fragmentation = run.explanation.fragmentation
     if fragmentation is None or not fragmentation.reserved_bytes:
-        return Measurement(None, "nothing was reserved")
+        return Measurement(None, "no memory was reserved")
     return _of_window(run, fragmentation.free_bytes / fragmentation.reserved_bytes)
 
 
@@ -133,9 +133,9 @@ def _growth(run: Run) -> Measurement:
         telling = (
             f"{counted(more, 'more step')} would tell" if more else "vramlens run --leaks tells"
         )
-        return Measurement(None, f"{recorded}; something grows, and {telling} whether it goes on")
+        return Measurement(None, f"{recorded}; something grows, and {telling} whether it continues")
     return Measurement(
-        0, f"{recorded}; more than {ENOUGH_STEPS} make it sure" if steps <= ENOUGH_STEPS else ""
+        0, f"{recorded}; more than {ENOUGH_STEPS} make it certain" if steps <= ENOUGH_STEPS else ""
     )
 
 
@@ -178,7 +178,10 @@ def _rows_of_kind(column: NDArray[np.integer], kinds: type[IntEnum], part: str, 
 def _rows_of_module(view: Attribution, name: str) -> _Rows:
     paths = view.modules.paths
     if not paths:
-        return None, "the recording knows no modules; vramlens run and vramlens.record note them"
+        return (
+            None,
+            "the recording contains no module names; vramlens run and vramlens.record add them",
+        )
     pattern = module_pattern(name)
     modules = [number for number, path in enumerate(paths) if pattern.match(path)]
     if not modules:

@@ -29,7 +29,7 @@ class Result:
         """The result as a phrase: ``20.31 GiB, 319.00 MiB over its 20.00 GiB``."""
         limit = shown(self.limit.kind, self.limit.value)
         if self.value is None:
-            return f"cannot be told: {self.why}"
+            return f"unknown: {self.why}"
         value = shown(self.limit.kind, self.value)
         if self.passed:
             return f"{value} of {limit}"

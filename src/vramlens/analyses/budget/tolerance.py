@@ -24,5 +24,5 @@ def parse_tolerance(text: str) -> Callable[[int], int]:
     try:
         fixed = parse_size(text)
     except (UsageError, OverflowError, ValueError):
-        raise UsageError(f"{text[:40]!r} is no size and no share: write 64MiB or 2%") from None
+        raise UsageError(f"{text[:40]!r} is not a size or a share: write 64MiB or 2%") from None
     return lambda _size_bytes: fixed

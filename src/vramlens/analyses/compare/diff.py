@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 from vramlens.analyses.compare.alignment import Alignment, align
 from vramlens.analyses.compare.diff_findings import GROWTH_SHARE, findings_of
-from vramlens.analyses.compare.differences import Difference, differences
+from vramlens.analyses.compare.difference import Difference
+from vramlens.analyses.compare.differences import differences
 from vramlens.analyses.compare.overlap import Overlap, overlap
 from vramlens.analyses.compare.run import HISTORY_SHARE, HeldLine, Run
 from vramlens.analyses.finding import Finding, Place
 from vramlens.analyses.state_alignment import with_state
 from vramlens.errors import UsageError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.units import format_size
 
 _Key = tuple[bool, Place]
@@ -93,8 +95,8 @@ class StepChange:
     after_bytes: int | None
 
 
-@dataclass(frozen=True, eq=False)
-class Diff:
+@dataclass(frozen=True, eq=False, repr=False)
+class Diff(PrintedAnswer):
     """What changed.
 
     Attributes:
@@ -203,7 +205,7 @@ def diff_runs(befores: Sequence[Run], afters: Sequence[Run]) -> Diff:
         UsageError: a side has no run.
     """
     if not befores or not afters:
-        raise UsageError("a diff needs a recording before and one after")
+        raise UsageError("diff needs one recording from before and one from after the change")
     before, after = _median(befores), _median(afters)
     alignment = align(before.code, after.code)
     shared = overlap(before, after, alignment)

@@ -53,7 +53,7 @@ def headline(diff: Diff) -> str:
     old, new = diff.before.failure, diff.after.failure
     if diff.same_file:
         size = format_size(diff.before.requested_bytes)
-        return f"Nothing changed: the same file twice, {size} requested at the peak."
+        return f"Nothing changed: these are the same file ({size} requested at the peak)."
     if diff.unrelated:
         return _unrelated(diff)
     if old is not None and new is None:
@@ -90,15 +90,16 @@ def numbers_of_both(diff: Diff) -> str:
     if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
         room = "" if diff.headroom_exact else "at least "
         phrases.append(
-            f"the one after leaves {room}{format_size(diff.headroom_bytes)} of the other's limit"
+            f"the one after leaves {room}{format_size(diff.headroom_bytes)} of the other run's "
+            "limit"
         )
     if _growth_words(diff):
         old, new = (
             format_size(size) if size else "0" for size in (diff.growth_before, diff.growth_after)
         )
-        phrases.append(f"a step leaves {old} behind in the one before, {new} in the one after")
+        phrases.append(f"a step leaves {old} behind before and {new} after")
     phrases.append(_peak_words(diff))
-    return f"By the numbers alone: {'; '.join(phrases)}."
+    return f"Going by the numbers only: {'; '.join(phrases)}."
 
 
 _STILL_RUNNING = ("signal", "every", "steps")
@@ -113,8 +114,9 @@ def _completes(diff: Diff) -> str:
         room = f": {'' if diff.headroom_exact else 'at least '}{format_size(diff.headroom_bytes)} of headroom"
     if steps[0] and steps[1] < steps[0]:
         return (
-            f"Failed before in step {steps[0] - 1}; now {counted(steps[1], 'step')} without a failure{room}. That many"
-            " the run before had survived too: record more to be sure."
+            f"Failed before in step {steps[0] - 1}; now {counted(steps[1], 'step')} without a "
+            f"failure{room}. The run before survived that many too, so record more steps to be "
+            "certain."
         )
     meta = diff.after.explanation.recording.meta
     if meta is not None and meta.trigger in _STILL_RUNNING:
@@ -129,11 +131,11 @@ def _growth_words(diff: Diff) -> str:
     if not new:
         steps = diff.after.explanation.steps.count
         far = "" if steps > ENOUGH_STEPS else f", as far as {counted(steps, 'step')} show"
-        return f"Growth gone{far}: {format_size(old)} a step before, 0 after."
+        return f"Growth gone{far}: {format_size(old)} per step before, 0 after."
     if not old:
-        return f"Grows now: 0 a step before, {format_size(new)} after."
+        return f"Grows now: 0 per step before, {format_size(new)} after."
     less = "less" if new < old else "more"
-    return f"Grows {less}: {format_size(old)} a step before, {format_size(new)} after."
+    return f"Grows {less}: {format_size(old)} per step before, {format_size(new)} after."
 
 
 def _peak_words(diff: Diff) -> str:
@@ -146,8 +148,8 @@ def _peak_words(diff: Diff) -> str:
     if requested.change_bytes:
         noise = format_size(requested.noise_bytes or 0)
         return (
-            f"no change of the peak beyond noise: {signed_size(requested.change_bytes)}, and repeated runs differ by"
-            f" {noise}"
+            f"the peak did not change beyond noise: {signed_size(requested.change_bytes)}, "
+            f"while repeated runs differ by {noise}"
         )
     unchanged = f"the peak is the same, {format_size(requested.after_bytes)} requested"
     if diff.by_line:
@@ -165,7 +167,7 @@ def _failure(diff: Diff) -> Iterator[Finding]:
             "completes_now", Verdict.PROVEN, _completes(diff), diff.headroom_bytes, old.place
         )
     elif new is not None and old is None:
-        fix = "undo the change of the largest line below, or see vramlens explain for what else would help"
+        fix = "undo the change at the largest line below, or see vramlens explain for other fixes"
         title = f"Completed before, runs out of memory now: {new.headline}"
         yield Finding("fails_now", Verdict.PROVEN, title, new.short_by_bytes, new.place, fix=fix)
 
@@ -226,7 +228,7 @@ def _lines(diff: Diff) -> Iterator[Finding]:
         yield Finding(
             "line_more_elsewhere" if line.most_change_bytes > 0 else "line_less_elsewhere",
             Verdict.LIKELY if line.was is not None else Verdict.PROVEN,
-            f"{signed_size(line.most_change_bytes)} at most, but not at the peak: {line_words(line)}",
+            f"{signed_size(line.most_change_bytes)} at most (not at the peak): {line_words(line)}",
             abs(line.most_change_bytes),
             line.place,
         )
@@ -236,9 +238,9 @@ def _line_evidence(line: LineChange) -> tuple[str, ...]:
     old, new = told_apart(line.before_bytes, line.after_bytes)
     sentences = [f"{old} before, {new} after"]
     if line.inner is not None:
-        sentences.append(f"asked for at {line.inner}")
+        sentences.append(f"allocated at {line.inner}")
     if line.was is not None:
-        sentences.append(f"aligned by function and order: it was {line.was}")
+        sentences.append(f"matched by function and order (was {line.was})")
     return tuple(sentences)
 
 

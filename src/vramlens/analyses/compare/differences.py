@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.analyses.compare.difference import Difference
 from vramlens.analyses.compare.file_alignment import file_name
+from vramlens.analyses.compare.profile_differences import profile_differences
 from vramlens.analyses.compare.run import Run
 from vramlens.units import counted
 
@@ -24,23 +25,6 @@ _DEFAULTS: Mapping[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CO
 _NO_SETTINGS = {"last_allocator_settings"}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Something that is not the memory itself.
-
-    Attributes:
-        name: a stable slug: torch, gpu, cuda, driver, settings, command, steps, ranks, marks,
-            missing, files, scale.
-        before, after: as text; None where a recording does not say.
-        words: the difference in one phrase.
-    """
-
-    name: str
-    before: str | None
-    after: str | None
-    words: str
-
-
 def differences(
     before: Run, after: Run, changed: Sequence[LineChange], files: Mapping[str, str]
 ) -> tuple[Difference, ...]:
@@ -49,14 +33,20 @@ def differences(
     Args:
         files: those that have another name in the run after, by their name before.
     """
-    return (*_scale(before, after, changed), *_stated(before, after), *_elsewhere(files))
+    profiled = profile_differences(before.view.trace, after.view.trace)
+    return (
+        *profiled,
+        *_scale(before, after, changed),
+        *_stated(before, after),
+        *_elsewhere(files),
+    )
 
 
 def _elsewhere(files: Mapping[str, str]) -> Iterator[Difference]:
     for old, new in list(files.items())[:1]:
         more = f", and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
         has_same_name = file_name(old) == file_name(new)
-        where = "elsewhere" if has_same_name else "under another name"
+        where = "elsewhere" if has_same_name else "under a different name"
         yield Difference(
             "files", old, new, f"the same file {where}: {old} before, {new} after{more}"
         )
@@ -78,7 +68,9 @@ def _stated(before: Run, after: Run) -> Iterator[Difference]:
             "ranks", "the number of ranks", _text(old.meta.world_size), _text(new.meta.world_size)
         )
         if old.meta.module_marks != new.meta.module_marks:
-            yield Difference("marks", None, None, "only one of the recordings knows modules")
+            yield Difference(
+                "marks", None, None, "only one of the recordings contains module names"
+            )
     steps = before.explanation.steps.count, after.explanation.steps.count
     if steps[0] != steps[1]:
         words = f"{counted(steps[0], 'step')} recorded before, {steps[1]:,} after"
@@ -86,7 +78,7 @@ def _stated(before: Run, after: Run) -> Iterator[Difference]:
     for name, run in (("before", before), ("after", after)):
         if run.explanation.recording.missing:
             first = run.explanation.recording.missing[0]
-            yield Difference("missing", None, None, f"the recording {name} is not whole: {first}")
+            yield Difference("missing", None, None, f"the recording {name} is incomplete: {first}")
 
 
 def _one(name: str, noun: str, before: str | None, after: str | None) -> Iterator[Difference]:
@@ -146,18 +138,23 @@ def _factor(
 
 def _scale(before: Run, after: Run, changed: Sequence[LineChange]) -> Iterator[Difference]:
     """One factor in all activations, or in all parameters too: another batch or input size, or
-    another dtype.
+    a different dtype.
     """
 
     activations = _factor(before, changed, ("activations",))
     weights = _factor(before, changed, ("parameters", "gradients", "optimizer_state"))
     if activations is not None and (weights is None or abs(weights / activations - 1) > _NEARLY):
-        words = f"nearly all activations are {activations:.3g} times as large: likely another batch or input size"
+        words = (
+            f"nearly all activations are {activations:.3g}x as large: likely a different batch "
+            "or input size"
+        )
         yield Difference("scale", None, f"{activations:.4g}", words)
     elif weights is not None:
         parts = "parameters and activations" if activations is not None else "parameters"
         why = (
-            "another dtype" if round(weights, 2) in (0.25, 0.5, 2.0, 4.0) else "another model size"
+            "a different dtype"
+            if round(weights, 2) in (0.25, 0.5, 2.0, 4.0)
+            else "a different model size"
         )
         words = f"nearly all {parts} are {weights:.3g} times as large: likely {why}"
         yield Difference("scale", None, f"{weights:.4g}", words)

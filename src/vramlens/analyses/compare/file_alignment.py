@@ -12,7 +12,7 @@ from typing import TypeVar
 from vramlens.analyses.compare.line_alignment import CALLS, SIZES, align_lines, likeness
 from vramlens.analyses.compare.run import CodeLine
 from vramlens.analyses.leaks.groups import common_length
-from vramlens.trace.stacks import base_name
+from vramlens.ground.file_name import base_name
 
 Functions = Mapping[str, list[CodeLine]]
 """The lines of a file, by function and in order."""

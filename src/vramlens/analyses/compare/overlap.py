@@ -60,12 +60,18 @@ class Overlap:
         if max(self.lines) >= _LITTLE and self.activations is not None:
             subject, shares = "activations", self.activations
         if not any((*shares, *(self.modules or ()))):
-            return f"no line{' or module' if self.modules is not None else ''} that holds {subject} is in both"
+            return (
+                f"no line{' or module' if self.modules is not None else ''} with {subject} is "
+                "in both"
+            )
         subject = {"memory": "bytes at the peak"}.get(subject, f"{subject} at the peak")
-        sentence = f"lines in both hold {_percent(shares[0])} of the {subject} before and {_percent(shares[1])} after"
+        sentence = (
+            f"shared lines have {_percent(shares[0])} of the {subject} before and "
+            f"{_percent(shares[1])} after"
+        )
         if self.modules is not None:
             sentence += (
-                f", modules in both {_percent(self.modules[0])} and {_percent(self.modules[1])}"
+                f", shared modules {_percent(self.modules[0])} and {_percent(self.modules[1])}"
             )
         return sentence
 

@@ -68,7 +68,8 @@ def _at_start(message: OomMessage, budget: EngineBudget | None) -> Finding | Non
         return Finding(
             "sglang_memory",
             Verdict.PROVEN,
-            "Weights leave nothing of SGLang's share of the GPU for its KV cache",
+            "The weights take all of SGLang's share of the GPU, so nothing is left for the KV "
+            "cache",
             fix=f"raise --mem-fraction-static above {least[1]}, or raise --tp",
         )
     if budget is None or budget.engine != "vllm":
@@ -102,15 +103,21 @@ def _in_a_step(message: OomMessage, budget: EngineBudget) -> Finding:
     cache_bytes = budget.cache_bytes or 0
     cache = f" of {format_size(cache_bytes)}" if cache_bytes > 0 else ""
     if budget.is_ready:
-        title = f"{name} served already: its KV cache{cache} leaves too little for this step"
+        title = (
+            f"{name} was already serving: its KV cache{cache} leaves too little memory for this "
+            "step"
+        )
         fix = f"lower {_lower_share(message, budget)}, or lower {_WHILE_SERVING[engine]}"
     elif budget.has_cache:
-        title = f"{name} had made its KV cache{cache} and failed at what comes then: CUDA graphs, warm-up"
+        title = (
+            f"{name} had created its KV cache{cache} and failed in what comes next: CUDA "
+            "graphs, warm-up"
+        )
         fix = f"lower {_lower_share(message, budget)}, or lower {_WHILE_CAPTURING[engine]}"
     else:
         weights = f" ({format_size(budget.weights_bytes)})" if budget.weights_bytes else ""
-        title = f"{name} had loaded its weights{weights} and failed before its KV cache was made"
-        fix = f"lower {_WHILE_PROFILING[engine]}: its share of the GPU is not the reason"
+        title = f"{name} had loaded its weights{weights} and failed before it created the KV cache"
+        fix = f"lower {_WHILE_PROFILING[engine]}: its share of the GPU is not the cause"
     return Finding(f"{engine}_memory", Verdict.LIKELY, title, message.tried_bytes, fix=fix)
 
 
@@ -139,7 +146,7 @@ def engine_ledger(budget: EngineBudget | None) -> tuple[LedgerRow, ...]:
     rest = budget.total_bytes - sum(row.bytes for row in rows)
     if rest < 0:
         return ()
-    rows.append(LedgerRow("unknown", rest, RowConfidence.UNKNOWN, f"not in {name}'s share"))
+    rows.append(LedgerRow("unknown", rest, RowConfidence.UNKNOWN, f"outside {name}'s share"))
     return tuple(row for row in rows if row.bytes)
 
 
@@ -162,7 +169,8 @@ def _about_nccl(message: OomMessage, log: EngineLog) -> Finding | None:
     return Finding(
         "nccl_memory",
         Verdict.LIKELY,
-        f"NCCL's own lines sum to {format_size(held)} of buffers on this GPU, outside PyTorch's cache",
+        f"NCCL's log lines add up to {format_size(held)} of buffers on this GPU, outside "
+        "PyTorch's cache",
         held,
         fix="fewer process groups or channels (NCCL_MAX_NCHANNELS), or a smaller NCCL_BUFFSIZE",
     )
@@ -177,6 +185,6 @@ def with_nccl(
     if outside is None or not 0 < held <= outside.bytes:
         return ledger
     at = ledger.index(outside)
-    nccl = LedgerRow("nccl", held, RowConfidence.INFERRED, "by NCCL's own lines")
+    nccl = LedgerRow("nccl", held, RowConfidence.INFERRED, "from NCCL's log lines")
     rest = replace(outside, bytes=outside.bytes - held)
     return (*ledger[:at], nccl, *([rest] if rest.bytes else []), *ledger[at + 1 :])

@@ -13,12 +13,18 @@ from vramlens.units import format_size
 def host_headline(message: OomMessage) -> str:
     """One sentence that sends the reader to the right memory."""
     if _is_shared_memory(message):
-        return "The workers' shared memory (/dev/shm) most likely ran out: the GPU's memory is not the reason"
+        return "The workers most likely ran out of shared memory (/dev/shm), not of GPU memory"
     if message.verdict == Verdict.POSSIBLE:
-        return "A process was killed or refused, most often because the host's memory ran out: the GPU's did not"
+        return (
+            "A process was killed or refused, most likely because host memory ran out, not GPU "
+            "memory"
+        )
     if message.tried_bytes is not None:
-        return f"{format_size(message.tried_bytes)} of host memory was refused: the GPU's memory is not the reason"
-    return "The host's memory ran out, not the GPU's"
+        return (
+            f"{format_size(message.tried_bytes)} of host memory was refused; GPU memory is not "
+            "the cause"
+        )
+    return "Host memory ran out, not GPU memory"
 
 
 def _is_shared_memory(message: OomMessage) -> bool:
@@ -35,13 +41,13 @@ def host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
     if message.while_pinning or "CUDA host alloc" in message.text:
         kind, verdict = "pinned_memory", Verdict.LIKELY
         title, fix = (
-            "Pinned host memory could not be had",
+            "Pinned host memory could not be allocated",
             "pin_memory=False or fewer workers; look at `ulimit -l`",
         )
     elif _is_shared_memory(message):
         kind, verdict = "shared_memory", Verdict.LIKELY
         title, fix = (
-            "DataLoader workers hand their batches over in /dev/shm, which Docker makes 64 MiB large",
+            "DataLoader workers pass their batches through /dev/shm, which Docker limits to 64 MiB",
             "docker run --shm-size=16g, or fewer DataLoader workers",
         )
     elif re.search(r"KILL|Kill|oom|Out Of Memory|low on memory", message.text):
@@ -52,7 +58,8 @@ def host_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
     else:
         kind, verdict = "host_memory", Verdict(message.verdict)
         title, fix = (
-            "One request to the host itself failed; the limit may be the machine's, the container's or the job's",
+            "A request for host memory failed; the limit may come from the machine, the "
+            "container or the job",
             "look at `free -h` and the job's memory limit",
         )
     return (Finding(kind, verdict, title, message.tried_bytes, fix=fix),)
@@ -64,7 +71,7 @@ def _killed(text: str) -> str:
         r"Kill(?:ed)? process (\d{1,10}) \(([^)]{1,40})\)(?:.{0,80}?anon-rss:(\d{1,16})kB)?", text
     ):
         whose = (
-            "its container's or job's limit was full"
+            "the limit of its container or job was reached"
             if "cgroup" in text
             else "the whole machine was full"
         )
@@ -72,16 +79,19 @@ def _killed(text: str) -> str:
         return f"The kernel killed process {named[1]} ({named[2]}){held}: {whose}"
     if "DataLoader worker" in text:
         return (
-            "A DataLoader worker got SIGKILL, which is what the kernel's out-of-memory killer sends"
+            "A DataLoader worker got SIGKILL, the signal that the kernel's out-of-memory "
+            "killer sends"
         )
     if re.search(r"task \d{1,7}: Out Of Memory|StepId=|slurm", text):
         return (
-            "Slurm stopped a step at its memory limit (--mem), which counts all of the step's tasks"
+            "Slurm stopped a step at its memory limit (--mem), which counts all tasks of the step"
         )
     if "OOMKilled" in text:
         return "Kubernetes killed the container at its memory limit (resources.limits.memory)"
     if "low on memory" in text:
-        return "Ray's memory monitor killed workers before the kernel had to"
+        return "Ray's memory monitor killed workers before the kernel would have"
     if "oom" in text:
-        return "The out-of-memory killer was at work in this job's group of processes"
-    return "SIGKILL leaves no reason behind: the kernel's log tells whether its out-of-memory killer sent it"
+        return "The out-of-memory killer killed a process in this job's cgroup"
+    return (
+        "SIGKILL gives no reason: the kernel's log shows whether the out-of-memory killer sent it"
+    )

@@ -21,57 +21,61 @@ LIBRARIES |= {
 LIBRARIES |= {"ggml": "llama.cpp", "onnx": "ONNX Runtime", "cupy": "CuPy"}
 FOREIGN = ("jax", "tensorflow", "ggml", "onnx", "cupy")  # their memory is never PyTorch's
 ROOM = (
-    "make room outside PyTorch's cache: torch.cuda.empty_cache() just before it, or"
+    "free memory outside PyTorch's cache: torch.cuda.empty_cache() just before it, or"
     " torch.cuda.set_per_process_memory_fraction(0.9) at the start"
 )
 # By kind: the finding's id, its title, and the fix.
 OUTSIDE_FIXES = {
     "driver": (
         "driver_memory",
-        "Something outside PyTorch's cache asked the driver: a context, a library, a graph or pinned host memory",
-        f"{ROOM}; at the first CUDA call look at nvidia-smi: another process may hold the device",
+        "The request came from outside PyTorch's cache: a CUDA context, a library, a graph or "
+        "pinned host memory",
+        f"{ROOM}; if this is the first CUDA call, check nvidia-smi: another process may use the "
+        "device",
     ),
     "nccl": (
         "nccl_memory",
         "NCCL takes memory from the driver, not from PyTorch's cache",
-        "leave room for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller NCCL_BUFFSIZE",
+        "leave memory for it: torch.cuda.set_per_process_memory_fraction below 1, or a smaller "
+        "NCCL_BUFFSIZE",
     ),
     "jax": (
         "jax_memory",
-        "JAX takes 75 % of the device when it starts, whatever it needs",
+        "JAX takes 75 % of the device when it starts, no matter how much it needs",
         "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=.50 where PyTorch shares the device;"
         " if JAX has the device alone, a smaller batch or jax.checkpoint",
     ),
     "tensorflow": (
         "tensorflow_memory",
-        "TensorFlow takes nearly the whole device when it starts, whatever it needs",
+        "TensorFlow takes nearly the whole device when it starts, no matter how much it needs",
         "TF_FORCE_GPU_ALLOW_GROWTH=true where PyTorch shares the device; if TensorFlow has it alone, a smaller batch",
     ),
     "vllm": (
         "vllm_memory",
-        "Weights and activations leave nothing of vLLM's share of the device for its cache",
+        "Weights and activations take all of vLLM's share of the device, so nothing is left "
+        "for its cache",
         "raise gpu_memory_utilization (at most what nvidia-smi shows as free), or lower max_model_len or max_num_seqs,"
         " or raise tensor_parallel_size",
     ),
     "sglang": (
         "sglang_memory",
-        "Weights leave nothing of SGLang's share of the device for its cache",
+        "The weights take all of SGLang's share of the device, so nothing is left for its cache",
         "raise --mem-fraction-static (at most what nvidia-smi shows as free), or lower --context-length, or raise --tp",
     ),
     "ggml": (
         "ggml_memory",
-        "llama.cpp asks the driver for each buffer in one piece: weights, KV cache, compute",
+        "llama.cpp requests each buffer (weights, KV cache, compute) from the driver in one piece",
         "fewer layers on the GPU (-ngl), a smaller context (-c) or batch (-ub), another --tensor-split; look at"
         " nvidia-smi for other processes",
     ),
     "onnx": (
         "onnx_memory",
-        "ONNX Runtime's arena grows by doubling and keeps what it has",
+        "ONNX Runtime's arena grows by doubling and never shrinks",
         "arena_extend_strategy=kSameAsRequested and a gpu_mem_limit in the CUDA provider's options; or a smaller batch",
     ),
     "cupy": (
         "cupy_memory",
-        "CuPy keeps a pool of its own beside PyTorch's",
+        "CuPy has its own memory pool, separate from PyTorch's",
         "cupy.get_default_memory_pool().free_all_blocks() before it, or .set_limit(fraction=0.5) at the start",
     ),
 }
@@ -80,6 +84,8 @@ VLLM_START = re.compile(
 )
 VLLM_START_FIX = (
     "vllm_memory",
-    "Other memory is in the way of the share that vLLM claims of the whole device when it starts",
-    "lower gpu_memory_utilization to below the free share, or end what else holds the GPU: nvidia-smi names it",
+    "vLLM claims a share of the whole device at startup, and other processes already use part "
+    "of it",
+    "lower gpu_memory_utilization to below the free share, or stop the other processes on the "
+    "GPU (nvidia-smi lists them)",
 )

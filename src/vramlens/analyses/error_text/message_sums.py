@@ -19,7 +19,7 @@ from vramlens.units import MIB, format_size
 _SMALL_SEGMENT, _LARGE_SEGMENT, _SEGMENT_STEP = 2 * MIB, 20 * MIB, 2 * MIB
 
 
-ROUNDING = "the rounding of the printed figures"
+ROUNDING = "the rounding of the printed numbers"
 """The note of a ledger row that is no more than that."""
 
 # Who owns the processes that the message lists
@@ -257,7 +257,8 @@ def ledger_of(message: OomMessage, owners: Owners) -> tuple[tuple[LedgerRow, ...
         if -gap > message.slack(*names):
             too_much = format_size(-gap)
             return (), (
-                f"The printed figures pass the device's total by {too_much}: no ledger can be made of them.",
+                f"The printed numbers exceed the device's total by {too_much}, so they cannot "
+                "be added up.",
             )
         rows = _trimmed(rows, -gap)
     elif gap > 0:

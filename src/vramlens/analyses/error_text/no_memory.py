@@ -7,32 +7,34 @@ from vramlens.ground.verdict import Verdict
 from vramlens.read.oom_text import OomMessage
 
 _HEADLINES = {
-    "triton": "No memory was missing: one tile of a Triton kernel is larger than the chip's"
-    " on-chip memory",
-    "fork": "No memory was missing: CUDA was already in use when this process was forked",
+    "triton": "This is not a memory shortage: a tile of a Triton kernel exceeds the on-chip "
+    "shared memory",
+    "fork": "This is not a memory shortage: CUDA was already in use when this process was forked",
 }
 NOT_MEMORY = tuple(_HEADLINES)
 _CURES = {
     "triton": (
-        "On-chip shared memory is not the GPU's main memory",
-        "use smaller block sizes or fewer num_stages for that kernel; freeing GPU memory changes"
-        " nothing",
+        "On-chip shared memory is separate from GPU memory",
+        "use smaller block sizes or fewer num_stages for that kernel; freeing GPU memory will "
+        "not help",
     ),
     "fork": (
-        "A forked process inherits a CUDA context that it cannot use: PyTorch refuses to start"
-        " another",
-        "start workers by spawn: DataLoader(…, multiprocessing_context='spawn') or"
-        " multiprocessing.set_start_method('spawn') (vLLM: VLLM_WORKER_MULTIPROC_METHOD=spawn); or"
-        " call nothing of CUDA before the fork, and move tensors to the GPU in the parent",
+        "A forked process inherits a CUDA context that it cannot use, and PyTorch refuses to "
+        "create another",
+        "start workers with spawn: DataLoader(…, multiprocessing_context='spawn') or"
+        " multiprocessing.set_start_method('spawn') (vLLM: "
+        "VLLM_WORKER_MULTIPROC_METHOD=spawn); or do not use CUDA before the fork, and move "
+        "tensors to the GPU in the parent",
     ),
 }
 COMFYUI_FIX = (
-    "PyTorch's cudaMallocAsync backend, as ComfyUI uses it, says neither the size nor what was free",
+    "PyTorch's cudaMallocAsync backend (ComfyUI uses it) prints neither the size nor the free "
+    "memory",
     None,
     None,
     (),
     "lower the resolution, the frames or the batch, or start ComfyUI with --lowvram (or --novram);"
-    " with --disable-cuda-malloc the next error prints its figures",
+    " with --disable-cuda-malloc the next error prints its numbers",
 )
 
 

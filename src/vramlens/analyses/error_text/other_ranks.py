@@ -37,7 +37,7 @@ def others_failed(message: OomMessage, messages: Sequence[OomMessage]) -> str:
         [other for other in alike if _who(other) in others or _who(other) == _who(message)]
     )
     return said + (
-        f"; first by the log's times: {_name(first)}, at {first.logged_at}"
+        f"; the first according to the log: {_name(first)}, at {first.logged_at}"
         if first is not None
         else ""
     )

@@ -158,7 +158,7 @@ def _up_to(size: int, slack: int) -> str:
         size
     ):  # what is freed comes in whole segments of 2 MiB and more
         return f"{format_size(size)} less"
-    return f"{format_size(size)} less (up to {most} with the rounding of the printed figures)"
+    return f"{format_size(size)} less (up to {most} with the rounding of the printed numbers)"
 
 
 def _biggest(owners: Owners) -> tuple[int, int]:
@@ -174,26 +174,35 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
     if message.kind in NOT_MEMORY:
         return not_memory_headline(message)
     if message.kind == "driver" and message.tried_bytes is not None:
-        return f"The driver refused {format_size(message.tried_bytes)}: none of PyTorch's figures were printed"
+        return (
+            f"The driver refused {format_size(message.tried_bytes)}; the message has none of "
+            "PyTorch's numbers"
+        )
     if message.kind == "driver":
-        return "The driver reported out of memory without a size: none of PyTorch's figures were printed"
+        return (
+            "The driver reported out of memory without a size; the message has none of "
+            "PyTorch's numbers"
+        )
     if message.kind == "vllm" and (start := VLLM_START.search(message.text)):
         free, total, share, wanted = start.groups()
         return f"{free} of {total} are free, and vLLM wants {wanted} ({share} of the GPU) to start"
     if message.kind in ("vllm", "sglang"):
-        return f"Nothing is left of {LIBRARIES[message.kind]}'s share of the GPU for its KV cache"
+        return f"{LIBRARIES[message.kind]}'s share of the GPU has no memory left for its KV cache"
     if message.kind in LIBRARIES:
         name, could = (
             LIBRARIES[message.kind],
             "may have been" if message.verdict == Verdict.POSSIBLE else "was",
         )
         if message.tried_bytes is None:
-            return f"Memory {could} refused to {name}, which allocates outside PyTorch's cache; how much is not printed"
+            return (
+                f"Memory {could} refused to {name}, which allocates outside PyTorch's cache; "
+                "the message does not say how much"
+            )
         size = format_size(message.tried_bytes)
         return f"{size} {could} refused to {name}, which allocates outside PyTorch's cache"
     tried = message.tried_bytes
     if tried is None:
-        return "The message says that memory ran out and prints no size"
+        return "The message says that memory ran out but prints no size"
     wanted = f"{format_size(tried)} wanted"
     free = f"{format_size(message.free_bytes)} free" if message.free_bytes is not None else ""
     of_total = f" of {format_size(message.total_bytes)}" if message.total_bytes is not None else ""
@@ -201,34 +210,41 @@ def _headline(message: OomMessage, wall: str, short: int | None, slack: int, own
     if holes := likely_holes(message, wall):
         lack = f"; {least}{_about(short, slack)} short" if short is not None else ""
         return (
-            f"Likely fragmentation, or memory cached for another pool or stream: {format_size(holes)} that PyTorch"
-            f" reserved are in no tensor, {format_size(tried)} were wanted{lack}"
+            "Likely fragmentation, or memory cached for another pool or stream: "
+            f"{format_size(holes)} reserved by PyTorch is not in use, {format_size(tried)} was "
+            f"requested{lack}"
         )
     if wall == "process_limit":
         limit = format_size(message.allowed_bytes or 0)
         left = f", while the device had {free}" if free else ""
         if short is None:
-            return f"{format_size(tried)} refused, most likely by this process's own limit of {limit}{left}"
-        return f"{least}{_about(short, slack)} over this process's own limit of {limit}: {wanted}{left}"
+            return (
+                f"{format_size(tried)} refused, most likely by this process's limit of "
+                f"{limit}{left}"
+            )
+        return f"{least}{_about(short, slack)} over this process's limit of {limit}: {wanted}{left}"
     if short is None and free and wall == "unknown":
         why = (
-            "the message breaks off before it says why"
+            "the end of the message is missing"
             if message.cut
-            else "the printed figures do not explain it"
+            else "the printed numbers do not explain it"
         )
         return f"{free}, yet the driver refused {format_size(tried)}: {why}"
     lack = (
         f"{least}{_about(short, slack)} short"
         if short is not None
-        else "Short by less than the printed rounding"
+        else "Short by less than the rounding of the printed numbers"
     )
     if wall == "other_process":
         if owners.others:
             pid, held = _biggest(owners)
-            return f"{lack} because process {pid} holds {format_size(held)} of the device: {wanted}, {free}"
-        return f"{lack} because other processes hold the device: {wanted}, {free}"
+            return (
+                f"{lack} because process {pid} uses {format_size(held)} of the device: "
+                f"{wanted}, {free}"
+            )
+        return f"{lack} because other processes use the device: {wanted}, {free}"
     return (
-        f"{lack} at the driver: {wanted}, {free}{of_total}"
+        f"{lack} on the GPU: {wanted}, {free}{of_total}"
         if free
         else f"{wanted}{of_total} and refused"
     )
@@ -241,8 +257,14 @@ def _wall_findings(
     found = []
     limits = [size for size in (message.allowed_bytes, message.total_bytes) if size is not None]
     if message.tried_bytes is not None and limits and least_request(message) > min(limits):
-        title = f"One request of {format_size(message.tried_bytes)} is more than all of {format_size(min(limits))}"
-        fix = "look for a wrong shape or split the operation; no setting and no freeing can make this fit"
+        title = (
+            f"A single request for {format_size(message.tried_bytes)} exceeds the whole "
+            f"{format_size(min(limits))}"
+        )
+        fix = (
+            "look for a wrong shape or split the operation; no setting or freed memory can "
+            "make this fit"
+        )
         found.append(
             Finding("request_too_large", Verdict.PROVEN, title, message.tried_bytes, fix=fix)
         )
@@ -250,7 +272,7 @@ def _wall_findings(
         fix = "look for a negative or overflowed shape in the failing line"
         found.append(
             Finding(
-                "request_too_large", Verdict.PROVEN, "The size asked for is impossible", fix=fix
+                "request_too_large", Verdict.PROVEN, "The requested size is impossible", fix=fix
             )
         )
     if wall == "process_limit" and short is not None and message.allowed_bytes is not None:
@@ -266,9 +288,13 @@ def _wall_findings(
             else "set_per_process_memory_fraction"
         )
         title = (
-            f"The limit of {format_size(message.allowed_bytes)} refused it, not the device{free}"
+            f"The process limit of {format_size(message.allowed_bytes)} refused the request, "
+            f"not the device{free}"
         )
-        fix = f"raise {name} so that the limit is at least {format_size(need)}, or need {_up_to(short, slack)}"
+        fix = (
+            f"raise {name} so that the limit is at least {format_size(need)}, or use "
+            f"{_up_to(short, slack)}"
+        )
         found.append(
             Finding(
                 "process_limit",
@@ -288,12 +314,18 @@ def _wall_findings(
             if message.kind == "mps"
             else "set_per_process_memory_fraction"
         )
-        title = f"The limit of {format_size(message.allowed_bytes)} most likely refused it, not the device"
+        title = (
+            f"The process limit of {format_size(message.allowed_bytes)} most likely refused the "
+            "request, not the device"
+        )
         fix = f"raise {name} by {format_size(message.tried_bytes)} or more"
         found.append(Finding("process_limit", Verdict.LIKELY, title, message.tried_bytes, fix=fix))
     elif wall == "other_process" and owners.others:
         pid, size = _biggest(owners)
-        title = f"Other processes hold at least {format_size(owners.others_low)} of this device; it would have fitted"
+        title = (
+            f"Other processes use at least {format_size(owners.others_low)} of this device; "
+            "without them, the request would fit"
+        )
         fix = f"stop process {pid} (frees {format_size(size)}) or use another GPU"
         verdict = Verdict.PROVEN if owners.how == "named" else Verdict.LIKELY
         found.append(Finding("other_process", verdict, title, owners.others_low, fix=fix))
@@ -301,10 +333,10 @@ def _wall_findings(
         least = "at least " if message.cut else ""
         lacking = f"{least}{_about(short, slack)}"
         segment = format_size(message.tried_bytes or 0)
-        title = f"The driver lacked {lacking} for a segment of {segment}"
+        title = f"The driver was {lacking} short for a segment of {segment}"
         fix = (
-            f"need {_up_to(short, slack)} at this moment (smaller batch, checkpointing, no_grad in"
-            " evaluation); what is freed counts once a whole segment is empty"
+            f"use {_up_to(short, slack)} at this moment (smaller batch, checkpointing, no_grad "
+            "in evaluation); freed memory counts only when a whole segment is empty"
         )
         found.append(
             Finding(
@@ -333,15 +365,27 @@ def _outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
         return (Finding(slug, verdict, title, message.tried_bytes, fix=fix),)
     if kind in LIBRARIES:
         name, fix = LIBRARIES[kind], ROOM
-        title = f"{name} allocates its handle and workspace from the driver, where PyTorch's cache had left no room"
+        title = (
+            f"{name} allocates its handle and workspace from the driver, and PyTorch's cache "
+            "left no memory there"
+        )
         if "NOT_INITIALIZED" in message.text:
-            title = f"{name} could not start: often for want of memory for its handle, else a damaged context or driver"
-            fix += "; if nvidia-smi shows room, look for an earlier CUDA error with CUDA_LAUNCH_BLOCKING=1"
+            title = (
+                f"{name} could not start: often there is no memory for its handle, otherwise "
+                "the context or driver is damaged"
+            )
+            fix += (
+                "; if nvidia-smi shows free memory, look for an earlier CUDA error with "
+                "CUDA_LAUNCH_BLOCKING=1"
+            )
         verdict = Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY
         return (Finding("library_memory", verdict, title, message.tried_bytes, fix=fix),)
     if message.tried_bytes is None and "more than 1EB" not in message.text:
-        title = "The size, the limit and what was free stand in the full error, of which this is only the beginning"
-        fix = "give the whole text of the error, or record the failure: vramlens run -o oom.vram SCRIPT"
+        title = (
+            "This is only the beginning of the error; the size, the limit and the free memory "
+            "are in the rest"
+        )
+        fix = "pass the whole error message, or record the failure: vramlens run -o oom.vram SCRIPT"
         return (Finding("no_figures", Verdict.POSSIBLE, title, fix=fix),)
     return ()
 
@@ -351,20 +395,24 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
     if hint is None or message.live_bytes is None:
         return ()
     room, _ = room_of(message)
-    evidence = [f"{format_size(message.live_bytes)} lie in live blocks"]
+    evidence = [f"{format_size(message.live_bytes)} is in use"]
     if room is not None:
-        evidence.append(f"PyTorch could hold {format_size(room)} if no byte were lost to holes")
+        evidence.append(f"PyTorch could use {format_size(room)} without any fragmentation")
     if hint == "refuted" and not overflow(message, least_request(message)) > 0:
-        title = "expandable_segments does not help: it was already on; the message prints its hint all the same"
+        title = (
+            "expandable_segments will not help: it was already on (the message always prints "
+            "this hint)"
+        )
         return (Finding("expandable_segments", Verdict.PROVEN, title, 0, evidence=(conf,)),)
     if hint == "refuted":
         over = format_size(overflow(message, least_request(message)))
-        title = f"expandable_segments does not help: without any holes it would still be at least {over} too much"
+        title = (
+            "expandable_segments will not help: even without fragmentation it would be at "
+            f"least {over} too much"
+        )
         proven = overflow(message, 1) > 0  # whatever the size of segments is set to
         if not proven:
-            evidence.append(
-                "the request is taken to be as large as with segments of the default size"
-            )
+            evidence.append("this assumes a request with segments of the default size")
         return (
             Finding(
                 "expandable_segments",
@@ -379,11 +427,11 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
     named = re.search(r"PYTORCH_(?:[A-Z]{2,5}_)?ALLOC_CONF(?==)", message.text)
     setting = named[0] if named else _SETTINGS.get(message.kind, "PYTORCH_CUDA_ALLOC_CONF")
     where = (
-        f"{format_size(holes)} lie in holes of unknown size"
+        f"{format_size(holes)} is in free blocks of unknown size"
         if known
-        else "the message prints no sum of holes"
+        else "the message does not say how much is in free blocks"
     )
-    title = f"expandable_segments is possible, not proven: {where}"
+    title = f"expandable_segments may help: {where}"
     fix = f"try {setting}=expandable_segments:True: {where}"
     return (
         Finding(
@@ -410,8 +458,14 @@ def _other_findings(
         and live is not None
         and live > total + message.slack("total_bytes", "allocated_bytes")
     ):
-        title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it lies in host memory"
-        fix = "switch off the driver's system memory fallback (Windows, WSL) to fail early, and need less"
+        title = (
+            f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it "
+            "is in host memory"
+        )
+        fix = (
+            "turn off the driver's system memory fallback (Windows, WSL) to fail early, and "
+            "use less memory"
+        )
         found.append(Finding("oversubscribed", Verdict.PROVEN, title, live - total, fix=fix))
     if (
         wall == "unknown"
@@ -419,8 +473,11 @@ def _other_findings(
         and message.free_bytes is not None
         and message.tried_bytes is not None
     ):
-        title = "Enough was free just afterwards: others took it for a moment, or the host, WSL or a VM set a limit"
-        fix = "run it again while `vramlens top` shows who takes the GPU's memory; `free -h` shows the host's"
+        title = (
+            "Enough was free right afterwards: others used it for a moment, or the host, WSL "
+            "or a VM set a limit"
+        )
+        fix = "run it again and watch GPU memory with `vramlens top` and host memory with `free -h`"
         found.append(Finding("free_but_refused", Verdict.POSSIBLE, title, fix=fix))
     elif (
         wall == "unknown"
@@ -428,20 +485,28 @@ def _other_findings(
         and message.free_bytes is None
         and message.tried_bytes is not None
     ):
-        fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: what is free, and who holds the rest"
+        fix = (
+            f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: what is free, and what uses the "
+            "rest"
+        )
         found.append(
-            Finding("free_not_printed", Verdict.POSSIBLE, "What was free is not printed", fix=fix)
+            Finding(
+                "free_not_printed",
+                Verdict.POSSIBLE,
+                "The message does not say how much was free",
+                fix=fix,
+            )
         )
     outside = outside_pytorch(message, owners)
     if outside:
         rounding = message.slack("process_bytes", "reserved_bytes")
-        what = "Metal's other allocations" if message.kind == "mps" else "context, libraries, NCCL"
-        title = f"{_about(outside, rounding)} of this process lie outside PyTorch ({what})"
+        what = "other Metal allocations" if message.kind == "mps" else "context, libraries, NCCL"
+        title = f"{_about(outside, rounding)} of this process is outside PyTorch ({what})"
         fix = (
-            "Metal holds it, and torch.mps.empty_cache() cannot free it: need less"
+            "Metal uses it, and torch.mps.empty_cache() cannot free it: use less memory"
             if message.kind == "mps"
-            else "make room outside PyTorch's cache: fewer process groups, streams or libraries;"
-            " empty_cache() frees none"
+            else "free memory outside PyTorch's cache: fewer process groups, streams or "
+            "libraries; empty_cache() frees none of it"
         )
         verdict = Verdict.PROVEN if owners.how == "named" and outside > rounding else Verdict.LIKELY
         found.append(
@@ -450,7 +515,9 @@ def _other_findings(
     contexts = [pid for pid, size in owners.others if _CONTEXT_LOW <= size <= _CONTEXT_HIGH]
     if len(contexts) >= 2:
         held = sum(size for pid, size in owners.others if pid in contexts)
-        title = f"{len(contexts)} processes hold only a context's worth here, {format_size(held)} in all"
+        title = (
+            f"{len(contexts)} processes have only a CUDA context here, {format_size(held)} in total"
+        )
         fix = "if they are ranks of this job: torch.cuda.set_device(local_rank) before any other CUDA call"
         found.append(Finding("stray_context", Verdict.POSSIBLE, title, held, fix=fix))
     unnamed = (
@@ -464,12 +531,15 @@ def _other_findings(
         and unnamed > 2 * GIB
         and wall != "process_limit"
     ):
-        title = f"{format_size(unnamed)} are held by something that the message does not name"
+        title = f"{format_size(unnamed)} is used by something that the message does not name"
         fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: other processes, or this one outside PyTorch"
         found.append(Finding("unnamed_memory", Verdict.LIKELY, title, unnamed, fix=fix))
     if "driver error" in message.text:
-        title = "With expandable_segments PyTorch calls the driver in a way that can fail although memory is free"
-        fix = "try without expandable_segments (WSL and Jetson refuse it at times)"
+        title = (
+            "With expandable_segments, PyTorch uses driver calls that can fail even if memory "
+            "is free"
+        )
+        fix = "try without expandable_segments (WSL and Jetson sometimes refuse it)"
         found.append(Finding("driver_calls", Verdict.POSSIBLE, title, fix=fix))
     if (
         message.live_bytes is not None
@@ -477,8 +547,6 @@ def _other_findings(
         and message.reserved_bytes is not None
     ):
         call = f"{_PREFIX.get(message.kind, 'torch.cuda')}.empty_cache()"
-        title = (
-            f"{call} before it does not help: PyTorch had already given back every empty segment"
-        )
+        title = f"{call} before it will not help: PyTorch had already released every empty segment"
         found.append(Finding("empty_cache", Verdict.LIKELY, title, 0))
     return tuple(found)

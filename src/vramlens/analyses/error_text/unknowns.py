@@ -13,38 +13,42 @@ def unknowns_of(
 ) -> tuple[str, ...]:
     """What only a recording or a look at the machine can tell."""
     if wall == "host" or message.kind in NOT_MEMORY:
-        where = "Which line of the program asked for it is in the traceback, not in this message."
+        where = "The line of the program is in the traceback, not in this message."
         return (where,) if message.frame is None else ()
     if message.kind in FOREIGN:
-        return ("What else was on the GPU at that moment is not printed.",)
-    sentences = (
-        ["Part of the message is missing: it breaks off before its end."] if message.cut else []
-    )
+        return ("The message does not say what else was on the GPU at that moment.",)
+    sentences = ["The end of the message is missing."] if message.cut else []
     sentences += [
-        "Why this much was live (growth, one large step, or simply its size) takes a recording."
+        "Only a recording shows why this much was in use (growth, one large step, or simply "
+        "its size)."
     ]
     if message.live_bytes is None:
         sentences.append(
-            "How much PyTorch held, and how much of that lay in holes, is not printed."
+            "The message does not say how much PyTorch had reserved and how much of that was free."
         )
     if hint == "undecided":
         sentences.append(
-            "The sizes of the holes, and whether expandable_segments was already on, are not printed."
+            "The message does not print the sizes of the free blocks or whether "
+            "expandable_segments was already on."
         )
     if owners.how == "unclear":
         sentences.append(
-            "One of the listed processes may be this one (a container hides that), so the others' share is open."
+            "One of the listed processes may be this one (a container hides that), so the "
+            "share of the others is unknown."
         )
     if owners.how == "inferred":
         sentences.append(
-            "The process that holds as much as PyTorch reserved is taken to be this one (a container hides it)."
+            "The process that uses as much as PyTorch reserved is assumed to be this one (a "
+            "container hides that)."
         )
     if message.hidden_processes:
         sentences.append(
-            f"The driver would not tell the size of {message.hidden_processes} process(es) (WSL, Windows, MIG)."
+            f"The driver did not report the size of {message.hidden_processes} process(es) "
+            "(WSL, Windows, MIG)."
         )
     elif owners.own_bytes is None and message.total_bytes is not None and owners.how != "unclear":
         sentences.append(
-            "What this process holds outside PyTorch, and what others hold, is not printed."
+            "The message does not say how much this process uses outside PyTorch or how much "
+            "others use."
         )
     return tuple(sentences)

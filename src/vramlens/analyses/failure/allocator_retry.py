@@ -6,9 +6,12 @@ only the driver again: it does not look into its own pool, where such a block li
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Failure
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -22,6 +25,11 @@ def has_fitting_block(view: Attribution, failure: Failure) -> bool:
     return not is_split_limited and failure.largest_usable_bytes >= failure.request.size_bytes > 0
 
 
+def _fitting_blocks(failure: Failure) -> NDArray[np.int64]:
+    blocks = failure.usable_ranges
+    return blocks[blocks[:, 1] >= failure.request.size_bytes]
+
+
 def allocator_retry(view: Attribution, failure: Failure) -> list[Finding]:
     """The finding that the same request would succeed now."""
     if not has_fitting_block(view, failure):
@@ -31,14 +39,17 @@ def allocator_retry(view: Attribution, failure: Failure) -> list[Finding]:
         Finding(
             id="allocator_retry",
             verdict=Verdict.LIKELY,
-            title=f"a free block of {format_size(block)} would have held the {format_size(wanted)}:"
+            title=f"a free block of {format_size(block)} was large enough for the "
+            f"{format_size(wanted)}, but"
             " PyTorch's allocator did not look again (pytorch/pytorch#189504)",
             bytes=wanted,
             place=view.place_of_stack(failure.request.stack),
             evidence=(
-                "blocks that another stream still used came back while the request waited for them",
+                "blocks that another stream was still using became free while the request "
+                "waited for them",
             ),
-            fix="catch torch.OutOfMemoryError around this line and run it once more: the same request"
-            " then finds the block; or call torch.cuda.synchronize() before it",
+            fix="catch torch.OutOfMemoryError around this line and run it again: the same request"
+            " then finds the block. Or call torch.cuda.synchronize() before it",
+            extent=Extent(failure.request.event, holes=_fitting_blocks(failure)),
         )
     ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vramlens.trace import OutOfMemory
 
@@ -20,6 +23,7 @@ class Failure:
         pool: the id of the private pool that the request was for; None for the default pool.
         usable_free_bytes, usable_holes, largest_usable_bytes: free blocks of the request's own pool
             and stream.
+        usable_ranges: those blocks as (address, bytes).
         limit_low_bytes, limit_high_bytes: bounds of the process's limit, inclusive; None where
             there is none.
         room_bytes: what more could have been reserved; None where unknown.
@@ -40,3 +44,4 @@ class Failure:
     limit_high_bytes: int | None
     room_bytes: int | None
     expandable: bool
+    usable_ranges: NDArray[np.int64] = field(compare=False, repr=False)

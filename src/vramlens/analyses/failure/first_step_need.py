@@ -152,7 +152,8 @@ def bounds_of_first_step(view: Attribution, request: OutOfMemory) -> StepBounds 
 
 def _words(progress: Progress) -> str:
     return (
-        f"the first forward pass had done {progress.done} of the model's {progress.blocks} blocks"
+        f"the first forward pass had finished {progress.done} of the model's {progress.blocks} "
+        "blocks"
     )
 
 
@@ -223,7 +224,7 @@ def _need_of_optimizer(
         ),
         basis=BLOCKS,
         confidence="estimated",
-        reason="the optimizer was making its state, for the first time",
+        reason="the optimizer was creating its state for the first time",
         floor_bytes=low,
     )
 

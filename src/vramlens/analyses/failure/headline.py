@@ -40,61 +40,67 @@ class HeadlineFacts:
 
 
 def headline_of(facts: HeadlineFacts) -> str:
-    """The verdict in one sentence."""
+    """The verdict: what was asked for, what was free, and why that was not enough."""
     wanted = format_size(facts.failure.request.size_bytes)
-    reason = _reason(facts)
-    why = f"; {reason}" if reason else ""
-    return f"Out of memory: tried to allocate {wanted}; {_free_memory(facts)}{why}"
+    sentences = [f"Out of memory: tried to allocate {wanted}", _free_memory(facts)]
+    if reason := _reason(facts):
+        sentences.append(reason)
+    return f"{'. '.join(sentences)}."
 
 
 def _free_memory(facts: HeadlineFacts) -> str:
     """What was free for the request: on the GPU where that refused it, and inside the cache."""
     failure = facts.failure
+    cache = "PyTorch's cache" if failure.pool is None else f"Private pool {failure.pool}"
     in_cache = _free_in_cache(failure)
     if failure.free_bytes is None or facts.wall not in (Wall.DEVICE, Wall.OTHER_PROCESS):
-        return in_cache
-    return f"{format_size(failure.free_bytes)} was free on the GPU, {in_cache.replace(' was', '')}"
+        return f"{cache} had {in_cache}"
+    on_gpu = format_size(failure.free_bytes)
+    return f"The GPU had {on_gpu} free, and {_lowered(cache)} had {in_cache}"
+
+
+def _lowered(cache: str) -> str:
+    return cache.replace("Private", "private")
 
 
 def _free_in_cache(failure: Failure) -> str:
-    cache = "PyTorch's cache" if failure.pool is None else f"private pool {failure.pool}"
     if not failure.usable_holes:
-        return f"nothing was free inside {cache}"
-    free = f"{format_size(failure.usable_free_bytes)} was free inside {cache}"
+        return "nothing free"
+    free = f"{format_size(failure.usable_free_bytes)} free"
     if failure.usable_holes == 1:
-        return free
-    return f"{free}, in pieces of at most {format_size(failure.largest_usable_bytes)}"
+        return f"{free} in one block"
+    return f"{free}, in blocks of at most {format_size(failure.largest_usable_bytes)}"
 
 
 def _reason(facts: HeadlineFacts) -> str:
     if facts.fits_a_free_block:
-        return "one of them would do, and PyTorch's allocator did not look again"
+        return "One of these blocks was large enough, but the allocator did not look again"
     if facts.cause == Cause.LEAK and facts.leaks:
         return _leak(facts.leaks)
     if facts.cause == Cause.FRAGMENTATION:
         return _would_fit(facts)
     reason = _step_needs(facts) or _shortage(facts)
     if facts.cause == Cause.SPIKE and facts.need is None:
-        spike = "this step needs more than twice what any earlier one did"
-        return f"{reason}: {spike}" if reason else spike
+        spike = "This step needs more than twice as much as any earlier step"
+        return f"{reason}. {spike}" if reason else spike
     return reason
 
 
 def _leak(leaks: Sequence[Leak]) -> str:
     kept = format_size(sum(leak.bytes for leak in leaks))
     each_step = format_size(sum(leak.bytes_per_step for leak in leaks))
-    return f"a leak kept {kept} of earlier steps, {each_step} more each step ({leaks[0].place})"
+    return f"Earlier steps leaked {kept}, {each_step} per step ({leaks[0].place})"
 
 
 def _would_fit(facts: HeadlineFacts) -> str:
-    """What would fit without holes; "" where the free memory itself says so."""
-    if facts.failure.usable_free_bytes >= facts.failure.request.size_bytes:
-        return ""
+    """What would fit in one piece."""
     need, capacity = facts.need, facts.capacity_bytes
+    if facts.failure.usable_free_bytes >= facts.failure.request.size_bytes:
+        return "In one block, this free memory would be enough"
     if need is None or need.floor_bytes is None or capacity is None:
         return ""
     floor, limit = format_size(need.floor_bytes), format_size(capacity)
-    return f"without holes, the {floor} that this step needs would fit into {limit}"
+    return f"This step uses {floor} at its peak; without gaps, that would fit in {limit}"
 
 
 def _step_needs(facts: HeadlineFacts) -> str:
@@ -103,27 +109,37 @@ def _step_needs(facts: HeadlineFacts) -> str:
     if need is None or need.basis is None or capacity is None:
         return ""
     roughly = "about " if facts.is_rough else ""
-    room = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "there is room for"
-    limit = f"and {room} {roughly}{format_size(capacity)}"
-    grown = _growth(need)
-    if need.peak_reserved_bytes is None:
-        return f"this step{grown} needs at least {format_size(need.low_bytes)}, {limit}"
-    needed = format_size(need.limit_bytes or need.peak_reserved_bytes)
-    return f"this step{grown} needs {needed} to finish, {limit}"
+    limit = "the limit is" if facts.wall == Wall.PROCESS_LIMIT else "PyTorch could reserve"
+    return f"This step needs {_needed(need)}; {limit} {roughly}{format_size(capacity)}"
+
+
+def _needed(need: Need) -> str:
+    if need.peak_reserved_bytes is not None:
+        needed = format_size(need.limit_bytes or need.peak_reserved_bytes)
+        return f"{needed} to finish{_growth(need)}"
+    low = format_size(need.low_bytes)
+    if need.high_bytes is None:
+        return f"at least {low}{_growth(need)}"
+    return f"between {low} and {format_size(need.high_bytes)} to finish{_growth(need)}"
 
 
 def _growth(need: Need) -> str:
     if need.scale is None or abs(need.scale - 1) <= 0.02:
         return ""
-    return f" ({need.scale:.2f} × an earlier one)"
+    return f" ({need.scale:.2f}x an earlier step)"
 
 
 def _shortage(facts: HeadlineFacts) -> str:
     failure = facts.failure
     if failure.pool is not None:
-        return "it may use no other memory"
+        return "The request cannot use memory of other pools"
     if facts.short_bytes is None:
         lack = failure.request.size_bytes - failure.usable_free_bytes
-        return f"in one piece they would be {format_size(lack)} too few" if lack > 0 else ""
-    where = "below this process's limit" if facts.wall == Wall.PROCESS_LIMIT else "on the GPU"
-    return f"{format_size(facts.short_bytes)} short {where}"
+        if lack <= 0:
+            return ""
+        in_one = "Even in one block, that" if failure.usable_holes > 1 else "That"
+        return f"{in_one} is {format_size(lack)} too little"
+    short = format_size(facts.short_bytes)
+    if facts.wall == Wall.PROCESS_LIMIT:
+        return f"The request is {short} over this process's limit"
+    return f"The GPU is {short} short"

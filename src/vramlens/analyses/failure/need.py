@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EARLIER_STEP, BLOCKS = "earlier_step", "blocks"
+EARLIER_STEP, BLOCKS, WHOLE_RUN = "earlier_step", "blocks", "whole_run"
 EXPANDABLE = "expandable_segments:True"
 ADVICE = (
     EXPANDABLE,
@@ -26,7 +26,8 @@ class Need:
         peak_reserved_bytes: the likeliest peak; None where only a range, or a lower bound, is
             honest.
         low_bytes, high_bytes: the range of that peak; high is None where nothing bounds it.
-        basis: earlier_step or blocks; None where nothing of the step is known.
+        basis: earlier_step, blocks, or whole_run where the program went on after its failure; None
+            where nothing of the step is known.
         scale: the factor of batch or length against the step that it is aligned with; None without
             one.
         done_share: the share of the step's requested bytes that was served already; None where

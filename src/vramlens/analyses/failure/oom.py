@@ -2,7 +2,7 @@
 (cause).
 
 Sources: c10/cuda/CUDACachingAllocator.cpp (get_allocation_size: the segment asked of the driver;
-malloc: what is tried before it fails), and docs/design.md for the meaning of wall and cause.
+malloc: what is tried before it fails), and docs/json.md for the meaning of wall and cause.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
     free = (
         request.device_free_bytes if request.device_free_bytes is not None else outside.free_bytes
     )
-    sizes, pool = _usable(view, holes_at(device, event), request)
+    holes = holes_at(device, event)
+    is_usable, pool = _usable(view, holes, request)
+    sizes = holes.size_bytes[is_usable]
     limited = outside.limit_bytes is not None or (free is not None and free >= tried)
     low = high = room = None
     if limited:
@@ -113,6 +115,7 @@ def failure_of(view: Attribution, outside: Outside = Outside()) -> Failure | Non
         limit_high_bytes=high,
         room_bytes=room,
         expandable=bool(view.trace.settings.get("expandable_segments")),
+        usable_ranges=holes.ranges[is_usable],
     )
 
 
@@ -162,8 +165,8 @@ def _large_segment(view: Attribution) -> int:
 
 def _usable(
     view: Attribution, holes: Holes, request: OutOfMemory
-) -> tuple[NDArray[np.int64], str | None]:
-    """The free blocks that the request could have come from, had one been large enough; and its
+) -> tuple[NDArray[np.bool_], str | None]:
+    """Whether the request could have come from each free block, had it been large enough; and its
     private pool, if any.
 
     Before PyTorch 2.12 events name no pool. But a pool with a block that would have done cannot be
@@ -194,10 +197,11 @@ def _usable(
         held = device.segments.pool[device.segments.alive_after(request.event)]
         candidates = [None, *(i for i in np.unique(held).tolist() if i < len(pools) and private[i])]
     for candidate in candidates:
-        blocks = holes.size_bytes[default if candidate is None else mine & (pool == candidate)]
-        if int(blocks.max(initial=0)) < request.size_bytes or len(candidates) == 1:
-            return blocks, None if candidate is None else str(tuple(pools[candidate].tolist()))
-    return holes.size_bytes[default], None
+        usable = default if candidate is None else mine & (pool == candidate)
+        largest = int(holes.size_bytes[usable].max(initial=0))
+        if largest < request.size_bytes or len(candidates) == 1:
+            return usable, None if candidate is None else str(tuple(pools[candidate].tolist()))
+    return default, None
 
 
 def _limit_bounds(device: DeviceTrace, reserved: int, large_segment: int) -> tuple[int, int | None]:
@@ -234,13 +238,14 @@ def verdict_of(
     unknowns = []
     if wall == "process_limit" and failure.limit_low_bytes != failure.limit_high_bytes:
         unknowns.append(
-            "The process's limit itself is not in a snapshot; give the error's text with --log to have it exact."
+            "A snapshot does not contain the process limit. Pass the error message with --log "
+            "for the exact limit."
         )
     if failure.free_bytes is None:
-        unknowns.append("How much was free on the device is not recorded.")
+        unknowns.append("The recording does not say how much was free on the device.")
     if wall == "device" and outside.total_bytes is None:
         unknowns.append(
-            "Who else used the device is not in a snapshot; give the error's text with --log."
+            "A snapshot does not show who else used the device. Pass the error message with --log."
         )
     return OomVerdict(
         event=failure.request.event,

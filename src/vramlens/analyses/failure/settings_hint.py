@@ -26,9 +26,9 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
         return Finding(
             id="expandable_segments",
             verdict=Verdict.NOT_A_PROBLEM,
-            title="expandable_segments does not help: it was already on",
+            title="expandable_segments will not help: it was already on",
             bytes=0,
-            evidence=("the message prints its hint whatever the settings are",),
+            evidence=("PyTorch prints that hint no matter what the settings are",),
         )
     if capacity is not None and in_pages > capacity:
         # The limit of a bare snapshot is known from above only: how much is missing is then not
@@ -36,34 +36,36 @@ def expandable_finding(view: Attribution, failure: Failure, outside: Outside) ->
         known = (
             failure.limit_high_bytes is None or failure.limit_low_bytes == failure.limit_high_bytes
         )
-        excess = f"{format_size(in_pages - capacity)} more than" if known else "more than"
+        excess = f" by {format_size(in_pages - capacity)}" if known else ""
         return Finding(
             id="expandable_segments",
             verdict=Verdict.NOT_A_PROBLEM,
             title=(
-                f"expandable_segments does not help: live blocks and the request, in whole pages, are {excess} the "
-                "limit, even without any holes"
+                "expandable_segments will not help: even without gaps, the memory in use and "
+                f"the request exceed the limit{excess} (in whole pages)"
             ),
             bytes=0,
             evidence=(
-                f"{format_size(failure.live_bytes)} live",
-                f"at most {format_size(capacity)} to be had",
+                f"{format_size(failure.live_bytes)} in use",
+                f"at most {format_size(capacity)} available",
             ),
         )
     if outside.limit_bytes is not None and failure.room_bytes is not None:
         spare = outside.limit_bytes - needed
-        evidence = f"it would fit if no more than {format_size(spare)} were left in holes"
+        evidence = f"the request would fit if no more than {format_size(spare)} stayed in gaps"
     else:
         free = format_size(failure.usable_free_bytes)
-        evidence = f"{free} lie in holes; those smaller than a page cannot be given back"
+        evidence = f"{free} are in gaps between blocks; gaps smaller than a page cannot be returned"
     return Finding(
         id="expandable_segments",
         verdict=Verdict.POSSIBLE,
-        title="expandable_segments is undecided: sums cannot tell whether the holes could be used",
+        title="expandable_segments may or may not help: these numbers do not show whether the "
+        "gaps could be used",
         bytes=failure.usable_free_bytes,
         evidence=(evidence,),
-        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} of holes may become "
-        "usable, and may or may not be enough"
+        fix=f"try {setting}=expandable_segments:True: {format_size(failure.usable_free_bytes)} "
+        "in gaps may become "
+        "usable, which may or may not be enough"
         if failure.usable_free_bytes
         else None,
     )

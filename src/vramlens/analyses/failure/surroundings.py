@@ -53,12 +53,13 @@ def message_for(view: Attribution, messages: Sequence[OomMessage]) -> OomMessage
         )
     if failure is None:
         raise UsageError(
-            "no request failed in this recording: the log's error belongs to another run"
+            "no request failed in this recording, so the error in the log is from another run"
         )
     message = message_of(messages, failure, view.device.device)
     if message is None:
         raise UsageError(
-            f"the log's errors belong to another run: here {format_size(failure.tried_bytes)} failed on device "
+            "the errors in the log are from another run: here "
+            f"{format_size(failure.tried_bytes)} failed on device "
             f"{view.device.device} with {format_size(failure.allocated_bytes)} allocated"
         )
     return message

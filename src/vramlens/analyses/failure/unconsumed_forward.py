@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.failure.failed_request import Failure
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
 
@@ -78,9 +78,9 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
     if verdict is None or kept_bytes < _FEWEST_SHARE * failure.live_bytes:
         return []
     before = (
-        "none has come so far"
+        "none has run so far"
         if waiting.usual is None
-        else f"a backward pass used {waiting.usual} at most before"
+        else f"earlier backward passes used at most {waiting.usual}"
     )
     return [
         Finding(
@@ -90,8 +90,9 @@ def unconsumed_forward(view: Attribution, failure: Failure) -> list[Finding]:
             f" {before}",
             bytes=kept_bytes,
             place=view.place_of_stack(failure.request.stack),
-            evidence=("train mode or eval mode makes no difference: autograd keeps activations",),
-            fix="if no backward() is to come (sampling, inference), wrap these calls in"
-            f" torch.no_grad(): up to {format_size(kept_bytes)} less",
+            evidence=("autograd keeps activations in train mode and in eval mode",),
+            fix="if no backward() will run (sampling, inference), wrap these calls in "
+            f"torch.no_grad() to save up to {format_size(kept_bytes)}",
+            extent=Extent(event, kept),
         )
     ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -26,8 +26,8 @@ _NO_BENCHMARK = (
     "algorithms with large workspaces"
 )
 _SPLIT = (
-    "split that operation into pieces (chunks of the batch or of the vocabulary), or use a fused "
-    "version of it"
+    "split that operation into pieces (chunks of the batch or of the vocabulary), or use a "
+    "fused version of it"
 )
 
 
@@ -50,15 +50,16 @@ def operator_buffers(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="operator_buffers",
         verdict=Verdict.PROVEN,
-        title=f"{format_size(total)} of the peak ({share:.0f} %) are buffers that live for one "
-        "operation only",
+        title=f"{format_size(total)} of the peak ({share:.0f} %) are buffers that exist only "
+        "during one operation",
         bytes=total,
         place=view.place(int(view.phases.frame[largest])),
         evidence=(
             f"{counted(len(rows), 'buffer')}, the largest {format_size(int(sizes[largest]))}, "
-            f"each gone within {_BRIEF_EVENTS} events",
+            f"each freed within {_BRIEF_EVENTS} events",
         ),
         fix=f"{fix} (up to {format_size(total)})",
+        extent=Extent(peak.peak_event, rows),
     )
 
 

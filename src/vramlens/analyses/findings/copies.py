@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category, loading_rows
-from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.finding import Extent, Finding, Place
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, format_size
@@ -31,33 +32,36 @@ def loaded_copies(scene: Scene) -> Iterator[Finding]:
     parameter_bytes = int(allocations.requested_bytes[is_alive & ~is_loaded].sum())
     if copied < max(_LEAST_BYTES, _LEAST_SHARE * parameter_bytes):
         return
-    _, copied_at_peak = _twins(view, is_loaded, view.device.requested.peak_event)
+    peak_event = view.device.requested.peak_event
+    _, copied_at_peak = _twins(view, is_loaded, peak_event)
     copies = np.flatnonzero(is_alive & is_loaded)
     sighting = (
-        f"at event {fullest_event:,}, {len(copies):,} loaded tensors were alive beside parameters "
-        "of the same sizes"
+        f"at event {fullest_event:,}, {len(copies):,} loaded tensors were in use together with "
+        "parameters of the same sizes"
     )
     if not copied_at_peak:
         yield Finding(
             id="two_copies",
             verdict=Verdict.NOT_A_PROBLEM,
-            title=f"Loading put a second copy on the GPU, {format_size(copied)}; "
-            "it was gone before the peak",
+            title=f"Loading put a second copy on the GPU ({format_size(copied)}), which was "
+            "freed before the peak",
             bytes=copied,
             place=_first_place(view, copies),
-            evidence=(sighting, "it matters only where loading itself runs out of memory"),
+            evidence=(sighting, "this matters only if loading itself runs out of memory"),
+            extent=Extent(fullest_event, _copied_rows(view, is_loaded, fullest_event)),
         )
         return
     size = format_size(copied_at_peak)
     yield Finding(
         id="two_copies",
         verdict=Verdict.LIKELY,
-        title=f"Loading put a second copy on the GPU: {size} beside what was there",
+        title=f"Loading put a second copy on the GPU: {size} in addition to the first",
         bytes=copied_at_peak,
         place=_first_place(view, copies),
         evidence=(sighting, f"{size} of them were still there at the peak"),
         fix="torch.load(..., map_location='cpu', mmap=True), or load_state_dict(..., assign=True) "
         f"(peak {size} lower)",
+        extent=Extent(peak_event, _copied_rows(view, is_loaded, peak_event)),
     )
 
 
@@ -78,6 +82,22 @@ def _twins(
     is_alive = candidates & (allocations.born <= event) & (allocations.died > event)
     sizes = allocations.requested_bytes
     return is_alive, _common_bytes(sizes[is_alive & is_loaded], sizes[is_alive & ~is_loaded])
+
+
+def _copied_rows(view: Attribution, is_loaded: NDArray[np.bool_], event: int) -> NDArray[np.int64]:
+    """The loaded tensors alive right after an event that have a parameter of their size beside
+    them.
+    """
+    is_alive, _ = _twins(view, is_loaded, event)
+    sizes = view.device.allocations.requested_bytes
+    parameters_of_size = Counter(sizes[is_alive & ~is_loaded].tolist())
+    rows = []
+    for row in np.flatnonzero(is_alive & is_loaded).tolist():
+        size = int(sizes[row])
+        if parameters_of_size[size]:
+            parameters_of_size[size] -= 1
+            rows.append(row)
+    return np.array(rows, np.int64)
 
 
 def _common_bytes(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.phases import MODULE_CALL
-from vramlens.analyses.finding import Finding, Place
+from vramlens.analyses.finding import Extent, Finding, Place
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import NO_STACK
@@ -40,21 +40,25 @@ def eval_with_grad(scene: Scene) -> Iterator[Finding]:
     size_bytes = saved if helps else most_bytes
     if size_bytes < _LEAST_BYTES:
         return
-    evidence = [f"{format_size(most_bytes)} at most are alive only because gradients were enabled"]
+    evidence = [f"{format_size(most_bytes)} at most are in use only because gradients were enabled"]
     if not helps:
-        evidence.append(f"none of it is there {when}: it does not lower that")
+        evidence.append(f"none of it is in use {when}, so this would not lower that")
     modules = _outermost_modules(scene.view, evaluation.rows)
-    evidence.append(f"these ran in eval mode with gradients enabled: {modules}")
+    evidence.append(f"these modules ran in eval mode with gradients enabled: {modules}")
     effect = f"about {format_size(size_bytes)} less" + (f" {when}" if helps else "")
     yield Finding(
         id="eval_with_grad",
         verdict=Verdict.PROVEN if evaluation.ended else Verdict.LIKELY,
-        title="model.eval() does not stop autograd: evaluation keeps about "
-        f"{format_size(size_bytes)} for a backward pass that never comes",
+        title="model.eval() does not disable autograd: evaluation keeps about "
+        f"{format_size(size_bytes)} for a backward pass that never runs",
         bytes=size_bytes,
         place=_caller(scene.view, evaluation.rows),
         evidence=tuple(evidence),
         fix=f"wrap the evaluation in torch.no_grad() or torch.inference_mode() ({effect})",
+        extent=Extent(
+            int(evaluation.kept_bytes.argmax()) if failed_event is None else failed_event,
+            evaluation.rows,
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from vramlens.analyses.failure import allocator_retry as retries
 from vramlens.analyses.failure import unconsumed_forward as forwards
 from vramlens.analyses.failure.oom import Failure, Outside
 from vramlens.analyses.failure.settings_hint import expandable_finding
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.memory.fragmentation import Pin
 from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause, Wall
@@ -22,8 +22,8 @@ _FRACTION_PARTS = 10_000
 
 def fragmented_request(scene: Scene) -> Iterator[Finding]:
     """The failure whose request would have fitted in one piece."""
-    verdict = scene.verdict
-    if verdict is None or verdict.cause != Cause.FRAGMENTATION:
+    failure, verdict = scene.failure, scene.verdict
+    if failure is None or verdict is None or verdict.cause != Cause.FRAGMENTATION:
         return
     pins = scene.fragmentation.pinned_by[:_MOST_PINS]
     yield Finding(
@@ -33,15 +33,18 @@ def fragmented_request(scene: Scene) -> Iterator[Finding]:
         bytes=verdict.requested_bytes,
         place=verdict.place,
         evidence=tuple(_kept_apart(pin) for pin in pins if pin.held_bytes),
-        fix="allocate the long-lived tensors before the short-lived ones, or the large one first; "
-        f"then {format_size(verdict.requested_bytes or 0)} fit where the holes are now",
+        fix="allocate long-lived tensors before short-lived ones, or allocate this large one "
+        "first; "
+        f"then {format_size(verdict.requested_bytes or 0)} fit in the space that gaps take up now",
+        extent=Extent(failure.request.event, holes=failure.usable_ranges),
     )
 
 
 def _kept_apart(pin: Pin) -> str:
     return (
-        f"{counted(pin.blocks, 'block')} of {pin.place} keep {format_size(pin.held_bytes)} apart, "
-        f"the oldest for {counted(pin.age_events, 'event')}"
+        f"{counted(pin.blocks, 'block')} from {pin.place} split up "
+        f"{format_size(pin.held_bytes)} of free memory; "
+        f"the oldest is {counted(pin.age_events, 'event')} old"
     )
 
 
@@ -54,7 +57,7 @@ def process_limit(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="process_limit",
         verdict=Verdict.PROVEN,
-        title=f"The process's own limit refused it: the device had {free} free",
+        title=f"The process limit refused it: the device had {free} free",
         bytes=verdict.short_by_bytes,
         fix=_raised_limit(failure, scene.outside),
     )
@@ -64,13 +67,14 @@ def _raised_limit(failure: Failure, outside: Outside) -> str:
     needed = failure.reserved_bytes + failure.tried_bytes
     if not outside.total_bytes:
         return (
-            "raise the fraction given to torch.cuda.set_per_process_memory_fraction: this request "
-            f"needs {format_size(needed)} in all, at least"
+            "raise the fraction passed to torch.cuda.set_per_process_memory_fraction: this request "
+            f"needs a limit of at least {format_size(needed)}"
         )
     fraction = -(-needed * _FRACTION_PARTS // outside.total_bytes) / _FRACTION_PARTS
     return (
-        f"raise it: torch.cuda.set_per_process_memory_fraction({fraction:.4f}) allows at least "
-        f"the {format_size(needed)} that this request needs"
+        f"raise the limit with torch.cuda.set_per_process_memory_fraction({fraction:.4f}): this "
+        "request "
+        f"needs at least {format_size(needed)}"
     )
 
 

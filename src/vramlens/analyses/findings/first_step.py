@@ -57,14 +57,15 @@ def first_step_to_come(scene: Scene) -> Iterator[Finding]:
     yield Finding(
         id="first_optimizer_step",
         verdict=Verdict.LIKELY if is_known else Verdict.POSSIBLE,
-        title="The first optimizer.step() is still to come and will need "
+        title="The first optimizer.step() has not run yet and will need "
         f"{format_size(needed)} more with {name}",
         bytes=needed,
         evidence=(
-            f"{format_size(parameter_bytes)} of parameters with gradients, {states} states each; "
-            "the recording holds no optimizer step",
+            f"{format_size(parameter_bytes)} of parameters with gradients, {states} optimizer "
+            "states each; "
+            "the recording contains no optimizer step",
         ),
-        fix="make room for it now (smaller batch, 8-bit optimizer), or take one step first to see "
+        fix="free memory for it now (smaller batch, 8-bit optimizer), or run one step first to see "
         "it fail early",
     )
 

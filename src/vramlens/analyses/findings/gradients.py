@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.attribution.categories import Category
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -37,18 +37,20 @@ def gradients_kept(scene: Scene) -> Iterator[Finding]:
     at_peak = (allocations.born[rows] <= peak.peak_event) & (
         allocations.died[rows] > peak.peak_event
     )
-    old_bytes = int(allocations.requested_bytes[rows[at_peak]].sum())
+    old_rows = rows[at_peak]
+    old_bytes = int(allocations.requested_bytes[old_rows].sum())
     yield Finding(
         id="gradients_kept",
         verdict=Verdict.LIKELY,
-        title="Gradients of the step before stay through the forward pass: "
+        title="Gradients of the previous step stay in memory during the forward pass: "
         f"{format_size(saved)} of the peak",
         bytes=saved,
         evidence=(
-            f"{format_size(old_bytes)} of gradients older than their step were alive at the peak",
+            f"{format_size(old_bytes)} of gradients from an earlier step were in use at the peak",
         ),
         fix="call optimizer.zero_grad(set_to_none=True) before the forward pass, right after "
         f"optimizer.step() (peak about {format_size(saved)} lower)",
+        extent=Extent(peak.peak_event, old_rows),
     )
 
 

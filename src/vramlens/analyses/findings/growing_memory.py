@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.leaks import leak_finding
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.analyses.scene import Scene
@@ -14,7 +16,16 @@ def leaks(scene: Scene) -> Iterator[Finding]:
     """Each leak that is large enough to matter, with when the memory will be full."""
     for leak in scene.growth:
         if not leak.is_small:
-            yield leak_finding(leak, scene.prediction)
+            yield replace(leak_finding(leak, scene.prediction), extent=_extent(scene, leak))
+
+
+def _extent(scene: Scene, leak: Leak) -> Extent | None:
+    """What the leak held when it was judged; None for memory outside of PyTorch."""
+    if leak.rows is None or not len(leak.rows):
+        return None
+    fullest_event, _ = scene.device.allocations.fullest(leak.rows)
+    failed_event = scene.failed_event if scene.is_ended_by_failure else None
+    return Extent(fullest_event if failed_event is None else failed_event, leak.rows)
 
 
 def growth_in_samples(scene: Scene) -> Iterator[Finding]:

@@ -25,12 +25,12 @@ def other_devices(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             id="other_device",
             verdict=Verdict.POSSIBLE,
-            title=f"This process also holds {size} on device {device.device}, "
-            f"beside device {meant}",
+            title=f"This process also uses {size} on device {device.device}, in addition to "
+            f"device {meant}",
             bytes=device.reserved.peak_bytes,
-            evidence=(f"{requested} of it requested; its CUDA context comes on top",),
-            fix=f"call torch.cuda.set_device({meant}) before the first CUDA call, and name the "
-            f"device where tensors are made ({size} and a context on device {device.device})",
+            evidence=(f"{requested} of it requested; the CUDA context adds to that",),
+            fix=f"call torch.cuda.set_device({meant}) before the first CUDA call, and pass the "
+            f"device where tensors are created ({size} and a context on device {device.device})",
         )
 
 

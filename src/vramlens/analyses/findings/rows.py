@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.finding import Finding
 
 LEAST_SHARE = 0.01
@@ -28,10 +27,6 @@ class FindingRow(Generic[SceneT]):
         at_any_size: whether it matters however few its bytes are.
         takes_place_of: the id of the finding that says less about the same bytes; "" without one.
         unless: tells of another finding whether it makes this one superfluous.
-        is_about_all_memory: whether it is about the failed request or all of the memory, whatever
-            line it names.
-        category: all memory of this category is what it is about, whatever line it names; None
-            where it is about its line.
     """
 
     id: str
@@ -41,5 +36,3 @@ class FindingRow(Generic[SceneT]):
     at_any_size: bool = False
     takes_place_of: str = ""
     unless: Callable[[SceneT, Finding], bool] | None = None
-    is_about_all_memory: bool = False
-    category: Category | None = None

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.memory.fragmentation import free_ranges, pool_rows
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Action
@@ -47,14 +48,17 @@ def stranded_streams(scene: Scene) -> Iterator[Finding]:
             _last_request(stream, last_requests.get(stream), len(events))
             for stream in streams[:_MOST_NAMES]
         ),
-        fix="allocate on the stream that you go on using, or call torch.cuda.empty_cache() once "
+        fix="allocate on a stream that stays in use, or call torch.cuda.empty_cache() once "
         f"after that stream's work ({format_size(cached)})",
+        extent=Extent(
+            fragmentation.event, holes=free_ranges(scene.view, fragmentation.event, idle)
+        ),
     )
 
 
 def _last_request(stream: int, event: int | None, events: int) -> str:
     if event is None:
-        return f"stream {stream:#x}: no request since before the recording"
+        return f"stream {stream:#x}: no request since recording began"
     return f"stream {stream:#x}: last request at event {event:,} of {events:,}"
 
 
@@ -72,7 +76,7 @@ def private_pools(scene: Scene) -> Iterator[Finding]:
         id="private_pools",
         verdict=Verdict.PROVEN,
         title=f"{format_size(reserved)} belong to private pools (CUDA graphs, MemPools); "
-        f"{format_size(free)} of it are free, but only for them",
+        f"{format_size(free)} of that are free, but only these pools can use it",
         bytes=reserved,
         evidence=tuple(
             f"pool {name}: {format_size(size_bytes)} reserved"
@@ -80,4 +84,9 @@ def private_pools(scene: Scene) -> Iterator[Finding]:
         ),
         fix="capture fewer graph sizes, or let graphs that never run together share one pool "
         "(torch.cuda.graph(..., pool=...))",
+        extent=Extent(
+            scene.fragmentation.event,
+            rows=pool_rows(scene.view, scene.fragmentation.event, private),
+            holes=free_ranges(scene.view, scene.fragmentation.event, private),
+        ),
     )

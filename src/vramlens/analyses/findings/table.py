@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from vramlens.analyses.attribution.categories import Category
 from vramlens.analyses.findings.buffers import operator_buffers
 from vramlens.analyses.findings.copies import loaded_copies
 from vramlens.analyses.findings.eval_with_grad import eval_with_grad
@@ -36,13 +35,11 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         find=process_limit,
         importance=4,
         at_any_size=True,
-        is_about_all_memory=True,
     ),
     FindingRow(
         id="expandable_segments",
         find=expandable_segments,
         at_any_size=True,
-        is_about_all_memory=True,
     ),
     FindingRow(id="allocator_retry", find=allocator_retry, importance=1, at_any_size=True),
     FindingRow(id="unconsumed_forward", find=unconsumed_forward),
@@ -53,21 +50,19 @@ FROM_RECORDING: tuple[FindingRow[Scene], ...] = (
         important_from_share=LEAST_SHARE,
         at_any_size=True,
     ),
-    FindingRow(
-        id="sampled_growth", find=growth_in_samples, at_any_size=True, is_about_all_memory=True
-    ),
+    FindingRow(id="sampled_growth", find=growth_in_samples, at_any_size=True),
     FindingRow(id="eval_with_grad", find=eval_with_grad, takes_place_of="unused_graph"),
     FindingRow(id="unused_graph", find=unused_graph),
-    FindingRow(id="gradients_kept", find=gradients_kept, category=Category.GRADIENTS),
+    FindingRow(id="gradients_kept", find=gradients_kept),
     FindingRow(id="two_copies", find=loaded_copies),
     FindingRow(id="first_optimizer_step", find=first_step_to_come),
     FindingRow(id="operator_buffers", find=operator_buffers),
     FindingRow(id="stranded_streams", find=stranded_streams),
     FindingRow(id="private_pools", find=private_pools),
-    FindingRow(id="unused_reserve", find=unused_reserve, is_about_all_memory=True),
-    FindingRow(id="other_device", find=other_devices, at_any_size=True, is_about_all_memory=True),
-    FindingRow(id="activations", find=activations, category=Category.ACTIVATIONS),
-    FindingRow(id="optimizer_state", find=optimizer_state, category=Category.OPTIMIZER_STATE),
+    FindingRow(id="unused_reserve", find=unused_reserve),
+    FindingRow(id="other_device", find=other_devices, at_any_size=True),
+    FindingRow(id="activations", find=activations),
+    FindingRow(id="optimizer_state", find=optimizer_state),
     FindingRow(
         id="largest_line", find=largest_line, at_any_size=True, unless=is_about_largest_line
     ),

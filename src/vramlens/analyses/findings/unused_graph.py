@@ -8,7 +8,7 @@ import numpy as np
 
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.evaluation_passes import curve_without_graph, keeping_passes
-from vramlens.analyses.finding import Finding
+from vramlens.analyses.finding import Extent, Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size
@@ -28,20 +28,21 @@ def unused_graph(scene: Scene) -> Iterator[Finding]:
         return
     saved = view.device.requested.peak_bytes - int(curve_without_graph(view, rows).max())
     evidence = [
-        f"a pass had {format_size(most_bytes)} alive at once; "
-        f"without a graph about {format_size(most_bytes - kept_bytes)}"
+        f"a pass had {format_size(most_bytes)} in use at once; without a graph about "
+        f"{format_size(most_bytes - kept_bytes)}"
     ]
     effect = f"peak about {format_size(saved)} lower"
     if saved <= 0:
-        evidence.append("this is not the run's peak: it does not lower that")
-        effect = f"about {format_size(kept_bytes)} a pass"
+        evidence.append("this is not the peak of the run, so it would not lower the peak")
+        effect = f"about {format_size(kept_bytes)} per pass"
     yield Finding(
         id="unused_graph",
         verdict=Verdict.LIKELY,
-        title="A graph is built and never used in evaluation: "
-        f"about {format_size(kept_bytes)} a pass",
+        title="Evaluation builds an autograd graph that is never used: about "
+        f"{format_size(kept_bytes)} per pass",
         bytes=saved if saved > 0 else kept_bytes,
         place=view.place(int(view.phases.frame[largest_pass[0]])),
         evidence=tuple(evidence),
         fix=f"wrap that evaluation in torch.no_grad() or torch.inference_mode() ({effect})",
+        extent=Extent(view.device.allocations.fullest(largest_pass)[0], largest_pass),
     )

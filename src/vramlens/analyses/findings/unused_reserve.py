@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vramlens.analyses.failure.oom import settings_variable
-from vramlens.analyses.finding import Finding
-from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at
+from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.memory.fragmentation import Fragmentation, fragmentation_at, holes_at
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Trace
@@ -24,18 +24,19 @@ def unused_reserve(scene: Scene) -> Iterator[Finding]:
     is_much = unused >= max(_LEAST_BYTES, _UNUSED_SHARE * reserved_bytes)
     if not is_much or scene.device.out_of_memory:
         return
-    holes = fragmentation_at(scene.view, scene.device.reserved.peak_event)
+    event = scene.device.reserved.peak_event
+    holes = fragmentation_at(scene.view, event)
     releasable = format_size(holes.releasable_bytes)
     evidence = [
-        f"at most {format_size(reserved_bytes)} reserved and {format_size(active_bytes)} used",
-        f"then {counted(holes.holes, 'hole')}, the largest "
+        f"peak: {format_size(reserved_bytes)} reserved and {format_size(active_bytes)} used",
+        f"then {counted(holes.holes, 'free block')}, the largest "
         f"{format_size(holes.largest_free_bytes)}; {releasable} in whole free segments",
     ]
     pin = holes.pinned_by[0] if holes.pinned_by else None
     if pin is not None and pin.held_bytes and pin.place is not None:
         evidence.append(
-            f"{counted(pin.blocks, 'block')} of {pin.place} keep {format_size(pin.held_bytes)} "
-            "of it from being used"
+            f"{counted(pin.blocks, 'block')} of {pin.place} split up "
+            f"{format_size(pin.held_bytes)} of it"
         )
     yield Finding(
         id="unused_reserve",
@@ -45,16 +46,17 @@ def unused_reserve(scene: Scene) -> Iterator[Finding]:
         place=pin.place if pin else None,
         evidence=tuple(evidence),
         fix=_fix(scene.trace, holes, unused),
+        extent=Extent(event, holes=holes_at(scene.device, event).ranges),
     )
 
 
 def _fix(trace: Trace, holes: Fragmentation, unused_bytes: int) -> str:
     if trace.settings.get("expandable_segments"):
         return (
-            "torch.cuda.empty_cache() between phases of different sizes gives back whole free "
-            f"segments ({format_size(holes.releasable_bytes)})"
+            "torch.cuda.empty_cache() between phases of different sizes returns free segments "
+            f"to the driver ({format_size(holes.releasable_bytes)})"
         )
     return (
-        f"run with {settings_variable(trace)}=expandable_segments:True and record again: that "
-        f"often avoids it (up to {format_size(unused_bytes)}, not proven)"
+        f"run with {settings_variable(trace)}=expandable_segments:True and record again: this "
+        f"often helps (up to {format_size(unused_bytes)}, not proven)"
     )

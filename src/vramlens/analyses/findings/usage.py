@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vramlens.analyses.finding import Finding, Place
+import numpy as np
+from numpy.typing import NDArray
+
+from vramlens.analyses.attribution.categories import Category
+from vramlens.analyses.finding import Extent, Finding, Place
 from vramlens.analyses.memory.heap import Heap, LineBytes
 from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause
+from vramlens.ground.file_name import base_name
 from vramlens.ground.verdict import Verdict
-from vramlens.trace.stacks import base_name
 from vramlens.units import MIB, counted, format_size
 
 _LARGE_SHARE = 0.25
@@ -40,9 +44,10 @@ def activations(scene: Scene) -> Iterator[Finding]:
         title=f"{_part(size, heap)} are activations kept for the backward pass",
         bytes=size,
         place=line.place if line else None,
-        evidence=("they shrink in proportion to the batch and to the size of each input",),
-        fix=f"half the batch saves about {format_size(size // 2)}; or torch.utils.checkpoint "
+        evidence=("they are proportional to the batch size and to the size of each input",),
+        fix=f"half the batch saves about {format_size(size // 2)}; or use torch.utils.checkpoint "
         "around the repeated blocks, or autocast to bfloat16",
+        extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )
 
 
@@ -60,6 +65,7 @@ def optimizer_state(scene: Scene) -> Iterator[Finding]:
         bytes=category.bytes,
         fix=f"an 8-bit optimizer saves about {saved}; sharding (FSDP, ZeRO-1) "
         "divides it by the number of ranks",
+        extent=_extent_of(scene, Category.OPTIMIZER_STATE),
     )
 
 
@@ -79,18 +85,47 @@ def largest_line(scene: Scene) -> Iterator[Finding]:
         # Segments are whole pages: so much less surely gives back what is missing.
         pages = -(-verdict.short_by_bytes // _PAGE)
         is_enough = "are" if is_lone else "may be"
-        enough = f": {format_size(pages * _PAGE)} less {is_enough} enough for this request"
+        enough = f"; {format_size(pages * _PAGE)} less {is_enough} enough for this request"
     yield Finding(
         id="largest_line",
         verdict=Verdict.PROVEN,
-        title=f"{size} are held by one line, in {tensors}",
+        title=f"one line uses {size}, in {tensors}",
         bytes=line.bytes,
         place=line.place,
         evidence=(
-            f"{_part(line.bytes, scene.telling_heap)} of what was alive when the request failed",
+            f"{_part(line.bytes, scene.telling_heap)} of the memory in use when the request failed",
         ),
-        fix=f"{_short_name(line.place)} holds {size} in {tensors}: make {remedy}{enough}",
+        fix=f"{_short_name(line.place)} uses {size} in {tensors}: make {remedy}{enough}",
+        extent=_extent_of_line(scene, line.place),
     )
+
+
+def _extent_of(
+    scene: Scene, category: Category, unwanted: NDArray[np.int64] | None = None
+) -> Extent:
+    """The allocations of a category at the telling moment, without some that another finding is
+    about.
+    """
+    view, event = scene.view, scene.telling_event
+    rows = view.device.allocations.alive_after(event)
+    rows = rows[view.categories.category[rows] == category]
+    return Extent(event, rows if unwanted is None else np.setdiff1d(rows, unwanted))
+
+
+def _unwanted_rows(scene: Scene) -> NDArray[np.int64]:
+    """What leaks, and what evaluation keeps for nothing."""
+    leaked = [leak.rows for leak in scene.leaking_tensors if leak.rows is not None]
+    unused = [] if scene.evaluation is None else [scene.evaluation.rows]
+    return np.concatenate([np.zeros(0, np.int64), *leaked, *unused])
+
+
+def _extent_of_line(scene: Scene, place: Place) -> Extent:
+    """The allocations of a line at the telling moment."""
+    view, event = scene.view, scene.telling_event
+    rows = view.device.allocations.alive_after(event)
+    frames = view.phases.frame[rows]
+    of_place = [frame for frame in np.unique(frames).tolist() if view.place(frame) == place]
+    return Extent(event, rows[np.isin(frames, of_place)])
 
 
 def is_about_largest_line(scene: Scene, finding: Finding) -> bool:

@@ -78,23 +78,22 @@ class Sign:
 
 
 _OF_FAILURE = Sign(
-    "it held a fifth or more of the memory that ran out", "a buffer that is as large looks the same"
+    "it used a fifth or more of the memory that ran out", "a buffer of that size looks the same"
 )
 _LARGE = Sign(
-    "it is 100 MiB or more, and a fifth or more of all that is held between the steps",
-    "a buffer that large, which has not filled yet, looks the same",
+    "it is 100 MiB or more, and at least a fifth of all memory in use between steps",
+    "a buffer of that size that is not full yet looks the same",
 )
 _CAPTURED = Sign(
-    "taken from the middle of a pass: alike layers gave back theirs within the step",
-    "a hook that keeps a bounded number, and has not got there yet, looks the same",
+    "it comes from the middle of a pass, where similar layers freed theirs within the step",
+    "a hook that keeps a limited number, and has not reached it yet, looks the same",
 )
 _OUTLIVED = Sign(
-    "it is still there after the loop's own variables went: none of them holds it",
-    "a buffer that belongs to something longer-lived than the loop, and has not filled yet, "
-    "looks the same",
+    "it is still there after the loop's own variables are gone, so none of them keeps it",
+    "a buffer that lives longer than the loop and is not full yet looks the same",
 )
 _LATEST_FIRST = Sign(
-    "it went with the model at the very end, the latest first: a list held it all that time",
+    "it was freed with the model at the very end, newest first: a list kept it all that time",
     "a list that a longer run would have emptied looks the same",
 )
 
@@ -143,18 +142,21 @@ def steps_until_large(rhythm: Rhythm, rate: float, size_bytes: int, alive_bytes:
     return more if _is_large(size_bytes + grown, alive_bytes + grown) else None
 
 
-_MICRO_BATCHES = "no optimizer ran between these steps: the micro-batches of one step look the same"
+_MICRO_BATCHES = (
+    "no optimizer ran between these steps, and the micro-batches of one step look the same"
+)
 _NO_BEGINNING = (
-    "only a repeating pattern tells the steps apart, and the recording does not reach back to the "
-    "program's beginning: they may be parts of one step (micro-batches, tokens, layers)"
+    "the steps are only a repeating pattern, and the recording does not include the start of the "
+    "program: they may be parts of one step (micro-batches, tokens, layers)"
 )
 _PATTERN_OF_MICRO_BATCHES = (
-    "only a repeating pattern tells the steps apart, no optimizer: the micro-batches of one step "
+    "the steps are only a repeating pattern without an optimizer, and the micro-batches of one "
+    "step "
     "look the same"
 )
 _PATTERN_OF_TOKENS = (
-    "only a repeating pattern tells the steps apart, no optimizer: the tokens of a text and the "
-    "steps of an environment look the same, and keep what they need to their end"
+    "the steps are only a repeating pattern without an optimizer: the tokens of a text and the "
+    "steps of an environment look the same and keep their memory until they end"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vramlens.units import format_size
@@ -10,39 +11,60 @@ if TYPE_CHECKING:
     from vramlens.analyses.finding import Place
     from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.leaks.recorded_owners import Owner
+    from vramlens.trace import Frame
 
 # By class: what to do at {owner}, the statement that keeps it.
 _BY_CLASS = {
-    "graph": "keep `.detach()` or `.item()` of it at {owner}: the graph behind it then goes",
-    "container": "drop what {owner} collects after each step, move it off the GPU with `.cpu()`, or bound it with"
+    "graph": "keep `.detach()` or `.item()` of it at {owner}, which frees the graph behind it",
+    "container": "clear what {owner} collects after each step, move it to the CPU with "
+    "`.cpu()`, or limit it with"
     " `deque(maxlen=...)`",
-    "cycle": "break the cycle at {owner}: make the reference back a `weakref.ref`, or call `gc.collect()` now and then",
+    "cycle": "break the reference cycle at {owner}: use a `weakref.ref` for the reference "
+    "back, or call `gc.collect()` regularly",
     "autograd_cycle": "at {owner}: use `torch.autograd.grad(..., create_graph=True)` instead of `.backward(...)`, or"
     " set `p.grad = None` after use; in a Function use `ctx.save_for_backward`",
-    "hook": "keep the hook's handle and call `.remove()`, or let {owner} store `.detach().cpu()` and clear it each"
+    "hook": "keep the hook's handle and call `.remove()`, or store `.detach().cpu()` at "
+    "{owner} and clear it each"
     " step",
     "exception": "do not keep the exception at {owner}: its traceback holds the frames; keep `str(e)`, or call"
     " `vramlens.release(e)`",
-    "cache": "bound the cache at {owner} (`lru_cache(maxsize=...)`, `cache_clear()`), and do not key it by a module or"
-    " tensor",
+    "cache": "limit the cache at {owner} (`lru_cache(maxsize=...)`, `cache_clear()`), and do "
+    "not use a module or tensor"
+    " as its key",
     "closure": "do not let the function at {owner} capture the tensor: pass it as an argument, or capture `.item()`",
-    "thread": "let the thread at {owner} drop its tensors: `del` them before it waits",
-    "stream": "create the stream once, outside the loop, and use it again: each new one keeps its own cache",
-    "pool": "capture fewer shapes, let graphs that never run together share one pool, and `reset()` those that are"
+    "thread": "`del` the tensors of the thread at {owner} before it waits",
+    "stream": "create the stream once, outside the loop, and reuse it: each new stream keeps "
+    "its own cache",
+    "pool": "capture fewer shapes, share one pool between graphs that never run together, and "
+    "`reset()` graphs that are"
     " done",
     "pinned": "lower `prefetch_factor` or `num_workers`, or reuse one pinned buffer",
     "context": "call `torch.cuda.set_device(rank)` before anything else touches a GPU",
-    "external": "look for process groups, handles or libraries that are made again each step: make them once",
+    "external": "look for process groups, handles or libraries that are created again each "
+    "step, and create them once",
 }
 
 
-def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0) -> str:
+_WIDE_SCALARS = ("mse_loss", "smooth_l1_loss")
+"""PyTorch computes them into one tensor of all errors, and returns its first element: the scalar
+keeps the storage of all, also when detached.
+"""
+
+
+def wide_scalar(frames: Iterable[Frame]) -> str:
+    """The loss of a stack whose scalar keeps all errors; "" where it has none."""
+    names = (frame.function for frame in frames if "functional" in frame.file)
+    return next((f"F.{name}" for name in names if name in _WIDE_SCALARS), "")
+
+
+def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0, scalar_loss: str = "") -> str:
     """What to do about a leak, with the bytes that it frees.
 
     Args:
         graph: whether an autograd graph is kept.
         result_bytes: how large the result that a graph hangs on may be, which a detached tensor
             keeps.
+        scalar_loss: the loss that asked for it and whose scalar keeps all errors; "" elsewhere.
     """
     owner = leak.owner
     if owner is not None and owner.fix:
@@ -51,15 +73,23 @@ def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0) -> str:
         freed = leak.bytes_per_step - (result_bytes if leak.kind == "graph" else 0)
         return fix_of_class(leak.kind, leak.place, max(0, freed), owner)
     line = _line(leak.place)
+    if scalar_loss:
+        return (
+            f"find what keeps the result of {line} (a list, an attribute, a running sum) and let it keep `.item()`:"
+            f" the scalar of {scalar_loss}, detached too, keeps all errors {_saved(leak.bytes_per_step)}"
+        )
     if graph:
         return (
-            f"find what keeps the result of {line} (a list, an attribute, a running sum, a caught exception) and let it"
-            f" keep `.detach()` or `.item()` instead: the graph behind it then goes"
+            f"find what keeps the result of {line} (a list, an attribute, a running sum or a "
+            "caught exception). Keep"
+            f" `.detach()` or `.item()` of it instead, which frees the graph"
             f" {_saved(max(0, leak.bytes_per_step - result_bytes), at_least=True)}"
         )
     return (
-        f"drop what {line} makes once the step is over: where a list, attribute, cache or hook keeps it, clear it,"
-        f" bound it or keep `.detach().cpu()`; in a reference cycle, break it {_saved(leak.bytes_per_step)}"
+        f"free what {line} creates at the end of each step. If a list, attribute, cache or hook "
+        "keeps it, clear or"
+        f" limit it, or keep `.detach().cpu()`. If it is in a reference cycle, break the cycle"
+        f" {_saved(leak.bytes_per_step)}"
     )
 
 
@@ -79,4 +109,6 @@ def _line(place: Place | None) -> str:
 
 def _saved(bytes_per_step: int, *, at_least: bool = False) -> str:
     at_least_words = "at least " if at_least else ""
-    return f"({at_least_words}{format_size(bytes_per_step)} a step less)" if bytes_per_step else ""
+    return (
+        f"(saves {at_least_words}{format_size(bytes_per_step)} per step)" if bytes_per_step else ""
+    )

@@ -100,7 +100,7 @@ def _given_back(view: Attribution, leak: Leak) -> Leak | None:
     if (given_up >= len(view.device.events)).any() or comes_again.any():
         return None
     step = int(view.steps.of(given_up[-1:])[0])
-    reason = f"all of it was given back in step {step}, perhaps when its function ended"
+    reason = f"all of it was freed in step {step}, perhaps when its function ended"
     return replace(leak, reason="; ".join(filter(None, (leak.reason, reason))))
 
 
@@ -123,7 +123,7 @@ def _growth_at(view: Attribution, event: int | None, step: int | None = None) ->
             leaks.append(leak)
             pooled |= {id(cohort) for cohort in pool.cohorts}
     if cohorts.left_out:
-        reason = "what more stacks left behind, each of them little: too many to be judged"
+        reason = "the rest comes from too many stacks to check, each with little memory"
         small_stacks = no_problem(view, loop, cohorts.all[-1:], reason)
         leaks.append(replace(small_stacks, bytes=cohorts.left_out, place=None))
     unexplained = [pair for pair in dismissed if id(pair[0]) not in pooled]
@@ -170,14 +170,15 @@ def _pools(loop: Loop, cohorts: Sequence[Cohort]) -> list[Group]:
 
 _TOO_RARE = ("once", "stopped", "slowing")
 _REASONS = {
-    "once": "made once, and kept: nothing more came in later steps",
-    "stopped": "stopped growing: the later steps added nothing",
-    "slowing": "fills up: the later steps added less and less",
-    "turnover": "each block is kept for {longest} and then given back",
-    "together": "given back all at once now and then, as at an epoch's end (kept for {longest} at "
+    "once": "allocated once and kept: later steps added nothing",
+    "stopped": "stopped growing: later steps added nothing",
+    "slowing": "filling up: later steps added less and less",
+    "turnover": "each block is kept for {longest} and then freed",
+    "together": "freed all at once from time to time, as at the end of an epoch (kept for "
+    "{longest} at "
     "most)",
-    "optimizer": "the optimizer's state, made once for each parameter",
-    "workspace": "a work buffer of cuBLAS, made once and kept",
+    "optimizer": "optimizer state, allocated once for each parameter",
+    "workspace": "a cuBLAS workspace, allocated once and kept",
 }
 
 

@@ -25,7 +25,7 @@ from vramlens.analyses.leaks.certainty import (
 )
 from vramlens.analyses.leaks.cohorts import Cohort, Cohorts
 from vramlens.analyses.leaks.evidence import OLDEST_FIRST, fate_of
-from vramlens.analyses.leaks.fixes import fix_of
+from vramlens.analyses.leaks.fixes import fix_of, wide_scalar
 from vramlens.analyses.leaks.groups import Group, Loop, place_of
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.rate import Rate, rate_of
@@ -218,24 +218,25 @@ def _went_oldest_first(evidence: GroupEvidence) -> bool:
     return evidence.kept == RESULT and evidence.fate == OLDEST_FIRST
 
 
-_UNTIL_THEN = "a buffer that has not filled yet, or a list that is emptied later, looks the same"
+_UNTIL_THEN = "a buffer that is not full yet, or a list that is emptied later, looks the same"
 _DOUBTS: tuple[tuple[Callable[[GroupEvidence], bool], str], ...] = (
     (
         lambda evidence: not evidence.rhythm.steady,
-        "the later steps left less behind than the earlier ones: it may be filling up",
+        "later steps left less behind than earlier steps, so it may be filling up",
     ),
     (
         _has_one_size_a_step,
-        "no two steps left blocks of one size: a cache with one entry a shape looks the same",
+        "no two steps left blocks of the same size: a cache with one entry per shape looks the "
+        "same",
     ),
     (
         _went_oldest_first,
-        "it went with the model at the very end, the oldest first, as a deque or a dict does: one "
-        "that is bounded and has not filled looks the same",
+        "it was freed with the model at the very end, oldest first, as in a deque or a dict: one "
+        "that is limited and not full yet looks the same",
     ),
     (
         lambda evidence: evidence.pooled,
-        "it comes from many places of one statement, none of which grows by itself",
+        "it comes from many places in one statement, and none of them grows by itself",
     ),
 )
 """What makes a leak no more than possible, whatever the steps say."""
@@ -340,15 +341,28 @@ def judged_leak(evidence: GroupEvidence) -> Leak | None:
         return None
     view, loop, cohorts = evidence.view, evidence.loop, evidence.group.cohorts
     if _is_replacement(evidence):
-        reason = "as much from before the recording was given back meanwhile"
+        reason = "the same amount from before the recording was freed in the meantime"
         return no_problem(view, loop, cohorts, reason)
     owner = evidence.owner
     if owner is not None and owner.verdict == Verdict.NOT_A_PROBLEM:
-        reason = f"{owner.name}, a {owner.kind}, keeps it, and is bounded"
+        reason = f"{owner.name}, a {owner.kind}, keeps it and has a size limit"
         return no_problem(view, loop, cohorts, reason, owner)
     leak = _leak_of(evidence, judgement)
-    fix = fix_of(leak, graph=evidence.keeps_graph, result_bytes=int(evidence.sizes.max()))
+    fix = fix_of(
+        leak,
+        graph=evidence.keeps_graph,
+        result_bytes=int(evidence.sizes.max()),
+        scalar_loss=_scalar_loss(evidence),
+    )
     return replace(leak, fix=fix)
+
+
+def _scalar_loss(evidence: GroupEvidence) -> str:
+    """The loss whose scalar keeps all errors, where that asked for what is left behind."""
+    stacks = evidence.view.trace.stacks
+    kept = {cohort.stack for cohort in evidence.group.cohorts}
+    losses = (wide_scalar(stacks.of(stack)) for stack in sorted(kept))
+    return next(filter(None, losses), "")
 
 
 def _leak_of(evidence: GroupEvidence, judgement: Judgement) -> Leak:
@@ -406,9 +420,9 @@ def no_problem(
 
 
 _LEFT = {
-    EVERY: "each left",
-    PERIODIC: "at even distances left",
-    IRREGULAR: "now and then left",
+    EVERY: "in a row left",
+    PERIODIC: "at regular intervals left",
+    IRREGULAR: "at irregular intervals left",
 }
 
 
@@ -416,15 +430,15 @@ def _sentences(evidence: GroupEvidence) -> list[str]:
     """What the verdict rests on, one sentence each."""
     steps = counted(evidence.rhythm.steps, "step")
     how_often = _LEFT[evidence.rhythm.kind]
-    sentences = [f"{steps} {how_often} something behind that nothing gave back"]
+    sentences = [f"{steps} {how_often} memory behind that was never freed"]
     if evidence.keeps_graph:
         sentences.append(
-            f"{evidence.blocks_per_step:,.0f} blocks a step, from {evidence.stacks:,} places of "
-            "one forward pass: a graph is kept whole"
+            f"{evidence.blocks_per_step:,.0f} blocks per step, from {evidence.stacks:,} places of "
+            "one forward pass: a whole autograd graph is kept"
         )
     if evidence.longest:
         longest = counted(evidence.longest, "step")
-        sentences.append(f"what else those lines asked for was given back after {longest} at most")
+        sentences.append(f"everything else from those lines was freed after at most {longest}")
     sentences += [sign.evidence for sign in evidence.signs]
     return sentences + _asked_by(evidence)
 

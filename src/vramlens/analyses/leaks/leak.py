@@ -80,7 +80,7 @@ class Leak:
 
 
 def least_bytes_per_step(total_bytes: int | None, reserved_bytes: int, steps: int) -> int:
-    """From how many bytes a step on a leak matters on a device.
+    """From how many bytes per step on a leak matters on a device.
 
     Args:
         total_bytes: what the process may reserve there; None where unknown.

@@ -28,6 +28,7 @@ from vramlens.analyses.leaks.rebuilt_tensors import rebuilt_larger
 from vramlens.analyses.leaks.reserved_growth import reserved_growth
 from vramlens.analyses.leaks.sampled_growth import sampled_growth
 from vramlens.errors import UsageError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.ground.verdict import Verdict
 from vramlens.trace import Action, DeviceTrace, Trace
 from vramlens.units import MIB, counted, format_size
@@ -87,8 +88,8 @@ class DeviceLeaks:
         return steps_missing(self.judged_steps) if self.steps else None
 
 
-@dataclass(frozen=True, slots=True)
-class LeakReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class LeakReport(PrintedAnswer):
     """The answer of ``vramlens leaks``.
 
     Attributes:
@@ -184,7 +185,7 @@ def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
     """What grows through a recording that shows no steps: the same judgement, over equal parts of
     its requests.
 
-    Possible at most, and without bytes a step.
+    Possible at most, and without bytes per step.
     """
     births = np.flatnonzero(view.device.events.action == Action.ALLOC)
     if len(births) < _PARTS * _BIRTHS_A_PART:
@@ -205,10 +206,8 @@ def leaks_by_parts(view: Attribution) -> tuple[Leak, ...]:
             taken_per_step=0,
             needs_steps=None,
             steps=0,
-            reason="the recording shows no steps, so nothing tells what should be gone by when",
-            evidence=(
-                f"{leak.steps} of {_PARTS} equal parts of the recording left something behind",
-            ),
+            reason="the recording shows no steps, so it is unknown when memory should be freed",
+            evidence=(f"{leak.steps} of {_PARTS} equal parts of the recording left memory behind",),
         )
         for leak in growth_of_steps(cut)
         if (leak.sure or (leak.needs_steps and leak.steps >= _MOST_PARTS))
@@ -255,7 +254,7 @@ def _leaks_of_device(
 
 
 def least_that_matters(view: Attribution, outside: Outside, total_bytes: int | None = None) -> int:
-    """From how many bytes a step on a leak matters on a device, by what the process may reserve
+    """From how many bytes per step on a leak matters on a device, by what the process may reserve
     there.
     """
     limit = _limit(view, outside, total_bytes)
@@ -355,7 +354,7 @@ def leak_finding(leak: Leak, prediction: Prediction | None = None) -> Finding:
     )
     title = f"{format_size(leak.bytes_per_step)} more after each step{where}, {format_size(leak.bytes)} so far"
     if leak.kind == "context":
-        title = f"{format_size(leak.bytes)} of this process are on a device that it does not use"
+        title = f"this process has {format_size(leak.bytes)} on a device that it does not use"
     elif not leak.steps:  # no steps are known
         title = f"{format_size(leak.bytes)} more over the recording{where}"
     if prediction is not None and leak.sure:

@@ -38,10 +38,12 @@ def external_leak(view: Attribution) -> list[Leak]:
             owner=None,
             fix=fix_of_class("external", None, rate_bytes if by_step else 0),
             device=view.device.device,
-            reason="another process on this GPU would look the same: `nvidia-smi` tells",
+            reason="another process on this GPU looks the same (check with `nvidia-smi`)",
             evidence=(
-                f"what is neither free on the device nor reserved by PyTorch rose by {format_size(rate_bytes)} a"
-                f" {growth.unit}, in {growth.unit}s {growth.first:,} to {growth.last:,} of the samples",
+                "memory that is neither free nor reserved by PyTorch grew by "
+                f"{format_size(rate_bytes)} per"
+                f" {growth.unit} ({growth.unit}s {growth.first:,} to {growth.last:,} of the "
+                "samples)",
             ),
         ),
     ]
@@ -84,10 +86,12 @@ def stray_contexts(trace: Trace, device: int) -> list[Leak]:
                 owner=None,
                 fix=fix_of_class("context", None, 0),
                 device=index,
-                reason="it does not grow, and may be meant",
+                reason="it does not grow and may be intended",
                 evidence=(
-                    f"device {index} holds {format_size(own_bytes.bytes)} of this process and nothing of PyTorch's:"
-                    " a context, made by a call that named that device, or none",
+                    f"this process has {format_size(own_bytes.bytes)} on device {index}, and "
+                    "PyTorch has nothing there:"
+                    " this is a CUDA context, created by a call that named that device or no "
+                    "device",
                 ),
             )
         )

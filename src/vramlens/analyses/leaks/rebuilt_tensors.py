@@ -84,9 +84,10 @@ def rebuilt_larger(view: Attribution, event: int | None = None) -> list[Leak]:
                 allocations_per_step=1.0,
                 stacks=1,
                 device=device.device,
-                reason="it may be meant to grow, as a cache of keys and values does until the text ends",
+                reason="it may be intended to grow, as a KV cache does until the text ends",
                 evidence=(
-                    f"one tensor is made anew, larger, in each of {counted(len(at), 'step')}: from"
+                    "one tensor is created again, larger, in each of "
+                    f"{counted(len(at), 'step')}: from"
                     f" {format_size(int(sizes[0]))} to {format_size(int(sizes[-1]))}",
                 ),
                 rows=alive_rows,
@@ -103,15 +104,16 @@ def _fix(view: Attribution, stack: int, bytes_per_step: int) -> str:
     names = [f"{frame.file}:{frame.function}" for frame in stacks.of(stack)]
     if not any(_GENERATES.search(name) for name in names):
         return (
-            "collect the parts in a list on the CPU (`parts.append(part.cpu())`) and join them once, or bound its"
-            f" length and allocate it once ({format_size(bytes_per_step)} a step less)"
+            "collect the parts in a list on the CPU (`parts.append(part.cpu())`) and join them "
+            "once, or limit its"
+            f" length and allocate it once (saves {format_size(bytes_per_step)} per step)"
         )
     if any("transformers" in name for name in names):
         return (
-            "it grows until the text ends: bound it with `max_new_tokens`, or allocate it once with"
+            "it grows until the text ends: limit it with `max_new_tokens`, or allocate it once with"
             ' `cache_implementation="static"`'
         )
     return (
-        "it grows until the text ends: bound the text's length, or allocate it once for that "
+        "it grows until the text ends: limit the length of the text, or allocate it once for that "
         "length and write into it"
     )

@@ -24,7 +24,7 @@ from vramlens.units import MIB, counted, format_size
 _LEAST_BYTES = 16 * MIB
 _LEAST_SHARE = 0.05
 # c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits; so no end is predicted from it.
-_IN_TURN = "PyTorch hands out 32 streams of each priority in turn: that bounds it"
+_IN_TURN = "PyTorch reuses 32 streams per priority, which limits the growth"
 
 
 def reserved_growth(
@@ -100,10 +100,10 @@ def _made_again(
         return []
     reason = ""
     if kind == "pool":
-        reason = "one pool a captured shape is bounded by the shapes"
+        reason = "one pool per captured shape is limited by the number of shapes"
     elif view.steps.source == PATTERN and view.device.reserved.base_bytes:
         reason = (
-            "only a repeating pattern tells the steps apart, and the recording lacks the beginning"
+            "the steps are only a repeating pattern, and the recording does not include the start"
         )
     if reason:
         verdict, needs = Verdict.POSSIBLE, None
@@ -129,8 +129,8 @@ def _made_again(
             device=view.device.device,
             evidence=(
                 f"{counted(int(idle.sum()), holder_kind)} made in "
-                f"{counted(rhythm.steps, 'step')}, none used in a later one",
-                "reserved memory: no tensor holds it, and only that stream or pool can use it again",
+                f"{counted(rhythm.steps, 'step')}, none of them used in a later step",
+                "reserved memory that no tensor uses; only that stream or pool can reuse it",
                 *((_IN_TURN,) if kind == "stream" else ()),
             ),
             reason=reason,
@@ -179,17 +179,20 @@ def _waiting(view: Attribution, last: int, moment: int) -> list[Leak]:
             bytes=total,
             steps=rhythm.steps,
             owner=None,
-            fix=f"let the stream that made it wait for the one that uses it (`wait_stream`) before it is dropped{line},"
-            " instead of `record_stream`; or let the other stream keep up: it is steps behind"
-            f" ({format_size(round(rate.bytes))} a step less)",
+            fix="let the stream that allocated the memory wait for the stream that uses it "
+            "(`wait_stream`) before the"
+            f" memory is freed{line}, instead of `record_stream`. Or let the other stream catch "
+            "up: it is steps behind"
+            f" (saves {format_size(round(rate.bytes))} per step)",
             low=round(rate.low),
             high=round(rate.high),
             taken_per_step=round(rate.bytes),
             allocations_per_step=len(rows) / max(rhythm.steps, 1),
             device=device.device,
             evidence=(
-                f"{counted(len(rows), 'block')} given up in {counted(rhythm.steps, 'step')} wait for another stream",
-                f"what came back did so after {counted(longest, 'step')} at most",
+                f"{counted(len(rows), 'block')} freed in {counted(rhythm.steps, 'step')} wait "
+                "for another stream",
+                f"other such blocks came back after at most {counted(longest, 'step')}",
             ),
             needs_steps=needs if verdict == Verdict.POSSIBLE else None,
         )
@@ -215,11 +218,13 @@ def _cache(view: Attribution, last: int, moment: int) -> list[Leak]:
         device.requested_curve[: int(steps.starts[last])], steps.starts[:last]
     )
     rise = int(peaks.max() - np.median(peaks))
-    why = "what steps keep did not grow; reserved memory is PyTorch's cache, and is used again"
+    why = "memory kept between steps did not grow; this is cached, and PyTorch reuses it"
     if rise > grown / 4:
         why = (
-            f"nothing more is kept between steps: step {int(peaks.argmax())} needed {format_size(rise)} more than the"
-            " usual one (a larger batch or a longer sequence), and PyTorch's cache keeps the size of the largest"
+            f"no more memory is kept between steps. Step {int(peaks.argmax())} needed "
+            f"{format_size(rise)} more than usual"
+            " (a larger batch or a longer sequence), and PyTorch's cache keeps the size of the "
+            "largest step"
         )
     return [
         Leak(

@@ -78,26 +78,27 @@ def sampled_growth(
     size = growth.bytes - (leak.bytes if leak is not None else 0)
     if size <= 0:
         return []
-    rate = f"{format_size(round(growth.per_unit_bytes))} a {growth.unit}"
+    rate = f"{format_size(round(growth.per_unit_bytes))} per {growth.unit}"
     span = f"{growth.unit}s {growth.first:,} to {growth.last:,}"
     title = f"Memory grew by about {rate}, {format_size(growth.bytes)} in {span}"
     evidence = [
-        f"the lowest of {span} rises steadily, in samples of the allocator's counters over the "
-        "whole run"
+        f"the lowest value per {growth.unit} rises steadily over {span} (sampled from the "
+        "allocator's counters)"
     ]
     if leak is not None:
         evidence.append(
-            "the events show the same growth, and its line, in the part of the run that they cover"
+            "the recorded events, which cover part of the run, show the same growth and its line"
         )
     if growth.left is not None and not failed:
         lasts = counted(_rounded(growth.left), growth.unit)
         if growth.left <= _SOON * (growth.last - growth.first):
             title += f": out of memory in about {lasts}"
         else:
-            evidence.append(f"at this rate the memory lasts for about {lasts} more")
+            evidence.append(f"at this rate, memory runs out after about {lasts} more")
     fix = (
-        "look at what is alive at the end (vramlens explain FILE --at end --by stack), and drop "
-        f"what each {growth.unit} adds to (about {rate})"
+        "look at the memory in use at the end (vramlens explain FILE --at end --by stack), and "
+        "free "
+        f"what each {growth.unit} adds (about {rate})"
     )
     return [
         Finding(

@@ -4,6 +4,7 @@ there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,7 +88,7 @@ class Holes:
     """Free blocks right after an event, one row each, and the segments they lie in.
 
     Attributes:
-        size_bytes: of each free block.
+        address, size_bytes: of each free block.
         segment: index into ``segments`` of each.
         segments: rows of the device's segments (of several that touch, the first).
         segment_bytes: size of each of ``segments``, with those that it touches.
@@ -96,6 +97,7 @@ class Holes:
         block_segment: index into ``segments`` of each live allocation; -1 where unknown.
     """
 
+    address: NDArray[np.int64]
     size_bytes: NDArray[np.int64]
     segment: NDArray[np.int64]
     segments: NDArray[np.int64]
@@ -103,6 +105,11 @@ class Holes:
     small: NDArray[np.bool_]
     blocks: NDArray[np.int64]
     block_segment: NDArray[np.int64]
+
+    @property
+    def ranges(self) -> NDArray[np.int64]:
+        """All of them as (address, bytes)."""
+        return np.stack((self.address, self.size_bytes), axis=1)
 
 
 def holes_at(device: DeviceTrace, event: int) -> Holes:
@@ -149,6 +156,7 @@ def holes_at(device: DeviceTrace, event: int) -> Holes:
     gaps = nexts[np.lexsort((nexts, next_owner))] - begins
     real = gaps > 0
     return Holes(
+        address=begins[real],
         size_bytes=gaps[real],
         segment=owner[real],
         segments=rows[first],
@@ -230,15 +238,42 @@ def _pins(
     return tuple(sorted(pins, key=lambda pin: (-pin.held_bytes, -pin.bytes)))
 
 
-def _by_pool(view: Attribution, holes: Holes) -> tuple[PoolFree, ...]:
+def _pool_names(view: Attribution, holes: Holes) -> list[str]:
+    """By piece of reserved memory, the pool that it belongs to, as ``PoolFree.pool`` names it."""
     segments, pools = view.device.segments, view.trace.pools
     names = []
     for row, small in zip(holes.segments.tolist(), holes.small.tolist(), strict=True):
         pool = int(segments.pool[row])
         private = pool != NO_TEXT and pool < len(pools) and bool(pools[pool].any())
         names.append(str(tuple(pools[pool].tolist())) if private else "small" if small else "large")
+    return names
+
+
+def _is_of_pools(view: Attribution, holes: Holes, wanted: Sequence[PoolFree]) -> NDArray[np.bool_]:
+    """By piece of reserved memory, whether it belongs to one of some pools."""
+    keys = {(pool.pool, pool.stream) for pool in wanted}
+    streams = view.device.segments.stream[holes.segments].tolist()
+    pairs = zip(_pool_names(view, holes), streams, strict=True)
+    return np.array([pair in keys for pair in pairs], np.bool_)
+
+
+def free_ranges(view: Attribution, event: int, pools: Sequence[PoolFree]) -> NDArray[np.int64]:
+    """The free blocks of some pools right after an event, as (address, bytes)."""
+    holes = holes_at(view.device, event)
+    return holes.ranges[_is_of_pools(view, holes, pools)[holes.segment]]
+
+
+def pool_rows(view: Attribution, event: int, pools: Sequence[PoolFree]) -> NDArray[np.int64]:
+    """The allocations of some pools alive right after an event."""
+    holes = holes_at(view.device, event)
+    is_wanted = np.append(_is_of_pools(view, holes, pools), False)
+    return np.sort(holes.blocks[is_wanted[holes.block_segment]])
+
+
+def _by_pool(view: Attribution, holes: Holes) -> tuple[PoolFree, ...]:
+    names = _pool_names(view, holes)
     pool_numbers: dict[tuple[str, int], int] = {}
-    streams = segments.stream[holes.segments].tolist()
+    streams = view.device.segments.stream[holes.segments].tolist()
     group = np.array(
         [
             pool_numbers.setdefault(key, len(pool_numbers))

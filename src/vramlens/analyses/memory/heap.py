@@ -95,6 +95,9 @@ class Heap:
         unattributed_bytes: without a user line.
         inferred_bytes: with the line of the forward pass they serve (likely).
         named_bytes: with a tensor's name, a module or a user line.
+        by_code: by the innermost line outside of PyTorch's own plumbing, largest first.
+        modules_below_line: of the largest of by_line, what each module asked for under it, by full
+            path; empty where no module is known.
     """
 
     device: int
@@ -111,6 +114,7 @@ class Heap:
     inferred_bytes: int
     named_bytes: int = 0
     by_code: tuple[CodeBytes, ...] = ()
+    modules_below_line: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Heap after event {self.event:,} of device {self.device}: {self.requested_bytes:,} bytes requested>"
@@ -123,25 +127,20 @@ def heap_at(view: Attribution, event: int) -> Heap:
     sizes = allocations.requested_bytes[rows]
     frame, inferred = view.phases.frame[rows], view.phases.inferred[rows]
     category = view.categories.category[rows]
-    strings, paths = view.trace.stacks.strings, view.modules.paths
+    strings = view.trace.stacks.strings
     step = int(view.steps.of(np.array([event]))[0]) if len(view.steps) and event >= 0 else None
+    by_line = _lines(view, rows, sizes)
     return Heap(
         device=view.device.device,
         event=event,
         step=step,
         requested_bytes=int(sizes.sum()),
-        by_line=_lines(view, rows, sizes),
+        by_line=by_line,
         by_category=_categories(category, view.categories.certainty[rows], sizes),
         by_phase=_ranked(
             {Phase(p).name.lower(): n for p, n in _sums(view.phases.phase[rows], sizes).items()}
         ),
-        by_module=_ranked(
-            {
-                paths[m]: n
-                for m, n in _sums(view.modules.module[rows], sizes).items()
-                if m != OUTSIDE
-            }
-        ),
+        by_module=_modules(view, rows, sizes),
         by_region=_ranked(
             {strings[r]: n for r, n in _sums(view.region[rows], sizes).items() if r >= 0}
         ),
@@ -150,7 +149,26 @@ def heap_at(view: Attribution, event: int) -> Heap:
         inferred_bytes=int(sizes[inferred].sum()),
         named_bytes=named_bytes(view, rows),
         by_code=code_lines(view, rows, sizes),
+        modules_below_line=_modules_below(view, rows, by_line[0].place) if by_line else {},
     )
+
+
+def _modules(
+    view: Attribution, rows: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> dict[str, int]:
+    """Bytes by the path of the module that asked for them, largest first."""
+    by_number = _sums(view.modules.module[rows], sizes)
+    return _ranked({view.modules.paths[m]: size for m, size in by_number.items() if m != OUTSIDE})
+
+
+def _modules_below(view: Attribution, rows: NDArray[np.int64], line: Place) -> dict[str, int]:
+    """Bytes by module of the allocations that one line of the user's stands for."""
+    frames = np.unique(view.phases.frame[rows])
+    frames_of_line = [
+        frame for frame in frames.tolist() if frame >= 0 and view.place(frame) == line
+    ]
+    below = rows[np.isin(view.phases.frame[rows], frames_of_line)]
+    return _modules(view, below, view.device.allocations.requested_bytes[below])
 
 
 def named_bytes(view: Attribution, rows: NDArray[np.int64]) -> int:

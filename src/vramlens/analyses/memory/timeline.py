@@ -55,7 +55,10 @@ def shape_of(view: Attribution, peaks: StepPeaks) -> str | None:
     row = int(rows[0])
     phase = Phase(int(view.phases.phase[row])).name.lower()
     place = view.place(int(view.phases.frame[row]))
-    text = f"Step {step} rises from {format_size(peaks.start_bytes[step])} to {format_size(peaks.peak_bytes[step])}"
+    text = (
+        f"Step {step} goes from {format_size(peaks.start_bytes[step])} to "
+        f"{format_size(peaks.peak_bytes[step])}"
+    )
     text += f" in {phase}" if phase in ("forward", "backward", "optimizer", "evaluation") else ""
     if place is not None:
         text += f" at {place}" + (" (likely)" if view.phases.inferred[row] else "")
@@ -63,7 +66,7 @@ def shape_of(view: Attribution, peaks: StepPeaks) -> str | None:
         view, event, int(view.steps.ends[step]), peaks.start_bytes[step], peaks.peak_bytes[step]
     )
     if falls is not None:
-        text += f", falls in {falls}" if falls != phase else " and falls again in the same phase"
+        text += f", then drops in {falls}" if falls != phase else ", then drops in the same phase"
     return text + "."
 
 

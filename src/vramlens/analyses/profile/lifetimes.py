@@ -48,6 +48,7 @@ class Lifetimes:
         category: index into CATEGORIES; all "other" where the trace shows neither a backward nor an
             optimizer.
         has_categories: whether it shows one.
+        phase: of PHASES, in which it was asked for.
         earlier_bytes: given back in the trace but asked for before it.
         paired: whether the trace names addresses, without which nothing is known but the events.
     """
@@ -61,6 +62,7 @@ class Lifetimes:
     inferred: NDArray[np.bool_]
     category: NDArray[np.int64]
     has_categories: bool
+    phase: NDArray[np.int64]
     earlier_bytes: int
     paired: bool
 
@@ -116,6 +118,7 @@ def lifetimes_of(trace: ProfilerTrace, cpu: Nesting, lines: Lines, device: int) 
         inferred=inferred,
         category=category.astype(np.int64),
         has_categories=has_categories and paired and bool(len(spans)),
+        phase=phase[born],
         earlier_bytes=earlier,
         paired=paired,
     )
@@ -134,7 +137,8 @@ def _running(trace: ProfilerTrace, cpu: Nesting, rows: NDArray[np.int64]) -> NDA
     return np.where(running >= 0, running, rows)
 
 
-_ELSEWHERE, _IN_BACKWARD, _IN_OPTIMIZER = range(3)
+PHASES = ("elsewhere", "backward", "optimizer")
+_ELSEWHERE, _IN_BACKWARD, _IN_OPTIMIZER = range(len(PHASES))
 
 
 def _phases(

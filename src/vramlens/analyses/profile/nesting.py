@@ -54,6 +54,17 @@ class Nesting:
             )
         return innermost_rows
 
+    def timed_pieces(
+        self,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """All pieces: when each begins and ends, and its row; NONE where nothing runs."""
+        ends = self.piece_start_ns.copy()
+        for first, last in self.threads.values():
+            if first == last:
+                continue
+            ends[first : last - 1] = self.piece_start_ns[first + 1 : last]
+        return self.piece_start_ns, ends, self.piece_row
+
     def within(
         self, thread: int, start_ns: int, end_ns: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

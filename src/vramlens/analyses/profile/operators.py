@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.analyses.finding import Place
 from vramlens.analyses.profile.nesting import Nesting
 from vramlens.trace.profile import DEVICE_KINDS, NONE, Kind, ProfilerTrace
 
@@ -29,6 +32,9 @@ class OperatorRow:
         self_memory_bytes: asked for less given back while it was the innermost, on the device asked
             about.
         self_allocated_bytes: asked for alone.
+        shapes: of its inputs, where the table is by shape; "" where the trace does not say.
+        place: the user's function that called it, by the line that it begins at, where the table
+            is by line; None where the trace does not say.
     """
 
     name: str
@@ -40,6 +46,8 @@ class OperatorRow:
     total_device_ns: int
     self_memory_bytes: int
     self_allocated_bytes: int
+    shapes: str = ""
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +125,40 @@ _KIND_NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorGroup:
+    """What tells the rows of a table of operators apart beside name and kind.
+
+    Attributes:
+        number: one element a row of ``Spans``.
+        shapes, places: by number, as far as the table is about them.
+    """
+
+    number: NDArray[np.int64]
+    shapes: Sequence[str] = ()
+    places: Sequence[Place | None] = ()
+
+
 def operator_rows(
-    trace: ProfilerTrace, cpu: Nesting, work: DeviceWork, device: int
+    trace: ProfilerTrace,
+    cpu: Nesting,
+    work: DeviceWork,
+    device: int,
+    apart: OperatorGroup | None = None,
 ) -> tuple[OperatorRow, ...]:
     """All operators, regions and runtime functions by name, the most self CPU time first.
 
     Args:
         device: index into ``trace.memory_devices`` of the device whose memory counts; NONE counts
             none.
+        apart: what else tells rows apart; None for nothing.
     """
     spans = trace.spans
-    rows = cpu.rows
-    if not len(rows):
+    if not len(cpu.rows):
         return ()
-    # Of a name the kind counts too: a region may be called as an operator is.
-    group, names = _groups(trace, rows)
+    counted = _counted(trace, cpu)
+    group, names, details = _groups_apart(trace, cpu.rows, counted, apart)
+    is_counted = counted[cpu.rows] == cpu.rows
     own_device = np.zeros(len(spans), np.int64)
     is_inside = work.operator >= 0
     launched = work.rows[is_inside]
@@ -140,26 +167,82 @@ def operator_rows(
     )
     net, allocated = _memory_of_rows(trace, cpu, device)
 
-    def by_name(figures: NDArray[np.int64]) -> list[int]:
-        sums = np.zeros(len(names), np.int64)
-        np.add.at(sums, group, figures[rows])
-        return [int(value) for value in sums]
+    def sums(figures: NDArray[np.int64], which: NDArray[np.bool_] | slice) -> list[int]:
+        summed = np.zeros(len(names), np.int64)
+        np.add.at(summed, group[which], figures[cpu.rows][which])
+        return [int(value) for value in summed]
 
-    columns = zip(
-        names,
-        np.bincount(group, minlength=len(names)).tolist(),
-        by_name(cpu.self_ns),
-        by_name(spans.end_ns - spans.start_ns),
-        by_name(own_device),
-        by_name(cpu.totals(own_device)),
-        by_name(net),
-        by_name(allocated),
-        strict=True,
-    )
+    every = slice(None)
+    calls = np.bincount(group[is_counted], minlength=len(names)).tolist()
+    self_cpu, total_cpu = sums(cpu.self_ns, every), sums(spans.end_ns - spans.start_ns, is_counted)
+    self_device, total_device = sums(own_device, every), sums(cpu.totals(own_device), is_counted)
+    self_memory, self_allocated = sums(net, every), sums(allocated, every)
     table_rows = [
-        OperatorRow(name, _KIND_NAMES[kind], *figures) for (name, kind), *figures in columns
+        OperatorRow(
+            name=name,
+            kind=_KIND_NAMES[kind],
+            calls=calls[number],
+            self_cpu_ns=self_cpu[number],
+            total_cpu_ns=total_cpu[number],
+            self_device_ns=self_device[number],
+            total_device_ns=total_device[number],
+            self_memory_bytes=self_memory[number],
+            self_allocated_bytes=self_allocated[number],
+            shapes=_detail(apart.shapes, details[number], "") if apart is not None else "",
+            place=_detail(apart.places, details[number], None) if apart is not None else None,
+        )
+        for number, (name, kind) in enumerate(names)
     ]
     return tuple(sorted(table_rows, key=lambda row: (-row.self_cpu_ns, row.name, row.kind)))
+
+
+def _counted(trace: ProfilerTrace, cpu: Nesting) -> NDArray[np.int64]:
+    """One element a row of ``Spans``: itself, or the call around it that counts for both.
+
+    An operator that does nothing but call itself (``aten::mean`` redispatched) is one call to
+    ``prof.key_averages()`` (torch/autograd/profiler_util.py: _remove_dup_nodes).
+    """
+    spans = trace.spans
+    rows = cpu.rows
+    counted = np.arange(len(spans), dtype=np.int64)
+    inner = rows[cpu.parent[rows] >= 0]
+    parent = cpu.parent[inner]
+    children = np.bincount(parent, minlength=len(spans))
+    is_same = (spans.name[inner] == spans.name[parent]) & (children[parent] == 1)
+    for row, caller in zip(inner[is_same].tolist(), parent[is_same].tolist(), strict=True):
+        counted[row] = counted[caller]  # callers come first
+    return counted
+
+
+def _groups_apart(
+    trace: ProfilerTrace,
+    rows: NDArray[np.int64],
+    counted: NDArray[np.int64],
+    apart: OperatorGroup | None,
+) -> tuple[NDArray[np.int64], list[tuple[str, Kind]], list[int]]:
+    """The group of each row; by group its name and kind, and the number of what else tells it
+    apart, one more than the index.
+    """
+    # Of a name the kind counts too: a region may be called as an operator is.
+    group, names = _groups(trace, counted[rows])
+    if apart is None:
+        return group, names, [0] * len(names)
+    numbers = apart.number[counted[rows]] + 1
+    width = int(numbers.max()) + 1
+    pairs, group = np.unique(group * width + numbers, return_inverse=True)
+    return (
+        group.reshape(-1),
+        [names[pair // width] for pair in pairs.tolist()],
+        [pair % width for pair in pairs.tolist()],
+    )
+
+
+_Detail = TypeVar("_Detail")
+
+
+def _detail(details: Sequence[_Detail], number: int, otherwise: _Detail) -> _Detail:
+    """What a number stands for, which is one more than the index; 0 is none."""
+    return details[number - 1] if number and details else otherwise
 
 
 def _groups(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.profile.cpu_use import CpuUse, cpu_use
 from vramlens.analyses.profile.memory_events import MemoryReport, memory_of
 from vramlens.analyses.profile.nesting import nest
+from vramlens.analyses.profile.operator_tables import OperatorTables
 from vramlens.analyses.profile.operators import (
     KernelRow,
     OperatorRow,
     join_device_work,
     kernel_rows,
-    operator_rows,
 )
 from vramlens.analyses.profile.overview import (
     DeviceUse,
@@ -24,11 +25,12 @@ from vramlens.analyses.profile.overview import (
 )
 from vramlens.analyses.profile.user_lines import Lines
 from vramlens.errors import InputError, UsageError
+from vramlens.ground.printed_answer import PrintedAnswer
 from vramlens.trace.profile import CPU_KINDS, NONE, ProfilerTrace
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile(PrintedAnswer):
     """One answer about a profiler trace. Times are nanoseconds from ``wall_start_ns``'s own zero,
     the first event.
 
@@ -42,10 +44,11 @@ class Profile:
         steps: the profiler's.
         devices: how busy each device was; empty where nothing ran on one.
         device: the number of the device that ``kernels`` is about; None.
-        operators: by name, the most self CPU time first.
+        operators: by name, the most self CPU time first; ``tables`` has them by shape and line.
         kernels: by name, the most time first.
         memories: of each device that the trace tells of, the fullest GPU first, the CPU's last.
         findings: the most useful first.
+        cpu_use: how busy the CPU was.
     """
 
     source: str
@@ -63,6 +66,8 @@ class Profile:
     kernels: tuple[KernelRow, ...]
     memories: tuple[MemoryReport, ...]
     findings: tuple[Finding, ...]
+    cpu_use: CpuUse
+    tables: OperatorTables = field(compare=False)
 
     @property
     def wall_ns(self) -> int:
@@ -120,6 +125,7 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
         return of.is_cpu, device is not None and of.index != device, -indices[index].allocated_bytes
 
     order = sorted(indices, key=first)
+    tables = OperatorTables(trace, cpu, work, lines, order[0] if order else NONE)
     busiest = max(devices, key=lambda use: (use.device == device, use.busy_ns), default=None)
     profile = Profile(
         source=trace.source,
@@ -133,10 +139,12 @@ def explain_profile(trace: ProfilerTrace, device: int | None = None) -> Profile:
         steps=steps,
         devices=devices,
         device=None if busiest is None else busiest.device,
-        operators=operator_rows(trace, cpu, work, order[0] if order else NONE),
+        operators=tables.by("operator"),
         kernels=() if busiest is None else kernel_rows(trace, busiest.device),
         memories=tuple(indices[index] for index in order),
         findings=(),
+        cpu_use=cpu_use(trace, cpu, wall),
+        tables=tables,
     )
     return profile_findings(profile)
 

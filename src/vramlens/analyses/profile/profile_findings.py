@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vramlens.analyses.finding import Finding
+from vramlens.analyses.profile.copy_findings import copy_findings
 from vramlens.analyses.profile.memory_events import MemoryReport
 from vramlens.analyses.profile.overview import CpuActivity, DeviceUse
 from vramlens.analyses.profile.profile import Profile
+from vramlens.analyses.profile.slower_steps import slower_findings
 from vramlens.ground.verdict import Verdict
 from vramlens.units import MIB, counted, format_duration, format_size
 
@@ -56,7 +58,14 @@ _LAUNCHES = frozenset(
 
 def profile_findings(profile: Profile) -> Profile:
     """The profile with its findings, the most useful first."""
-    findings = [*_failed(profile), *_grows(profile), *_idle(profile), *_cached(profile)]
+    findings = [
+        *_failed(profile),
+        *_grows(profile),
+        *slower_findings(profile),
+        *_idle(profile),
+        *copy_findings(profile),
+        *_cached(profile),
+    ]
     return replace(profile, findings=tuple(findings))
 
 

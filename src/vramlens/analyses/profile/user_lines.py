@@ -169,6 +169,30 @@ class Lines:
         rows = self._python.innermost(thread, time_ns)
         return np.where(rows >= 0, self._user[rows], NONE)
 
+    def innermost(self, thread: NDArray[np.int64], time_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of the innermost Python function, whoever's, on each thread at each moment."""
+        if not self.known:
+            return np.full(len(thread), NONE, np.int64)
+        return self._python.innermost(thread, time_ns)
+
+    def caller(self, row: int) -> int:
+        """The row of the Python function that called one; NONE."""
+        return int(self._python.parent[row])
+
+    def function(self, row: int) -> tuple[str, int, str, bool]:
+        """File, line, name of the function of a row, and whether it is the user's.
+
+        What was running when the trace began has no line; what is no Python function, no file.
+        """
+        name = int(self._trace.spans.name[row])
+        place = self._place(name)
+        if place is not None:
+            return place.file, place.line, place.function, True
+        match = _FUNCTION.fullmatch(self._trace.names[name])
+        if match is None:
+            return "", 0, self._trace.names[name], False
+        return match[1], int(match[2]), match[3], False
+
     def behind(self, operators: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of the user's function that ran the forward of each backward operator; NONE.
 

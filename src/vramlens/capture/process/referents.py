@@ -125,7 +125,7 @@ class Referents:
             return any(
                 name == "torch" or name in sys.stdlib_module_names for name in _module_names(kind)
             )
-        path = os.path.realpath(file)
+        path = _real_path(file)
         return (
             file == self._python
             or os.path.dirname(path) in self._extensions
@@ -242,6 +242,7 @@ def _slot_getter() -> Callable[[type], int | None]:
 
 
 _files: dict[int, str] = {}
+_real_paths: dict[str, str] = {}
 
 
 def _file_of(function: int) -> str:
@@ -253,10 +254,20 @@ def _file_of(function: int) -> str:
     return _files[function]
 
 
+def _real_path(file: str) -> str:
+    """The file without links; asked once, for every question to the system lets other threads run
+    in the middle of a search.
+    """
+    if file not in _real_paths:
+        _real_paths[file] = os.path.realpath(file)
+    return _real_paths[file]
+
+
 def _asked_file(function: int) -> str:
     symbol = _Symbol()
     try:
-        is_known = ctypes.CDLL(None).dladdr(ctypes.c_void_p(function), ctypes.byref(symbol))
+        # Not CDLL, which would let other threads run meanwhile.
+        is_known = ctypes.PyDLL(None).dladdr(ctypes.c_void_p(function), ctypes.byref(symbol))
     except (AttributeError, OSError, TypeError):  # Windows
         return ""
     return os.fsdecode(symbol.file) if is_known and symbol.file else ""

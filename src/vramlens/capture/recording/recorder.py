@@ -90,6 +90,7 @@ class Recorder:
         max_events: int | None = None,
         redacted: bool = False,
         command: list[str] | None = None,
+        marks_modules: bool = True,
     ) -> None:
         self.places, self.steps = places, StepCounter()
         self.gpu: Allocator | None = None
@@ -102,6 +103,7 @@ class Recorder:
         self._start_state: bytes | None = None
         self._by_the_program = False
         self._marks: ModuleMarks | None = None
+        self._marks_modules = marks_modules
         self._paths = ModulePaths()
         self._samples = Samples()
         self.owners: Callable[[str], dict[str, Any] | None] | None = None
@@ -148,7 +150,7 @@ class Recorder:
         """Puts the hooks in their place, once and for all: compiled modules are compiled anew
         when hooks come or go.
         """
-        if self._marks is not None or self.gpu is None:
+        if self._marks is not None or self.gpu is None or not self._marks_modules:
             return
         marker = self.gpu.marker()
         if marker is None:

@@ -30,6 +30,7 @@ class StepCounter:
         self.count = 0
         self.source: str | None = None
         self._listeners: list[Callable[[int], None]] = []
+        self._handle: Any = None
         self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def on_step(self, listener: Callable[[int], None]) -> None:
@@ -42,7 +43,13 @@ class StepCounter:
         """Begins to count optimizer steps."""
         # Torch.optim hides it among its attributes.
         optimizer = importlib.import_module("torch.optim.optimizer")
-        optimizer.register_optimizer_step_post_hook(self._optimizer_stepped)
+        self._handle = optimizer.register_optimizer_step_post_hook(self._optimizer_stepped)
+
+    def leave_optimizers(self) -> None:
+        """Counts optimizer steps no longer: the hook is gone."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
 
     @harmless("counting steps")
     def mark(self) -> None:

@@ -92,10 +92,15 @@ class Termination:
         end = time.monotonic() + _WITHIN_S
         where = sys._current_frames().get(threading.main_thread().ident or 0)
         writer = OwnThread(lambda: self._write(name, where))
-        is_over = True
-        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: no new threads
+        try:
             writer.start()
             is_over = writer.join(max(0.0, end - time.monotonic()))
+        except RuntimeError:
+            # Python 3.12 starts no thread while it waits for the program's own to end. The core's
+            #     timer bounds what this thread writes.
+            with contextlib.suppress(Exception):
+                self._write(name, where)
+            is_over = True
         if not is_over:
             say(f"{name}: no recording, it takes longer than {_WITHIN_S:g} s")
             for partial in glob.glob(

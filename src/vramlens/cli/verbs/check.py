@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from vramlens.analyses.budget.budget_file import Budget
 
 HELP = (
-    "Hold a recording against a budget of peak, growth and retries; exit with 1 where it is broken."
+    "Check a recording against a memory budget (peak, growth, retries); exit with 1 if it is "
+    "over budget."
 )
 EXAMPLES = (
     ("vramlens check run.vram --update", "write vram.toml from this run"),
-    ("vramlens check run.vram --format github", "hold it, annotate the pull request"),
+    ("vramlens check run.vram --format github", "check it and annotate the pull request"),
 )
 _BUDGET = "vram.toml"
 
@@ -44,17 +45,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline",
         metavar="FILE",
-        help="a recording that kept the budget: tells which lines rose since",
+        help="a recording within the budget, to show which lines grew since",
     )
     parser.add_argument(
         "--update",
         action="store_true",
-        help="rewrite the budget's limits from this recording (makes a first one)",
+        help="set the limits of the budget from this recording (creates the file if needed)",
     )
     parser.add_argument(
         "--predict",
         action="store_true",
-        help="FILE is a script: hold its predicted peak, without a GPU, to the budget",
+        help="FILE is a script: check its predicted peak without a GPU",
     )
     add_device(parser)
     form = parser.add_mutually_exclusive_group()
@@ -62,7 +63,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "json", "markdown", "github"),
         default="text",
-        help="how to say it; github writes annotations, and the step's summary where GITHUB_STEP_SUMMARY is set",
+        help="the output format; github writes annotations, and a job summary if "
+        "GITHUB_STEP_SUMMARY is set",
     )
     form.add_argument(
         "--json",

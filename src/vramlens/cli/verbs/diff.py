@@ -15,27 +15,30 @@ from vramlens.errors import UsageError
 if TYPE_CHECKING:
     from vramlens.analyses.compare.diff import Diff
 
-HELP = "Say what changed between two recordings: the failure, the growth, the peak, the lines."
+HELP = "Show what changed between two recordings: failures, growth, peak and lines."
 EXAMPLES = (
-    ("vramlens diff before.vram after.vram", "what a change did"),
-    ("vramlens diff before.vram after.vram --fail", "exit with 1 where it is worse"),
+    ("vramlens diff before.vram after.vram", "what changed between two runs"),
+    ("vramlens diff before.vram after.vram --fail", "exit with 1 if it got worse"),
 )
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of ``diff``."""
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="the recording before, and the one after"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="the recording before and the recording after the change",
     )
     parser.add_argument(
         "--before",
         nargs="+",
         default=[],
         metavar="FILE",
-        help="several recordings before: they tell the noise",
+        help="several recordings from before, to measure the noise",
     )
     parser.add_argument(
-        "--after", nargs="+", default=[], metavar="FILE", help="one or several recordings after"
+        "--after", nargs="+", default=[], metavar="FILE", help="one or more recordings from after"
     )
     add_device(parser)
     parser.add_argument(
@@ -44,12 +47,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 if it is worse: it fails now, the peak rose, or it grows",
+        help="exit with 1 if it got worse: it fails now, the peak rose, or it grows",
     )
     parser.add_argument(
         "--tolerance",
         metavar="SIZE|SHARE",
-        help="what --fail lets the peak rise by: 64MiB, 2%% (default: nothing)",
+        help="how much the peak may rise with --fail: 64MiB, 2%% (default: nothing)",
     )
     add_forms(parser, "json", "markdown", "html")
     add_output(parser)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HELP = "Say what on this machine helps or hinders recording, and which debug switches there are."
 EXAMPLES = (
-    ("vramlens doctor", "what helps or hinders recording here"),
+    ("vramlens doctor", "check whether recording works here"),
     ("vramlens doctor --switches", "the debug switches and their cost"),
 )
 _LINES = 24

@@ -8,10 +8,10 @@ import os
 from vramlens.cli.output import write_stdout
 from vramlens.errors import InputError
 
-HELP = "Write a recording of a program that runs under vramlens, now."
+HELP = "Write a recording of a running program now."
 EXAMPLES = (
-    ("vramlens dump 4242", "where the program's own recordings go"),
-    ("vramlens dump 4242 -o now.vram", "into this file"),
+    ("vramlens dump 4242", "write it where the program's recordings go"),
+    ("vramlens dump 4242 -o now.vram", "write it to this file"),
 )
 
 
@@ -21,10 +21,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "pid",
         type=int,
         metavar="PID",
-        help="the program: started by vramlens run or with install()",
+        help="a program started with vramlens run or with vramlens.install()",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="the file (default: where the program's own go)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the file (default: where the program's recordings go)",
     )
 
 

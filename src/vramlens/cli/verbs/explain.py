@@ -6,9 +6,10 @@ import argparse
 import contextlib
 import os
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vramlens.cli.arguments import add_device, add_forms, add_output, positive, size
+from vramlens.cli.arguments import add_device, add_output, positive, size
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.cli.standard_input import has_input
@@ -16,15 +17,19 @@ from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
+    from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.profile import Profile
     from vramlens.ranks import Comparison
 
-HELP = "Say where the memory is, why it ran out and what to change."
+HELP = "Explain what uses the memory, why it ran out and what to change."
 EXAMPLES = (
     ("vramlens explain run.vram --by module", "a recording, by module"),
-    ("vramlens explain train.log", "an out-of-memory error's text"),
+    ("vramlens explain train.log", "an out-of-memory error message"),
+    ("vramlens explain run.vram --format gcc", "findings on their lines, for an editor"),
 )
 _GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
+_OF_TRACES = ("operator", "shape", "line")
+_ANNOTATIONS = ("github", "sarif", "gcc")
 _MOST_NAMED = 3
 
 
@@ -34,37 +39,68 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, a trace of PyTorch's"
-        " profiler, or NCCL flight records, one a rank; - reads standard input; without it: what is piped in,"
-        " else the example that comes with vramlens",
+        help="a recording, a PyTorch memory snapshot, a log with an out-of-memory error, a "
+        "PyTorch profiler trace, or NCCL flight records, one per rank; - reads standard input "
+        "(default: piped input, else the example that ships with vramlens)",
     )
     parser.add_argument(
         "--at",
         type=_moment,
         metavar="MOMENT",
-        help="the moment to show: peak, oom, end or an event's number (default: the failure, else the peak); not for a"
-        " trace",
+        help="the moment to show: peak, oom, end or an event number (default: the failure, "
+        "else the peak); not for a trace",
     )
     parser.add_argument(
-        "--by", choices=_GROUPINGS, help="what to group memory by (default: line); not for a trace"
+        "--by",
+        choices=(*_GROUPINGS, "operator", "shape"),
+        metavar="GROUP",
+        help="what to group memory by: line, code, module, category, phase, region or stack (default: line); of a"
+        " trace, what to group operators by: operator, shape or line",
+    )
+    parser.add_argument(
+        "--sort",
+        choices=("memory", "gpu", "cpu", "calls"),
+        help="of a trace: which operators come first (default: cpu)",
     )
     parser.add_argument(
         "--top",
         type=positive,
         metavar="N",
-        help="how many rows to show (default: 10; after a failure, and of a trace, as many as one screen has room for)",
+        help="how many rows to show (default: 10; for a failure or a trace, as many as fit on "
+        "one screen)",
     )
     add_device(parser)
     parser.add_argument(
         "--log",
         metavar="LOG",
-        help="a file with the error's text: its figures complete those of the recording",
+        help="a file with the error message: its numbers complete those of the recording",
     )
     parser.add_argument(
-        "--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB"
+        "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
     )
-    add_forms(parser, "json", "markdown")
+    _add_form(parser)
     add_output(parser)
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--format``, and the short names of two of them."""
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--format",
+        choices=("text", "json", "markdown", *_ANNOTATIONS),
+        default="text",
+        metavar="FORM",
+        help="text, json, markdown, github, sarif or gcc; the last three put the findings on their"
+        " lines, for pull requests and editors",
+    )
+    for name, meaning in (("json", "data: one JSON object"), ("markdown", "for an issue")):
+        form.add_argument(
+            f"--{name}",
+            action="store_const",
+            const=name,
+            dest="format",
+            help=f"the same as --format {name}: {meaning}",
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,22 +120,23 @@ def run(arguments: argparse.Namespace) -> int:
     if path is None and goes_to_file(arguments.output):
         raise UsageError(_without_file(arguments.output))
     if path is None and arguments.log is not None:
-        raise UsageError("--log needs a FILE: the recording that the error belongs to")
+        raise UsageError("--log needs a FILE: the recording of the run with this error")
     if path is None:
         path = str(api.example_path())
         say(
-            f"no FILE given (- reads standard input), so this is the example that comes with it: {path}"
+            "no FILE given (- reads standard input); showing the example that ships with "
+            f"vramlens: {path}"
         )
     if os.path.isdir(path):
         ranks = shlex.join(["vramlens", "ranks", path])
         raise InputError(
-            f"{path}: is a directory; name one recording in it, or compare the ranks in it: {ranks}"
+            f"{path}: is a directory; choose one recording in it, or compare its ranks: {ranks}"
         )
     if arguments.log == "-" and path == "-":
-        raise UsageError("standard input can be FILE or --log, not both")
+        raise UsageError("standard input can be used for FILE or for --log, not for both")
     # To a person a failure is about the moment it happened; data keep to the peak unless told
     # otherwise.
-    moment = arguments.at or ("peak" if arguments.json else None)
+    moment = arguments.at or ("peak" if arguments.format == "json" else None)
     try:
         explanation = _explained(path, arguments, moment)
     except NotARecording:
@@ -117,10 +154,10 @@ def _without_file(output: str) -> str:
     """What to say where only the output was named: often it is the recording itself, meant as
     FILE.
     """
-    said = f"explain: -o {output} names the output, and no FILE was given; "
+    said = f"explain: -o {output} is the output, and no FILE was given; "
     if os.path.exists(output):
         return f"{said}did you mean: {shlex.join(['vramlens', 'explain', output])}?"
-    return f"{said}name it: vramlens explain FILE -o {shlex.quote(output)}"
+    return f"{said}add it: vramlens explain FILE -o {shlex.quote(output)}"
 
 
 def _are_flight_records(files: list[str]) -> bool:
@@ -137,24 +174,43 @@ def _are_flight_records(files: list[str]) -> bool:
             return looks_like_flight_record(files[0])
         return False
     for file in files:
-        try:
-            told = (
-                ""
-                if looks_like_flight_record(file)
-                else "is no flight record"
-                if os.path.exists(file)
-                else "is not there"
-            )
-        except (VramlensError, OSError) as error:
-            told = f"cannot be read ({error})"
-        if told:
-            compare = shlex.join(["vramlens", "ranks", *files[:_MOST_NAMED]]) + (
-                " ..." if len(files) > _MOST_NAMED else ""
-            )
+        trouble = _why_no_flight_record(file)
+        if trouble:
             raise UsageError(
-                f"explain takes one FILE, or several flight records: {file} {told}; ranks are compared by: {compare}"
+                f"explain takes one FILE, or several flight records: {file} {trouble};"
+                f" {_instead_of(files)}"
             )
     return bool(files)
+
+
+def _why_no_flight_record(file: str) -> str:
+    """Why a file is no flight record; "" for one that is."""
+    from vramlens.read.flight_record import looks_like_flight_record
+
+    try:
+        if looks_like_flight_record(file):
+            return ""
+    except (VramlensError, OSError) as error:
+        return f"cannot be read ({error})"
+    return "is not a flight record" if os.path.exists(file) else "does not exist"
+
+
+def _instead_of(files: list[str]) -> str:
+    """What to do with several files: a command that takes them."""
+    from vramlens.fleet.rank_files import examine
+
+    candidates = []
+    for file in files:
+        with contextlib.suppress(VramlensError, OSError):
+            candidates.append(examine(file))
+    is_job = len(candidates) == len(files) and all(candidates)
+    if not is_job:  # logs, or files that are not there
+        first = next((file for file in files if os.path.isfile(file)), "FILE")
+        return f"one at a time: {shlex.join(['vramlens', 'explain', first])}"
+    named = shlex.join(files[:_MOST_NAMED]) + (" ..." if len(files) > _MOST_NAMED else "")
+    if len(files) == 2:
+        return f"compare before and after: vramlens diff {named}; or ranks: vramlens ranks {named}"
+    return f"ranks are compared by: vramlens ranks {named}"
 
 
 def _explain_flights(arguments: argparse.Namespace) -> int:
@@ -162,12 +218,21 @@ def _explain_flights(arguments: argparse.Namespace) -> int:
     for option in ("at", "by", "device", "log", "total", "top"):
         if getattr(arguments, option) is not None:
             raise UsageError(
-                f"--{option} is for recordings; {arguments.files[0]} is a flight record"
+                f"--{option} is only for recordings; {arguments.files[0]} is a flight record"
             )
     from vramlens.fleet import compare_files
 
+    _refuse_annotations(arguments)
     _write_comparison(compare_files(arguments.files), arguments)
     return 0
+
+
+def _refuse_annotations(arguments: argparse.Namespace) -> None:
+    if arguments.format in _ANNOTATIONS:
+        raise UsageError(
+            f"--format {arguments.format} is for recordings, logs and traces;"
+            f" {arguments.files[0]} is a flight record"
+        )
 
 
 def _hang_in(path: str) -> Comparison | None:
@@ -186,9 +251,10 @@ def _hang_in(path: str) -> Comparison | None:
 def _write_comparison(comparison: Comparison, arguments: argparse.Namespace) -> None:
     from vramlens.cli.verbs.ranks import comparison_drawn
 
-    to_file = goes_to_file(arguments.output) or arguments.markdown
-    text = comparison_drawn(comparison, json=arguments.json, to_file=to_file)
-    if arguments.markdown:
+    is_markdown = arguments.format == "markdown"
+    to_file = goes_to_file(arguments.output) or is_markdown
+    text = comparison_drawn(comparison, json=arguments.format == "json", to_file=to_file)
+    if is_markdown:
         text = f"```\n{text.rstrip()}\n```\n"
     write_answer(text, arguments.output, arguments.files)
 
@@ -212,18 +278,19 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
     from vramlens.analyses.explanation import Explanation
 
     if not isinstance(explanation, Explanation):  # without importing what only profiler traces need
-        for option in ("by", "at"):
-            if getattr(arguments, option) is not None:
-                raise UsageError(
-                    f"--{option} is for recordings; {explanation.source} is a trace of PyTorch's profiler"
-                )
         return _profile_drawn(explanation, arguments)
+    if arguments.sort is not None:
+        raise UsageError("--sort is only for PyTorch profiler traces")
+    if arguments.by is not None and arguments.by not in _GROUPINGS:
+        raise UsageError(f"--by {arguments.by} is only for PyTorch profiler traces")
+    if arguments.format in _ANNOTATIONS:
+        return _annotated(explanation.recording.source, explanation.findings, arguments)
     by = arguments.by or "line"
-    if arguments.json:
+    if arguments.format == "json":
         from vramlens.report.explain.json import to_json
 
         return as_json(to_json(explanation))
-    if arguments.markdown:
+    if arguments.format == "markdown":
         from vramlens.report.explain.markdown import to_markdown
 
         return to_markdown(explanation, by, arguments.top)
@@ -239,12 +306,31 @@ def _drawn(explanation: Explanation | Profile, arguments: argparse.Namespace) ->
     )
 
 
+def _annotated(source: str, findings: Sequence[Finding], arguments: argparse.Namespace) -> str:
+    from vramlens.report.editor import annotated
+
+    return annotated(arguments.format, source, findings, os.environ)
+
+
 def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
-    if arguments.json:
+    if arguments.format in _ANNOTATIONS:
+        return _annotated(profile.source, profile.findings, arguments)
+    source = profile.source
+    if arguments.at is not None:
+        raise UsageError(f"--at is only for recordings; {source} is a PyTorch profiler trace")
+    if arguments.by is not None and arguments.by not in _OF_TRACES:
+        raise UsageError(
+            f"--by {arguments.by} is only for recordings; {source} is a PyTorch profiler trace: "
+            f"{', '.join(_OF_TRACES)}"
+        )
+    if arguments.format == "json":
         from vramlens.report.profile.json import profile_to_json
 
-        return as_json(profile_to_json(profile))
-    if arguments.markdown:
+        grouping, order = arguments.by or "operator", arguments.sort or "cpu"
+        return as_json(profile_to_json(profile, grouping, order))
+    if arguments.by is not None or arguments.sort is not None:
+        return _operators_drawn(profile, arguments)
+    if arguments.format == "markdown":
         from vramlens.report.profile.story import profile_to_markdown
 
         return profile_to_markdown(profile, arguments.top)
@@ -257,9 +343,24 @@ def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
     )
 
 
+def _operators_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
+    """The table of operators as ``--by`` and ``--sort`` want it."""
+    from vramlens.report.markdown import markdown_of
+    from vramlens.report.profile.operator_table import OperatorChoice, operators_document
+    from vramlens.report.text import print_document
+
+    choice = OperatorChoice(arguments.by or "operator", arguments.sort or "cpu")
+    document = operators_document(profile, choice, arguments.top)
+    if arguments.format == "markdown":
+        return markdown_of(document)
+    return as_text(
+        lambda console: print_document(document, console), to_file=goes_to_file(arguments.output)
+    )
+
+
 def _moment(text: str) -> str:
     if text in ("peak", "oom", "end") or (text.isascii() and text.isdigit() and len(text) < 19):
         return text
     raise argparse.ArgumentTypeError(
-        f"{text!r} is no moment: say peak, oom, end or an event's number"
+        f"{text!r} is not a moment: use peak, oom, end or an event number"
     )

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from vramlens.fleet import Exported
     from vramlens.trace import Trace
 
-HELP = "Write it for other tools: Perfetto, Chrome, speedscope, flame graphs, tables, TensorBoard; or a job as a lake."
+HELP = (
+    "Convert a recording for other tools (Perfetto, Chrome, speedscope, flame graphs, tables, "
+    "TensorBoard), or a job into a lake."
+)
 EXAMPLES = (
     ("vramlens export run.vram --to perfetto", "for ui.perfetto.dev"),
     ("vramlens export runs/r1 --to lake/", "every rank, for vramlens ranks"),
@@ -52,27 +55,31 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         metavar="FORMAT",
-        help=f"{', '.join(_NAMES)}; or a folder (lake/) or URL (s3://…): Parquet of every rank, for 'vramlens ranks'",
+        help=f"{', '.join(_NAMES)}; or a folder (lake/) or URL (s3://…): Parquet files of every "
+        "rank, for 'vramlens ranks'",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="the file, for tensorboard a folder; - is standard output (default: the source's name, in this folder)",
+        help="the file, or a folder for tensorboard; - is standard output (default: named "
+        "after the source, in the current folder)",
     )
     parser.add_argument(
         "--at",
         metavar="MOMENT",
-        help="for flamegraph and speedscope: peak, oom, end or an event's number (default: peak)",
+        help="for flamegraph and speedscope: peak, oom, end or an event number (default: peak)",
     )
-    add_device(parser, default="all; for flamegraph and tensorboard the one that holds most")
+    add_device(parser, default="all; for flamegraph and tensorboard, the one with the most memory")
     parser.add_argument(
-        "--run", metavar="ID", help="of a lake, what the run is called (default: the source's name)"
+        "--run",
+        metavar="ID",
+        help="for a lake: the name of the run (default: named after the source)",
     )
     parser.add_argument(
         "--workers",
         metavar="WHERE",
-        help="of a lake, what reads the ranks: a number of processes, or dask://HOST:PORT",
+        help="for a lake: how to read the ranks: a number of processes, or dask://HOST:PORT",
     )
 
 
@@ -90,11 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
         return _export_one(arguments)
     if not (target.endswith(("/", os.sep)) or os.path.isdir(target) or os.path.dirname(target)):
         raise UsageError(
-            f"--to {target}: is no format ({', '.join(_NAMES)}); a lake's folder ends in /: --to {target}/"
+            f"--to {target}: is not a format ({', '.join(_NAMES)}); a lake's folder ends in /: "
+            f"--to {target}/"
         )
     for option, flag in (("output", "-o"), ("at", "--at"), ("device", "--device")):
         if getattr(arguments, option) is not None:
-            raise UsageError(f"{flag} is not for a lake, which is the folder that --to names")
+            raise UsageError(
+                f"{flag} does not apply to a lake, which is the folder given with --to"
+            )
     return _export_lake(arguments)
 
 
@@ -104,19 +114,19 @@ def _export_one(arguments: argparse.Namespace) -> int:
     sources, name = arguments.sources, arguments.to
     if len(sources) > 1 or os.path.isdir(sources[0]):
         raise UsageError(
-            f"--to {name} takes one recording; many ranks at once become a lake: --to lake/"
+            f"--to {name} takes one recording; for many ranks at once, write a lake: --to lake/"
         )
     source, form = sources[0], FORMATS[name]
     if "://" in (arguments.output or ""):
         raise UsageError(f"-o {arguments.output}: name a local file; only a lake goes elsewhere")
     if arguments.at is not None and not form.has_moment:
-        raise UsageError(f"--at is for flamegraph and speedscope; {name} has every moment in it")
+        raise UsageError(f"--at is for flamegraph and speedscope; {name} contains every moment")
     target = arguments.output or default_name(source, name)
     if target == "-" and (
         form.is_folder or (not form.text and sys.stdout is not None and sys.stdout.isatty())
     ):
         raise UsageError(
-            f"-o -: {name} is no text; name a {'folder' if form.is_folder else 'file'}"
+            f"-o -: {name} is not text; choose a {'folder' if form.is_folder else 'file'}"
         )
     if goes_to_file(target):
         refuse_inputs(target, [source])
@@ -140,7 +150,7 @@ def _write(trace: Trace, form: Format, target: str, arguments: argparse.Namespac
         if form.is_folder:
             return export(target)
         if os.path.isdir(target):
-            raise IsADirectoryError(None, "is a directory; name a file in it")
+            raise IsADirectoryError(None, "is a directory; choose a file name in it")
         with whole_file(target) as out:
             return export(out)
     except BrokenPipeError:
@@ -217,7 +227,7 @@ def _lake_words(exported: Exported, root: str) -> str:
     from vramlens.fleet import Lake
     from vramlens.report.wording import visible
 
-    events = "no new events; what was there stayed"
+    events = "no new events; the existing data was kept"
     if exported.events:
         events = f"{counted(exported.events, 'new event')} written"
     run_id = exported.run

@@ -21,11 +21,12 @@ from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 
 if TYPE_CHECKING:
     from vramlens.analyses.leaks.leaks import LeakReport
+    from vramlens.trace import Trace
 
-HELP = "Say what grows with every step, which line asks for it, and when memory will run out."
+HELP = "Find what grows with every step, which line allocates it, and when memory will run out."
 EXAMPLES = (
-    ("vramlens leaks run.vram --total 80G", "what grows, and when it will fail"),
-    ("vramlens leaks run.vram --fail", "exit with 1 where something leaks"),
+    ("vramlens leaks run.vram --total 80G", "what grows, and when memory runs out"),
+    ("vramlens leaks run.vram --fail", "exit with 1 if something leaks"),
 )
 _FOUND = 1
 
@@ -40,21 +41,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=device,
         metavar="N",
-        help="only this device, 0 or cuda:0 (default: every one that was recorded)",
+        help="only this device, 0 or cuda:0 (default: all recorded devices)",
     )
     parser.add_argument(
-        "--total", type=size, metavar="SIZE", help="the GPU's memory, for example 80GiB"
+        "--total", type=size, metavar="SIZE", help="the size of the GPU's memory, for example 80G"
     )
     parser.add_argument(
         "--at-least",
         type=size_or_none,
         metavar="SIZE",
-        help="what a step has to leave behind to matter (default: 1 %% of the device over 100,000 steps); 0 shows all",
+        help="ignore leaks of fewer bytes per step (default: 1%% of the device over 100,000 "
+        "steps); 0 shows all",
     )
     parser.add_argument(
         "--fail",
         action="store_true",
-        help="exit with 1 where a leak that matters is proven or likely",
+        help="exit with 1 if a leak that matters is proven or likely",
     )
     add_forms(parser, "json", "markdown")
     add_output(parser)
@@ -71,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         total_bytes=arguments.total,
         at_least_bytes=arguments.at_least,
     )
-    write_answer(_drawn(report, arguments), arguments.output, [arguments.file])
+    text = _drawn(report, arguments)
+    if recording.profile is not None and not arguments.json:
+        text += _remains_drawn(recording, arguments)
+    write_answer(text, arguments.output, [arguments.file])
     return _FOUND if arguments.fail and report.found else 0
 
 
@@ -89,4 +94,25 @@ def _drawn(report: LeakReport, arguments: argparse.Namespace) -> str:
     return as_text(
         lambda console: render_leaks(report, console, arguments.top),
         to_file=goes_to_file(arguments.output),
+    )
+
+
+def _remains_drawn(recording: Trace, arguments: argparse.Namespace) -> str:
+    """What stays after each step of a profiler's trace: a few steps prove no leak, but show that."""
+    from vramlens.analyses.attribution.attribution import attribute
+    from vramlens.analyses.explain import choose_device
+    from vramlens.analyses.profile.remains import remains_of
+    from vramlens.report.markdown import markdown_of
+    from vramlens.report.profile.remains_table import remains_document
+    from vramlens.report.text import print_document
+
+    chosen = choose_device(recording, arguments.device)
+    remains = () if chosen is None else remains_of(attribute(recording, chosen))
+    if chosen is None or not remains:
+        return ""
+    document = remains_document(remains, chosen.device)
+    if arguments.markdown:
+        return f"\n{markdown_of(document)}"
+    return "\n" + as_text(
+        lambda console: print_document(document, console), to_file=goes_to_file(arguments.output)
     )

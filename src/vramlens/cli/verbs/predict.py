@@ -16,8 +16,9 @@ from vramlens.errors import InputError, UsageError
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.prediction.predicted_peak import Prediction
+    from vramlens.prediction.ranks.process_group import Place
 
-HELP = "Predict a script's peak without a GPU: by line, and which cards it fits."
+HELP = "Predict the peak memory of a script without a GPU: by line, and which cards it fits."
 EXAMPLES = (
     ("vramlens predict train.py", "its peak, without a GPU"),
     ("vramlens predict --cards 24G,80G train.py", "which cards it fits"),
@@ -31,34 +32,65 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--gpu",
         default="h200",
         metavar="NAME",
-        help="the card whose kernels it takes (default: h200)",
+        help="predict for this card (default: h200)",
     )
     parser.add_argument(
         "--steps",
         type=positive,
         metavar="N",
-        help="end after N optimizer steps (default: the script's)",
+        help="stop after N optimizer steps (default: run the whole script)",
+    )
+    parser.add_argument(
+        "--patience",
+        type=positive,
+        default=1800,
+        metavar="SECONDS",
+        help="give up on a script that has not ended by then (default: 1800)",
     )
     parser.add_argument(
         "--cards",
         type=_sizes,
         default=(),
         metavar="SIZE,SIZE",
-        help="card sizes: on which of them it fits",
+        help="card sizes to check",
     )
-    parser.add_argument("--conf", default=None, metavar="SETTINGS", help="the allocator's settings")
+    parser.add_argument(
+        "--conf",
+        default=None,
+        metavar="SETTINGS",
+        help="allocator settings, as in PYTORCH_ALLOC_CONF",
+    )
     parser.add_argument(
         "--torch",
         metavar="VERSION",
-        help="the allocator's rules of this PyTorch (default: installed)",
+        help="the PyTorch version to predict for (default: installed)",
     )
-    parser.add_argument("--json", action="store_true", help="print data: one JSON object")
+    parser.add_argument(
+        "--batch",
+        type=positive,
+        metavar="N",
+        help="samples in a batch, of a script that defines model_fn, make_batch and loss_fn",
+    )
+    parser.add_argument(
+        "--world-size",
+        type=positive,
+        metavar="N",
+        help="predict one of N ranks, as torchrun starts them",
+    )
+    parser.add_argument(
+        "--rank",
+        type=int,
+        default=0,
+        metavar="R",
+        help="the rank to predict (default: 0)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="also write the prediction as a recording (.vram)"
     )
     parser.add_argument("script", metavar="SCRIPT", help="the script, unchanged")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script"
     )
 
 
@@ -100,11 +132,11 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         refuse_inputs(arguments.output, [arguments.script])
         if os.path.isdir(arguments.output):
-            raise UsageError(f"-o {arguments.output}: is a folder; name a file")
+            raise UsageError(f"-o {arguments.output}: is a folder; choose a file name")
     if arguments.arguments[:1] == ["--"]:
         del arguments.arguments[0]
     if "LOCAL_RANK" in os.environ:
-        raise UsageError("predict runs one process: start it without torchrun")
+        raise UsageError("predict runs one process: without torchrun, with --world-size N")
 
 
 def _predicted(arguments: argparse.Namespace) -> Prediction:
@@ -117,19 +149,65 @@ def _predicted(arguments: argparse.Namespace) -> Prediction:
     from vramlens.prediction.predicted_run import Question
     from vramlens.prediction.script import predict_script
 
-    conf = arguments.conf
-    if conf is None:
-        conf = (
-            os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
-        )
+    if arguments.batch is not None:
+        return _predicted_batch(arguments)
     question = Question(
         gpu=arguments.gpu,
         torch_version=arguments.torch,
-        conf=conf,
+        conf=_conf(arguments),
         cards=tuple(arguments.cards),
         command=("vramlens", "predict", arguments.script, *arguments.arguments),
+        place=_place(arguments),
     )
-    return predict_script(arguments.script, arguments.arguments, question, arguments.steps, _tell)
+    return predict_script(
+        arguments.script,
+        arguments.arguments,
+        question,
+        arguments.steps,
+        _tell,
+        patience_s=arguments.patience,
+    )
+
+
+def _predicted_batch(arguments: argparse.Namespace) -> Prediction:
+    """The prediction of a script's own functions with a batch that is asked for."""
+    from vramlens.prediction.functions import predict
+    from vramlens.prediction.hooks import hooks_of
+
+    if arguments.world_size is not None:
+        raise UsageError("--batch is for one process: leave --world-size out")
+    hooks = hooks_of(arguments.script)
+    return predict(
+        hooks.model_fn,
+        hooks.make_batch,
+        hooks.loss_fn,
+        hooks.optimizer_fn,
+        batch=arguments.batch,
+        steps=arguments.steps or 2,
+        gpu=arguments.gpu,
+        torch_version=arguments.torch,
+        conf=_conf(arguments),
+        cards=arguments.cards,
+    )
+
+
+def _conf(arguments: argparse.Namespace) -> str:
+    """The allocator's settings: those that are asked for, else those of the environment."""
+    if arguments.conf is not None:
+        return str(arguments.conf)
+    environment = os.environ
+    return environment.get("PYTORCH_CUDA_ALLOC_CONF") or environment.get("PYTORCH_ALLOC_CONF") or ""
+
+
+def _place(arguments: argparse.Namespace) -> Place | None:
+    """The rank that is asked for; None where the script is one process."""
+    from vramlens.prediction.ranks.process_group import Place
+
+    if arguments.world_size is None:
+        if arguments.rank:
+            raise UsageError("--rank needs --world-size N")
+        return None
+    return Place(arguments.rank, arguments.world_size)
 
 
 def _tell(step: int) -> None:

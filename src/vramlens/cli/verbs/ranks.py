@@ -31,7 +31,7 @@ _QUESTIONS = (
 EXAMPLES = (
     ("vramlens ranks runs/r1", "which rank differs, and why"),
     ("vramlens ranks lake/ --ask worst-lines", "over all jobs of a lake"),
-    ("vramlens ranks runs/r1 --html ranks.html", "the same as a page"),
+    ("vramlens ranks runs/r1 --html ranks.html", "the same as an HTML page"),
 )
 
 
@@ -44,7 +44,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="the ranks' recordings, PyTorch snapshots and NCCL flight records, or folders of them; one recording of"
         " several GPUs is compared device by device; or a lake that 'vramlens export' wrote",
     )
-    parser.add_argument("--run", metavar="ID", help="of a lake, which run (default: the only one)")
+    parser.add_argument("--run", metavar="ID", help="for a lake: which run (default: the only one)")
     parser.add_argument(
         "--attempt",
         type=int,
@@ -55,24 +55,25 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     question.add_argument(
         "--sql",
         metavar="SELECT",
-        help="ask a lake in SQL: tables runs, ranks, findings, failures, lines, steps, stacks, collectives, events",
+        help="query a lake with SQL: tables runs, ranks, findings, failures, lines, steps, "
+        "stacks, collectives, events",
     )
     question.add_argument(
         "--ask",
         choices=_QUESTIONS,
         metavar="QUESTION",
-        help=f"ask a lake a question that is ready: {', '.join(_QUESTIONS)}",
+        help=f"run a ready-made query on a lake: {', '.join(_QUESTIONS)}",
     )
     parser.add_argument(
         "--workers",
         metavar="WHERE",
-        help="what reads the recordings: a number of processes, or dask://HOST:PORT",
+        help="how to read the recordings: a number of processes, or dask://HOST:PORT",
     )
     add_forms(parser, "json")
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="also write a page: one file, no script, nothing from a network",
+        help="also write an HTML page: one file, no scripts, no network access",
     )
     add_output(parser)
 
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.sql is not None or arguments.ask is not None:
         if arguments.html is not None:
-            raise UsageError("--html shows a comparison, not an answer in SQL")
+            raise UsageError("--html shows a comparison, not the result of a query")
         text = _answered(arguments)
     else:
         with reading_progress("reading") as progress:
@@ -143,7 +144,7 @@ def _answered(arguments: argparse.Namespace) -> str:
 
     if len(arguments.paths) != 1 or not is_lake(arguments.paths[0]):
         option = "--sql" if arguments.ask is None else "--ask"
-        raise UsageError(f"{option} asks a lake: make one with vramlens export FOLDER --to LAKE/")
+        raise UsageError(f"{option} needs a lake: create one with vramlens export FOLDER --to LAKE/")
     question = arguments.sql if arguments.ask is None else sql_of(arguments.ask)
     lake = Lake(arguments.paths[0], arguments.run, arguments.attempt)
     names, rows = lake.sql(question)

@@ -22,7 +22,7 @@ from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 if TYPE_CHECKING:
     from vramlens.replay import Answer
 
-HELP = "Replay a recording through the allocator, under its own settings and under others."
+HELP = "Replay a recording through the allocator, with its own settings and with others."
 EXAMPLES = (
     ("vramlens replay run.vram", "how exact the replay is"),
     ("vramlens replay run.vram --conf expandable_segments:True", "other settings"),
@@ -37,14 +37,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SETTINGS",
-        help="settings to try, as in PYTORCH_ALLOC_CONF; again for more (default: the recorded ones); '' is PyTorch's"
-        " default",
+        help="settings to try, as in PYTORCH_ALLOC_CONF; repeatable (default: the recorded "
+        "settings); '' is PyTorch's default",
     )
     parser.add_argument(
         "--cap",
         type=limit_size,
         metavar="SIZE",
-        help="what the process may reserve, as set_per_process_memory_fraction limits it (default: what it could)",
+        help="the process limit, as with set_per_process_memory_fraction (default: the "
+        "recorded limit)",
     )
     add_recorded_cap(parser)
     add_device(parser)

@@ -19,21 +19,21 @@ _PYTHON = re.compile(r"(?:.*[/\\])?python[0-9.]*(?:\.exe)?")
 # common ones.
 _UNLIKE_OTHERS = ("--max-events", "--redact", "--leaks", "--restart-on-oom", "--nvtx")
 _NOTE = """\
-A recording is written when a request runs out of memory, on kill -USR2 PID or vramlens dump PID,
-after --steps, every --every steps, and else when the program ends, also by SIGTERM; a line on
-standard error says where.
+A recording is written when memory runs out, on kill -USR2 PID or vramlens dump PID, after --steps,
+every --every steps, and otherwise when the program ends, also by SIGTERM. A line on standard error
+says where.
 """
 EXAMPLES = (
-    ("vramlens run train.py --epochs 3", "the program's own arguments follow it"),
-    ("vramlens run -m package.module", "as python -m"),
+    ("vramlens run train.py --epochs 3", "the program's own arguments come last"),
+    ("vramlens run -m package.module", "like python -m"),
     (
         "torchrun --nproc-per-node 8 --no-python vramlens run -o runs/r1 train.py",
-        "a recording of each rank",
+        "one recording per rank",
     ),
-    ("vramlens run --steps 0:5 train.py", "five steps; then it goes on unrecorded"),
+    ("vramlens run --steps 0:5 train.py", "record five steps, then continue without recording"),
     (
         "vramlens run --leaks train.py",
-        "what grows, who holds it; also without a GPU, and at any time on SIGUSR2",
+        "what grows and what keeps it (also without a GPU, and on SIGUSR2)",
     ),
     ("vramlens run --profile --steps 5:8 train.py", "a PyTorch profiler trace"),
 )
@@ -54,13 +54,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     )
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
-        "--steps", type=_steps, metavar="A:B", help="record the steps from A to before B, then stop"
+        "--steps", type=_steps, metavar="A:B", help="record steps A to B-1, then stop recording"
     )
     when.add_argument(
         "--every",
         type=_count,
         metavar="N",
-        help="write a recording every N steps; the last two stay",
+        help="write a recording every N steps and keep the last two",
     )
     parser.add_argument(
         "--max-events",
@@ -69,7 +69,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="keep the last N events of each device (default: what fits in 1 GiB or 2%% of the machine's memory)",
     )
     parser.add_argument(
-        "--redact", action="store_true", help="leave paths, arguments and the host's name out"
+        "--redact", action="store_true", help="leave out paths, arguments and the host name"
     )
     parser.add_argument(
         "--profile", action="store_true", help="write a PyTorch profiler trace of --steps instead"
@@ -77,23 +77,24 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leaks",
         action="store_true",
-        help="say at the end what grew with the steps, and who holds it",
+        help="report at the end what grew with the steps and what keeps it",
     )
     parser.add_argument(
         "--restart-on-oom",
         type=_count,
         metavar="N",
-        help="restart after out of memory, at most N times, with the split that vramlens.guard learned",
+        help="restart after an out-of-memory error, at most N times, with the batch split that "
+        "vramlens.guard learned",
     )
     parser.add_argument(
         "--nvtx", action="store_true", help="mark modules and operators for Nsight Systems"
     )
     parser.add_argument(
-        "--debug", action="store_true", help="set the debug switches that cost little (see doctor)"
+        "--debug", action="store_true", help="set the cheap debug switches (see doctor --switches)"
     )
-    parser.add_argument("program", metavar="PROGRAM", help="the script, or with -m the module")
+    parser.add_argument("program", metavar="PROGRAM", help="the script, or the module with -m")
     rest = parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, help="handed to the program as they are"
+        "arguments", nargs=argparse.REMAINDER, help="passed to the program unchanged"
     )
     rest.required = False
 
@@ -109,15 +110,15 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         raise UsageError(f"run: {arguments.program}: no such script{_without_python(arguments)}")
     if arguments.profile and arguments.steps is None:
         raise UsageError(
-            "run: --profile needs --steps A:B: a trace of a whole run is too large to use"
+            "run: --profile needs --steps A:B, because a trace of a whole run is too large to use"
         )
     if arguments.profile and arguments.redact:
         raise UsageError(
-            "run: a profiler trace cannot be redacted: leave --profile or --redact out"
+            "run: a profiler trace cannot be redacted: use either --profile or --redact"
         )
     if arguments.profile and (arguments.output or "").endswith((".vram", ".json")):
         raise UsageError(
-            f"run: -o {arguments.output}: --profile writes a file a rank: name a folder"
+            f"run: -o {arguments.output}: --profile writes one file per rank: choose a folder"
         )
     if "://" in (arguments.output or ""):
         raise UsageError(
@@ -129,9 +130,7 @@ def run(arguments: argparse.Namespace) -> Callable[[], int]:
         and os.path.exists(arguments.output)
         and not _holds_recordings(arguments.output)
     ):
-        raise UsageError(
-            f"run: -o {arguments.output}: is neither a file nor a folder: a recording needs either"
-        )
+        raise UsageError(f"run: -o {arguments.output}: must be a file or a folder")
     _note_late_options(arguments)
     if arguments.restart_on_oom:
         from vramlens.recovery.guarding.restarting import supervised
@@ -198,7 +197,8 @@ def _note_missing_gpu(arguments: argparse.Namespace) -> None:
     is_watched = sys.stderr is not None and sys.stderr.isatty()
     if is_watched and not arguments.leaks and os.environ.get("RANK", "0") == "0" and has_no_gpu():
         say(
-            "no GPU here: nothing will be recorded; run --leaks finds leaks of tensors on the CPU, too"
+            "no GPU here, so nothing will be recorded; run --leaks also finds leaks of tensors "
+            "on the CPU"
         )
 
 
@@ -243,12 +243,12 @@ def _steps(text: str) -> tuple[int, int]:
     match = _RANGE.fullmatch(text)
     if match is None or int(match[1] or 0) >= int(match[2]):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no range of steps: say 0:5 for the first five"
+            f"{text!r} is not a range of steps: use 0:5 for the first five"
         )
     return int(match[1] or 0), int(match[2])
 
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", text) or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)

@@ -22,23 +22,20 @@ if TYPE_CHECKING:
     from vramlens.monitor.machine.machine import MachineNow
     from vramlens.monitor.top.watching import Sink, Watching
 
-HELP = (
-    "Show every GPU and process, live: used, live, cached, NCCL, trend; or hand it to a"
-    " monitoring system."
-)
+HELP = "Show every GPU and process, live, or export the numbers to a monitoring system."
 EXAMPLES = (
     ("vramlens top", "every GPU and process, live"),
-    ("vramlens top --alert 'used > 92%' --jsonl gpu.jsonl", "watch without a screen"),
+    ("vramlens top --alert 'used > 92%' --jsonl gpu.jsonl", "watch in the background"),
 )
 _WIDTH = 100
 _SHORTEST_S = 0.1
 _NOTE = """\
-With a terminal and textual (pip install 'vramlens[tui]') it fills the screen; ? there lists the keys. Else it prints
-plain lines. Where its output goes to a file or a pipe it prints once, or, with --jsonl, --prometheus, --otel or
---alert, runs without printing.
+With a terminal and textual (pip install 'vramlens[tui]') it fills the screen; press ? for the keys. Otherwise it
+prints plain lines. If the output goes to a file or a pipe, it prints once; with --jsonl, --prometheus, --otel or
+--alert it runs without printing.
 
-alerts: used, free, allocated, reserved, cached, host in bytes or %; growth in bytes a step; steps_left; gpu in %;
-temperature in C; power in W; retries; failures. As in: "used > 92%", "free < 2GiB for 30s", "growth > 5MiB/step",
+alerts: used, free, allocated, reserved, cached, host in bytes or %; growth in bytes per step; steps_left; gpu in %;
+temperature in C; power in W; retries; failures. Examples: "used > 92%", "free < 2GiB for 30s", "growth > 5MiB/step",
 "steps_left < 500".
 """
 
@@ -54,18 +51,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="only this process and its GPUs, in more detail",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--once", action="store_true", help="print one look as plain lines and end")
     form.add_argument(
-        "--plain", action="store_true", help="print plain lines again and again instead of a screen"
+        "--once", action="store_true", help="print the state once as plain lines and exit"
     )
     form.add_argument(
-        "--json", action="store_true", help="print one look as one JSON object and end"
+        "--plain", action="store_true", help="print plain lines repeatedly instead of a screen"
+    )
+    form.add_argument(
+        "--json", action="store_true", help="print the state once as one JSON object and exit"
     )
     parser.add_argument(
-        "--interval", type=_seconds, metavar="SECONDS", help="between two looks (default: 1)"
+        "--interval", type=_seconds, metavar="SECONDS", help="time between two updates (default: 1)"
     )
     parser.add_argument(
-        "--jsonl", metavar="FILE", help="add each look to a file, as one line of JSON"
+        "--jsonl", metavar="FILE", help="append each update to a file, as one line of JSON"
     )
     parser.add_argument(
         "--prometheus", metavar="[HOST]:PORT", help="serve metrics; :9400 listens on all interfaces"
@@ -75,7 +74,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="URL",
-        help="send OpenTelemetry metrics over OTLP/HTTP (default: where the OTEL_ variables say)",
+        help="send OpenTelemetry metrics over OTLP/HTTP (default: the endpoint in the OTEL_ "
+        "variables)",
     )
     parser.add_argument(
         "--alert",
@@ -87,9 +87,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exec",
         metavar="COMMAND",
-        help="start this on an alert; its last argument is the sentence",
+        help="run this on an alert; its last argument is the message",
     )
-    parser.add_argument("--webhook", metavar="URL", help="post alerts there as JSON")
+    parser.add_argument("--webhook", metavar="URL", help="post alerts to this URL as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -292,6 +292,6 @@ def _seconds(text: str) -> float:
         seconds = math.nan
     if not _SHORTEST_S <= seconds <= 86400:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of seconds from {_SHORTEST_S} to 86400"
+            f"{text!r} is not a number of seconds from {_SHORTEST_S} to 86400"
         )
     return seconds

@@ -20,7 +20,7 @@ from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 if TYPE_CHECKING:
     from vramlens.replay import Tuning
 
-HELP = "Try the allocator settings worth trying on a recording, and name the best."
+HELP = "Try common allocator settings on a recording and find the best."
 EXAMPLES = (
     ("vramlens tune run.vram", "the best allocator settings"),
     ("vramlens tune run.vram --cards 24G,80G", "which cards the run fits"),
@@ -35,21 +35,22 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "--cap",
         type=limit_size,
         metavar="SIZE",
-        help="what the process may reserve, as set_per_process_memory_fraction limits it (default: what it could)",
+        help="the process limit, as with set_per_process_memory_fraction (default: the "
+        "recorded limit)",
     )
     limit.add_argument(
         "--cards",
         type=_sizes,
         default=[],
         metavar="SIZE,SIZE",
-        help="card sizes: on which of them the run fits, with each setting",
+        help="card sizes to check, with each setting",
     )
     parser.add_argument(
         "--conf",
         action="append",
         default=[],
         metavar="SETTINGS",
-        help="settings to try beside the usual ones",
+        help="settings to try in addition to the usual ones",
     )
     parser.add_argument("--all", action="store_true", help="show every setting that was tried")
     add_recorded_cap(parser)

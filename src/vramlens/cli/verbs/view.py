@@ -1,4 +1,4 @@
-"""``vramlens view``: the picture, as a page on this machine or as one file."""
+"""``vramlens view``: the picture, as open a page on this machine or as one file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from vramlens.view.collectives import RankFlight
     from vramlens.view.server import LocalPage
 
-HELP = "Show it: a page on this machine, or one file that needs nothing else."
+HELP = "Show a recording as an interactive page, or write it as one HTML file."
 EXAMPLES = (
-    ("vramlens view run.vram", "a page on this machine"),
-    ("vramlens view run.vram -o run.html", "one file that needs nothing else"),
+    ("vramlens view run.vram", "open a page on this machine"),
+    ("vramlens view run.vram -o run.html", "write one self-contained file"),
 )
 
 
@@ -34,14 +34,15 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="a recording or a PyTorch memory snapshot; two are compared, more are shown side by side (rank*.vram);"
-        " with them the ranks' NCCL flight records, or a folder of all",
+        help="a recording or a PyTorch memory snapshot; two are compared, more are shown side "
+        "by side (rank*.vram); NCCL flight records of the ranks can be added, or a folder with "
+        "all of them",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="PAGE",
-        help="write one HTML file, with everything in it, instead of serving a page",
+        help="write one self-contained HTML file instead of serving a page",
     )
     add_device(parser, default="all")
     parser.add_argument(
@@ -49,22 +50,28 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SETTINGS",
-        help="draw what would have been reserved over the run under these allocator settings; again for more",
+        help="also draw the reserved memory under these allocator settings; repeatable",
     )
     code = parser.add_mutually_exclusive_group()
     code.add_argument(
         "--sources",
         metavar="FOLDER",
         default=".",
-        help="where the program's files are: the lines of code around the recorded ones go into the page (default: the"
-        " current folder)",
+        help="the folder of the program: the source lines go into the page (default: the "
+        "current folder)",
     )
-    code.add_argument("--no-sources", action="store_true", help="no code in the page")
+    code.add_argument("--no-sources", action="store_true", help="no source code in the page")
     parser.add_argument(
-        "--port", type=_port, default=0, metavar="N", help="the page's port (default: any free one)"
+        "--port",
+        type=_port,
+        default=0,
+        metavar="N",
+        help="the port of the page (default: any free port)",
     )
     parser.add_argument(
-        "--no-browser", action="store_true", help="print the page's address; open nothing"
+        "--no-browser",
+        action="store_true",
+        help="print the address of the page without opening a browser",
     )
 
 
@@ -75,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     files: list[str] = arguments.files
     if len(files) > 1 and files.count("-") > 1:
-        raise UsageError("standard input can be one FILE only")
+        raise UsageError("standard input can be used for one FILE only")
     with reading_progress("reading") as progress:
         files, ranks, flights = _of_a_job(files)
         recordings = _loaded(files, progress)
@@ -122,7 +129,8 @@ def _of_a_job(files: list[str]) -> tuple[list[str], list[int], list[RankFlight |
     ]
     if not ranks:
         raise UsageError(
-            "flight records hold no memory: name the ranks' recordings too, or use vramlens explain"
+            "flight records contain no memory: add the recordings of the ranks, or use "
+            "vramlens explain"
         )
     flights = [
         None if flight is None else RankFlight(rank, read_flight_record(flight))
@@ -157,7 +165,7 @@ def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
         ) from None
     with server:
         write_stdout(f"{server.url}\n")
-        say("the page is open until Ctrl-C; -o run.html writes one file instead")
+        say("the page is available until Ctrl-C; -o run.html writes a file instead")
         if not arguments.no_browser and _has_desktop():
             _open(server)
         interruption.leave()  # Ctrl-C is how it is ended
@@ -191,5 +199,5 @@ def _open(server: LocalPage) -> None:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:6]) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: say a number up to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number up to 65535")
     return int(text)

@@ -49,6 +49,25 @@ def retained_by(search: Search, top: int) -> list[Retained]:
     if dominator is None or above is None:
         search.skipped.append("who holds the most: the heap is too large to work that out in time")
         return []
+    return _largest(search, order, dominator, top)
+
+
+def nearest_by(search: Search, top: int) -> list[Retained]:
+    """The objects by which the search came to most bytes, none of them inside of another.
+
+    Each storage counts for one way to it, the first that was found: much quicker than to ask what
+    every way passes through, and the same where a storage has one holder.
+    """
+    parents = search.parents(search.storages.values())
+    order = sorted(parents)
+    holder = {position: parent for position, (parent, _) in parents.items()}
+    return _largest(search, order, holder, top)
+
+
+def _largest(
+    search: Search, order: list[int], dominator: dict[int, int], top: int
+) -> list[Retained]:
+    """The objects below which most bytes lie in a tree of positions, given by what is above."""
     sizes = dict.fromkeys(order, 0)
     counts = dict.fromkeys(order, 0)
     examples: dict[int, int] = {}

@@ -12,7 +12,8 @@ import gc
 import sys
 import types
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import compress
 from time import monotonic, thread_time
@@ -25,13 +26,29 @@ from vramlens.live.heap.roots import Root, all_roots, module_objects
 from vramlens.live.heap.tensors import Storage, TorchObjects
 from vramlens.units import GIB, counted
 
-SECONDS = 10.0
 _CHUNK = 1024
 _MOST_BYTES = GIB
 _BYTES_AN_OBJECT = 112  # its places in ``order`` and ``seen``, and its id
 _BYTES_A_REFERENCE = 16
 _DEPTH_CHECK = 64
 _GIANTS = "what some very large containers hold: there was no memory to look into them"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTime:
+    """The time that a search may take, by a clock.
+
+    Attributes:
+        seconds: after which it ends, and says so.
+        clock: by default the processor's time: a busy machine ends a search no earlier. A program
+            that must not wait counts all time (``time.monotonic``).
+    """
+
+    seconds: float = 10.0
+    clock: Callable[[], float] = thread_time
+
+
+LONG = SearchTime()
 
 
 class Search:
@@ -47,13 +64,12 @@ class Search:
         seconds: how long it took.
     """
 
-    def __init__(self, torch: TorchObjects, *, seconds: float = SECONDS) -> None:
+    def __init__(self, torch: TorchObjects, allowed: SearchTime = LONG) -> None:
         """Prepares.
 
         Args:
             torch: PyTorch's objects.
-            seconds: of the processor's time, after which it ends, and says so; a busy machine ends
-                it no earlier.
+            allowed: the time after which it ends, and says so.
         """
         self.torch = torch
         self.order: list[Any] = []
@@ -65,8 +81,8 @@ class Search:
         self.seconds = 0.0
         self.graph_from: list[tuple[int, int]] = []  # ranges of positions reached through autograd
         self.referents = Referents()
-        self._seconds = seconds
-        self._deadline = thread_time() + seconds
+        self._allowed = allowed
+        self._deadline = allowed.clock() + allowed.seconds
         self._parents: list[tuple[int, int]] = []  # of each chunk: where its parents are
         self._starts: list[int] = []  # of each chunk: where its children begin
         self._labels: dict[int, str] = {}  # how a child was reached where only we know
@@ -133,12 +149,12 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether the search has used up its time or its memory."""
-        return thread_time() > self._deadline or self._room_bytes < 0
+        return self._allowed.clock() > self._deadline or self._room_bytes < 0
 
     def go_further(self) -> None:
         """Gives what follows as much time again."""
         if not self.is_over:
-            self._deadline = thread_time() + self._seconds
+            self._deadline = self._allowed.clock() + self._allowed.seconds
 
     @property
     def complete(self) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
+from vramlens.ground.file_name import base_name
 from vramlens.live.heap.objects import (
     attributes_of,
     class_dict,
@@ -32,7 +33,6 @@ from vramlens.live.heap.objects import (
 )
 from vramlens.live.heap.roots import Root
 from vramlens.live.heap.search import Search
-from vramlens.trace.stacks import base_name
 from vramlens.units import counted
 
 _MOST_SEARCHED = 2_000_000

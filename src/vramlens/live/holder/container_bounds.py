@@ -95,7 +95,7 @@ def container_excuse(growth: Growth) -> Excuse | None:
         with suppress(Exception):
             return _cache_excuse(container)
     if _has_empty_places(container) and (growth.store is None or growth.store.how == "item"):
-        reason = "a list with places that are still empty: it was made with its full length"
+        reason = "a list that was created at full length and still has empty places"
         return Verdict.NOT_A_PROBLEM, reason
     if kind in ("LRUCache", "TTLCache", "LFUCache"):
         return Verdict.POSSIBLE, "a cache with a limit"

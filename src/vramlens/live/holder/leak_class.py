@@ -32,21 +32,22 @@ _BOUNDS = {
     "Queue": "maxsize=...",
 }
 _WEAK_HOOK = (
-    "let the hook refer to its module by weakref.ref, or keep its handle and call handle.remove()"
-    " when done"
+    "refer to the module with weakref.ref in the hook, or keep the handle and call "
+    "handle.remove() when done"
 )
-_OTHER_FIX = "drop what {name} holds when it is no longer used"
+_OTHER_FIX = "clear {name} when it is no longer used"
 _FIXES = {
-    "lru_cache": "give it a limit, @lru_cache(maxsize=...), or call {function}.cache_clear() when"
-    " its keys are over; do not key it by a tensor or a module",
+    "lru_cache": "give it a limit, @lru_cache(maxsize=...), or call {function}.cache_clear() "
+    "when its keys are done; do not use a tensor or a module as a key",
     "cache": "give {name} a limit on its keys, or empty it when its keys are over",
     "exception": "keep str(error) instead of the exception in {name}, or call"
     " vramlens.release(error): its traceback holds every variable of its frames",
-    "closure": "do not let the functions in {name} close over tensors, or remove them when they are"
-    " done",
+    "closure": "do not let the functions in {name} capture tensors, or remove them when they "
+    "are done",
     "thread": "empty {name} when the thread's task ends: a thread's variables live as long as the"
     " thread",
-    "autograd_cycle": "take second derivatives with torch.autograd.grad(..., create_graph=True), or"
+    "autograd_cycle": "compute second derivatives with torch.autograd.grad(..., "
+    "create_graph=True), or"
     " set p.grad = None after use; on ctx, use save_for_backward",
     "cycle": "make {name} a weak reference (weakref.ref), or set it to None when done",
 }
@@ -122,12 +123,14 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
         if not facts.pinned_size and facts.graph_share < WORTH_DETACHING:
             return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
         return _graph_fix(keeper, name, source, facts)
+    if facts.pinned_size and facts.is_number:
+        return _scalar_fix(source, facts.pinned_size)
     if facts.pinned_size:
         copy = f"{source}.clone()" if source else "a copy (.clone())"
         return f"keep {copy} instead: a view keeps the whole {facts.pinned_size} behind it"
     if facts.is_remade:
         moved = "" if facts.is_on_cpu else ", or move its parts off the GPU"
-        return f"write into a tensor that is made once{moved}: {name} grows each step"
+        return f"write into a tensor that is allocated once{moved}: {name} grows each step"
     if kind == "hook":
         return _hook_fix(keeper, name)
     if kind == "cycle" and "hooks)" in name:
@@ -141,27 +144,37 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
     return _FIXES.get(row, _OTHER_FIX).format(name=name, function=function)
 
 
+def _scalar_fix(source: str, kept_size: str) -> str:
+    """For tensors of one element in a storage of many, as ``F.mse_loss`` returns them."""
+    number = f"{source}.item() instead of {source}" if source else "numbers (.item())"
+    return (
+        f"keep {number}: the scalar, detached too, keeps the whole {kept_size} that it was computed"
+        " in, as F.mse_loss and F.smooth_l1_loss return it"
+    )
+
+
 def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str:
     store = None if keeper is None else keeper.store
     if store is not None and store.refers_to_itself:
         detached_sum = _augmented(store)
         if detached_sum:
-            return f"{detached_sum}: the graph behind it goes"
+            return f"{detached_sum}, which frees the graph behind it"
         return f"cut the graph between steps: store {name} detached (.detach())"
+    if kept.pinned_size and kept.is_number:
+        return _scalar_fix(source, kept.pinned_size)
     if not source:
         number = " or numbers (.item())" if kept.is_number else ""
-        return f"keep detached tensors (.detach()){number} there: the graph behind them goes"
-    is_view = bool(kept.pinned_size) and not kept.is_number
-    copy = f"{source}.detach().clone()" if is_view else f"{source}.detach()"
+        return f"keep detached tensors (.detach()){number} there, which frees the graph behind them"
+    copy = f"{source}.detach().clone()" if kept.pinned_size else f"{source}.detach()"
     number = f" or {source}.item()" if kept.is_number else ""
-    return f"keep {copy}{number} instead of {source}: the graph behind it goes"
+    return f"keep {copy}{number} instead of {source}, which frees the graph behind it"
 
 
 def _result_fix(owner: Owner, source: str, *, is_on_cpu: bool) -> str:
     """For a graph that holds little beside the results themselves, which a detached tensor
     keeps.
     """
-    shares = "detached alone, each keeps its memory"
+    shares = "a detached tensor still keeps its own memory"
     moved = "" if is_on_cpu else f", or keep {source or 'each'}.detach().cpu()"
     return f"{_container_fix(owner, moved)}; {shares}"
 
@@ -170,11 +183,11 @@ def _container_fix(owner: Owner, moved: str) -> str:
     bound = _BOUNDS.get(owner.kind)
     if bound is None:
         return (
-            f"let {owner.name} go of what is no longer used: set it to None, or empty it when its"
-            f" epoch ends{moved}"
+            f"free what {owner.name} no longer needs: set it to None, or empty it at the end of "
+            f"the epoch{moved}"
         )
     conjunction = "," if moved else " or"
-    return f"bound {owner.name} ({bound}){conjunction} empty it when its epoch ends{moved}"
+    return f"limit {owner.name} ({bound}){conjunction} empty it at the end of the epoch{moved}"
 
 
 def _hook_fix(keeper: Keeper | None, name: str) -> str:
@@ -192,7 +205,7 @@ def _hook_fix(keeper: Keeper | None, name: str) -> str:
         advice = f"keep the handle, handle = {call},"
     else:
         advice = f"keep what {registration[0]} returns as handle,"
-    return f"{advice} and call handle.remove() when the hook has done its work"
+    return f"{advice} and call handle.remove() when the hook is no longer needed"
 
 
 def statement_source(keeper: Keeper | None) -> str:

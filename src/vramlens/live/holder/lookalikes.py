@@ -84,7 +84,7 @@ def gate(statements: Statements, growth: Growth) -> Excuse | None:
     if growth.is_remade and (growth.store is None or not made_of_itself(growth.store)):
         return (
             POSSIBLE,
-            "nothing of it comes from the one before: what it is made of may be getting larger",
+            "nothing in it comes from the step before: its inputs may be getting larger",
         )
     return None
 
@@ -97,7 +97,7 @@ def are_numbers(leak: LiveLeak) -> str:
     most_bytes = _MANY_NUMBERS_BYTES if mean_bytes <= _NUMBER_BYTES else _TINY_BYTES
     if leak.bytes_per_step > most_bytes:
         return ""
-    return f"{format_size(leak.bytes_per_step)} a step without a graph: single numbers"
+    return f"{format_size(leak.bytes_per_step)} per step without a graph: single numbers"
 
 
 def made_of_itself(store: Store) -> bool:
@@ -160,7 +160,7 @@ def _written_anew(evidence: _Evidence) -> str:
         if other.how != "item" or other.function is not store.function:
             continue
         if _exclude_each_other(store.guards, other.guards):
-            return f"else line {other.line} writes over what is there"
+            return f"line {other.line} overwrites it otherwise"
     return ""
 
 
@@ -177,7 +177,7 @@ def _has_opposite(guards: tuple[ast.expr, ...], others: tuple[ast.expr, ...]) ->
 def _cut_off(evidence: _Evidence) -> str:
     """``x = (x + [new])[-n:]``."""
     cut = cut_off(evidence.store)
-    return f"it is cut off each time: {cut} (line {evidence.store.line})" if cut else ""
+    return f"it is cut to length each time: {cut} (line {evidence.store.line})" if cut else ""
 
 
 def _evicted(evidence: _Evidence) -> str:
@@ -195,13 +195,13 @@ def _ring(evidence: _Evidence) -> str:
     if store.how != "item" or store.key is None:
         return ""
     if _has_remainder(store.key):
-        return "a ring: it is filled at a remainder (%)"
+        return "a ring buffer: its index is a remainder (%)"
     for name in _names(store.key):
         for other in evidence.stores_of(name):
             if other.value is not None and _has_remainder(other.value):
-                return f"a ring: {name} is a remainder (%, line {other.line})"
+                return f"a ring buffer: {name} is a remainder (%, line {other.line})"
             if _begins_anew(other, store):
-                return f"a ring: {name} begins anew (line {other.line})"
+                return f"a ring buffer: {name} starts over (line {other.line})"
     return ""
 
 
@@ -353,7 +353,7 @@ def _few_keys(evidence: _Evidence) -> str:
         expressions += [other.value for other in assigned if other.value is not None]
     if not any(_is_of_small_set(node) for part in expressions for node in ast.walk(part)):
         return ""
-    return "a cache whose keys may run out: its key is a shape or a remainder"
+    return "a cache with a limited number of keys: its key is a shape or a remainder"
 
 
 def _is_of_small_set(node: ast.AST) -> bool:
@@ -367,7 +367,7 @@ def _moved_away(evidence: _Evidence) -> str:
     stored = evidence.store.value
     if evidence.growth.is_graph or stored is None or not any(map(_moves_to_cpu, ast.walk(stored))):
         return ""
-    return "it is moved to the host's memory on purpose, and grows there"
+    return "it is moved to host memory on purpose and grows there"
 
 
 def _moves_to_cpu(node: ast.AST) -> bool:

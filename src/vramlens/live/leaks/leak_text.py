@@ -63,12 +63,14 @@ def _lines(report: LeakReport) -> Iterator[str]:
     if leaks:
         yield ""
         place = _edit_place(leaks[0])
-        yield from _wrapped(f"Next: change {place}, run again: the report is then empty of it.")
+        yield from _wrapped(
+            f"Next: change {place} and run again; this leak is then gone from the report."
+        )
     elif possible and not report.missing_steps:
         yield ""
         yield from _wrapped(
-            f"Next: if {_name(possible[0])} is not meant to keep them, change"
-            f" {_edit_place(possible[0])} and run again; more steps tell more."
+            f"Next: if {_name(possible[0])} should not keep them, change"
+            f" {_edit_place(possible[0])} and run again. More steps give a clearer answer."
         )
 
 
@@ -79,11 +81,11 @@ def _no_leak_lines(report: LeakReport, possible: Sequence[LiveLeak]) -> Iterator
         are = "is" if report.missing_steps == 1 else "are"
         yield from _wrapped(
             f"Too few steps to tell: {counted(report.steps, 'step')} {has} ended;"
-            f" {counted(report.missing_steps, 'more step')} {are} needed to tell growth from"
-            " warm-up."
+            f" {counted(report.missing_steps, 'more step')} {are} needed to tell growth from "
+            "warm-up."
         )
         return
-    live = f"{format_size(report.live_bytes)} alive in tensors."
+    live = f"{format_size(report.live_bytes)} in use by tensors."
     watched = f"{counted(report.steps, 'step')} watched, {live}"
     if possible:
         answer = _possible_text(possible)
@@ -107,7 +109,7 @@ def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
         yield from _chain_lines(owner.chain)
     elif leak.kind in _COUNTED:
         counted_bytes = f"{_COUNTED[leak.kind]} of {leak.device}"
-        yield from _wrapped(f"{counted_bytes}: no tensor and no chain explains them", "  ")
+        yield from _wrapped(f"{counted_bytes}: no tensor and no reference explains them", "  ")
     if leak.line and (owner is None or (leak.file, leak.line) != (owner.file, owner.line)):
         place = place_text(leak.file, leak.line)
         yield from _wrapped(f"allocated at {place} in {leak.function}", "  ")
@@ -120,9 +122,9 @@ def _leak_lines(leak: LiveLeak, headroom_bytes: int | None) -> Iterator[str]:
 def _first_line(leak: LiveLeak, headroom_bytes: int | None) -> str:
     rate = "autograd nodes without data"
     if leak.bytes_per_step:
-        rate = f"{format_size(leak.bytes_per_step)} a step"
+        rate = f"{format_size(leak.bytes_per_step)} per step"
     steps, total = counted(leak.steps, "step"), format_size(leak.bytes)
-    line = f"LEAK {leak.verdict}: {rate}, {steps}, {total} so far"
+    line = f"LEAK {leak.verdict}: {rate}, {total} so far in {steps}"
     is_on_gpu = leak.device.startswith(("cuda", "xpu"))
     if headroom_bytes is None or leak.bytes_per_step <= 0 or not is_on_gpu:
         return line
@@ -136,19 +138,19 @@ def _freed(leak: LiveLeak) -> str:
     stays = leak.bytes_per_step - freed
     if not freed:
         return ""
-    remainder = f", {format_size(stays)} stay" if stays * 100 >= leak.bytes_per_step else ""
-    return f" ({format_size(freed)} a step less{remainder})"
+    remainder = f", {format_size(stays)} remain" if stays * 100 >= leak.bytes_per_step else ""
+    return f" (saves {format_size(freed)} per step{remainder})"
 
 
 def _keeps(leak: LiveLeak) -> str:
     if leak.kind == "exception":
-        return "keeps exceptions: their tracebacks hold every variable of their frames"
+        return "keeps exceptions: their tracebacks keep every variable of their frames"
     tensors = round(leak.storages / max(1, leak.steps))
     if leak.kind != "graph":
         return f"keeps {counted(max(tensors, 1), 'tensor')} of every step"
     if not tensors:
         return "keeps the autograd graph of every step, without its tensors"
-    freed = " (its saved tensors went with the backward)" if leak.is_freed else ""
+    freed = " (backward freed its saved tensors)" if leak.is_freed else ""
     return f"keeps the autograd graph of every step: {counted(tensors, 'tensor')} each{freed}"
 
 
@@ -174,7 +176,7 @@ def _other_lines(leak: LiveLeak) -> Iterator[str]:
     )
     reason = leak.why[-1] if leak.why else ""
     yield from _wrapped(
-        f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} a step: {reason}"
+        f"{leak.verdict}: {name}{where}, {format_size(leak.bytes_per_step)} per step: {reason}"
     )
     if leak.fix:
         yield from _wrapped(f"Fix: {leak.fix}{_freed(leak)}", "  ")
@@ -182,7 +184,7 @@ def _other_lines(leak: LiveLeak) -> Iterator[str]:
 
 def _possible_text(possible: Sequence[LiveLeak]) -> str:
     first = possible[0]
-    owner, rate = first.owner, f"{format_size(first.bytes_per_step)} a step"
+    owner, rate = first.owner, f"{format_size(first.bytes_per_step)} per step"
     where = f" ({place_text(owner.file, owner.line)})" if owner is not None and owner.line else ""
     kind = "" if owner is None else f", {_article(owner.kind)}"
     if first.kind == "cycle":
@@ -199,7 +201,8 @@ def _gone_text(gone: Gone) -> str:
     else:
         inside = f" inside {gone.function}()" if gone.function.isidentifier() else " before it goes"
     return (
-        f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} a step until step"
+        f"Cannot tell: all that was watched is gone; it grew {format_size(gone.bytes_per_step)} "
+        "per step until step"
         f" {gone.step:,}. Call report(){inside}."
     )
 
@@ -208,10 +211,11 @@ def _unexplained_text(growth: Unexplained) -> str:
     where = (
         "in many places, none of which grows steadily by itself"
         if growth.is_reached
-        else "that nobody was found to hold"
+        else "with no owner found"
     )
     return (
-        f"{format_size(growth.bytes)} grew {where}: {format_size(growth.bytes_per_step)} a step from step"
+        f"{format_size(growth.bytes)} grew {where}: {format_size(growth.bytes_per_step)} per "
+        "step from step"
         f" {growth.first_step:,} to {growth.last_step:,}"
     )
 

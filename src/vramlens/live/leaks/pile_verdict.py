@@ -34,7 +34,7 @@ def pile_verdict(search: Search, statements: Statements, pile: Pile, growth: Gro
         return verdict, (*why, reason)
     is_uniform = pile.is_remade or pile.is_spread or _is_uniform(search, pile, growth.container)
     if not is_uniform:
-        reason = "but each time something else: state that is made as it is needed"
+        reason = "but something different each time: state that is created when it is needed"
         return Verdict.POSSIBLE, (*why, reason)
     return (Verdict.PROVEN if pace.is_sure else Verdict.LIKELY), why
 
@@ -44,8 +44,8 @@ def _unsteady_verdict(pace: Pace, excuse: Excuse | None) -> Judgment:
         return Verdict.NOT_A_PROBLEM, (excuse[1],)
     if pace.is_late:
         return Verdict.POSSIBLE, (
-            f"nothing from before step {pace.first} is kept: it is emptied now and then, or began"
-            " there",
+            f"nothing from before step {pace.first} is kept: it is emptied from time to time, "
+            "or started there",
         )
     return Verdict.NOT_A_PROBLEM, (f"it has not grown since step {pace.last}",)
 
@@ -53,11 +53,11 @@ def _unsteady_verdict(pace: Pace, excuse: Excuse | None) -> Judgment:
 def _pace_text(pile: Pile) -> str:
     pace = pile.pace
     if pile.is_remade:
-        return f"one tensor, made anew {pace.bytes_per_step:,} bytes larger in each step"
+        return f"one tensor, created again {pace.bytes_per_step:,} bytes larger in each step"
     steps = counted(pace.steps, "step")
     if pace.filled >= _EVERY_STEP:
-        steps = f"every one of {steps}"
-    return f"{steps} from {pace.first} to {pace.last} left something behind that is still alive"
+        steps = f"all {steps}"
+    return f"{steps} from {pace.first} to {pace.last} left memory behind that is still in use"
 
 
 def _is_uniform(search: Search, pile: Pile, container: Any) -> bool:

@@ -81,8 +81,8 @@ def handed_over_leak(
             f"{counted(len(waiting), 'tensor')} of {total:,} B in shared memory, each behind a file descriptor of this"
             " process, which no other process has fetched",
         ),
-        fix=f"let the receiver take from {'the queue' if owner is None else owner.name}, or bound it"
-        " (Queue(maxsize=...)) and stop sending when nobody listens",
+        fix=f"let the receiver read from {'the queue' if owner is None else owner.name}, or "
+        "limit it (Queue(maxsize=...)) and stop sending when nobody listens",
         device="cpu",
     )
 

@@ -43,16 +43,19 @@ _LEAST_PINNED = MIB
 _FEWEST_HOLDERS = 3  # streams or pools
 _SURE_RISES = 8  # of what the driver counts: kernels that are loaded late look the same for a while
 FIXES = {
-    "pinned": "copy into one pinned buffer that is made once; or lower the loader's prefetch_factor or num_workers",
-    "waiting": "let the streams wait for one another (stream.wait_stream) and drop the tensor after that, instead of"
-    " tensor.record_stream(stream)",
-    "stream": "make the stream once, before the loop: what was freed on one stream serves no other",
-    "pool": "capture fewer shapes (pad them), let graphs share one pool (pool=graph.pool()), and call graph.reset() on"
-    " those that are done",
-    "external": "make process groups, communicators and library handles once, not in every step",
-    "other": "look for C++ code that keeps tensors; of tensors sent to other processes, let the receiver drop them and"
-    " call torch.cuda.ipc_collect()",
-    "autocast": "enter torch.autocast anew in each step, or use torch.autocast(..., cache_enabled=False)",
+    "pinned": "copy into one pinned buffer that is allocated once, or lower the loader's "
+    "prefetch_factor or num_workers",
+    "waiting": "let the streams wait for each other (stream.wait_stream) and free the tensor "
+    "after that, instead of tensor.record_stream(stream)",
+    "stream": "create the stream once, before the loop: memory freed on one stream cannot be "
+    "used by another",
+    "pool": "capture fewer shapes (pad them), let graphs share one pool (pool=graph.pool()), "
+    "and call graph.reset() on graphs that are done",
+    "external": "create process groups, communicators and library handles once, not in every step",
+    "other": "look for C++ code that keeps tensors; for tensors sent to other processes, let "
+    "the receiver delete them and call torch.cuda.ipc_collect()",
+    "autocast": "enter torch.autocast again in each step, or use torch.autocast(..., "
+    "cache_enabled=False)",
     "context": "call torch.cuda.set_device(rank) before anything else touches a GPU, and"
     " torch.load(..., map_location=...)",
 }  # fmt: skip
@@ -133,7 +136,8 @@ def _pinned(counters: Counters, explained: int) -> Iterator[LiveLeak]:
         if 2 * explained < pace.bytes_per_step:
             why = (
                 f"PyTorch has handed out {_size(series.values[-1])} of the host's pinned memory,"
-                f" {_size(series.grown)} more than at the beginning, and no tensor that Python sees holds it"
+                f" {_size(series.grown)} more than at the start, and no tensor visible from "
+                "Python uses it"
             )
             yield _entry("pinned", "cpu", series, pace, (why,), "pinned")
         return
@@ -141,7 +145,8 @@ def _pinned(counters: Counters, explained: int) -> Iterator[LiveLeak]:
     if pace is not None and owned.grown >= _LEAST_PINNED:
         why = (
             f"PyTorch keeps {_size(owned.values[-1])} of pinned memory, of which {_size(series.values[-1])} is in use:"
-            " the rest waits to be used again, in blocks of powers of two, and is never given back"
+            " the rest is kept for reuse, in blocks of powers of two, and is never returned to "
+            "the host"
         )
         yield _entry("pinned", "cpu", owned, pace, (why,), "pinned", Verdict.POSSIBLE)
 
@@ -149,7 +154,7 @@ def _pinned(counters: Counters, explained: int) -> Iterator[LiveLeak]:
 def _waiting(series: Series, device: int) -> Iterator[LiveLeak]:
     pace = series.pace()
     if pace is not None and series.grown >= _LEAST_BYTES:
-        why = f"{_size(series.values[-1])} is freed and awaits another stream, which had a claim on it (record_stream)"
+        why = f"{_size(series.values[-1])} is freed but waits for another stream (record_stream)"
         yield _entry("stream", f"cuda:{device}", series, pace, (why,), "waiting")
 
 
@@ -169,20 +174,25 @@ def _reserved(
     needed = series.grown / 2
     if len(pools) >= _FEWEST_HOLDERS and sum(pools.values()) >= needed:
         why = (
-            f"{counted(len(pools), 'private pool')} (CUDA graphs, MemPools) hold {_size(sum(pools.values()))} in which"
-            " nothing lives now, and which nothing else can use"
+            f"{counted(len(pools), 'private pool')} (CUDA graphs, MemPools) hold "
+            f"{_size(sum(pools.values()))} with nothing in it now, and nothing else can use "
+            "that memory"
         )
         leak = _entry("pool", name, series, pace, (why,), "pool")
         return _with_owner(search, statements, leak)
     if len(streams) >= _FEWEST_HOLDERS and sum(streams.values()) >= needed:
         why = (
-            f"{counted(len(streams), 'stream')} beside the default one hold {_size(sum(streams.values()))} in which"
-            " nothing lives: a stream's free memory serves no other stream"
+            f"{counted(len(streams), 'stream')} beside the default one hold "
+            f"{_size(sum(streams.values()))} with nothing in it: other streams cannot use a "
+            "stream's free memory"
         )
         return _entry("stream", name, series, pace, (why,), "stream")
-    why = "what is allocated did not grow; reserved memory is PyTorch's cache, and is used again"
+    why = "allocated memory did not grow; the growth is in PyTorch's cache, which is reused"
     if segments is None:
-        why += " (whether streams or private pools hold it, this version of PyTorch cannot say cheaply)"
+        why += (
+            " (this version of PyTorch cannot cheaply tell whether streams or private pools "
+            "keep it)"
+        )
     return _entry("other", name, series, pace, (why,), "", Verdict.NOT_A_PROBLEM)
 
 
@@ -217,7 +227,8 @@ def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveL
             leak,
             why=(
                 *leak.why,
-                "few of them are alive as Python objects: captures failed, or a compiled function keeps them",
+                "few of them exist as Python objects: captures failed, or a compiled function "
+                "keeps them",
             ),
         )
     place = graphs[len(graphs) // 2]
@@ -228,7 +239,7 @@ def _with_owner(search: Search, statements: Statements, leak: LiveLeak) -> LiveL
         Chain(chain.root, tuple(chain.links[: at + 1])), search.order[place], is_graph=False
     )
     owner = owner_of(search, chain, at, keeper)
-    why = f"{len(graphs):,} of them are alive as Python objects"
+    why = f"{len(graphs):,} of them exist as Python objects"
     return replace(leak, owner=owner, why=(*leak.why, why))
 
 
@@ -260,8 +271,8 @@ def _unexplained(
     if allocated is None or 2 * allocated.bytes_per_step < pace.bytes_per_step:
         return
     why = (
-        f"PyTorch counts {_size(now.requested)} that tensors asked for, the search found {_size(known)}: the rest is"
-        " held by a C++ owner that Python cannot see"
+        f"PyTorch counts {_size(now.requested)} requested by tensors, but the search found "
+        f"{_size(known)}: the rest is kept by a C++ object that Python cannot see"
     )
     depth = caching_depth(search.torch.torch)
     if depth:
@@ -276,7 +287,8 @@ def _outside(counters: Counters, device: int, series: Series) -> Iterator[LiveLe
     if pace is None or series.grown < _LEAST_BYTES:
         return
     why = [
-        f"beside PyTorch's memory the driver counts {_size(series.values[-1])}, {_size(series.grown)} more than before"
+        f"outside PyTorch's memory, the driver counts {_size(series.values[-1])}, "
+        f"{_size(series.grown)} more than before"
     ]
     groups = 0 if counters.gpu is None else counters.gpu.process_groups()
     if groups > counters.groups:
@@ -285,7 +297,7 @@ def _outside(counters: Counters, device: int, series: Series) -> Iterator[LiveLe
         )
     is_sure = counters.is_own and pace.steps >= _SURE_RISES
     if not counters.is_own:
-        why.append("another process on this GPU would look the same: nvidia-smi tells")
+        why.append("another process on this GPU looks the same (check with nvidia-smi)")
     yield _entry(
         "external",
         f"cuda:{device}",
@@ -328,8 +340,8 @@ def _contexts(counters: Counters) -> Iterator[LiveLeak]:
             nodes=0,
             owner=None,
             why=(
-                f"this process has a context on cuda:{device} {since}, though PyTorch holds nothing"
-                f" there: {usual}, once; it does not grow",
+                f"this process has a CUDA context on cuda:{device} {since}, but PyTorch has no "
+                f"memory there: {usual}, once; it does not grow",
             ),
             fix=FIXES["context"],
             device=f"cuda:{device}",

@@ -35,11 +35,11 @@ from vramlens.live.source.source import MadeAt
 from vramlens.live.source.stored_values import made_at
 from vramlens.units import counted
 
-_WAITS_FOR_COLLECTOR = "held by nothing but itself: a circle that waits for the collector"
+_WAITS_FOR_COLLECTOR = "a reference cycle that waits for Python's garbage collector"
 _WHY = {
-    "cycle": "no root reaches it: Python's collector will free it, but comes when objects pile up,"
-    " not bytes",
-    "autograd_cycle": "no root reaches it, and it goes round through the autograd graph",
+    "cycle": "nothing else refers to it. Python's garbage collector will free it, but it runs "
+    "by the number of objects, not by bytes",
+    "autograd_cycle": "nothing else refers to it, and the cycle goes through the autograd graph",
 }
 
 
@@ -212,7 +212,7 @@ class _UnreachedLeaks:
                 kind="cache",
                 name="the autocast cache",
                 keeper=block_around(self._statements),
-                hidden=f"held by the cache of {blocks} that this thread is in",
+                hidden=f"kept by the cache of {blocks} that this thread is in",
             )
         keeper, weak_edge = closing_edge(self._statements, links)
         name = weak_edge or class_path(type(circle[0]))
@@ -248,8 +248,8 @@ def _verdict(pace: Pace) -> Verdict:
 
 def _autocast_why(copied_bytes: int, total_bytes: int) -> str:
     return (
-        "a leaf that wants a gradient is cast once in a block and kept until its end, with its"
-        f" copy: {copied_bytes:,} B of {total_bytes:,} B are copies, by autocast's rule"
+        "autocast casts each parameter once per block and keeps the copy until the block ends: "
+        f"{copied_bytes:,} B of {total_bytes:,} B are copies, by autocast's rule"
     )
 
 
@@ -260,13 +260,13 @@ def _hidden_holder(statements: Statements, top: Any, name: str, keeper: Keeper |
     if code is not None:
         registered = statements.registration(code)
         if is_kind(top, dict) and all(type(key) is int for key in dict.keys(top)):
-            hidden = "held by hooks of an autograd node, which only C++ sees"
+            hidden = "kept by hooks of an autograd node, which only C++ sees"
             return _Holder("hook", name, registered or keeper, hidden)
-        hidden = f"{code.co_name} is held by a C owner that Python cannot see"
+        hidden = f"{code.co_name} is kept by a C object that Python cannot see"
         return _Holder(_registered_kind(registered), name, registered or keeper, hidden)
     if type(top) is dict and all(type(key) is str for key in dict.keys(top)):
-        return _Holder("thread", name, keeper, "held by another thread's local storage")
-    return _Holder("other", name, keeper, "held by a C++ owner that Python cannot see")
+        return _Holder("thread", name, keeper, "kept by another thread's local storage")
+    return _Holder("other", name, keeper, "kept by a C++ object that Python cannot see")
 
 
 def _registered_kind(registered: Keeper | None) -> str:

@@ -98,7 +98,7 @@ class Rule:
         if self.metric in SIZES:
             return format_size(value)
         if self.metric == "growth":
-            return f"{format_size(value)} a step"
+            return f"{format_size(value)} per step"
         unit = {"gpu": " %", "temperature": " C", "power": " W", "steps_left": " steps"}.get(
             self.metric, ""
         )

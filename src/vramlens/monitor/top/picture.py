@@ -298,7 +298,7 @@ def _detail_lines(rows: list[tuple[ProcessNow, DeviceNow]], view: View, width: i
 def _growth_words(memory: InsideDevice) -> str:
     growth = "no steady growth"
     if memory.growth_bytes:
-        growth = f"+{format_size(memory.growth_bytes)} a step"
+        growth = f"+{format_size(memory.growth_bytes)} per step"
     if memory.steps_left is not None:
         growth += f", memory for about {memory.steps_left:,} more"
     return f"{growth}; {memory.retries or 0} retries, {memory.failures or 0} failures"

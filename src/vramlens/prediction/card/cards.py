@@ -96,5 +96,5 @@ def card_named(name: str) -> Card:
     """
     card = CARDS.get(name.lower())
     if card is None:
-        raise UsageError(f"{name!r} is no card that is known here: say {', '.join(CARDS)}")
+        raise UsageError(f"{name!r} is not a known card: use {', '.join(CARDS)}")
     return card

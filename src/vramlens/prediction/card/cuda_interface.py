@@ -5,11 +5,14 @@ after their steps.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.card.cards import Card
+from vramlens.prediction.card.saved_files import put_saved_files
+from vramlens.prediction.card.taken_as_eager import put_eager
 from vramlens.prediction.kernels.attention import chosen_attention
 from vramlens.prediction.kernels.recurrent import put_recurrent_layers
 
@@ -20,8 +23,8 @@ _ASIDE = 1
 _RANDOM_STATE_BYTES = 16  # torch.cuda.get_rng_state: seed and offset
 
 
-def behave_as(card: Card, runner: Runner) -> None:
-    """Makes this process's PyTorch behave as on a card; for good."""
+def behave_as(card: Card, runner: Runner, devices: int = 1) -> None:
+    """Makes this process's PyTorch behave as on a card, one of several; for good."""
     import torch
     from torch._subclasses import fake_tensor
 
@@ -31,7 +34,7 @@ def behave_as(card: Card, runner: Runner) -> None:
     fake_tensor.init_gpu_context = _constant(
         None
     )  # it would make a tensor on a GPU that is not there
-    _put_device(torch, card, runner)
+    _put_device(torch, card, devices)
     _put_streams(torch, runner)
     _put_random_state(torch)
     _put_memory_figures(torch, card, runner)
@@ -39,6 +42,8 @@ def behave_as(card: Card, runner: Runner) -> None:
     _put_optimizers(torch)
     chosen_attention(card, runner).put_in_place()
     put_recurrent_layers(runner)
+    put_saved_files(runner)
+    put_eager(runner)
 
 
 def _put(module: Any, **functions: Any) -> None:
@@ -50,7 +55,7 @@ def _constant(value: Any) -> Any:
     return lambda *args, **kwargs: value
 
 
-def _put_device(torch: Any, card: Card, runner: Runner) -> None:
+def _put_device(torch: Any, card: Card, devices: int) -> None:
     properties = types.SimpleNamespace(
         name=card.name,
         major=card.capability[0],
@@ -76,7 +81,7 @@ def _put_device(torch: Any, card: Card, runner: Runner) -> None:
         is_available=_constant(True),
         is_initialized=_constant(True),
         _is_compiled=_constant(True),
-        device_count=_constant(1),
+        device_count=_constant(devices),
         current_device=_constant(0),
         set_device=_constant(None),
         synchronize=_constant(None),
@@ -97,7 +102,7 @@ def _put_device(torch: Any, card: Card, runner: Runner) -> None:
         torch.accelerator,
         current_accelerator=_constant(torch.device("cuda")),
         is_available=_constant(True),
-        device_count=_constant(1),
+        device_count=_constant(devices),
         current_device_index=_constant(0),
         synchronize=_constant(None),
         set_device_index=_constant(None),
@@ -329,7 +334,16 @@ def _swap(torch: Any, first: Any, second: Any) -> None:
     """Exchanges two tensors behind their objects, as ``Module.to`` does; weak references to them
     do not matter here.
     """
+    slots = [
+        name
+        for name in copyreg._slotnames(type(first))  # type: ignore[attr-defined]
+        if hasattr(first, name) and hasattr(second, name)
+    ]
     first.__class__, second.__class__ = second.__class__, first.__class__
+    for name in slots:  # a DTensor's own tensor
+        in_first, in_second = getattr(first, name), getattr(second, name)
+        setattr(first, name, in_second)
+        setattr(second, name, in_first)
     first.__dict__, second.__dict__ = second.__dict__, first.__dict__
     torch._C._swap_tensor_impl(first, second)
 

@@ -5,4 +5,5 @@ convolutions: cuDNN's workspaces.
 kernel_requests: all rules of one card, by operator.
 recurrent: cuDNN's recurrent layers and their reserve.
 reductions: buffers for partial sums.
+synchronized_norm: batch normalization over ranks.
 """

@@ -16,7 +16,7 @@ from vramlens.prediction.requests.request_log import RequestLog
 
 _FEW_BYTES, _POINTWISE_BYTES = 16, 400
 SHARE = 0.12
-BASIS = "workspaces of convolutions, as cuDNN asked for them in recordings on an H200"
+BASIS = "convolution workspaces, as cuDNN requested them in recordings on an H200"
 
 
 def forward_workspace(args: Any, output: Any) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vramlens.prediction.card.cards import Card
 from vramlens.prediction.kernels import convolutions, recurrent
 from vramlens.prediction.kernels.reductions import Reduction
+from vramlens.prediction.kernels.synchronized_norm import synchronized_norm_result
 from vramlens.prediction.requests.request_log import RequestLog, is_of_prediction
 from vramlens.prediction.tensors.operator_schema import Operator
 from vramlens.units import MIB
@@ -37,7 +38,7 @@ _MOMENTS = {"aten.var", "aten.std", "aten.var_mean"}
 _POSITIONS = {"aten.argmax", "aten.argmin", "aten.max", "aten.min"}
 _FACTORIZATIONS = ("aten.linalg_", "aten.cholesky", "aten.triangular_solve", "aten._linalg_")
 _FACTORIZATION_BASIS, _FACTORIZATION_SHARE = (
-    "workspaces of matrix factorizations, which are not modelled",
+    "workspaces of matrix factorizations, which are not modeled",
     0.1,
 )
 _SEEDS_ON_HOST = {"aten._scaled_dot_product_efficient_attention"}
@@ -143,7 +144,9 @@ class Kernels:
             return lambda: recurrent.forward_result(args, fake_mode)
         if operator.name == "aten._cudnn_rnn_backward":
             return lambda: recurrent.backward_result(args, fake_mode)
-        return None
+        if operator.name == "aten._pack_padded_sequence":
+            return lambda: recurrent.packed_result(args, fake_mode, self._log)
+        return synchronized_norm_result(operator.name, args, fake_mode)
 
     def after(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
         """What is asked for after an operator's results."""

@@ -8,8 +8,11 @@ does not document it: taken is what the backward must have, the gates and both s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from vramlens.prediction.requests.request_log import RequestLog
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-BASIS = "the reserve of recurrent layers, which cuDNN does not tell"
+BASIS = "the reserve space of recurrent layers, which cuDNN does not report"
 SHARE = 0.08
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}  # cudnnRNNMode_t
 _KEPT = {0: 2, 1: 2, 2: 6, 3: 5}
@@ -48,22 +51,22 @@ def put_recurrent_layers(runner: Runner) -> None:
 def _layer(runner: Runner, plain: Callable[..., Any], mode: int) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         tensor = args[0]
-        is_padded = len(args) > 3 and isinstance(args[3], bool)
-        if (
-            not isinstance(tensor, runner.fake_tensor)
-            or tensor.fake_device.type != "cuda"
-            or not is_padded
-        ):
+        if not isinstance(tensor, runner.fake_tensor) or tensor.fake_device.type != "cuda":
             return plain(*args)
-        states, weights, has_biases, layers, dropout, train, is_bidirectional, batch_first = args[
-            1:9
-        ]
+        is_padded = isinstance(args[3], bool)
+        if is_padded:
+            lengths: list[int] = []
+            states, *options, batch_first = args[1:9]
+        else:  # packed: the batch's sizes step by step come second (torch/nn/modules/rnn.py)
+            lengths, states, *options = args[1:9]
+            lengths, batch_first = [int(length) for length in lengths], False
+        weights, has_biases, layers, dropout, train, is_bidirectional = options
         hidden, cell = (states[0], states[1]) if mode == 2 else (states, None)
         tensor, weights = _cast(tensor, weights)
         outputs = torch.ops.aten._cudnn_rnn.default(
             tensor, weights, 4 if has_biases else 2, None, hidden.to(tensor.dtype),
             None if cell is None else cell.to(tensor.dtype), mode, hidden.shape[-1], 0, layers, batch_first, dropout,
-            train, is_bidirectional, [], None,
+            train, is_bidirectional, lengths, None,
         )  # fmt: skip
         return outputs[:3] if mode == 2 else outputs[:2]
 
@@ -89,16 +92,12 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
     )
     directions = 2 if is_bidirectional else 1
     with fake_mode:
-        length, batch = (
-            (tensor.shape[1], tensor.shape[0])
-            if batch_first
-            else (tensor.shape[0], tensor.shape[1])
-        )
-        output = tensor.new_empty((length, batch, units * directions))
+        outer = _outer_shape(tensor, batch_first)
+        output = tensor.new_empty((*outer, units * directions))
         last_hidden = tensor.new_empty(hidden.shape)
         last_cell = tensor.new_empty(cell.shape if cell is not None else (0,))
         reserve_bytes = (
-            _KEPT[mode] * length * batch * units * layers * directions * tensor.element_size()
+            _KEPT[mode] * math.prod(outer) * units * layers * directions * tensor.element_size()
             if train
             else 0
         )
@@ -113,6 +112,14 @@ def forward_result(args: Any, fake_mode: Any) -> Any:
     )
 
 
+def _outer_shape(tensor: Any, batch_first: bool) -> tuple[int, ...]:
+    """Steps and samples; one number for both where sequences are packed."""
+    if tensor.dim() == 2:
+        return (int(tensor.shape[0]),)
+    first, second = int(tensor.shape[0]), int(tensor.shape[1])
+    return (second, first) if batch_first else (first, second)
+
+
 def backward_result(args: Any, fake_mode: Any) -> Any:
     """The gradients of the input, the states and the weights, of ``_cudnn_rnn_backward``."""
     tensor, weights, hidden, cell = args[0], args[1], args[4], args[5]
@@ -125,3 +132,18 @@ def backward_result(args: Any, fake_mode: Any) -> Any:
             of_cell,
             [tensor.new_empty(weight.shape) for weight in weights],
         )
+
+
+def packed_result(args: Any, fake_mode: Any, log: RequestLog) -> Any:
+    """The numbers of all sequences, and how many sequences each step has, of
+    ``_pack_padded_sequence``.
+
+    It copies the numbers of each step, then all of them into one tensor
+    (aten/src/ATen/native/PackedSequence.cpp).
+    """
+    tensor, lengths = args[0], [int(length) for length in args[1]]
+    sizes = [sum(length > step for length in lengths) for step in range(max(lengths))]
+    with fake_mode:
+        data = tensor.new_empty((sum(lengths), *tensor.shape[2:]))
+    log.scratch(data.numel() * data.element_size())
+    return data, torch.tensor(sizes, dtype=torch.int64)

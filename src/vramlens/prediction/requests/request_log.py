@@ -27,6 +27,8 @@ class RequestLog:
         allocated_bytes, peak_bytes: live now, and the most so far, in blocks of 512 bytes.
         mark: the path of the module that runs now.
         conf: allocator settings that the program itself chose.
+        guessed: rows whose size hangs on a number that values decide, with that number as it was
+            guessed: the most that it can be.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class RequestLog:
         self.stream = 0
         self.mark = ""
         self.conf = ""
+        self.guessed: dict[int, int] = {}
         self.allocated_bytes = self.peak_bytes = 0
         self._row_of_storage: dict[int, tuple[int, Any]] = {}
         self.stack_table = _StackTable()
@@ -57,6 +60,24 @@ class RequestLog:
     def owns(self, storage: Any) -> bool:
         """Whether a storage was noted."""
         return storage._cdata in self._row_of_storage
+
+    def guess_of(self, tensor: Any) -> int | None:
+        """The guessed number that a tensor's size hangs on; None where its size is known."""
+        entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
+        return None if entry is None else self.guessed.get(entry[0])
+
+    def hangs_on_guess(self, tensor: Any, number: int) -> None:
+        """Notes that a tensor's size hangs on a guessed number."""
+        entry = self._row_of_storage.get(tensor.untyped_storage()._cdata)
+        if entry is not None:
+            self.guessed[entry[0]] = number
+
+    def least(self) -> RequestLog:
+        """A copy in which every guessed number is as small as it can be."""
+        copy = self.plain()
+        for row in self.guessed:
+            copy.sizes[row] = 1
+        return copy
 
     def resized(self, storage: Any, size: int) -> None:
         """A storage is given another size: the new one is requested before the old one is freed."""
@@ -118,6 +139,7 @@ class RequestLog:
         copy = RequestLog()
         for name in ("kinds", "rows", "sizes", "streams", "stacks", "marks"):
             setattr(copy, name, list(getattr(self, name)))
+        copy.guessed = dict(self.guessed)
         copy.allocated_bytes, copy.peak_bytes = self.allocated_bytes, self.peak_bytes
         copy.stack_table.stacks = self.stack_table.stacks
         return copy

@@ -41,13 +41,16 @@ class ServedRequests:
 
     Attributes:
         peaks: requested_bytes, allocated_bytes, active_bytes and reserved_bytes at their most.
-        low_bytes, high_bytes: peak reserved, over the places where the driver may put segments.
+        low_bytes, high_bytes: peak reserved, over the places where the driver may put segments, and
+            with guessed numbers as small and as large as they can be.
+        floor_bytes: peak requested, with guessed numbers as small as they can be.
         snapshot: as ``torch.cuda.memory._snapshot`` gives it.
     """
 
     peaks: dict[str, int]
     low_bytes: int
     high_bytes: int
+    floor_bytes: int
     snapshot: dict[str, Any]
 
 
@@ -59,7 +62,7 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
         SettingsError: PyTorch would refuse the setting.
     """
     if not log.sizes:
-        raise InputError("the program asked for no GPU memory: nothing moved to cuda")
+        raise InputError("the program requested no GPU memory: nothing moved to cuda")
     version = version_named(torch_version)
     settings = parse_settings(conf, version)
     columns, row_of_event = columns_of(log)
@@ -68,10 +71,17 @@ def serve(log: RequestLog, conf: str, torch_version: str) -> ServedRequests:
     runs = [replay.run(native, addresses=order, completion=_RECORDED, seed=0) for order in _ORDERS]
     outcome, events = replay.log(native, addresses=0, completion=_RECORDED, seed=0)
     kinds = ("requested", "allocated", "active", "reserved")
+    least = outcome
+    if log.guessed:
+        least_columns, _ = columns_of(log.least())
+        least = Replay(least_columns, pools=1, settings=native).run(
+            native, addresses=0, completion=_RECORDED, seed=0
+        )
     return ServedRequests(
         peaks={f"{kind}_bytes": outcome[f"peak_{kind}"] for kind in kinds},
-        low_bytes=min(run["peak_reserved"] for run in runs),
+        low_bytes=min(least["peak_reserved"], *(run["peak_reserved"] for run in runs)),
         high_bytes=max(run["peak_reserved"] for run in runs),
+        floor_bytes=least["peak_requested"],
         snapshot=_snapshot(log, row_of_event, events, settings),
     )
 

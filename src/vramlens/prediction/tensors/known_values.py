@@ -24,6 +24,7 @@ _SHAPED_BY_VALUES = {
     "aten.nonzero", "aten.masked_select", "aten.unique_dim", "aten._unique2", "aten._unique", "aten.unique_consecutive",
     "aten.bincount", "aten.repeat_interleave", "torchvision.nms", "aten.nonzero_static",
 }  # fmt: skip
+_ALL = {"aten.all", "aten._is_all_true"}
 _SELECTIONS = {"aten.index", "aten.masked_select"}
 _LEAVES_VALUES = {"aten._amp_foreach_non_finite_check_and_unscale_", "aten._amp_update_scale_"}
 """Of a loss scaler: predicted are steps without an overflow."""
@@ -116,7 +117,7 @@ class Values:
         if operator.is_random and outputs[0].is_floating_point():
             return
         if not self._are_known(tensors):
-            if operator.name == "aten.all":  # what programs ask so of is that all is well
+            if operator.name in _ALL:  # what programs ask so of is that all is well
                 setattr(outputs[0], _GUESS, True)
             return
         if not all(self.is_worth(tensor) for tensor in tensors):

@@ -32,6 +32,7 @@ class Operator:
         written: the places of the arguments that it changes.
         is_view: whether its results share their argument's storage.
         is_random: whether its values are drawn.
+        is_composite: whether PyTorch makes it of other operators.
     """
 
     function: Any
@@ -39,6 +40,7 @@ class Operator:
     written: tuple[int, ...]
     is_view: bool
     is_random: bool
+    is_composite: bool
 
 
 @cache
@@ -61,4 +63,7 @@ def operator_of(function: Any) -> Operator:
         written=written,
         is_view=bool(getattr(function, "is_view", False)),
         is_random=is_random,
+        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
+            function.name(), "CompositeImplicitAutograd"
+        ),
     )

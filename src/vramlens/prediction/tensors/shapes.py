@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vramlens.prediction.kernels.kernel_requests import Kernels
+from vramlens.prediction.ranks.collectives import Collectives
 from vramlens.prediction.requests.request_log import RequestLog
 from vramlens.prediction.tensors.known_values import Values
 from vramlens.prediction.tensors.operator_schema import Operator, operator_of
@@ -44,8 +45,13 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if function is device_of:
+            if function is device_of and isinstance(args[0], FakeTensor):
                 return args[0].fake_device
+            if any(kind is not FakeTensor for kind in types):
+                return NotImplemented  # a tensor made of tensors, such as DTensor, takes it apart
+            if operator_of(function).is_composite:
+                with self:  # of inference tensors; else autograd has taken it apart before
+                    return function.decompose(*args, **(kwargs or {}))
             return runner.run(function, args, kwargs or {})
 
     mode: Any = Shapes()  # type: ignore[no-untyped-call]
@@ -54,13 +60,19 @@ def shapes_mode(log: RequestLog, kernels: Kernels, values: Values) -> Any:
 
 
 class Runner:
-    """Runs operators: on the CPU as they are, on the device with shapes."""
+    """Runs operators: on the CPU as they are, on the device with shapes.
+
+    Attributes:
+        notes: what was done otherwise than on a GPU, in words, with its likely bytes.
+    """
 
     def __init__(
         self, log: RequestLog, kernels: Kernels, values: Values, fake_mode: Any, fake_tensor: Any
     ) -> None:
         self.log, self._kernels, self._values = log, kernels, values
         self.fake_mode, self.fake_tensor = fake_mode, fake_tensor
+        self.notes: dict[str, int | None] = {}
+        self._collectives = Collectives(log, values, self.run)
         self._special: dict[Any, Callable[..., Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._item,
             torch.ops.aten.equal.default: lambda operator, args, kwargs: self._values.are_equal(
@@ -74,10 +86,14 @@ class Runner:
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """What an operator returns."""
         operator = operator_of(function)
+        if operator.name.startswith("c10d."):
+            return self._collectives.result(operator, args)
         tensors = tensors_in(args, kwargs)
         is_fake = any(isinstance(tensor, self.fake_tensor) for tensor in tensors)
         device = kwargs.get("device")
         on_device = device is not None and torch.device(device).type == "cuda"
+        if on_device:
+            kwargs["device"] = torch.device("cuda", 0)  # this rank's, whatever its number
         if not is_fake and not on_device and (tensors or not self._is_weight(args, kwargs)):
             return function(*args, **kwargs)
         special = self._special.get(function)
@@ -120,6 +136,8 @@ class Runner:
         outputs = tensors_in((output,), {})
         if not self._kernels.noted(operator, args, outputs):
             self._note(self._kernels.on_device(operator, outputs))
+        if self.log.guessed:
+            self._spread_guesses(tensors, outputs)
         self._values.follow(operator, args, kwargs, tensors, output)
         self._kernels.after(operator, args, kwargs, outputs)
         return output
@@ -129,6 +147,14 @@ class Runner:
             if isinstance(tensor, self.fake_tensor) and tensor.fake_device.type == "cuda":
                 for part in strided_parts(tensor):
                     self.log.note(part)
+
+    def _spread_guesses(self, inputs: list[Any], outputs: list[Any]) -> None:
+        """Results that have a guessed number of rows, as what they are made of, hang on it, too."""
+        numbers = {self.log.guess_of(tensor) for tensor in inputs if tensor.layout is torch.strided}
+        for tensor in outputs:
+            for number in numbers - {None}:
+                if number in tensor.shape:
+                    self.log.hangs_on_guess(tensor, number)
 
     def _with_values(self, operator: Operator, known: Any, tensors: list[Any]) -> Any:
         """Stand-ins for results that were computed, on the device of the inputs."""
@@ -146,6 +172,8 @@ class Runner:
             self._note([copy])
             if is_known and self._values.is_worth(copy):
                 self._values.set(copy, value)
+            if not is_known and copy.dim():
+                self.log.hangs_on_guess(copy, int(copy.shape[0]))
             return copy
 
         if isinstance(known, (tuple, list)):
@@ -159,6 +187,8 @@ class Runner:
     def _is_weight(self, args: Any, kwargs: Any) -> bool:
         """Whether a new tensor on the CPU would be large and of floating-point numbers."""
         if not args or not isinstance(args[0], (list, tuple)):
+            return False
+        if torch.device(kwargs.get("device") or "cpu").type != "cpu":
             return False
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         if not (dtype.is_floating_point or dtype.is_complex):

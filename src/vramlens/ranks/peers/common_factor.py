@@ -37,7 +37,10 @@ def _with_factor(difference: Difference, name: str | None) -> Difference:
         return difference
     return replace(
         difference,
-        evidence=(f"these are all ranks of {name}, and no other rank has it", *difference.evidence),
+        evidence=(
+            f"these are all the ranks of {name}, and no other rank has this",
+            *difference.evidence,
+        ),
     )
 
 

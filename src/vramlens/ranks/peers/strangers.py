@@ -59,13 +59,14 @@ def strangers_note(strangers: frozenset[int], count: int) -> list[str]:
         return []
     if len(strangers) == count:
         return [
-            "these look like recordings of different programs: next to no line is in two of them,"
-            " so that no rank is compared with another"
+            "these look like recordings of different programs (they share almost no lines), so "
+            "the ranks are not compared"
         ]
     names = ", ".join(map(str, sorted(strangers)))
     subject = f"ranks {names} look like recordings"
     if len(strangers) == 1:
         subject = f"rank {names} looks like a recording"
     return [
-        f"{subject} of another program: next to no line is in any other, so that it is not compared"
+        f"{subject} of another program (it shares almost no lines with the others), so it is "
+        "not compared"
     ]

@@ -33,7 +33,8 @@ class BalancedBatchSampler:
         packed: whether a batch costs the sum of its lengths (packed or jagged batches: then every
             batch gets long and short ones); else as many times its longest as it has samples
             (padded ones: then like lengths come together, and all ranks pad to nearly the same).
-        num_replicas, rank: of the job; by default torch.distributed's, else RANK and WORLD_SIZE.
+        num_replicas: ranks of the job; by default torch.distributed's, else WORLD_SIZE.
+        rank: of this process; by default torch.distributed's, else RANK.
         shuffle: whether the order changes each epoch.
         seed: of the order; the same on every rank.
         drop_last: whether samples that do not fill a step are left out.
@@ -60,8 +61,8 @@ class BalancedBatchSampler:
         if batch_size < 1 or self.num_replicas < 1 or not 0 <= self.rank < self.num_replicas:
             raise UsageError(
                 f"BalancedBatchSampler: batch_size {batch_size}, rank {self.rank} of"
-                f" {self.num_replicas}: each must be"
-                " at least 1, and the rank below their number"
+                f" {self.num_replicas}: each must be at least 1, and the rank must be smaller "
+                "than their number"
             )
         self.lengths, self.batch_size, self.packed = (
             [int(length) for length in lengths],

@@ -61,7 +61,7 @@ class TokenBudgetSampler:
         self._planned: list[list[int]] | None = None
         if self._lengths and len(self.too_long) == len(self._lengths):
             raise UsageError(
-                "no sample fits the budget by itself: raise max_memory, or shorten the samples"
+                "not even a single sample fits the budget: raise max_memory or shorten the samples"
             )
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -122,7 +122,8 @@ class AdaptiveBatchLoader:
             samples of a length.
         length_fn: sample -> its length; called once for each sample.
         longest: the length at which ``found`` was measured; by default the dataset's longest.
-        shuffle, seed: the order.
+        shuffle: whether the order changes each epoch.
+        seed: of the order.
         options: for ``torch.utils.data.DataLoader`` (num_workers, collate_fn, pin_memory, ...).
 
     Attributes:
@@ -158,8 +159,8 @@ class AdaptiveBatchLoader:
         if found is None:
             if model is None or make_batch is None or loss_fn is None:
                 raise UsageError(
-                    "AdaptiveBatchLoader: give found=find_batch_size(...), or model, make_batch and"
-                    " loss_fn"
+                    "AdaptiveBatchLoader: pass found=find_batch_size(...), or model, "
+                    "make_batch and loss_fn"
                 )
 
             def search(length: int | None) -> BatchSize:
@@ -172,7 +173,7 @@ class AdaptiveBatchLoader:
             if longest is not None and longest >= _LONG_ENOUGH_TO_HALVE:
                 shorter = search(longest // 2)
         if found.fit is None or not found.size:
-            raise UsageError(f"AdaptiveBatchLoader: not even one sample fits into {max_memory}")
+            raise UsageError(f"AdaptiveBatchLoader: not even a single sample fits in {max_memory}")
         self.found = found
         self.cost: LengthCost | None = None
         if lengths is None:

@@ -17,7 +17,7 @@ class BatchSize:
     Attributes:
         size: samples in the largest batch that fits, with a margin of 0.5 % of the limit or more
             (``replayed``), else of 1.5 %; 0: not even one.
-        low, high: the largest size lies between these if requests (``replayed``), else peaks by
+        low, high: the largest size is between these if requests (``replayed``), else peaks by
             phase, are affine, and fragmentation does not grow faster than the batch; high None: not
             bounded.
         limit_bytes: what this process can allocate; ``limited_by``: what sets that.
@@ -56,15 +56,15 @@ class BatchSize:
         """The answer as a claim with its evidence."""
         limit = format_size(self.limit_bytes)
         measured = tuple(
-            f"{counted(probe.size, 'sample')}: {format_size(probe.peak_bytes)},"
-            f" fullest in the {probe.phase}"
+            f"{counted(probe.size, 'sample')}: {format_size(probe.peak_bytes)}, peak in the "
+            f"{probe.phase}"
             for probe in self.probes
         )
         if not self.size:
             none_fits = Finding(
                 "batch_size",
                 Verdict.PROVEN,
-                f"Not even one sample fits into {limit}",
+                f"Not even a single sample fits in {limit}",
                 evidence=measured,
                 fix="vramlens.plan(..., budget=...)",
             )
@@ -85,22 +85,22 @@ class BatchSize:
         persistent = format_size(self.persistent_bytes)
         if not self.size:
             return (
-                f"Not even one sample fits: the limit is {limit}, the model and its optimizer have"
-                f" {persistent}.\nnext: vramlens.plan(model, make_batch, loss_fn, budget=...)"
+                f"Not even a single sample fits: the limit is {limit}, and the model and its "
+                f"optimizer use {persistent}.\nnext: vramlens.plan(model, make_batch, loss_fn, "
+                "budget=...)"
             )
         lines = [
             f"The largest batch is {self.size:,}: predicted {format_size(self.predicted_bytes)}"
             f" of {limit}.",
             f"  the true maximum {self._range()}; measured up to {self.verified_share:.0%} of the"
             f" limit in {counted(len(self.probes), 'probe')}{self._how()}",
-            f"  model and optimizer {persistent}, each sample"
-            f" {format_size(self.per_sample_bytes)}; the fullest moment is in the"
-            f" {self.fullest_phase}",
+            f"  model and optimizer {persistent}, each sample "
+            f"{format_size(self.per_sample_bytes)}; the peak is in the {self.fullest_phase}",
         ]
         if self.full_speed < self.size:
             lines.append(
-                f"  above {self.full_speed:,} it is slower: workspaces no longer fit, cuDNN takes"
-                " other algorithms"
+                f"  above {self.full_speed:,} it is slower, because workspaces no longer fit "
+                "and cuDNN uses other algorithms"
             )
         for probe in self.probes:
             peak = format_size(probe.peak_bytes)
@@ -115,12 +115,12 @@ class BatchSize:
     def _range(self) -> str:
         """Between which sizes the true maximum lies, in words."""
         if self.low == self.high:
-            return f"is {self.low:,}, if peaks go on as measured"
+            return f"is {self.low:,}, if peaks continue as measured"
         if self.high is None:
             return f"is {self.low:,} or more"
-        return f"lies between {self.low:,} and {self.high:,}"
+        return f"is between {self.low:,} and {self.high:,}"
 
     def _how(self) -> str:
         """What became of the probes, in words."""
         failed = counted(self.failures, "failure") if self.failures else "no failure"
-        return f", {failed}{', their requests replayed' if self.replayed else ''}"
+        return f", {failed}{', with their requests replayed' if self.replayed else ''}"

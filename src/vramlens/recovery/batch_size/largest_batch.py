@@ -70,7 +70,7 @@ def find_batch_size(
             longest sequence).
         loss_fn: (model, batch) -> a mean loss, or (sum, count).
         limit: bytes, or as 22GiB; by default what this process can have: what it has reserved and
-            what is free.
+            what is free. With ``device="predicted"`` also a card's name, such as "l4".
         largest: never more samples than this.
         start: samples in the first probe; fewer are tried if they do not fit.
         device: "predicted": no GPU is needed; steps are predicted as by ``vramlens.predict``. It
@@ -85,7 +85,8 @@ def find_batch_size(
     meter = meter or meter_of(next(model.parameters()).device)
     if start < 1 or (largest is not None and largest < start):
         raise UsageError(
-            f"find_batch_size: start={start}, largest={largest}: start counts from 1, up to largest"
+            f"find_batch_size: start={start}, largest={largest}: start must be between 1 and "
+            "largest"
         )
     if meter.kind == "none":
         raise not_counted("find_batch_size", next(model.parameters()).device.type)
@@ -106,12 +107,16 @@ def _predicted(
     largest: int | None,
     start: int,
 ) -> BatchSize:
-    from vramlens.recovery.batch_size.predicted_batch_size import PredictedSizes, largest_predicted
+    from vramlens.recovery.batch_size.predicted_batch_size import (
+        PredictedSizes,
+        largest_predicted,
+        predicted_limit,
+    )
 
     if limit is None:
-        raise UsageError("find_batch_size: without a GPU no limit is known: say limit='22GiB'")
-    limit_bytes = parse_size(limit) if isinstance(limit, str) else int(limit)
-    sizes = PredictedSizes(model, make_batch, loss_fn, optimizer)
+        raise UsageError("find_batch_size: without a GPU, the limit is unknown: pass limit='22GiB'")
+    card, limit_bytes, limited_by = predicted_limit(limit)
+    sizes = PredictedSizes(model, make_batch, loss_fn, optimizer, card)
     scaled = sizes.requests_by_size(limit_bytes, start)
     low, size, high = largest_predicted(scaled, limit_bytes)
     size = min(size, largest or size)
@@ -121,7 +126,7 @@ def _predicted(
         low=min(low, size),
         high=high,
         limit_bytes=limit_bytes,
-        limited_by="the given limit (predicted, no GPU was used)",
+        limited_by=f"{limited_by} (predicted, no GPU was used)",
         fullest_phase="step",
         predicted_bytes=served.allocated_bytes,
         per_sample_bytes=0,
@@ -298,7 +303,7 @@ def _answer(
     if estimate.size >= too_large:
         # A probe failed where it should have fitted: only what was measured is known to fit.
         cap = min(cap, top.size)
-        failed = f"a batch of {int(too_large):,} failed, against what smaller ones told"
+        failed = f"a batch of {int(too_large):,} failed, unlike the prediction from smaller batches"
         limited_by = f"{limited_by}: {failed}"
     size = int(min(max(estimate.size, top.size), cap, _MOST_SAMPLES))
     high = min(max(estimate.high, size), allowed)
@@ -362,11 +367,13 @@ def _limit(limit: int | str | None, meter: Meter) -> tuple[int, str]:
     device_limit = meter.limit_bytes()
     if limit is None:
         if device_limit is None:
-            raise UsageError("find_batch_size: no limit is known on this device: say limit='22GiB'")
+            raise UsageError(
+                "find_batch_size: the limit of this device is unknown: pass limit='22GiB'"
+            )
         return device_limit
     size = parse_size(limit) if isinstance(limit, str) else int(limit)
     if size <= 0:
-        raise UsageError(f"find_batch_size: limit={limit}: give a size above zero")
+        raise UsageError(f"find_batch_size: limit={limit}: pass a size above zero")
     if device_limit is not None and device_limit[0] < size:
         return device_limit
     return size, "the given limit"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vramlens.errors import UsageError
-from vramlens.prediction.card.cards import card_named
-from vramlens.prediction.functions import in_a_process
+from vramlens.prediction.card.cards import CARDS, Card, card_named
+from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun
 from vramlens.prediction.requests.served_requests import columns_of
 from vramlens.recovery.batch_size.peak_fit import Probe
@@ -23,6 +23,7 @@ from vramlens.recovery.batch_size.scaled_requests import (
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
 from vramlens.replay.settings import parse_settings
 from vramlens.replay.versions import version_named
+from vramlens.units import parse_size
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +50,10 @@ class PredictedSizes:
         make_batch: Any,
         loss_fn: LossFunction,
         optimizer: torch.optim.Optimizer | None,
+        card: Card,
     ) -> None:
         self._program = model, make_batch, loss_fn, optimizer
+        self._card = card
         self.probes: list[Probe] = []
 
     def requests_by_size(self, limit_bytes: int, start: int) -> ScaledRequests:
@@ -68,16 +71,17 @@ class PredictedSizes:
                 return scaled
             smaller, size = larger, 2 * size
         raise UsageError(
-            "find_batch_size: its steps ask for other things at each size; predict the sizes one"
-            " by one"
+            "find_batch_size: its steps make different requests at each batch size; predict "
+            "the sizes one by one"
         )
 
     def _probe(self, size: int) -> StepRequests:
         model, make_batch, loss_fn, optimizer = self._program
+        card = self._card
 
         def run() -> Gathered:
             began = time.perf_counter()
-            predicted = PredictedRun(card_named(_GPU))
+            predicted = PredictedRun(card)
             with predicted.going():
                 model.to("cuda")
                 for _ in range(_STEPS):
@@ -107,6 +111,18 @@ class PredictedSizes:
             )
         )
         return requests
+
+
+def predicted_limit(limit: int | str) -> tuple[Card, int, str]:
+    """The card whose kernels are taken, the bytes that PyTorch may reserve, and whose limit it is.
+
+    Of a card that is named, the most that a process takes outside the allocator is left out.
+    """
+    if isinstance(limit, str) and limit.lower() in CARDS:
+        card = card_named(limit)
+        return card, card.total_bytes - card.outside_bytes[1], f"a whole {card.name}"
+    limit_bytes = parse_size(limit) if isinstance(limit, str) else int(limit)
+    return card_named(_GPU), limit_bytes, "the given limit"
 
 
 def _step_requests(gathered: Gathered, size: int) -> StepRequests:

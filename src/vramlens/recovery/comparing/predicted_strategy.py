@@ -7,14 +7,14 @@ from typing import Any
 
 from vramlens.errors import VramlensError
 from vramlens.prediction.card.cards import card_named
-from vramlens.prediction.functions import in_a_process
+from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_run import Gathered, PredictedRun, Question, answer
 from vramlens.recovery.comparing.strategy_kinds import NotHere, Program
 from vramlens.recovery.comparing.strategy_run import prepared, step
 
 _STEPS = 2
 _GPU = "h200"
-_ONLY_AS_EAGER = "what torch.compile makes of a model is not predicted"
+_ONLY_AS_EAGER = "the effect of torch.compile is not predicted"
 
 
 def predict_strategy(name: str, program: Program) -> dict[str, Any]:

@@ -144,9 +144,9 @@ def _context(where: str, *functions: Any) -> Any:
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return multiprocessing.get_context("fork")  # which sends nothing
         raise UsageError(
-            "strategies: this process uses the GPU already, and the functions cannot be sent to"
-            f" another ({error}):"
-            " define them at the top of a file, or call strategies() before anything uses the GPU"
+            "strategies: this process already uses the GPU, and the functions cannot be sent "
+            f"to another process ({error}): define them at the top level of a file, or call "
+            "strategies() before anything uses the GPU"
         ) from None
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -168,7 +168,7 @@ def _in_a_process(context: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
         return {"outcome": "failed", "why": f"no answer within {_PATIENCE_S} s"}
     except EOFError:
         process.join(10)
-        return {"outcome": "failed", "why": f"the process ended with code {process.exitcode}"}
+        return {"outcome": "failed", "why": f"the process exited with code {process.exitcode}"}
     finally:
         process.join(10)
         if process.is_alive():

@@ -32,7 +32,7 @@ def figure_svg(rows: Sequence[StrategyRow], budget_bytes: int | None) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif"'
         f' font-size="12" fill="{_INK}"><rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        _text(_LEFT, 22, "Peak memory by step time: to the lower left is better", 15),
+        _text(_LEFT, 22, "Peak memory and step time (lower left is better)", 15),
     ]
     if points:
         parts += _drawing(points, budget_bytes)

@@ -110,7 +110,7 @@ def _split(training: Training) -> None:
 def _checkpoint(model: Any, every: int) -> Any:
     units = units_of(model)
     if not units:
-        raise NotHere("no blocks of modules to recompute")
+        raise NotHere("no repeated blocks to recompute")
     for unit in units[::every]:
         checkpoint_module(unit.module)
     return model
@@ -192,7 +192,9 @@ def _chunked(training: Training) -> None:
     chunked_calls: list[str] = []
     training.around_forward.append(lambda: in_chunks(chunked_calls))
     training.idle = lambda: (
-        "" if chunked_calls else "no cross entropy of rows of logits that could be taken in chunks"
+        ""
+        if chunked_calls
+        else "no cross entropy over rows of logits that could be computed in chunks"
     )
 
 
@@ -258,7 +260,7 @@ STRATEGIES = {
             name="checkpoint_half",
             edit="torch.utils.checkpoint on every second block",
             difficulty=2,
-            best_for="a little too little memory",
+            best_for="slightly too little memory",
             prepare=_on_model(_half),
             applies=_half,
         ),
@@ -358,8 +360,8 @@ def parts_of(name: str) -> list[Strategy]:
     unknown = [part for part in name.split("+") if part not in STRATEGIES]
     if unknown:
         raise UsageError(
-            f"strategies: {unknown[0]!r} is none; there are {', '.join(STRATEGIES)}; join them"
-            " with +"
+            f"strategies: {unknown[0]!r} is not a strategy; choose from "
+            f"{', '.join(STRATEGIES)}, and combine them with +"
         )
     return [STRATEGIES[part] for part in name.split("+")]
 

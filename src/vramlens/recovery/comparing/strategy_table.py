@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vramlens.analyses.finding import Finding
@@ -11,6 +11,7 @@ from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.comparing.strategy_figure import figure_svg
 from vramlens.recovery.comparing.strategy_kinds import parts_of
+from vramlens.schema import SCHEMA
 from vramlens.units import counted, format_size
 from vramlens.whole_file import whole_file
 
@@ -19,11 +20,13 @@ _HEADING = ("strategy", "peak", "reserved", "step", "loss", "gradient", "effort"
 _TO_THE_LEFT = ("strategy", "effort")
 _NEARLY = 1.02
 """Of the fastest time: one that keeps the numbers is taken up to there."""
-_ON_CPU = "times and bytes on the CPU mean little for a GPU: bytes are a simulated device's, times the processor's"
-_IS_PREDICTED = "no GPU was used: bytes are predicted (vramlens.predict), and there are no times"
+_ON_CPU = (
+    "these numbers say little about a GPU: bytes come from a simulated device, times from the CPU"
+)
+_IS_PREDICTED = "no GPU was used: bytes are predicted (vramlens.predict) and there are no times"
 PREDICTED = "predicted"
 """The device of a table that no GPU was used for."""
-_RERUN = "run this where the model trains, on a GPU, before you choose"
+_RERUN = "run this on the GPU where the model trains before you choose"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class StrategyRow:
         """
         for part in parts_of(self.name):
             if part.applies is None:
-                raise UsageError(f"{part.name} is no change of the model: write {part.edit}")
+                raise UsageError(f"{part.name} does not change the model: write {part.edit}")
         for part in parts_of(self.name):
             assert part.applies is not None
             model = part.applies(model)
@@ -158,7 +161,7 @@ class StrategyTable:
         if self.has_no_times:
             verdict, evidence, fix = Verdict.POSSIBLE, self._caution(), _RERUN
         elif not best.same_numbers:
-            evidence = "numbers change within rounding of the type: check your metric"
+            evidence = "results change within the rounding of the dtype: check your metric"
         return (
             Finding(
                 "strategies_best",
@@ -169,6 +172,18 @@ class StrategyTable:
                 fix=fix,
             ),
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as ``vramlens strategies --json`` prints it."""
+        best = self.best
+        return {
+            "schema": SCHEMA,
+            "device": self.device,
+            "batch": self.batch,
+            "budget_bytes": self.budget_bytes,
+            "best": None if best is None else best.name,
+            "strategies": [{**asdict(row), "fits": self.fits(row)} for row in self.rows],
+        }
 
     def figure(self, path: str) -> None:
         """Writes the figure, an SVG: peak by step time, the front marked."""
@@ -230,7 +245,7 @@ class StrategyTable:
         if best is None:
             return "Next: a smaller batch, or vramlens.plan()"
         if best.name == "default":
-            return "Next: change nothing: the default fits, and nothing is clearly faster"
+            return "Next: nothing to change; the default fits, and nothing is clearly faster"
         return f"Next: {best.edit}"
 
     def _headline(self) -> str:
@@ -242,14 +257,14 @@ class StrategyTable:
             choice = (
                 "the default fits"
                 if best is default
-                else f"{best.name} is the least effort that stays"
+                else f"{best.name} is the smallest change that stays"
             )
             how = "Tried on the CPU" if self.on_cpu else "Predicted without a GPU"
             return (
-                f"{how}: {choice}{within}, at a peak of {format_size(_peak(best))}; no fastest is"
-                " named."
+                f"{how}: {choice}{within}, at a peak of {format_size(_peak(best))}. Speeds were "
+                "not compared."
             )
-        text = f"Fastest{within}: {best.name}, {best.step_ms:.1f} ms a step at a peak of" + (
+        text = f"Fastest{within}: {best.name}, {best.step_ms:.1f} ms per step at a peak of" + (
             f" {format_size(best.peak_allocated_bytes or 0)}"
         )
         if default.step_ms is not None and best is not default:

@@ -105,8 +105,8 @@ class _Chunked:
         size = min(self.chunk or count, count)
         if size <= 1:
             raise torch.OutOfMemoryError(
-                f"{text}\nvramlens retry: one sample alone does not fit: a smaller sample, or a"
-                " larger GPU"
+                f"{text}\nvramlens retry: even a single sample does not fit: use a smaller "
+                "sample or a larger GPU"
             )
         self._failed, self.chunk, self._worked = size, -(-size // 2), 0
 
@@ -161,7 +161,7 @@ def _concatenated(results: list[Any], sizes: list[int]) -> torch.Tensor:
     for chunk, size in zip(results, sizes, strict=True):
         if chunk.dim() == 0 or chunk.shape[0] != size:
             raise CannotSplit(
-                f"the result of a chunk of {size} samples has shape {list(chunk.shape)}: it is no"
-                " row a sample, so chunks cannot be joined"
+                f"the result of a chunk of {size} samples has shape {list(chunk.shape)}: it "
+                "does not have one row per sample, so chunks cannot be joined"
             )
     return torch.cat(results)

@@ -57,7 +57,7 @@ class Committing:
     """Steps the optimizer.
 
     Its state is made before the first forward, so that the first step needs no more room than the
-    others. A step that runs out of memory is repeated only if nothing was changed yet (values
+    others. A step that runs out of memory is repeated only if nothing had changed yet (values
     tell), or after all was put back from a backup; else it is an error that says so. Unscaling and
     clipping change gradients only: a failure there is one of the batch, which is run again from its
         beginning.
@@ -75,14 +75,14 @@ class Committing:
     ) -> None:
         if optimizer is not None and isinstance(optimizer, torch.optim.LBFGS):
             raise UsageError(
-                "guard: LBFGS calls the loss itself, several times a step: guard(model, None) and"
-                " step it"
+                "guard: LBFGS calls the loss itself, several times per step: use guard(model, "
+                "None) and step the optimizer yourself"
             )
         if (own_scaler := _scaler_of(optimizer)) is not None and own_scaler is not scaler:
             raise UsageError(
-                f"guard: this {type(optimizer).__name__} divides gradients by the scale of a"
-                " scaler of its own, which"
-                " losses in the guard do not have: guard(model, optimizer.optimizer, scaler), with"
+                f"guard: this {type(optimizer).__name__} divides gradients by the scale of its "
+                "own scaler, which losses in the guard do not have: guard(model, "
+                "optimizer.optimizer, scaler), with"
                 " that scaler"
             )
         self._optimizer, self._scaler, self._parameters = optimizer, scaler, parameters
@@ -112,19 +112,19 @@ class Committing:
                     raise
                 text = failure_of(error).text
                 let_go(error)
-                self._note("caught", "out of memory while the optimizer's state was made")
+                self._note("caught", "out of memory while the optimizer state was created")
             self._meter.release()
             if last:
                 raise torch.OutOfMemoryError(
-                    "vramlens guard: there is no room for the optimizer's state beside the model:"
-                    " no split helps; use"
-                    f" an optimizer with less state, or a smaller model\nPyTorch: {text}"
+                    "vramlens guard: the optimizer state does not fit next to the model, and a "
+                    "split does not help; use an optimizer with less state, or a smaller "
+                    f"model\nPyTorch: {text}"
                 )
         if self._made:
             size = state_bytes(self._optimizer)
             self._note(
                 "note",
-                f"made {format_size(size)} of optimizer state before the first step",
+                f"created {format_size(size)} of optimizer state before the first step",
                 size=size,
             )
 
@@ -197,7 +197,7 @@ class Committing:
         backup = Backup(optimizer) if self._backup else None
         if backup is None and not self._values.note():
             self._note(
-                "caught", "out of memory while the values before the optimizer's step were copied"
+                "caught", "out of memory while the values before the optimizer step were copied"
             )
         text, stages = "", self._stages()
         for attempt in range(3):
@@ -218,9 +218,9 @@ class Committing:
                 self._note("step", f"out of memory in the optimizer's step; {done}: repeated")
                 self.ease()
         raise torch.OutOfMemoryError(
-            "vramlens guard: the optimizer's step ran out of memory three times; parameters are as"
-            " before this"
-            f" step. Use an optimizer with less state, or a smaller batch\nPyTorch: {text}"
+            "vramlens guard: the optimizer's step ran out of memory three times; parameters "
+            "are the same as before this step. Use an optimizer with less state, or a smaller "
+            f"batch\nPyTorch: {text}"
         )
 
     def _undone(self, backup: Backup | None, text: str) -> str:
@@ -231,11 +231,11 @@ class Committing:
         """
         if backup is not None:
             backup.restore()
-            return "put back from the copy on the host"
+            return "restored from the copy on the host"
         assert self._values is not None
         changed = self._values.changed()
         if changed is False:
-            return "nothing was changed yet"
+            return "nothing had changed yet"
         raise (
             _half_updated(text)
             if changed
@@ -291,19 +291,18 @@ def _scaler_of(optimizer: Any) -> Any:
 
 def _half_updated(text: str) -> RuntimeError:
     return step_failed(
-        "vramlens guard: the optimizer's step ran out of memory after it had begun to change the"
-        " model: parameters are"
-        " neither old nor new. Go back to your last checkpoint; guard(..., step_backup=True) can"
-        " undo this,"
-        f" foreach=False needs less room\nPyTorch: {text}"
+        "vramlens guard: the optimizer's step ran out of memory after it had started to change "
+        "the model, so parameters are only partly updated. Go back to your last checkpoint; "
+        "guard(..., step_backup=True) can undo this, and foreach=False needs less "
+        f"memory\nPyTorch: {text}"
     )
 
 
 def _perhaps_updated(text: str, optimizer: str) -> RuntimeError:
     return step_failed(
-        "vramlens guard: the optimizer's step ran out of memory, and nothing tells whether this"
-        f" {optimizer} had begun"
-        " to change the model: take parameters as neither old nor new. Go back to your last"
+        "vramlens guard: the optimizer's step ran out of memory, and it is unknown whether "
+        "this {optimizer} had started to change the model: parameters may be partly updated. "
+        "Go back to your last"
         " checkpoint;"
         f" guard(..., step_backup=True) can undo this\nPyTorch: {text}"
     )

@@ -46,7 +46,10 @@ else:
 _STOP, _UNCHANGED = -1, 1 << 62
 """In place of a size of parts, where ranks agree on one: the least of all ranks' answers holds."""
 _MOST_CLIP_FAILURES = 2
-_EVAL_MODE = "the model is in eval mode: dropout is off and running statistics stay: model.train()?"
+_EVAL_MODE = (
+    "the model is in eval mode, so dropout is off and running statistics do not change; did "
+    "you forget model.train()?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,7 @@ class Guard:
         parameters = self._parameters = self._trained.parameters
         if not parameters:
             raise UsageError(
-                "guard: the model has no parameter that requires a gradient:"
-                " there is nothing to train"
+                "guard: no parameter of the model requires a gradient, so there is nothing to train"
             )
         devices = sorted({parameter.device for parameter in parameters}, key=str)
         self._meter = options.meter or meter_of(devices[0])
@@ -131,7 +133,7 @@ class Guard:
         """Says what is out of the ordinary."""
         if self.micro_batch is not None:
             size = counted(self.micro_batch, "sample")
-            self._note("split", f"begins with parts of at most {size}, as learned before")
+            self._note("split", f"starts with parts of at most {size} samples, as learned before")
         if optimizer is None:
             self._note("note", NO_OPTIMIZER)
         elif self._trained.are_foreign:
@@ -139,7 +141,7 @@ class Guard:
             say(f"guard: {FOREIGN}")
         if not model.training:
             self._note("note", _EVAL_MODE)
-            say("guard: the model is in eval mode; model.train() before training")
+            say("guard: the model is in eval mode; call model.train() before training")
 
     @property
     def micro_batch(self) -> int | None:
@@ -172,7 +174,7 @@ class Guard:
         """
         stop = self._log.stop
         if stop is not None:
-            raise UsageError(f"guard: it has stopped: {stop.reason}: {stop.next}")
+            raise UsageError(f"guard: it has stopped ({stop.reason}); {stop.next}")
         try:
             if not self._window:
                 self._begin()
@@ -246,7 +248,7 @@ class Guard:
         """Splits before a batch whose predicted peak passes the threshold."""
         size = self._remedies.admitted(call, self.micro_batch, self._runner.model)
         if size is not None:
-            self._size.change(size, "the predicted peak passes the threshold")
+            self._size.change(size, "the predicted peak exceeds the threshold")
 
     def _until_done(self, call: Call, commit: bool) -> torch.Tensor:
         """Tries until it works; goes back to the beginning of the window after each failure."""
@@ -264,8 +266,8 @@ class Guard:
                 return attempt.loss
             if status == BROKEN:
                 raise PeerFailed(
-                    "guard: another rank failed with an error that is not out of memory:"
-                    " see its log"
+                    "guard: another rank failed with a different error (not out of memory): "
+                    "see its log"
                 )
             has_failed |= attempt.failure is not None
             others_failed |= attempt.is_fine
@@ -368,7 +370,8 @@ class Guard:
             if kind == STICKY:
                 add_note(
                     error,
-                    "vramlens: the GPU's context is lost: nothing can be retried in this process",
+                    "vramlens: the CUDA context is broken, so nothing can be retried in this "
+                    "process",
                 )
             raise error
         if self._ranks.sharded:
@@ -420,7 +423,7 @@ class Guard:
         self._clip_failures += 1
         self._note(
             "failure",
-            "out of memory while gradients were unscaled or clipped: the batch is run again",
+            "out of memory while gradients were unscaled or clipped; the batch runs again",
         )
         self._committing.ease()
         return _STOP if self._clip_failures > _MOST_CLIP_FAILURES else _UNCHANGED
@@ -448,8 +451,8 @@ class Guard:
         if leftover:
             self._note(
                 "held",
-                f"{format_size(leftover)} of the failed attempt did not come back:"
-                " something outside of it keeps them",
+                f"{format_size(leftover)} of the failed attempt was not freed: something "
+                "outside of it keeps this memory",
                 size=leftover,
             )
 

@@ -22,7 +22,7 @@ def refuse_wrong_arguments(model: object, optimizer: object) -> None:
         return
     hint = ""
     if isinstance(optimizer, (list, tuple, dict)):
-        hint = ": with several, guard(model, None), and step them after guard.step"
+        hint = ": with several optimizers, use guard(model, None) and step them after guard.step"
     raise UsageError(
         f"guard(model, optimizer): the second is {_with_article(optimizer)}, not an optimizer{hint}"
     )

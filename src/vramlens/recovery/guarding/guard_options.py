@@ -67,6 +67,6 @@ class GuardOptions:
         if unknown or not 0 < self.threshold <= 1 or (size is not None and size < 1):
             raise UsageError(
                 f"guard: order={list(self.order)}, threshold={self.threshold:g},"
-                f" micro_batch={size}: order takes"
-                f" {', '.join(ORDER)}; threshold lies between 0 and 1; micro_batch counts from 1"
+                f" micro_batch={size}: order may contain {', '.join(ORDER)}; threshold must be "
+                "between 0 and 1; micro_batch must be 1 or more"
             )

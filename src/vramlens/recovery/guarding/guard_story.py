@@ -10,11 +10,12 @@ from vramlens.units import counted, format_size
 
 _SHOWN = 8
 _ACTS = ("split", "checkpoint", "offload")
-NO_OPTIMIZER = (
-    "no optimizer: gradients only; stepping and setting them to None is the program's part"
+NO_OPTIMIZER = "no optimizer: gradients only; the program must step and reset them"
+FOREIGN = (
+    "the optimizer has none of the model's parameters: does it belong to another model, or "
+    "does it keep copies?"
 )
-FOREIGN = "the optimizer has none of the model's parameters: is it another model's, or does it keep copies of them?"
-UNCHECKED = "splits without a check (verify=False): whether gradients stay the same is not known"
+UNCHECKED = "splits without a check (verify=False), so gradients may change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,9 @@ class GuardReport:
         return Finding(
             "guard_changes_numbers",
             Verdict.PROVEN,
-            f"From step {changes[0].step:,} on training is not what it would be without the guard",
+            f"From step {changes[0].step:,} on, training differs from training without the guard",
             evidence=_distinct_texts(changes)[:4],
-            fix=f"{self._made_by}(..., strict=True) refuses this and looks for another remedy",
+            fix=f"{self._made_by}(..., strict=True) refuses this and tries another remedy",
         )
 
     def _refused(self) -> Finding | None:
@@ -134,7 +135,7 @@ class GuardReport:
             Verdict.PROVEN,
             events[-1].text,
             bytes=events[-1].bytes,
-            fix="find the holder: vramlens.who_holds(tensor), or vramlens leaks on a recording",
+            fix="find what keeps it: vramlens.who_holds(tensor), or vramlens leaks on a recording",
         )
 
     def _fragmentation(self) -> Finding | None:
@@ -144,8 +145,8 @@ class GuardReport:
         return Finding(
             "guard_fragmentation",
             Verdict.LIKELY,
-            f"{counted(len(events), 'failure')} came from fragmentation: enough was free, not in"
-            " one piece",
+            f"{counted(len(events), 'failure')} came from fragmentation: enough memory was "
+            "free, but not in one block",
             bytes=events[-1].bytes,
             evidence=(events[-1].text,),
             fix="PYTORCH_ALLOC_CONF=expandable_segments:True",
@@ -157,8 +158,8 @@ class GuardReport:
             called = "the Trainer's training_step" if self.trainer else "loss_fn"
             lines.append(
                 f"  {called} was called {self.forwards:,} times for"
-                f" {counted(self.calls, 'batch', 'batches')}: parts"
-                " and repeated attempts count, checks do not"
+                f" {counted(self.calls, 'batch', 'batches')}(including parts and repeated "
+                "attempts, without checks)"
             )
         shown = (
             self.events
@@ -199,12 +200,12 @@ class GuardReport:
             and not self.micro_batch
             and not any(e.kind in _ACTS for e in self.events)
         ):
-            return f"No memory ran out in {steps}; the guard changed nothing."
+            return f"Memory did not run out in {steps}; the guard changed nothing."
         if self.failures and not self.recovered:
             failed = counted(self.failures, "out-of-memory error")
             return (
-                f"{failed} in step {self.steps + 1:,}, which then ended with another error;"
-                f" {steps} done."
+                f"{failed} in step {self.steps + 1:,}, which then ended with another error; "
+                f"{steps} completed."
             )
         sameness = self._same
         size = (
@@ -213,7 +214,7 @@ class GuardReport:
             else "."
         )
         if not self.failures:
-            return f"No memory ran out in {steps}, with what was done beforehand; {sameness}{size}"
+            return f"Memory did not run out in {steps}, thanks to earlier changes; {sameness}{size}"
         return (
             f"Survived {counted(self.recovered, 'out-of-memory error')} in {steps};"
             f" {sameness}{size}"
@@ -224,24 +225,24 @@ class GuardReport:
         where = []
         if self.elsewhere:
             where.append(
-                f"on another rank in {counted(self.elsewhere, 'step')}, which this rank ran again"
+                f"on another rank in {counted(self.elsewhere, 'step')}, which this rank repeated"
             )
         if self.caught:
             refused = counted(self.caught, "request")
             where.append(
-                f"for {refused} of this process, which something caught (cuDNN, or a check of the"
-                " guard's)"
+                f"for {refused} of this process that were caught elsewhere (by cuDNN, or by a "
+                "check of the guard)"
             )
-        return f"Memory ran out {'; and '.join(where)}: {steps} done; {self._same}."
+        return f"Memory ran out {'; and '.join(where)}: {steps} completed; {self._same}."
 
     @property
     def _same(self) -> str:
         """Whether training is what it would be without the guard."""
         if any(event.changes_numbers for event in self.events):
-            return "training is not what it would be without the guard"
+            return "training differs from training without the guard"
         if any(event.text == UNCHECKED for event in self.events):
-            return "whether gradients are those of whole batches was not checked (verify=False)"
-        return "gradients are those of whole batches, but for rounding and dropout's masks"
+            return "gradients were not compared with those of whole batches (verify=False)"
+        return "gradients equal those of whole batches, except for rounding and dropout masks"
 
     def _next(self) -> str:
         if self.stop is not None:
@@ -251,12 +252,12 @@ class GuardReport:
             return f"next: {fix}"
         if self.micro_batch and self.trainer:
             return (
-                "next: start with what was learned: guard_trainer(trainer,"
+                "next: reuse what was learned: guard_trainer(trainer,"
                 f" micro_batch={self.micro_batch})"
             )
         if self.micro_batch:
             return (
-                f"next: start with what was learned: guard(..., micro_batch={self.micro_batch}),"
+                f"next: reuse what was learned: guard(..., micro_batch={self.micro_batch}),"
                 " or keep"
                 " guard.state_dict() in your checkpoint"
             )
@@ -291,7 +292,7 @@ class Story:
 
 def size_words(size_bytes: int | None) -> str:
     """A size in words, where it is known."""
-    return "" if size_bytes is None else f" ({format_size(size_bytes)} asked for)"
+    return "" if size_bytes is None else f" ({format_size(size_bytes)} requested)"
 
 
 def _distinct_texts(events: list[Event]) -> tuple[str, ...]:

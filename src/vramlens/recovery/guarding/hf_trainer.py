@@ -38,10 +38,12 @@ class TrainerGuard:
         """What has happened so far; print it.
 
         Raises:
-            UsageError: no training step has begun.
+            UsageError: no training step has started.
         """
         if self.guard is None:
-            raise UsageError("guard_trainer: no training step has begun: trainer.train() first")
+            raise UsageError(
+                "guard_trainer: no training step has started: call trainer.train() first"
+            )
         report = self.guard.report()
         events = tuple(
             event for event in report.events if event.text != NO_OPTIMIZER
@@ -50,7 +52,7 @@ class TrainerGuard:
 
     def __repr__(self) -> str:
         return (
-            "guard_trainer: no training step has begun"
+            "guard_trainer: no training step has started"
             if self.guard is None
             else self.report().headline
         )
@@ -74,8 +76,8 @@ class TrainerGuard:
                 raise UsageError(
                     f"guard_trainer: the training_step of {type(self._trainer).__name__} called"
                     " accelerator.backward"
-                    f" {counted(len(losses), 'time')}, not once: call vramlens.guard in a"
-                    " training_step of your own"
+                    f" {counted(len(losses), 'time')}, not once: call vramlens.guard in your "
+                    "own training_step"
                 )
             return losses[0]
 
@@ -146,20 +148,19 @@ def guard_trainer(trainer: Any, **options: Any) -> TrainerGuard:
     """
     wrong = [name for name in _NOT_HERE if name in options]
     if wrong:
-        raise UsageError(f"guard_trainer: {', '.join(wrong)}: that is the Trainer's affair")
+        raise UsageError(f"guard_trainer: {', '.join(wrong)}: the Trainer controls this")
     for name in ("accelerator", "training_step", "args"):
         if not hasattr(trainer, name):
             raise UsageError(
-                f"guard_trainer: a {type(trainer).__name__} has no {name}: give a"
-                " transformers.Trainer"
+                f"guard_trainer: a {type(trainer).__name__} has no {name}: pass a "
+                "transformers.Trainer"
             )
     ranks = max(getattr(trainer.args, "world_size", 1) or 1, getattr(trainer.args, "n_gpu", 1) or 1)
     if ranks > 1:
         raise UsageError(
-            f"guard_trainer: this Trainer runs on {ranks} devices: only one is supported; with"
-            " several, write the loop"
-            " with vramlens.guard(model, optimizer)"
+            f"guard_trainer: this Trainer runs on {ranks} devices, but only one is supported; "
+            "with several, write the loop with vramlens.guard(model, optimizer)"
         )
     if "training_step" in vars(trainer):
-        raise UsageError("guard_trainer: this trainer's training_step was replaced already")
+        raise UsageError("guard_trainer: this trainer's training_step was already replaced")
     return TrainerGuard(trainer, options)

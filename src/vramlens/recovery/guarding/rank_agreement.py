@@ -118,7 +118,7 @@ class DataParallel(Alone):
         has_gradient = torch.tensor(
             [parameter.grad is not None for parameter in parameters], dtype=torch.uint8
         )
-        self._collective("which gradients there are", has_gradient, torch.distributed.ReduceOp.MAX)
+        self._collective("which gradients exist", has_gradient, torch.distributed.ReduceOp.MAX)
         gradients = []
         for parameter, used in zip(parameters, has_gradient.tolist(), strict=True):
             if used:
@@ -146,7 +146,7 @@ class DataParallel(Alone):
             return
         if self.settle(FINE) == BROKEN:  # a rank whose optimizer failed says so here
             raise PeerFailed(
-                "guard: another rank failed with an error that is not out of memory: see its log"
+                "guard: another rank failed with a different error (not out of memory): see its log"
             )
         for buffer in buffers:
             torch.distributed.broadcast(buffer, self._source, group=self._data_group)
@@ -162,9 +162,8 @@ class DataParallel(Alone):
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0][:200]
             raise PeerFailed(
-                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s ({reason}):"
-                " see the log of the"
-                " rank that ended first; this rank stops"
+                f"guard: a rank did not agree on {about} within {self._timeout_s:g} s "
+                f"({reason}): see the log of the rank that exited first; this rank stops"
             ) from None
 
 

@@ -36,9 +36,9 @@ else:
     from vramlens.ground.late_torch import torch
 
 _SPLIT_YOURSELF = (
-    "a smaller batch; or guard(..., split=lambda batch, start, stop: ...) that splits it your way"
+    "use a smaller batch, or guard(..., split=lambda batch, start, stop: ...) to split it yourself"
 )
-_TAKE_HOOK_AWAY = "a smaller batch; or take the hook away, so that guard.step steps the optimizer"
+_TAKE_HOOK_AWAY = "use a smaller batch, or remove the hook so that guard.step steps the optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Remedies:
                 self._unfit.add(name)
                 self._refuse(
                     "checkpoint",
-                    f"{name} changes {changed} in its forward, and would change it twice",
+                    f"{name} changes {changed} in its forward pass and would change it twice",
                 )
                 undone = True
         return undone
@@ -128,7 +128,7 @@ class Remedies:
     def exhausted(self) -> str:
         """Why no remedy is left, in one sentence."""
         return (
-            "; ".join(f"{name}: {self._why_not.get(name, 'tried already')}" for name in self._order)
+            "; ".join(f"{name}: {self._why_not.get(name, 'already tried')}" for name in self._order)
             or "none was allowed"
         )
 
@@ -137,8 +137,8 @@ class Remedies:
         split.
         """
         if "split" not in self._order:
-            return 'a smaller batch; or allow the guard to split it: order=("free_cached", "split", ...)'
-        return self._way_out or "a smaller batch, or a larger GPU"
+            return 'use a smaller batch, or allow the guard to split it: order=("free_cached", "split", ...)'
+        return self._way_out or "use a smaller batch or a larger GPU"
 
     def around(self) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
         """The context for forwards, if one is needed."""
@@ -170,19 +170,18 @@ class Remedies:
             self._way_out = _SPLIT_YOURSELF
             return None
         if size <= 1:
-            self._why_not["split"] = "one sample alone does not fit"
+            self._why_not["split"] = "even a single sample does not fit"
             recompute = "" if self._checkpointed else "torch.utils.checkpoint in the model, "
             self._way_out = (
-                "a smaller sample (a shorter sequence, a lower resolution),"
-                f" {recompute}bfloat16 autocast, or a larger GPU"
+                "use a smaller sample (a shorter sequence, a lower resolution), "
+                f"{recompute}bfloat16 autocast, or a larger GPU"
             )
             return None
         hooked = self._stepping_hooks()
         if hooked:
             self._refuse(
                 "split",
-                f"a hook acts on the gradient of {hooked} as soon as it is there, once for each"
-                " part",
+                f"a hook uses the gradient of {hooked} as soon as it is ready, once for each part",
             )
             self._way_out = _TAKE_HOOK_AWAY
             return None
@@ -239,9 +238,8 @@ class Remedies:
         self._freed = True
         self._note(
             "free_cached",
-            f"{format_size(free)} were cached when a request of {format_size(tried)} failed:"
-            " fragmentation; gave them"
-            " back and repeated",
+            f"{format_size(free)} were cached when a request for {format_size(tried)} failed "
+            "(fragmentation); emptied the cache and repeated",
             size=free,
         )
         return Action()
@@ -249,7 +247,7 @@ class Remedies:
     def _checkpoint(self, call: Call, model: Any) -> Action | None:
         if is_compiled(self._model):
             self._why_not["checkpoint"] = (
-                "a compiled model would be compiled again: torch.compile after checkpointing"
+                "a compiled model would be compiled again: call torch.compile after checkpointing"
             )
             return None
         left_alone = {*self._checkpointed, *self._unfit}
@@ -264,15 +262,15 @@ class Remedies:
         names = ", ".join(unit.name for unit in chosen[:3]) + (", ..." if len(chosen) > 3 else "")
         self._note(
             "checkpoint",
-            f"recomputes {counted(len(chosen), 'module')} in the backward from now on: {names};"
-            " same gradients, more time",
+            f"recomputes {counted(len(chosen), 'module')} in the backward pass from now on: "
+            f"{names}; same gradients, more time",
         )
         return Action()
 
     def _why_no_units(self) -> str:
         if self._checkpointed:
-            return f"{counted(len(self._checkpointed), 'module')} recomputed already"
-        return "there is no block of modules that could be recomputed"
+            return f"{counted(len(self._checkpointed), 'module')} already recomputed"
+        return "no block of modules can be recomputed"
 
     def _largest_half(self, units: list[Unit]) -> list[Unit]:
         """The first of some units, up to half of what all keep; all of them the second time."""
@@ -315,14 +313,14 @@ class Remedies:
     def _offload(self) -> Action | None:
         if self._offloading or all(device.type == "cpu" for device in self._devices):
             self._why_not["offload"] = (
-                "activations wait on the host already" if self._offloading else "no GPU"
+                "activations are already kept on the host" if self._offloading else "no GPU"
             )
             return None
         self._offloading = True
         self._note(
             "offload",
-            "activations of 1 MiB and more wait in host memory from now on; same gradients, more"
-            " time",
+            "activations of 1 MiB or more are kept in host memory from now on; same gradients, "
+            "more time",
         )
         return Action()
 
@@ -351,9 +349,8 @@ def _way_around(check: SplitCheck) -> str:
     """What to do about a refused split."""
     if IS_NORMALISED in check.reason:
         return (
-            "a smaller batch; GroupNorm, or the norms in eval() if they are not to learn; or"
-            " guard(..., strict=False),"
-            " which splits although gradients change"
+            "use a smaller batch, GroupNorm, the norms in eval() if they should not learn, or "
+            "guard(..., strict=False), which splits even though gradients change"
         )
     if check.error is not None:  # it was compared, and the gradient is another
         count = (
@@ -362,9 +359,14 @@ def _way_around(check: SplitCheck) -> str:
             else ""
         )
         return (
-            f"a smaller batch; {count}or guard(..., strict=False), which splits although gradients"
-            " change"
+            f"use a smaller batch; {count}or guard(..., strict=False), which splits even though "
+            "gradients change"
         )
     if "nan" in check.reason or "inf" in check.reason or "not finite" in check.reason:
-        return "find out why the loss is not finite; a smaller batch fits without a split"
-    return "a smaller batch; or guard(..., verify=False) if you know that a split changes nothing"
+        return (
+            "find out why the loss is not finite, or use a smaller batch, which fits without a "
+            "split"
+        )
+    return (
+        "use a smaller batch, or guard(..., verify=False) if you know that a split changes nothing"
+    )

@@ -82,7 +82,7 @@ class Stopping:
         self._log.stop = Stop(
             step=self._log.step,
             reason=str(error).removeprefix("guard: "),
-            next="load your last checkpoint with a smaller batch, and make a new guard",
+            next="load your last checkpoint with a smaller batch, and create a new guard",
         )
 
 
@@ -95,26 +95,26 @@ def add_note(error: BaseException, text: str) -> None:
 def _stop_without_remedy(step: int, way_out: str | None) -> Stop:
     """No remedy was left; ``way_out`` None: on another rank."""
     if way_out is None:
-        reason = "out of memory on another rank, and no remedy was left there"
+        reason = "out of memory on another rank, which had no remedy left"
         return Stop(step, reason, "read the report of the rank that ran out of memory")
-    return Stop(step, "out of memory, and no remedy was left", way_out)
+    return Stop(step, "out of memory, and every remedy was tried", way_out)
 
 
 def _stop_outside(step: int, half_done: bool, tried_bytes: int | None) -> tuple[str, Stop]:
     """A failure where nothing is repeated: its event in words, and the stop."""
-    load = "load your last checkpoint and make a new guard"
+    load = "load your last checkpoint and create a new guard"
     if half_done:
-        text = "out of memory in the optimizer's step, after it had begun to change parameters"
-        reason = "parameters are half updated; restore the checkpoint"
+        text = "out of memory in the optimizer step, after it had started to change parameters"
+        reason = "parameters are only partly updated; restore the checkpoint"
         return text, Stop(
             step, reason, f"{load}(..., step_backup=True), which can undo such a step"
         )
     text = f"out of memory outside of forward and backward{size_words(tried_bytes)}"
-    reason = "out of memory outside of forward and backward, where the guard cannot repeat"
+    reason = "out of memory outside of forward and backward, where the guard cannot repeat the step"
     return text, Stop(step, reason, f"{load} with a smaller batch, or an optimizer with less state")
 
 
 def _stop_in_collectives(step: int, half: int | None) -> Stop:
     """A model that is spread over ranks failed in the middle of a step."""
-    reason = "out of memory in the middle of collectives, where no rank can repeat"
+    reason = "out of memory in the middle of collectives, where no rank can repeat the step"
     return Stop(step, reason, f"restart all ranks with VRAMLENS_MICRO_BATCH={half or '...'}")

@@ -55,7 +55,8 @@ def loss_of(result: Any) -> Loss:
         )
         if not fits or isinstance(count, bool):
             raise UsageError(
-                "loss_fn gave a pair whose second is no count: give (sum of the losses, how many)"
+                "loss_fn returned a pair whose second value is not a count: return (sum of the "
+                "losses, how many)"
             )
         if isinstance(count, torch.Tensor):
             count = exact(count.detach().reshape(()))
@@ -67,9 +68,10 @@ def loss_of(result: Any) -> Loss:
         )
         hint = ""
         if isinstance(loss, dict):
-            hint = ": give its ['loss']" if "loss" in loss else ": give their sum"
+            hint = ": return its ['loss']" if "loss" in loss else ": return their sum"
         raise UsageError(
-            f"loss_fn gave {shape}{hint or ': give a mean loss (a scalar tensor), or (sum, count)'}"
+            "loss_fn returned "
+            f"{shape}{hint or ': return a mean loss (a scalar tensor), or (sum, count)'}"
         )
     return Loss(loss.reshape(()), count)
 
@@ -83,7 +85,7 @@ def misfit(loss_fn: Any) -> str:
     except ValueError:  # a builtin may have no signature
         return ""
     except TypeError as error:
-        return f"loss_fn is called as loss_fn(model, batch), and this one cannot be: {error}"
+        return f"loss_fn is called as loss_fn(model, batch), which does not work here: {error}"
     return ""
 
 

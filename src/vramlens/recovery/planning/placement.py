@@ -349,6 +349,6 @@ def _limits(memory: dict[Any, int | str] | None) -> dict[Any, int]:
     count = torch.cuda.device_count()
     if not count:
         raise UsageError(
-            "place: there is no GPU here: say memory={0: '22GiB', 1: '22GiB'} to plan for some"
+            "place: there is no GPU here: pass memory={0: '22GiB', 1: '22GiB'} to plan for some"
         )
     return {index: int(torch.cuda.mem_get_info(index)[0] * 0.95) for index in range(count)}

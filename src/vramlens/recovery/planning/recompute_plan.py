@@ -84,8 +84,8 @@ class Plan:
         for choice in self.choices:
             if choice.chosen and choice.name not in modules:
                 raise UsageError(
-                    f"plan: the model has no block {choice.name}: it is another than the one"
-                    " measured"
+                    f"plan: the model has no block {choice.name}: this is not the model that "
+                    "was measured"
                 )
         for choice in self.choices:
             if choice.chosen:
@@ -139,18 +139,18 @@ class Plan:
                 else "it ran out of memory"
             )
             return (
-                f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with"
-                f" {change} {peak}."
+                f"Nothing that was tried stays within {format_size(self.budget_bytes)}: with "
+                f"{change}, {peak}."
             )
         return (
-            f"With {change} the peak is {format_size(self.after_bytes)}{before}{slower}: measured."
+            f"With {change}, the measured peak is {format_size(self.after_bytes)}{before}{slower}."
         )
 
     def _fix(self) -> str:
         if not self.fits:
             return "a smaller batch: vramlens.guard(model, optimizer, micro_batch=...)"
         if not any(choice.chosen for choice in self.choices):
-            return "nothing to do: it fits as it is"
+            return "nothing to do: it already fits"
         if self.offload:
             return (
                 "plan.apply(model), and with torch.autograd.graph.save_on_cpu(pin_memory=True):"
@@ -190,9 +190,7 @@ def plan(
     budget_bytes = parse_size(budget) if isinstance(budget, str) else int(budget)
     units = units_of(model)
     if not units:
-        raise UsageError(
-            "plan: the model has no blocks of modules that could be recomputed one by one"
-        )
+        raise UsageError("plan: the model has no blocks that can be recomputed one by one")
     trial = _Trial(
         model=model, make_batch=make_batch, loss_fn=loss_fn, optimizer=optimizer, meter=counter
     )

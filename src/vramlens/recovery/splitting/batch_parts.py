@@ -91,17 +91,16 @@ class Samples:
             if 1 in self._sizes:
                 return 1
             raise CannotSplit(
-                f"the batch has no tensor with samples along dimension 0 ({_kind(self.batch)}):"
-                " give"
-                " guard(split=lambda batch, start, stop: ...)"
+                f"the batch has no tensor with samples along dimension 0 ({_kind(self.batch)}): "
+                "use guard(split=lambda batch, start, stop: ...)"
             )
         path, count = sizes[0]
         for other, size in sizes[1:]:
             if size != count:
                 raise CannotSplit(
-                    f"{other} has {size} along dimension 0 where {path} has {count}: the batch"
-                    " cannot be split there; make them equal or give"
-                    " guard(split=lambda batch, start, stop: ...)"
+                    f"{other} has {size} along dimension 0 where {path} has {count}: the batch "
+                    "cannot be split there; make them equal or use guard(split=lambda batch, "
+                    "start, stop: ...)"
                 )
         return count
 
@@ -116,8 +115,8 @@ class Samples:
             if value.is_sparse or value.is_nested:
                 kind = "sparse" if value.is_sparse else "nested"
                 raise CannotSplit(
-                    f"{path} is a {kind} tensor, which has no slices: give"
-                    " guard(split=lambda batch, start, stop: ...)"
+                    f"{path} is a {kind} tensor, which has no slices: use guard(split=lambda "
+                    "batch, start, stop: ...)"
                 )
             yield path, int(value.shape[0])
         elif self._is_listed(value):

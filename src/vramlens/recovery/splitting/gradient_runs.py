@@ -116,13 +116,13 @@ def forget(parameters: Sequence[torch.nn.Parameter]) -> None:
 def unusable(run: Run) -> str:
     """Why nothing can be compared with a run; empty where it can."""
     if run.loss != run.loss or run.loss in (float("inf"), float("-inf")):
-        return f"the loss is {run.loss}: nothing can be compared"
+        return f"the loss is {run.loss}, so nothing can be compared"
     if not any(gradient is not None for gradient in run.gradients):
         return "no parameter has a gradient"
     if not all(gradient is None or bool(gradient.isfinite().all()) for gradient in run.gradients):
-        return "gradients are not finite: nothing can be compared"
+        return "gradients are not finite, so nothing can be compared"
     if not any(gradient is not None and bool(gradient.any()) for gradient in run.gradients):
-        return "all gradients of these samples are zero: nothing can be compared"
+        return "all gradients of these samples are zero, so nothing can be compared"
     return ""
 
 

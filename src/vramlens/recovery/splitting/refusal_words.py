@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 else:
     from vramlens.ground.late_torch import torch
 
-IS_NORMALISED = "is normalised by itself"
+IS_NORMALISED = "is normalized separately"
 RANDOM = (
-    "the model or the loss draws random numbers of its own, so parts cannot have those of the whole"
+    "the model or the loss uses its own random numbers, so parts cannot repeat those of the "
+    "whole batch"
 )
 _OTHER_MEAN = (
-    "is a mean over something else than samples (tokens that are not ignored, weights of classes):"
-    " return (sum, count)"
-    " or give count_fn"
+    "is a mean over something other than samples (tokens that are not ignored, class weights): "
+    "return (sum, count) or pass count_fn"
 )
 BY_CLASS = (
-    "cross_entropy is given class weights, so its mean is over the weights of the labels, which"
-    " were not found in the"
-    " batch: return (sum, count), or give count_fn=lambda batch: weight[labels].sum()"
+    "cross_entropy uses class weights, so its mean is over the weights of the labels, which "
+    "were not found in the batch: return (sum, count), or pass count_fn=lambda batch: "
+    "weight[labels].sum()"
 )
 
 
@@ -40,15 +40,15 @@ def why_unequal(model: Any, counted: bool) -> str:
 
 
 def _or(counted: bool) -> str:
-    return ", or the count is not that by which it is divided" if counted else f", or {_OTHER_MEAN}"
+    return ", or it is divided by a different count" if counted else f", or {_OTHER_MEAN}"
 
 
 def means_over(counted: bool) -> str:
     """Why a few samples agree, and the whole batch does not."""
     if counted:
         return (
-            "the count is not that by which the loss is divided, or the loss of one sample depends"
-            " on the others"
+            "the loss is divided by a different count, or the loss of one sample depends on "
+            "the others"
         )
     return f"the loss {_OTHER_MEAN}"
 
@@ -58,7 +58,7 @@ def fails_on(model: Any, samples: Samples, few: int, count: int, error: Exceptio
     text = f"loss_fn fails on {few} of {count} samples: {failure_of(error).text[:200]}"
     let_go(error)
     if undivided := samples.undivided:
-        text += f" ({undivided} has 1 along dimension 0, and so goes whole with each part)"
+        text += f" ({undivided} has 1 along dimension 0, so each part gets all of it)"
     return and_norms(model, text)
 
 

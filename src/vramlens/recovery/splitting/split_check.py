@@ -17,8 +17,8 @@ __all__ = ["SplitCheck", "check_split"]
 _MOST_SAMPLES = 16
 _CHOICES = 4  # of samples, while those that were chosen tell nothing
 _NO_ROOM = (
-    "no two samples fit together, so there was nothing to compare: call"
-    " guard.verify(batch, loss_fn) with smaller samples before training, or say guard(verify=False)"
+    "two samples do not fit together, so nothing was compared: call guard.verify(batch, "
+    "loss_fn) with smaller samples before training, or use guard(verify=False)"
 )
 
 

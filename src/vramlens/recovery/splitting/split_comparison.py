@@ -44,8 +44,8 @@ _ROUNDING = {"torch.float64": 1e-10, "torch.float32": 1e-5}
 _ROUNDING_OF_OTHERS = 1e-2
 _NOISE = 20.0
 _ORDER_MATTERS = (
-    "the order of the samples changes the gradient: the model or the loss draws random numbers of"
-    " its own, or depends on the order, so a split cannot be checked"
+    "the order of the samples changes the gradient: the model or the loss uses its own random "
+    "numbers, or depends on the order, so a split cannot be checked"
 )
 
 
@@ -289,7 +289,7 @@ class SplitComparison:
         if isinstance(answer, Weights):
             return replace(check, weights=answer, whole_compared=True)
         if answer:
-            reason = f"{answer}, though a few samples agree: {means_over(is_counted)}"
+            reason = f"{answer}, although a few samples agree: {means_over(is_counted)}"
             return replace(unequal, reason=reason)
         return check
 
@@ -318,7 +318,7 @@ class SplitComparison:
         name = iterating_norm(model)
         if name:
             raise NotCompared(
-                f"the spectral norm {name} iterates once with each call, so once for each part"
+                f"the spectral norm {name} iterates once per call, so once for each part"
             )
         problem = unusable(reference)
         if problem:
@@ -336,7 +336,8 @@ class SplitComparison:
             )
         if furthest(repeated.gradients, reference.gradients, self._training)[0] > TOO_NOISY:
             raise NotCompared(
-                "the same batch gave another gradient the second time: it cannot be checked"
+                "the same batch gave a different gradient the second time, so a split cannot "
+                "be checked"
             )
 
     def _rounding(self, batch: Any, few: FewSamples, reference: Run) -> Rounding:

@@ -28,12 +28,12 @@ REFUSED, UNSURE, CONFIRMED = 0, 1, 2
 """What the parts of a batch say of a split: it is wrong, a check must tell, it is as it was
 proven.
 """
-_UNREAD = "by what the loss is divided cannot be read from its graph"
+_UNREAD = "the graph of the loss does not show what the loss is divided by"
 _UNEVEN = (
-    "what the parts were divided by does not fit the number by which they count: return"
-    " (sum, count), or give count_fn"
+    "the parts were divided by a number that does not match their counts: return (sum, count), "
+    "or pass count_fn"
 )
-_EMPTY_PART = "the loss of a part is zero, so what it is divided by may not be what it counts"
+_EMPTY_PART = "the loss of a part is zero, so its divisor may differ from its count"
 _MOST_FORMS = 64
 _MOST_DOUBTS = 2  # checks of one batch after its parts have run
 _CHECKED_AGAIN = frozenset(digit * 10**zeros for zeros in range(1, 6) for digit in (1, 2, 5))
@@ -140,7 +140,7 @@ class SplitProofs:
         if agreed == REFUSED:
             reason = reason or "refused on another rank"
             if not self._options.strict:
-                self._around.note("check", f"splits although gradients change: {reason}", True)
+                self._around.note("check", f"splits even though gradients change: {reason}", True)
                 return True
             call.refusal = reason
             self._note_refusal(reason)
@@ -216,7 +216,7 @@ class SplitProofs:
             batches = counted(before.trusted, "batch", "batches")
             self._around.note(
                 "check",
-                f"{batches} since the last check may have had another gradient: {check.reason}",
+                f"{batches} since the last check may have had a different gradient: {check.reason}",
                 True,
             )
         return self._kept(call, check, before)
@@ -237,9 +237,9 @@ class SplitProofs:
         if proof.operations is None:
             proof.operations = seen.operations
         if seen.operations - proof.operations:
-            return UNSURE, "the loss is made of other operations than the one that was checked"
+            return UNSURE, "the loss uses different operations than the one that was checked"
         if set(changed_buffers()) - proof.check.buffers:
-            return UNSURE, "a buffer was changed that was not when the split was checked"
+            return UNSURE, "a buffer changed that did not change when the split was checked"
         return _evenness(proof.check, seen)
 
     def _agreed(self, number: int) -> int:
@@ -263,11 +263,9 @@ class SplitProofs:
         if check.equal:
             self._around.note(
                 "check",
-                f"checked with {check.samples} samples: in parts they give the gradient of all at"
-                " once, within"
-                f" {check.error:.1e} (rounding may do {check.tolerance:.1e});"
-                f" {_counting(check.weights)}; dropout was"
-                " switched off for this check only",
+                f"checked with {check.samples} samples: parts give the same gradient as the "
+                f"whole batch, within {check.error:.1e} (rounding may do {check.tolerance:.1e});"
+                f" {_counting(check.weights)}; dropout was turned off for this check only",
             )
             return
         differ = (
@@ -279,7 +277,7 @@ class SplitProofs:
             self._note_refusal(f"{check.reason}{differ}")
         else:
             self._around.note(
-                "check", f"splits although gradients change: {check.reason}{differ}", True
+                "check", f"splits even though gradients change: {check.reason}{differ}", True
             )
 
 

@@ -142,8 +142,8 @@ class Runner:
                 loss = self._forward(call, part)
                 if loss.count is not None:
                     raise UsageError(
-                        "loss_fn gave a mean for one part and (sum, count) for another: give"
-                        " always the same"
+                        "loss_fn gave a mean for one part and (sum, count) for another: always "
+                        "return the same kind"
                     )
                 call.parts_seen.note(loss.value, share)
                 total = total + loss.value.detach() * share
@@ -179,8 +179,8 @@ class Runner:
             loss = self._forward(call, part)
             if loss.count is None:
                 raise UsageError(
-                    "loss_fn gave (sum, count) for one part and a mean for another: give always"
-                    " the same"
+                    "loss_fn gave (sum, count) for one part and a mean for another: always "
+                    "return the same kind"
                 )
             parts_seen.note(loss.value, 1.0)
             total, count = total + loss.value.detach(), count + loss.count

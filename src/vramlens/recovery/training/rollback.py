@@ -147,9 +147,9 @@ class Buffers:
             assert slot.tensor is not None
             if not equal_values(slot.tensor, copy.to(slot.tensor.device)):
                 raise BuffersLost(
-                    f"guard: the buffer {slot.name} ({format_size(_bytes(slot.tensor))}) has"
-                    " changed since it was"
-                    " copied, and nothing tells whether the failed attempt did it"
+                    f"guard: the buffer {slot.name} ({format_size(_bytes(slot.tensor))}) has "
+                    "changed since it was copied, and it is unknown whether the failed attempt "
+                    "changed it"
                 )
 
     def changed(self) -> list[str]:

@@ -38,16 +38,18 @@ def batch_that_fits(
 
 def _as_point(batch: SmallerBatch, capacity_bytes: int, *, lasting: bool) -> Finding:
     peak = f"{format_size(batch.peak_reserved_bytes)} of {format_size(capacity_bytes)}"
-    doubt = "" if lasting else "; a later step may be larger"
+    doubt = "" if lasting else "; later steps may need more"
     return Finding(
         id="smaller_batch",
         verdict=Verdict.LIKELY if lasting else Verdict.POSSIBLE,
-        title=f"{batch.share:.0%} of this batch fit: {peak}",
+        title=f"a batch {batch.share:.2f}x this size fits: {peak}",
         bytes=batch.peak_reserved_bytes,
         evidence=(
-            "the same requests at that scale, replayed; what does not grow with the batch stays",
+            "the same requests were replayed at that batch size; what does not depend on the "
+            "batch stays the same",
         ),
-        fix=f"make the batch {batch.share:.2f} × as large, rounded down: {peak} reserved{doubt}",
+        fix=f"reduce the batch to {batch.share:.2f}x its size (rounded down): {peak} "
+        f"reserved{doubt}",
     )
 
 
@@ -70,17 +72,17 @@ def _as_range(bounds: StepBounds, share: float, capacity_bytes: int) -> Finding:
     highest = min(_BELOW_ALL, bounds.possibly_fitting_share(capacity_bytes))
     most = int(bounds.high_fixed + share * bounds.high_growing)
     peak = f"at most {format_size(most)} of {format_size(capacity_bytes)} (estimated)"
-    largest = f"the largest that fits is {share:.2f} to {highest:.2f} × this one"
+    largest = f"the largest batch that fits is {share:.2f}x to {highest:.2f}x this one"
     return Finding(
         id="smaller_batch",
         verdict=Verdict.LIKELY,
-        title=f"{share:.0%} of this batch fit: {peak}; {largest}",
+        title=f"a batch {share:.2f}x this size fits: {peak}; {largest}",
         bytes=most,
         evidence=(
-            "estimated from the blocks that the first forward pass had done: gradients, AdamW's"
-            " state and the rest of the step are not recorded",
+            "estimated from the blocks that the first forward pass finished: gradients, AdamW state"
+            " and the rest of the step are not recorded",
         ),
-        fix=f"make the batch {share:.2f} × as large, rounded down: {peak}; {largest}",
+        fix=f"reduce the batch to {share:.2f}x its size (rounded down): {peak}; {largest}",
     )
 
 
@@ -89,10 +91,10 @@ def _no_batch_surely_fits(bounds: StepBounds, capacity_bytes: int) -> Finding:
     return Finding(
         id="smaller_batch",
         verdict=Verdict.NOT_A_PROBLEM,
-        title=f"no smaller batch surely fits: parameters, gradients and the optimizer's state may"
-        f" take {fixed} of {limit} for any batch",
+        title=f"a smaller batch may not be enough: parameters, gradients and optimizer state may"
+        f" take {fixed} of {limit} at any batch size",
         bytes=bounds.high_fixed,
-        evidence=("two tensors a parameter are counted as state, as AdamW keeps",),
+        evidence=("optimizer state is estimated as two tensors per parameter, as in AdamW",),
     )
 
 
@@ -101,7 +103,8 @@ def _not_about_the_batch(need: Need) -> Finding | None:
     return Finding(
         id="smaller_batch",
         verdict=Verdict.NOT_A_PROBLEM,
-        title="how far a smaller batch helps is not known: the optimizer's state is as large for any"
-        f" batch, and at least {format_size(need.low_bytes)} are needed",
+        title="a smaller batch may not be enough: optimizer state has the same size at any "
+        "batch size,"
+        f" and this step needs at least {format_size(need.low_bytes)}",
         bytes=need.low_bytes,
     )

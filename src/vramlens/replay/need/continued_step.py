@@ -204,7 +204,7 @@ class Continuation:
         return Continued(
             replay=replay,
             unrefused=Replay(refused, pools=pools, settings=settings)
-            if (refused := _without_refusals(columns))
+            if (refused := without_refusals(columns))
             else replay,
             failed_event=self._failed_event,
             step_end=step_end,
@@ -310,7 +310,7 @@ class Continuation:
         return set(np.flatnonzero(alive & once).tolist())
 
 
-def _without_refusals(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
+def without_refusals(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
     """The columns without the requests that failed and that the program went on from; None where
     there are none.
     """

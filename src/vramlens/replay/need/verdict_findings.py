@@ -173,7 +173,7 @@ def _reason(view: Attribution, judged: Judgement) -> str:
         return ""
     place = view.place_of_stack(view.device.out_of_memory[-1].stack)
     line = f" (line {place.line})" if place is not None else ""
-    return f"this batch is {projection.scaling.scale:.2f} × that of an earlier step{line}"
+    return f"this batch is {projection.scaling.scale:.2f}x an earlier one{line}"
 
 
 def _about_expandable(
@@ -192,7 +192,7 @@ def _about_expandable(
             )
             changed.append(
                 _expandable_fails(row)
-                if is_refuted and "sums cannot tell" in finding.title
+                if is_refuted and "these numbers do not show" in finding.title
                 else finding
             )
         elif row.lives is False:
@@ -210,22 +210,22 @@ def _about_expandable(
 
 def _expandable_fails(row: SettingVerdict) -> Finding:
     reserved = (
-        f", with {format_size(row.peak_reserved_bytes)} reserved" if row.peak_reserved_bytes else ""
+        f" ({format_size(row.peak_reserved_bytes)} reserved)" if row.peak_reserved_bytes else ""
     )
     failed = (
-        f"a request of {format_size(row.failed_bytes)} fails"
+        f"a request for {format_size(row.failed_bytes)} fails"
         if row.failed_bytes
-        else "it fails as well"
+        else "the run still fails"
     )
     if row.dies_after_bytes:
-        failed = f"it {_how_far(row)}"
+        failed = f"the run {_how_far(row)}"
     return Finding(
         id="expandable_segments",
         verdict=Verdict.NOT_A_PROBLEM,
-        title=f"expandable_segments does not help: replayed with it, {failed}{reserved}",
+        title=f"expandable_segments will not help: in a replay with it, {failed}{reserved}",
         bytes=0,
         evidence=(
-            "the recorded requests, and those of an earlier step for the rest, under that setting",
+            "the replay takes the recorded requests, then those of an earlier step for the rest",
         ),
     )
 
@@ -236,8 +236,9 @@ def _depends_on_the_limit(undecided: Finding, proven: Proven) -> Finding:
     low, high = format_size(limit.bytes or 0), format_size(limit.below_bytes or 0)
     return replace(
         undecided,
-        title=f"expandable_segments is undecided: it depends on the exact limit, somewhere from {low} to {high}",
-        evidence=(*undecided.evidence, "the error's text tells the limit: give it with --log"),
+        title="expandable_segments may or may not help: that depends on the exact limit, "
+        f"between {low} and {high}",
+        evidence=(*undecided.evidence, "the error message has the exact limit: pass it with --log"),
     )
 
 
@@ -269,13 +270,18 @@ def _carries(
     return Finding(
         id="settings_help",
         verdict=Verdict.LIKELY,
-        title=f"{best.conf} carries the run: its step finishes with {reserved}{of_limit} reserved",
+        title=f"{best.conf} lets this step finish, with {reserved}{of_limit} reserved",
         bytes=best.peak_reserved_bytes,
         evidence=(
-            "the recorded requests, and those of an earlier step for the rest, replayed with it",
-            *([f"so do {', '.join(also)}"] if also else []),
+            "the replay takes the recorded requests, then those of an earlier step for the rest",
+            *(
+                [f"so does {', '.join(also)}" if len(also) == 1 else f"so do {', '.join(also)}"]
+                if also
+                else []
+            ),
         ),
-        fix=f"run with {assignment(variable, best.conf)}: the step finishes with {reserved}{of_limit} reserved",
+        fix=f"run with {assignment(variable, best.conf)}: this step then finishes with "
+        f"{reserved}{of_limit} reserved",
     )
 
 
@@ -283,18 +289,20 @@ def _may_carry(rows: Sequence[SettingVerdict], variable: str, need: Need) -> Fin
     best = rows[0]
     reserved = format_size(best.peak_reserved_bytes)
     why = (
-        "too near the limit to tell"
+        "the predicted peak is too close to the limit to tell"
         if need.basis == EARLIER_STEP
-        else "what comes after is not recorded"
+        else "the recording ends there"
     )
     others = f" (or {', '.join(row.conf for row in rows[1:])})" if len(rows) > 1 else ""
     return Finding(
         id="settings_may_help",
         verdict=Verdict.POSSIBLE,
-        title=f"{best.conf} gets past this failure, with {reserved} reserved, and may carry the run: {why}",
+        title=f"{best.conf} gets past this failure ({reserved} reserved) but may not be enough: "
+        f"{why}",
         bytes=best.peak_reserved_bytes,
-        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this failure with {reserved} reserved,"
-        " and may or may not be enough",
+        fix=f"try {assignment(variable, best.conf)}{others}: it gets past this failure "
+        f"({reserved} reserved)"
+        " but may not be enough for the rest",
     )
 
 
@@ -305,21 +313,21 @@ def _do_not_carry(rows: Sequence[SettingVerdict], need: Need) -> Finding:
     return Finding(
         id="settings_do_not_help",
         verdict=Verdict.NOT_A_PROBLEM,
-        title=f"replayed, the run is out of memory all the same with {listed}",
+        title=f"in a replay, the run still fails with {listed}",
         bytes=0,
-        evidence=("replayed under each setting",) if need.basis is not None else (),
+        evidence=("each setting was replayed",) if need.basis is not None else (),
     )
 
 
 def _how_far(row: SettingVerdict) -> str:
     if row.dies_after_bytes:
-        return f"gets past this request and fails {format_size(row.dies_after_bytes)} later"
+        return f"gets past this request but fails {format_size(row.dies_after_bytes)} later"
     if not row.peak_reserved_bytes and row.failed_bytes:
-        return f"its first request, {format_size(row.failed_bytes)}, fails"
+        return f"the first request, {format_size(row.failed_bytes)}, fails"
     return (
         f"{format_size(row.peak_reserved_bytes)} reserved"
         if row.peak_reserved_bytes
-        else "too much is alive"
+        else "too much memory is in use"
     )
 
 
@@ -336,7 +344,7 @@ def _with_limit(finding: Finding, view: Attribution, need: Need) -> Finding:
     if total and size <= total:
         call += f"({-(-size * 10_000 // total) / 10_000:.4f})"
     if total and size > total:
-        least, size = "all of the GPU's ", total
+        least, size = "the GPU's full ", total
     fix = f"raise this process's limit to {least}{format_size(size)}: {call}; {_needs(need)}"
     return replace(finding, fix=fix)
 
@@ -348,4 +356,4 @@ def _needs(need: Need) -> str:
     if need.high_bytes is None:
         return f"this step needs at least {format_size(need.low_bytes)}"
     low, high = format_size(need.low_bytes), format_size(need.high_bytes)
-    return f"this step needs {low} to {high} (estimated)"
+    return f"this step needs between {low} and {high} (estimated)"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vramlens.foreign_text import visible, workflow_command
+from vramlens.report.editor.annotation import relative_to
 
 if TYPE_CHECKING:
     from vramlens.analyses.budget.budget import Check
@@ -36,7 +37,7 @@ def check_to_github(check: Check, environment: Mapping[str, str]) -> str:
     lines = [_annotation(finding, check, environment) for finding in shown]
     left = len(check.findings) - len(shown)
     if left:
-        message = f"{left:,} more limits are broken; the step's summary lists all"
+        message = f"{left:,} more limits are broken (the job summary lists all)"
         lines.append(
             workflow_command(
                 "error",
@@ -53,7 +54,7 @@ def _annotation(finding: Finding, check: Check, environment: Mapping[str, str]) 
     words = list(finding.evidence)
     if finding.fix:
         words.append(f"Do: {finding.fix}")  # may begin with a command, or end with a path: as it is
-    words = words or [f"the limit stands in {check.budget}"]  # a message that is empty is not shown
+    words = words or [f"the limit is in {check.budget}"]  # a message that is empty is not shown
     file, line = _place(finding.place, environment)
     if file is None:  # a line of a package, or of another machine: the limit itself then
         scopes = [
@@ -83,11 +84,7 @@ def _place(place: Place | None, environment: Mapping[str, str]) -> tuple[str | N
 
 def _in_repository(file: str, environment: Mapping[str, str]) -> str | None:
     """A path relative to the checkout; None for one that is not in it."""
-    root = os.path.realpath(environment.get("GITHUB_WORKSPACE") or ".")
-    path = os.path.realpath(file if os.path.isabs(file) else os.path.join(root, file))
-    if not path.startswith(root + os.sep) or not os.path.isfile(path):
-        return None
-    return os.path.relpath(path, root).replace(os.sep, "/")
+    return relative_to(file, os.path.realpath(environment.get("GITHUB_WORKSPACE") or "."))
 
 
 def _cut(text: str, most: int) -> str:

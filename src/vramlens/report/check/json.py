@@ -1,4 +1,4 @@
-"""A check as data: the object that ``vramlens check --format json`` prints (docs/design.md)."""
+"""A check as data: the object that ``vramlens check --format json`` prints (docs/json.md)."""
 
 from __future__ import annotations
 

@@ -45,11 +45,12 @@ def headline(check: Check) -> str:
     if check.passed:
         tightest = _tightest(check)
         nearest = (
-            f"; {visible(tightest.limit.scope)} is the nearest: {_room(tightest)}"
-            if tightest
-            else ""
+            f"; {visible(tightest.limit.scope)} is closest: {_room(tightest)}" if tightest else ""
         )
-        return f"Within budget: {counted(len(check.results), 'limit')} of {len(check.results):,} hold{nearest}."
+        return (
+            f"Within budget: {counted(len(check.results), 'limit')} of {len(check.results):,} "
+            f"are met{nearest}."
+        )
     return (
         f"{'Over budget' if _over(check) else 'Cannot tell'}: {visible(check.findings[0].title)}."
     )
@@ -64,7 +65,7 @@ def _room(result: Result) -> str:
     nothing.
     """
     room = shown(result.limit.kind, max(0, result.limit.value - (result.value or 0)))
-    return f"{room} of room below its {shown(result.limit.kind, result.limit.value)}"
+    return f"{room} below its limit of {shown(result.limit.kind, result.limit.value)}"
 
 
 def _tightest(check: Check) -> Result | None:
@@ -127,7 +128,7 @@ def _table(check: Check) -> Table:
 
 def _row(result: Result, budget: str) -> tuple[str, str, str, str]:
     limit = shown(result.limit.kind, result.limit.value)
-    value = shown(result.limit.kind, result.value) if result.value is not None else "not known"
+    value = shown(result.limit.kind, result.value) if result.value is not None else "unknown"
     outcome = {True: "holds", False: "over", None: "cannot tell"}[result.passed]
     if result.why:
         outcome = f"{outcome}: {visible(result.why)}"
@@ -141,7 +142,7 @@ def next_step(check: Check) -> tuple[str, str]:
     source, budget = quoted(check.source), quoted(check.budget)
     if check.passed:
         return (
-            "keep it so in every pull request",
+            "enforce the budget in every pull request",
             f"vramlens check {source} --budget {budget} --format github",
         )
     if not _over(check):
@@ -150,12 +151,12 @@ def next_step(check: Check) -> tuple[str, str]:
         result.limit.path[0] == "out_of_memory" and result.why and not result.passed
         for result in check.results
     ):
-        return "what failed, and why", f"vramlens explain {source}"
+        return "find out what failed and why", f"vramlens explain {source}"
     if any(
         result.limit.path[0] == "growth_per_step" and result.passed is False
         for result in check.results
     ):
-        return "what keeps the memory of each step", f"vramlens leaks {source}"
-    return "if that is wanted, raise the budget, and have the change reviewed", (
+        return "find out what keeps the memory of each step", f"vramlens leaks {source}"
+    return "if this is intended, raise the budget and have the change reviewed", (
         f"vramlens check {source} --budget {budget} --update"
     )

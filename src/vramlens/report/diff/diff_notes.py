@@ -19,21 +19,21 @@ def notes_of(diff: Diff) -> Iterator[str]:
     """Yields the notes below the changed lines."""
     yield from _moment_of_peak(diff)
     if diff.unattributed_bytes and diff.by_line:
-        yield f"{signed_size(diff.unattributed_bytes)} have no line of yours."
+        yield f"{signed_size(diff.unattributed_bytes)} have no line in your code."
     yield from _elsewhere(diff)
     if not diff.unrelated:
         yield from _steps(diff)
     if diff.moved_lines:
         yield (
-            f"{counted(diff.moved_lines, 'line')} of {diff.aligned_lines:,} moved between the runs:"
-            " aligned by function and order, which is likely, not proven."
+            f"{counted(diff.moved_lines, 'line')} of {diff.aligned_lines:,} moved between the "
+            "runs. They were matched by function and order (likely, not proven)."
         )
     befores, afters = len(diff.befores), len(diff.afters)
     if max(befores, afters) > 1:
         yield (
-            f"Of {counted(befores, 'run')} before and {afters:,} after, those with the median peak"
-            " are shown; a change counts where no run of one side lies within the other side's"
-            " range."
+            f"Of {counted(befores, 'run')} before and {afters:,} after, the ones with the "
+            "median peak are shown. A change counts only if the ranges of both sides do not "
+            "overlap."
         )
 
 
@@ -45,7 +45,7 @@ def _moment_of_peak(diff: Diff) -> Iterator[str]:
     signs = {line.change_bytes > 0 for line in diff.by_line}
     if len(signs) == 2 and before.shape != after.shape:
         yield visible(
-            f"The peak may be at another moment. Before: {before.shape} After: {after.shape}"
+            f"The peak may be at a different moment. Before: {before.shape} After: {after.shape}"
         )
 
 
@@ -56,7 +56,7 @@ def _elsewhere(diff: Diff) -> Iterator[str]:
     more = len(diff.elsewhere) - 1
     others = f", and {counted(more, 'more line')}" if more else ""
     change = signed_size(line.most_change_bytes)
-    yield visible(f"Not at the peak, but at most: {change} at {line_words(line)}{others}.")
+    yield visible(f"Largest change outside the peak: {change} at {line_words(line)}{others}.")
 
 
 def _steps(diff: Diff) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _steps(diff: Diff) -> Iterator[str]:
         yield f"Every step's peak: {signed_size(sizes.pop())} requested."
     elif len(changed) <= _STEPS_SHOWN < len(changes):
         words = ", ".join(f"step {step} {signed_size(change)}" for step, change in changed)
-        yield f"Only these steps' peaks changed: {words}."
+        yield f"Only the peaks of these steps changed: {words}."
     else:
         yield (
             f"The peaks of {len(changed):,} of {counted(len(changes), 'step')} changed,"

@@ -1,4 +1,4 @@
-"""A diff as data: the object that ``vramlens diff --json`` prints (docs/design.md)."""
+"""A diff as data: the object that ``vramlens diff --json`` prints (docs/json.md)."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from vramlens.analyses.compare.diff_findings import (
     signed_size,
     told_apart,
 )
+from vramlens.ground.file_name import base_name
 from vramlens.report.diff.diff_notes import notes_of
 from vramlens.report.document import (
     Blank,
@@ -34,7 +35,6 @@ from vramlens.report.leaks.story import program_words
 from vramlens.report.markdown import markdown_of
 from vramlens.report.text import DIM, print_document
 from vramlens.report.wording import plain, quoted, visible
-from vramlens.trace.stacks import base_name
 from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from vramlens.analyses.compare.diff import CounterChange, Diff, LineChange
 
-_MEANINGS = {"reserved": "shown, not judged"}
+_MEANINGS = {"reserved": "info only"}
 _LEAST_SHARE = 0.001
 """Lines whose change is a smaller share of all changes are summed up, not listed."""
 
@@ -117,7 +117,7 @@ def diff_document(diff: Diff, top: int = 10) -> Document:
         Items(story.notes, style=DIM),
     ]
     if story.differences:
-        title = Heading("What else differs", level=2)
+        title = Heading("Other differences", level=2)
         parts += [Blank(), title, Items(story.differences, hang=4)]
     sources = (f"Before: {diff.before.source}", f"After: {diff.after.source}")
     parts += [
@@ -145,7 +145,7 @@ def story_of(diff: Diff, top: int = 10) -> DiffStory:
     total = sum(abs(line.change_bytes) for line in diff.by_line)
     telling = [line for line in diff.by_line if abs(line.change_bytes) >= _LEAST_SHARE * total]
     listed = telling[:top]
-    title = "What is different" if diff.unrelated else "What changed"
+    title = "Different" if diff.unrelated else "Changed"
     why, command = _next(diff)
     return DiffStory(
         headline=visible(headline(diff)),
@@ -165,7 +165,7 @@ def _left_out(lines: tuple[LineChange, ...]) -> tuple[str, ...]:
     if not lines:
         return ()
     change = signed_size(sum(line.change_bytes for line in lines))
-    return (f"… and {counted(len(lines), 'more line')}, {change} in all",)
+    return (f"… and {counted(len(lines), 'more line')}, {change} in total",)
 
 
 def _sentences(diff: Diff) -> Iterator[str]:
@@ -178,16 +178,16 @@ def _sentences(diff: Diff) -> Iterator[str]:
         peak = run.explanation.peak
         if peak is not None and "requested_bytes" not in peak.exact:
             why = (
-                "that recording is not whole"
+                "that recording is incomplete"
                 if run.explanation.recording.missing
-                else "there was memory before its first event"
+                else "memory was already in use before its first event"
             )
             yield f"The peaks {side} are lower bounds: {why}."
     if diff.before.failure is not None and diff.after.failure is None:
         yield _gone_failure(diff)
         if diff.growth_before and diff.growth_after is not None and not diff.unrelated:
             before, after = format_size(diff.growth_before), format_size(diff.growth_after)
-            yield f"Growth: {before} a step before, {after} after."
+            yield f"Growth: {before} per step before, {after} after."
 
 
 def _gone_failure(diff: Diff) -> str:
@@ -199,7 +199,7 @@ def _gone_failure(diff: Diff) -> str:
     request = f"A request of {format_size(size)}" if size else "A request"
     steps = diff.after.explanation.steps.count
     ending = f"{counted(steps, 'step')} and no failure" if steps else "no failure"
-    return visible(f"{request} failed before{where}; after, {ending}.")
+    return visible(f"{request} failed before{where}. After: {ending}.")
 
 
 def _figures(diff: Diff) -> Iterator[FigureRow]:
@@ -208,7 +208,7 @@ def _figures(diff: Diff) -> Iterator[FigureRow]:
             yield _counter(name, counter)
     if diff.growth_before or diff.growth_after:
         yield FigureRow(
-            name="growth a step",
+            name="growth/step",
             before=_growth_words(diff.growth_before),
             after=_growth_words(diff.growth_after),
             change=_growth_change(diff),
@@ -271,23 +271,26 @@ def _next(diff: Diff) -> tuple[str, str]:
     after = quoted(diff.after.source)
     record = f"vramlens run -o longer.vram {program_words(diff.after.explanation.recording)}"
     if diff.same_file or (diff.unrelated and diff.after.failure is None):
-        why = "a recording from before the change, to compare this one with"
+        why = "record a run from before the change and compare it with this one"
         return why, f"vramlens diff BEFORE.vram {after}"
     if diff.after.failure is not None:
-        return "why it runs out of memory", f"vramlens explain {after}"
+        return "find out why it runs out of memory", f"vramlens explain {after}"
     if diff.growth_after:
-        return f"what keeps the {format_size(diff.growth_after)} a step", f"vramlens leaks {after}"
+        return (
+            f"find out what keeps the {format_size(diff.growth_after)} per step",
+            f"vramlens leaks {after}",
+        )
     if diff.growth_before and diff.growth_after is None:
-        return "record more steps, to see whether the growth is gone", record
+        return "record more steps to see whether the growth is gone", record
     rise = diff.peak_change
     if rise is not None and rise.change_bytes > 0:
-        why = f"who holds the {format_size(rise.change_bytes)} more"
+        why = f"see what uses the additional {format_size(rise.change_bytes)}"
         return why, f"vramlens explain {after} --by stack"
     if _ends_earlier_without_failure(diff):
-        return "record more steps, to see that it does not fail", record
+        return "record more steps to make sure that it does not fail", record
     peak = format_size(diff.counters["allocated"].after_bytes)
     command = f"vramlens check {after} --budget vram.toml --update"
-    return f"keep it at {peak}, in every pull request", command
+    return f"enforce this limit of {peak} in every pull request", command
 
 
 def _ends_earlier_without_failure(diff: Diff) -> bool:

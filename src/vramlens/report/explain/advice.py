@@ -51,7 +51,8 @@ def next_step(explanation: Explanation) -> NextStep:
     oom = explanation.oom
     if any(finding.id == "not_memory" for finding in explanation.findings):
         return NextStep(
-            "nothing to record, since no memory ran out: change that and run it again", ()
+            "fix this and run the program again: no memory ran out, so there is nothing to record",
+            (),
         )
     if oom is not None and oom.wall == "host" and not oom.survived:
         return _ask_the_host(explanation)
@@ -63,14 +64,16 @@ def next_step(explanation: Explanation) -> NextStep:
     if oom is not None and not oom.survived:
         size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
         if oom.cause == "fragmentation":
-            return _command(f"which settings let the {size} fit", "tune", source, options)
+            return _command(f"find the settings that make the {size} fit", "tune", source, options)
         if oom.cause == "leak":
-            return _command("what keeps the memory of earlier steps", "leaks", source, options)
+            return _command(
+                "find out what keeps the memory of earlier steps", "leaks", source, options
+            )
     elif explanation.leaks and not explanation.leaks[0].is_small:
         growth = format_size(explanation.leaks[0].bytes_per_step)
-        return _command(f"what keeps the {growth} a step", "leaks", source, options)
+        return _command(f"find out what keeps the {growth} per step", "leaks", source, options)
     high = format_size(explanation.peak.requested_bytes)
-    return _command(f"the whole run as a picture, {high} high", "view", source, options)
+    return _command(f"see the whole run on a timeline (peak: {high})", "view", source, options)
 
 
 def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
@@ -85,12 +88,12 @@ def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:
 # What the system knows of host memory that ran out; a recording of the GPU's knows nothing of it.
 _HOST = {
     "pinned_memory": (
-        "how much the process may pin, and what the host has left",
+        "check how much memory the process may pin and how much the host has left",
         "ulimit -l; free -h",
     ),
-    "shared_memory": ("how much shared memory the workers have", "df -h /dev/shm"),
+    "shared_memory": ("check how much shared memory the workers have", "df -h /dev/shm"),
 }
-_HOST_LOG = ("what the system says of it", 'dmesg -T | grep -i -E "killed process|out of memory"')
+_HOST_LOG = ("check the kernel's log", 'dmesg -T | grep -i -E "killed process|out of memory"')
 
 
 def _ask_the_host(explanation: Explanation) -> NextStep:
@@ -104,5 +107,5 @@ def _record(explanation: Explanation) -> NextStep:
     """
     held = sum(row.bytes for row in explanation.ledger if row.kind.startswith("pytorch_allocated"))
     what = f"the {format_size(held)}" if held else "the memory"
-    why = f"record the run to see which lines hold {what}"
+    why = f"record the run to see which lines use {what}"
     return NextStep(why, ("vramlens run -o oom.vram YOUR_SCRIPT.py",))

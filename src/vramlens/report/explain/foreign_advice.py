@@ -23,7 +23,9 @@ def step_for_others(explanation: Explanation) -> NextStep | None:
     if explanation.peak is not None:
         return None
     if any(finding.id in _FOREIGN for finding in explanation.findings):
-        return NextStep("which processes hold the GPU's memory now", ("vramlens top --once",))
+        return NextStep("see which processes use the GPU's memory now", ("vramlens top --once",))
     if any("PYTORCH_MPS_" in (finding.fix or "") for finding in explanation.findings):
-        return NextStep("what PyTorch and Metal hold, to paste before the failing line", (_MPS,))
+        return NextStep(
+            "paste this before the failing line to see what PyTorch and Metal hold", (_MPS,)
+        )
     return None

@@ -1,4 +1,4 @@
-"""An explanation as the JSON object that docs/design.md fixes, key by key."""
+"""An explanation as the JSON object that docs/json.md fixes, key by key."""
 
 from __future__ import annotations
 
@@ -172,6 +172,9 @@ def _oom(oom: OomVerdict | None) -> dict[str, Any] | None:
         "wall": oom.wall,
         "cause": oom.cause,
         **place_to_json(oom.place),
+        "library": None
+        if oom.library is None
+        else {**place_to_json(oom.library), "source": oom.library_source},
         "need": _need(oom.need),
         "settings": [
             {

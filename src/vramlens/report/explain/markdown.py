@@ -33,7 +33,7 @@ def to_markdown(explanation: Explanation, by: str = "line", top: int | None = No
         *_held(story, DEFAULT_TOP if top is None else top),
         *_ledger(story),
         *_claims(story.claims),
-        *_listed("What would not help", story.refuted),
+        *_listed("What will not help", story.refuted),
         *_listed("Also", story.notes),
         *_listed("Grows with every step", story.growth),
         *([escaped(story.steps)] if story.steps else []),

@@ -5,7 +5,7 @@ into one row.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vramlens.analyses.attribution.names import number_range
@@ -74,6 +74,39 @@ def branches_of(by_module: Mapping[str, int]) -> tuple[Branch, ...]:
     found: list[Branch] = []
     _list(root, "", 0, found)
     return tuple(found)
+
+
+_TELLS_LITTLE = 0.5
+"""Of all bytes: of a module that holds as much, what is inside of it says more."""
+
+
+def main_parts(by_module: Mapping[str, int], most: int) -> tuple[Branch, ...]:
+    """The modules that hold most, largest first; inside of one that holds half, its parts."""
+    branches = branches_of(by_module)
+    inside = _places_inside(branches)
+    parts = [place for place, branch in enumerate(branches) if branch.depth == 0]
+    tells_little = _TELLS_LITTLE * sum(by_module.values())
+    place = 0
+    while place < len(parts):
+        whole, children = branches[parts[place]], inside[parts[place]]
+        if children and whole.count == 1 and whole.bytes >= tells_little:
+            parts[place : place + 1] = children
+        else:
+            place += 1
+    largest_first = sorted((branches[part] for part in parts), key=lambda branch: -branch.bytes)
+    return tuple(largest_first[:most])
+
+
+def _places_inside(branches: Sequence[Branch]) -> list[list[int]]:
+    """By branch, the places of those directly inside of it."""
+    inside: list[list[int]] = [[] for _ in branches]
+    around: list[int] = []
+    for place, branch in enumerate(branches):
+        del around[branch.depth :]
+        if around:
+            inside[around[-1]].append(place)
+        around.append(place)
+    return inside
 
 
 def _fold(node: Node) -> None:

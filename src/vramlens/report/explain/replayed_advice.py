@@ -30,5 +30,8 @@ def step_after_replay(explanation: Explanation) -> NextStep | None:
             f" to {format_size(oom.reserved_bytes + (oom.tried_bytes or oom.requested_bytes or 0))}"
         )
         limit = limit.replace("card to", "card, with")
-    why = f"no setting that was replayed helps: allocate the {size} first, or {limit}, and record again"
+    why = (
+        f"allocate the {size} first, or {limit}, and record again (none of the replayed "
+        "settings helps)"
+    )
     return NextStep(why, ("vramlens run -o again.vram YOUR_SCRIPT.py",))

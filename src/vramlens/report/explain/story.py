@@ -29,36 +29,37 @@ from vramlens.units import counted, format_size
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation, OomVerdict, Peak
-    from vramlens.analyses.finding import Finding
+    from vramlens.analyses.finding import Finding, Place
     from vramlens.analyses.leaks.leak import Leak
     from vramlens.analyses.memory.heap import Heap
     from vramlens.analyses.memory.ledger import LedgerRow
 
 _WALLS = {
-    "process_limit": "Refused by the limit set for this process, not by the GPU",
-    "device": "Refused by the GPU: it has too little free",
-    "other_process": "Refused because other processes hold the rest of the GPU",
+    "process_limit": "This process reached its memory limit; the GPU itself was not full",
+    "device": "The GPU is full",
+    "other_process": "Other processes use the rest of the GPU",
     "host": "",  # the headline says so already, and how sure it is
-    "unknown": "What refused it cannot be told from this input",
+    "unknown": "This input does not show what refused the request",
 }
 _CAUSES = {
-    "fragmentation": "Fragmentation: without holes between what is alive, it would fit",
-    "leak": "A leak: what earlier steps left behind takes the room",
-    "spike": "A spike: this step needs more than twice what any earlier one did",
-    "capacity": "Capacity: what is alive leaves too little room",
+    "fragmentation": "Cause: fragmentation. The free memory is split into blocks that are too "
+    "small",
+    "leak": "Cause: a leak. Memory kept from earlier steps takes up the space",
+    "spike": "Cause: a spike. This step needs more than twice as much as any earlier step",
+    "capacity": "Cause: capacity. The memory in use leaves too little free",
 }
 _KINDS = {
-    "pytorch_allocated": "tensors, in PyTorch",
+    "pytorch_allocated": "tensors in PyTorch",
     "pytorch_private_pools": "free in PyTorch's private pools (CUDA graphs)",
-    "pytorch_cached": "cached by PyTorch, not in use",
+    "pytorch_cached": "cached by PyTorch but not in use",
     "this_process": "this process",
-    "this_process_other": "this process outside PyTorch: context, libraries, NCCL",
-    "outside_pytorch": "outside PyTorch: contexts, libraries, other processes",
+    "this_process_other": "this process, outside PyTorch (CUDA context, libraries, NCCL)",
+    "outside_pytorch": "outside PyTorch (CUDA contexts, libraries, other processes)",
     "other_processes": "other processes",
-    "nccl": "NCCL's buffers",
-    "driver_reserved": "kept by the driver and its firmware",
+    "nccl": "NCCL buffers",
+    "driver_reserved": "reserved by the driver and its firmware",
     "free": "free",
-    "unknown": "held by something that this input does not name",
+    "unknown": "used by something that this input does not show",
 }
 
 
@@ -177,7 +178,7 @@ def _ledger_when(explanation: Explanation) -> str:
 def _part(row: LedgerRow, rows: tuple[LedgerRow, ...]) -> str:
     words = row.note if row.note == ROUNDING else _KINDS.get(row.kind, plain(row.kind))
     if row.kind == "this_process_other" and any(other.kind == "nccl" for other in rows):
-        words = words.removesuffix(", NCCL").replace("context, ", "context and ")
+        words = words.replace("context, libraries, NCCL", "context and libraries")
     return words + (" (inferred)" if row.confidence == "inferred" else "")
 
 
@@ -197,7 +198,7 @@ def _headline(explanation: Explanation, failed: bool) -> str:
         return (
             oom.headline
             if oom is not None
-            else "No GPU memory to explain: the input names no device"
+            else "There is no GPU memory to explain: the input shows no device"
         )
     if heap.event == peak.heap.event:
         return f"Peak {_peak(peak, where)}{_made_of(heap)}"
@@ -205,7 +206,7 @@ def _headline(explanation: Explanation, failed: bool) -> str:
         explanation.at, f"after event {heap.event:,}"
     )
     size = format_size(heap.requested_bytes)
-    return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. The peak: {_peak(peak)}"
+    return f"{size} requested {moment}{where}{_when(heap)}{_made_of(heap)}. Peak: {_peak(peak)}"
 
 
 def _peak(peak: Peak, where: str = "") -> str:
@@ -213,7 +214,7 @@ def _peak(peak: Peak, where: str = "") -> str:
     requested, reserved = format_size(peak.requested_bytes), format_size(peak.reserved_bytes)
     requested += "" if "requested_bytes" in peak.exact else " or more"
     reserved += "" if "reserved_bytes" in peak.exact else " or more"
-    return f"{requested} requested{where}{_when(peak.heap)} (reserved peaked at {reserved})"
+    return f"{requested} requested{where}{_when(peak.heap)} (peak reserved: {reserved})"
 
 
 def _when(heap: Heap) -> str:
@@ -234,6 +235,12 @@ def _made_of(heap: Heap) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
+def _library_line(place: Place, source: str) -> str:
+    """The library's line that the user's led to, with its text."""
+    text = f": {visible(source)}" if source else ""
+    return f"Inside the library, this is {short_place_name(place)}{text}"
+
+
 def _sentences(explanation: Explanation, failed: bool) -> list[str]:
     said = []
     oom, peak = explanation.oom, explanation.peak
@@ -245,26 +252,28 @@ def _sentences(explanation: Explanation, failed: bool) -> list[str]:
         if oom.need is not None and oom.need.reason:
             said.append(capitalized(oom.need.reason))
         if oom.place is not None:
-            said.append(f"Asked for by {place_name(oom.place)}")
+            said.append(f"Requested at {place_name(oom.place)}")
+        if oom.library is not None:
+            said.append(_library_line(oom.library, oom.library_source))
         if oom.count > 1:
             which = (
                 f", on GPU {oom.device}"
                 if explanation.peak is None and oom.device is not None
                 else ""
             )
-            said.append(f"The last of {counted(oom.count, 'failed request')}{which}")
+            said.append(f"This was the last of {counted(oom.count, 'failed request')}{which}")
         if oom.others:
             said.append(oom.others)
     elif oom is not None:
         times = "A request" if oom.count == 1 else counted(oom.count, "request")
         said.append(
-            f"{times} failed and the program went on (`--at oom` shows that moment): {oom.headline}"
+            f"{times} failed, but the program went on (--at oom shows that moment). {oom.headline}"
         )
     counted_then = explanation.moment
     if counted_then is not None and explanation.at not in ("peak", "oom"):
         then = "At the end" if explanation.at == "end" else "After that event"
         said.append(
-            f"{then} {format_size(counted_then.allocated_bytes)} were allocated and"
+            f"{then}, {format_size(counted_then.allocated_bytes)} were allocated and"
             f" {format_size(counted_then.reserved_bytes)} reserved (exact: the allocator was replayed)"
         )
     if peak is not None and peak.shape and not failed:
@@ -283,20 +292,20 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
     found = []
     wanted, tried, limit = oom.requested_bytes, oom.tried_bytes, oom.limit_bytes
     if wanted is not None:
-        asked = f"; {format_size(tried)} asked of the driver" if tried not in (None, wanted) else ""
-        found.append(Figure(wanted, f"wanted{asked}"))
+        asked = f" ({format_size(tried)} from the driver)" if tried not in (None, wanted) else ""
+        found.append(Figure(wanted, f"requested{asked}"))
     elif tried is not None:
         found.append(
-            Figure(tried, "wanted" if oom.wall == "host" else "wanted, as asked of the driver")
+            Figure(tried, "requested" if oom.wall == "host" else "requested from the driver")
         )
     if not holders_known or oom.reserved_bytes is None:
         found += [Figure(limit, "limit of this process")] if limit is not None else []
     if not holders_known:
         return tuple(found)
     if oom.reserved_bytes is not None:
-        of_limit = f", of a limit of {format_size(limit)}" if limit is not None else ""
+        of_limit = f" (limit: {format_size(limit)})" if limit is not None else ""
         used = (
-            f"; {format_size(oom.allocated_bytes)} of it allocated"
+            f"; {format_size(oom.allocated_bytes)} of that allocated"
             if oom.allocated_bytes is not None
             else ""
         )
@@ -304,7 +313,7 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
     elif oom.allocated_bytes is not None:
         found.append(Figure(oom.allocated_bytes, "allocated by PyTorch"))
     if oom.largest_free_bytes is not None:
-        largest = "largest hole in it" if oom.largest_free_bytes else "free in it"
+        largest = "largest free block" if oom.largest_free_bytes else "free in the cache"
         found.append(Figure(oom.largest_free_bytes, f"{largest} that the request could use"))
     if oom.free_bytes is not None:
         found.append(Figure(oom.free_bytes, "free on the GPU"))
@@ -328,7 +337,7 @@ def _table_title(explanation: Explanation) -> str:
     if moment == moments["oom"] and oom is not None and oom.allocated_bytes is not None:
         # The figures above it count what the allocator took for the same requests.
         held += " (requested)" if held != format_size(oom.allocated_bytes) else ""
-    return f"{held} held {moment}{where}"
+    return f"{held} in use {moment}{where}"
 
 
 def _sorted_findings(
@@ -370,26 +379,32 @@ def _growth(leak: Leak) -> str:
     where = place_name(leak.place) if leak.place is not None else "(no line known)"
     a_step, after = format_size(leak.bytes_per_step), counted(leak.steps, "step")
     fix = f" {sentence(leak.fix)}" if leak.fix else ""
-    return f"{a_step} a step from {where}: {format_size(leak.bytes)} after {after} ({leak.verdict}).{fix}"
+    return (
+        f"{a_step} per step from {where}: {format_size(leak.bytes)} after {after} "
+        f"({leak.verdict}).{fix}"
+    )
 
 
 def _steps(explanation: Explanation) -> str:
     steps = explanation.steps
     if not steps.count:
         return ""
-    found_by = f", found by {steps.source}" if steps.source else ""
+    found_by = f", detected by {steps.source}" if steps.source else ""
     said = f"{counted(steps.count, 'step')}{found_by}"
     peaks = steps.peak_bytes
     if not peaks:
         return f"{said}."
     if max(peaks) - min(peaks) <= max(peaks) // 100:
-        return f"{said}; {'it' if len(peaks) == 1 else 'each'} peaks at {format_size(max(peaks))} requested."
+        return (
+            f"{said}. {'Its' if len(peaks) == 1 else 'Each'} peak: {format_size(max(peaks))} "
+            "requested."
+        )
     shown = [
         format_size(size) for size in (peaks if len(peaks) <= 6 else (*peaks[:3], *peaks[-3:]))
     ]
     if len(peaks) > 6:
         shown.insert(3, "…")
-    return f"{said}; their peaks, requested: {', '.join(shown)}."
+    return f"{said}. Peaks (requested): {', '.join(shown)}."
 
 
 def _unknown(explanation: Explanation, failed: bool) -> list[str]:
@@ -404,6 +419,6 @@ def _unknown(explanation: Explanation, failed: bool) -> list[str]:
         if oom.need is not None and oom.need.basis is None:
             least = format_size(oom.need.low_bytes)
             said.append(
-                f"What the rest of the step needs: no earlier step is like it; {least} at least"
+                f"What this step needs to finish: at least {least}. No earlier step is similar"
             )
     return said

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vramlens.report.explain.module_tree import branches_of
+from vramlens.report.explain.module_tree import branches_of, main_parts
 from vramlens.report.wording import Location, place_name, plain, short_place_name, visible
 from vramlens.units import counted, format_size
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GROUPINGS = ("line", "code", "module", "category", "phase", "region", "stack")
 DEFAULT_TOP = 10
-_INFERRED = "inferred: asked for by the backward pass on behalf of that line"
+_INFERRED = "inferred: requested by the backward pass of that line"
 _PLURALS = {"category": "categories"}
 
 
@@ -154,9 +154,10 @@ def table_of(heap: Heap, by: str) -> Table:
 
 
 _NOTHING_NAMED = {
-    "module": "No module is named here: none ran, or this is a bare PyTorch snapshot. "
-    "A recording that vramlens run makes with PyTorch 2.10 or newer names them.",
-    "region": "No region is named here: wrap code in `with torch.profiler.record_function('name'):` and record again.",
+    "module": "No module names are recorded: none ran, or this is a bare PyTorch snapshot. "
+    "A recording that vramlens run makes with PyTorch 2.10 or newer has them.",
+    "region": "No regions are recorded: wrap code in `with "
+    "torch.profiler.record_function('name'):` and record again.",
 }
 
 
@@ -190,18 +191,38 @@ _BELOW = 4
 
 
 def _below(heap: Heap) -> tuple[Row, ...]:
-    """The libraries' lines below the largest line, where that holds most."""
+    """What lies below the largest line, where that holds most: modules where they are known, else
+    libraries' lines.
+    """
     if not heap.by_line or heap.by_line[0].bytes < _MOST * heap.requested_bytes:
         return ()
     line = heap.by_line[0]
     coded = [row for row in heap.by_code if row.caller == line.place and row.place != line.place]
-    if sum(row.bytes for row in coded) < line.bytes / 2:
+    calls_library = sum(row.bytes for row in coded) >= line.bytes / 2
+    if not calls_library:
         return ()
+    if sum(heap.modules_below_line.values()) >= line.bytes / 2:
+        return tuple(
+            Row(part.path, None, part.bytes, note=part.note, depth=1, label=_end_of_path(part.path))
+            for part in main_parts(heap.modules_below_line, _BELOW)
+        )
     names = [visible(short_place_name(row.place)) for row in coded]
     return tuple(
         Row(name, None, row.bytes, row.allocations, depth=1, label=name)
         for name, row in list(zip(names, coded, strict=True))[:_BELOW]
     )
+
+
+_WIDEST_PATH = 20
+
+
+def _end_of_path(path: str) -> str:
+    """The last parts of a module's path: they tell modules apart."""
+    parts = path.split(".")
+    while len(parts) > 1 and len(".".join(parts)) > _WIDEST_PATH:
+        del parts[0]
+    end = ".".join(parts)
+    return end if end == path else f"….{end}"
 
 
 def _lines(heap: Heap) -> tuple[Row, ...]:

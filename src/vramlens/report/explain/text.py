@@ -149,7 +149,7 @@ class _Report:
             self._claims(detail),
             []
             if story.failed
-            else self._listed("What would not help", story.refuted, detail.refuted),
+            else self._listed("What will not help", story.refuted, detail.refuted),
             self._listed("Also", story.notes, detail.notes),
             self._listed("Grows with every step", story.growth, detail.growth),
             self._texts(layout.wrap(story.steps)) if story.steps and detail.steps else [],
@@ -221,7 +221,7 @@ class _Report:
             lines += self._more(hidden)
         return (
             [
-                Text("What to do" if claims else "What would not help", style=_TITLE),
+                Text("What to do" if claims else "What will not help", style=_TITLE),
                 *self._texts(lines),
             ]
             if lines
@@ -229,7 +229,7 @@ class _Report:
         )
 
     def _more(self, hidden: int) -> list[str]:
-        return [f"  {self.layout.ellipsis} and {hidden} more: --markdown shows all"]
+        return [f"  {self.layout.ellipsis} and {hidden} more (--markdown shows all)"]
 
     def _claim(self, number: int, claim: Claim, detail: _Detail) -> list[str]:
         mark = f"  {number}. "

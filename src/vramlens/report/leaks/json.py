@@ -1,4 +1,4 @@
-"""Leaks as the JSON that docs/design.md fixes."""
+"""Leaks as the JSON that docs/json.md fixes."""
 
 from __future__ import annotations
 

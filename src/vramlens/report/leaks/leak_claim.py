@@ -34,10 +34,9 @@ def claim_of(report: LeakReport, leak: Leak) -> LeakClaim:
         (device for device in report.devices if device.device == leak.device), report.devices[0]
     )
     growth = _growth_words(leak, has_several=len(report.devices) > 1)
+    headline = f"GROWTH, maybe a leak: {growth}{_needed_words(leak)}"
     if leak.sure:
         headline = f"LEAK {leak.verdict}: {growth}"
-    else:
-        headline = f"GROWING, but no leak proven: {growth}{_needed_words(leak)}"
     if leak is device.leaks[0]:
         headline += _end(device, leak)
     return LeakClaim(
@@ -51,22 +50,24 @@ def claim_of(report: LeakReport, leak: Leak) -> LeakClaim:
 def context_claim(leak: Leak) -> LeakClaim:
     """A context: memory in vain that does not grow."""
     return LeakClaim(
-        headline=f"IN VAIN, but not growing: {format_size(leak.bytes)} on device {leak.device},"
+        headline=f"KEPT FOR NOTHING (not growing): {format_size(leak.bytes)} on device "
+        f"{leak.device},"
         " which PyTorch does not use",
-        keeper="No tensor holds it: it is a context (the driver's and the libraries' memory of this"
+        keeper="No tensor uses it: it is a CUDA context (memory of the driver and the "
+        "libraries for this"
         " process).",
         fix=visible(leak.fix or ""),
-        notes=(*map(visible, leak.evidence), f"not sure: {leak.reason}"),
+        notes=(*map(visible, leak.evidence), f"not certain: {leak.reason}"),
     )
 
 
 def sampled_claim(finding: Finding) -> LeakClaim:
     """Growth that only samples show."""
     is_likely = finding.verdict in (Verdict.PROVEN, Verdict.LIKELY)
-    label = "LEAK likely" if is_likely else "GROWING, but no leak proven"
-    keeper = "The samples name no line of it."
+    label = "LEAK likely" if is_likely else "GROWTH, maybe a leak"
+    keeper = "The samples do not show which line."
     if finding.place is not None:
-        keeper = f"{place_name(finding.place)} asks for it."
+        keeper = f"Allocated at {place_name(finding.place)}."
     title = finding.title[:1].lower() + finding.title[1:]
     return LeakClaim(
         headline=f"{label}: {visible(title)}",
@@ -85,8 +86,8 @@ def _growth_words(leak: Leak, *, has_several: bool) -> str:
         where = f" on device {leak.device}"
     total = format_size(leak.bytes)
     if leak.steps:
-        rate = f"{format_size(leak.bytes_per_step)} a step"
-        words = f"{rate}{where}, {counted(leak.steps, 'step')}, {total} so far"
+        rate = f"{format_size(leak.bytes_per_step)} per step"
+        words = f"{rate}{where}, {total} so far in {counted(leak.steps, 'step')}"
     else:
         words = f"{total}{where} over the recording"
     return f"{words}, outside PyTorch" if leak.kind == "external" else words
@@ -95,17 +96,17 @@ def _growth_words(leak: Leak, *, has_several: bool) -> str:
 def _needed_words(leak: Leak) -> str:
     if not leak.needs_steps:
         return ""
-    return f"; {counted(leak.needs_steps, 'more step')} would tell, or --leaks"
+    return f". {counted(leak.needs_steps, 'more step')} would tell, or --leaks"
 
 
 def _notes(leak: Leak) -> list[str]:
     """What the verdict rests on; the last says why no more is certain."""
     notes = list(leak.evidence)
     if leak.low != leak.high:
-        bounds = f"{format_size(leak.low)} to {format_size(leak.high)} a step"
-        notes.insert(0, f"{bounds}, over half of the steps or more")
+        bounds = f"{format_size(leak.low)} to {format_size(leak.high)} per step"
+        notes.insert(0, f"{bounds}, if at least half of the steps are considered")
     if leak.reason:
-        notes.append(f"{'not proven' if leak.sure else 'not sure'}: {leak.reason}")
+        notes.append(f"{'not proven' if leak.sure else 'not certain'}: {leak.reason}")
     return notes
 
 
@@ -124,28 +125,34 @@ def _keeper(leak: Leak) -> str:
     if leak.owner is not None:
         return _owner_words(leak.owner, line)
     if leak.kind == "external":
-        return "No tensor holds it: a library (NCCL, cuBLAS), a context or another process does."
+        return (
+            "No tensor uses it. A library (NCCL, cuBLAS), a CUDA context or another process does."
+        )
     if leak.kind == "stream" and leak.allocations_per_step:
         return (
-            f"{line or 'Some line'} asked for it and gave it up; another stream, steps behind,"
+            f"Allocated at {line or 'an unknown line'} and freed, but another stream that is "
+            "steps behind"
             " still uses it."
         )
     if leak.kind in ("stream", "pool"):
         return (
-            f"{line or 'Some line'} asked for it there; nothing keeps it, but no other stream or"
+            f"Allocated at {line or 'an unknown line'}. Nothing keeps it, but no other stream or"
             " pool can use it."
         )
     if line is None:
         return (
-            "No line is known: the recording has no Python frames for it. It cannot name what"
-            " keeps it either."
+            "The recording has no Python frames for it, so it shows neither the line nor what"
+            " keeps it."
         )
-    return f"{line} asks for it; the recording cannot name what keeps it: run with --leaks."
+    return (
+        f"Allocated at {line}. The recording does not show what keeps it; run with --leaks to "
+        "find out."
+    )
 
 
 def _owner_words(owner: Owner, line: str | None) -> str:
     at = f" ({visible(owner.file)}:{owner.line or '?'})" if owner.file else ""
     chain = " > ".join(map(visible, owner.chain[-_MOST_CHAIN:]))
-    request = f" {line} asked for it." if line else ""
-    through = f" Held by {chain}." if chain else ""
+    request = f" Allocated at {line}." if line else ""
+    through = f" Reference chain: {chain}." if chain else ""
     return f"{visible(owner.name)}, a {visible(owner.kind or 'holder')}{at}, keeps it.{request}{through}"

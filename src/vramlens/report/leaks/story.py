@@ -128,7 +128,7 @@ def leaks_document(story: LeakStory) -> Document:
             Blank(),
             *_dismissed_parts(story),
             Sentences(
-                ("… --markdown shows all",),
+                ("… (--markdown shows all)",),
                 forms=Form.TEXT,
                 shown=False,
                 cuts=(Cut(1, {"shown": True}),),
@@ -168,13 +168,13 @@ def _more_parts(story: LeakStory) -> Iterator[Part]:
     )
     is_cut = bool(story.more)
     yield Sentences((texts[0],), forms=Form.TEXT, shown=is_cut, cuts=cuts)
-    yield Sentences((f"{story.more:,} more are left out.",), forms=Form.MARKDOWN, shown=is_cut)
+    yield Sentences((f"{story.more:,} more are not shown.",), forms=Form.MARKDOWN, shown=is_cut)
 
 
 def _dismissed_parts(story: LeakStory) -> Iterator[Part]:
     if not story.dismissed:
         return
-    title = "No leak, although it stays:"
+    title = "Not leaks (this memory stays, but does not grow):"
     rows = tuple(Figure(size, f"{where}: {why}") for size, where, why in story.dismissed)
     fewer = tuple(Cut(step, {"rows": rows[: 3 - step]}) for step in (1, 2))
     yield Heading(title, level=2, forms=Form.TEXT, cuts=gone(_DISMISSED_GO))
@@ -188,31 +188,32 @@ def _nothing(report: LeakReport) -> str:
     from vramlens.analyses.leaks.growth import ENOUGH_STEPS
 
     if not report.devices:
-        return "Nothing to judge: the recording holds no GPU memory and no events."
+        return "Nothing to check: the recording has no GPU memory and no events."
     longest = max(report.devices, key=lambda device: device.steps)
     if not longest.steps:
         return (
-            "Cannot tell: the recording shows no steps, and a leak is what outlives the step it was"
+            "Cannot tell: the recording shows no steps. A leak is memory that outlives the "
+            "step it was"
             " made in."
         )
     recorded = f"{counted(longest.steps, 'step')} recorded"
     if longest.needs_steps is not None:
         more = counted(longest.needs_steps, "more step")
         return (
-            f"Too few steps to tell: {recorded}; {more} would show growth, some {ENOUGH_STEPS} in"
-            " all make it sure."
+            f"Too few steps to tell: {recorded}. {more} would show growth; about {ENOUGH_STEPS} in"
+            " total make it certain."
         )
     if longest.inside_one_call:
         return (
-            "Cannot tell: only a repeating pattern tells steps apart, and all of it lies inside of"
-            " one module's call: it may be the layers of a single pass."
+            "Cannot tell: the steps are only a repeating pattern inside one module call, so they"
+            " may be the layers of a single pass."
         )
     if longest.judged_steps < ENOUGH_STEPS:
         nothing = "Nothing that matters grows" if report.small else "Nothing grows"
-        return f"{nothing}, with {recorded}; some {ENOUGH_STEPS} are needed to be sure."
+        return f"{nothing} in the {recorded}. About {ENOUGH_STEPS} steps are needed to be certain."
     if report.small:
-        return f"No leak that matters: {recorded}."
-    return f"No leak: {recorded}, and nothing that grows with every step."
+        return f"No leak that matters ({recorded})."
+    return f"No leak: nothing grows with every step ({recorded})."
 
 
 def _dismissed(report: LeakReport, has_several: bool, most: int) -> Iterator[tuple[str, str, str]]:
@@ -233,8 +234,10 @@ def _small(report: LeakReport) -> Iterator[str]:
     where = f" at {place_name(largest.place)}" if largest.place is not None else ""
     opening = "Too small to matter:"
     if len(small) > 1:
-        opening = f"{len(small):,} places keep a little, at most"
-    yield f"{opening} {format_size(largest.bytes_per_step)} a step{where}; --at-least 0 shows it."
+        opening = f"{len(small):,} places keep a little. The largest:"
+    yield (
+        f"{opening} {format_size(largest.bytes_per_step)} per step{where} (--at-least 0 shows it)."
+    )
 
 
 def _judged_by(report: LeakReport) -> Iterator[str]:
@@ -245,8 +248,8 @@ def _judged_by(report: LeakReport) -> Iterator[str]:
             yield f"{_device_label(device, has_several=has_several)}{_steps_words(device)}"
         if device.wrapped:
             yield (
-                f"The earliest events of device {device.device} are overwritten: what was made"
-                " before them was not judged."
+                f"The first events of device {device.device} were overwritten, so memory from"
+                " before them was not checked."
             )
 
 
@@ -258,16 +261,16 @@ def _device_label(device: DeviceLeaks, *, has_several: bool) -> str:
 
 def _steps_words(device: DeviceLeaks) -> str:
     """The steps, in the words of ``vramlens explain``, and the moment of the verdict."""
-    steps = f"{counted(device.steps, 'step')}, found by {device.source}"
+    steps = f"{counted(device.steps, 'step')}, detected by {device.source}"
     if device.inside_one_call or not device.judged_steps:
         return f"{steps}."
-    moment = "the last began"
+    moment = "before the last"
     if device.failed_step is not None:
-        moment = f"memory ran out, in step {device.failed_step}"
-    judges = "the one before it"
+        moment = f"before memory ran out in step {device.failed_step}"
+    judges = "the one step"
     if device.judged_steps != 1:
-        judges = f"the {device.judged_steps:,} before it"
-    return f"{steps}; judged when {moment}, by {judges}. Step 0 is the first recorded."
+        judges = f"the {device.judged_steps:,} steps"
+    return f"{steps}. Checked {judges} {moment}. Step 0 is the first recorded."
 
 
 def _unknown(report: LeakReport) -> Iterator[str]:
@@ -276,17 +279,18 @@ def _unknown(report: LeakReport) -> Iterator[str]:
         is_open = device.prediction is None and device.failed_step is None
         if device.device in leaking and is_open:
             yield (
-                "When memory runs out: the recording does not hold the device's memory; add"
-                " --total 80GiB."
+                "When memory will run out is unknown: the recording does not contain the "
+                "device's size."
+                " Pass it with --total 80GiB."
             )
             break
     if report.devices and not any(map(_has_steps, report.devices)):
         yield (
-            "Steps: call vramlens.step() at the end of each, or record with `vramlens run`, which"
-            " sees optimizers."
+            "To mark steps, call vramlens.step() at the end of each step, or record with"
+            " `vramlens run`, which sees optimizers."
         )
     if report.recording.missing:
-        yield f"Missing in the recording: {visible('; '.join(report.recording.missing))}."
+        yield f"Missing from the recording: {visible('; '.join(report.recording.missing))}."
 
 
 def _has_steps(device: DeviceLeaks) -> bool:
@@ -298,18 +302,18 @@ def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
     source = quoted(report.recording.source)
     program = program_words(report.recording)
     if growing and growing[0].owner is not None:
-        why = "once it is changed, record again and see that the growth is gone"
+        why = "make the change, record again and check that the growth is gone"
         return why, f"vramlens run -o fixed.vram {program} && vramlens diff {source} fixed.vram"
     if growing:
         size = growing[0].bytes_per_step
-        growth = f"the {format_size(size)} a step" if size else "it"
-        return f"what keeps {growth}", f"vramlens run --leaks {program}"
+        growth = f"the {format_size(size)} per step" if size else "it"
+        return f"find out what keeps {growth}", f"vramlens run --leaks {program}"
     if any(device.findings for device in report.devices):
-        return "what keeps it", f"vramlens run --leaks {program}"
+        return "find out what keeps it", f"vramlens run --leaks {program}"
     if any(device.failed for device in report.devices):
-        return "why memory ran out", f"vramlens explain {source}"
+        return "find out why memory ran out", f"vramlens explain {source}"
     if any(device.needs_steps is None and _has_steps(device) for device in report.devices):
-        return "who holds the memory at its peak", f"vramlens explain {source}"
+        return "see what uses the memory at its peak", f"vramlens explain {source}"
     # Where something was recorded, that is not lost.
     output = " -o again.vram" if report.devices else ""
     return "record more steps", f"vramlens run{output} {program}"
@@ -320,4 +324,8 @@ def program_words(recording: RecordingFacts) -> str:
     words = list(recording.meta.command) if recording.meta is not None else []
     if words and words[0].rsplit("/", 1)[-1].startswith("python"):
         words = words[1:]
+    if words[:2] == ["vramlens", "predict"]:
+        words = words[2:]
+    if words == ["vramlens.predict"]:  # a call in a program that the recording does not name
+        words = []
     return visible(shlex.join(words)) if words else "YOUR_SCRIPT.py"

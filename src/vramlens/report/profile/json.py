@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile.profile import Profile
 
 
-def profile_to_json(profile: Profile) -> dict[str, Any]:
-    """The answer as data: every key, null or [] where the trace cannot tell."""
+def profile_to_json(
+    profile: Profile, grouping: str = "operator", order: str = "cpu"
+) -> dict[str, Any]:
+    """The answer as data: every key, null or [] where the trace cannot tell.
+
+    Args:
+        grouping: what operators are grouped by: operator, shape or line.
+        order: what their first rows have most of: cpu, gpu, memory or calls.
+    """
     use = profile.use
     return {
         "schema": SCHEMA,
@@ -47,9 +54,20 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
                     "total_device_us": _us(row.total_device_ns),
                     "self_memory_bytes": row.self_memory_bytes,
                     "self_allocated_bytes": row.self_allocated_bytes,
+                    "shapes": row.shapes or None,
+                    **place_to_json(row.place),
                 }
-                for row in profile.operators
+                for row in profile.tables.by(grouping, order)
             ],
+            "operators_by": grouping,
+            "cpu": {
+                "threads": profile.cpu_use.threads,
+                "busy_us": _us(profile.cpu_use.busy_ns),
+                "busy_share": _share(profile.cpu_use.busy_ns, profile.wall_ns),
+                "waiting_us": _us(profile.cpu_use.waiting_ns),
+                "rest_us": _us(profile.cpu_use.rest_ns),
+                "mean_threads": round(profile.cpu_use.mean_threads, 3),
+            },
             "operators_memory_device": profile.memory.device if profile.memory else None,
             "kernels_device": profile.device,
             "kernels": [

@@ -68,7 +68,9 @@ def _cpu_words(activities: Sequence[CpuActivity], gap_ns: int) -> str:
     return f"{verb} {visible(name)} for {part} of it"
 
 
-def _table(title: str, names: Sequence[str], rows: Sequence[tuple[str, ...]], noun: str) -> Table:
+def titled_table(
+    title: str, names: Sequence[str], rows: Sequence[tuple[str, ...]], noun: str
+) -> Table:
     """A table of which rows go before others do."""
     return Table(
         columns=(*map(Column, names), Column("", is_right=False)),
@@ -89,8 +91,18 @@ def _operators(profile: Profile) -> Table:
     has_gpu = profile.use is not None
     names = ["self CPU", "CPU in all", *(["on GPU"] if has_gpu else []), "calls"]
     rows = [_operator_row(row, has_gpu=has_gpu) for row in profile.operators]
-    table = _table("Operators by CPU time", names, rows, "operator")
+    table = titled_table("Operators by CPU time", names, rows, "operator")
     return replace(table, cuts=_row_cuts(_FIRST_ROWS))
+
+
+def operator_words(row: OperatorRow) -> str:
+    """An operator's name, with the shapes or the line that its row is about."""
+    words = visible(row.name)
+    if row.shapes:
+        words += f" {visible(row.shapes)}"
+    if row.place is not None:
+        words += f", {place_name(row.place)}"
+    return words
 
 
 def _operator_row(row: OperatorRow, *, has_gpu: bool) -> tuple[str, ...]:
@@ -114,7 +126,9 @@ def _kernels(profile: Profile, use: DeviceUse) -> Table:
         )
         for row in profile.kernels
     ]
-    return _table(f"Kernels on GPU {use.device}", ("time", "of busy", "calls"), rows, "kernel")
+    return titled_table(
+        f"Kernels on GPU {use.device}", ("time", "of busy", "calls"), rows, "kernel"
+    )
 
 
 def _alive_at_peak(memory: MemoryReport) -> Table:
@@ -124,7 +138,7 @@ def _alive_at_peak(memory: MemoryReport) -> Table:
             "Who held it is not known: this trace names no addresses"
             " (PyTorch before 1.11 wrote none)."
         )
-        return replace(_table(title, _HOLDER_COLUMNS, (), "holder"), empty=empty)
+        return replace(titled_table(title, _HOLDER_COLUMNS, (), "holder"), empty=empty)
     rows = [_holder_row(holder, memory.allocated_bytes) for holder in memory.at_peak]
     if memory.before_bytes:
         before = (
@@ -135,7 +149,7 @@ def _alive_at_peak(memory: MemoryReport) -> Table:
         )
         larger = [holder for holder in memory.at_peak if holder.bytes >= memory.before_bytes]
         rows.insert(len(larger), before)
-    table = _table(title, _HOLDER_COLUMNS, rows, "holder")
+    table = titled_table(title, _HOLDER_COLUMNS, rows, "holder")
     cuts = (*_row_cuts(_FIRST_ROWS), _NOTE_GOES)
     return replace(table, note=_note(memory.at_peak), cuts=cuts)
 
@@ -167,7 +181,7 @@ def _kept(memory: MemoryReport) -> Table:
         steps = f", in {holder.steps} steps" if holder.steps > 1 else ""
         rows.append((*figures, words + steps))
     title = f"Not given back before the trace ends: {format_size(total_bytes)} on {memory.device}"
-    table = _table(title, _HOLDER_COLUMNS, rows, "holder")
+    table = titled_table(title, _HOLDER_COLUMNS, rows, "holder")
     return replace(table, cuts=_row_cuts(_KEPT_ROWS))
 
 
@@ -183,7 +197,7 @@ def _allocating_operators(operators: Sequence[OperatorRow], memory: MemoryReport
         for row in by_size
     ]
     title = f"Operators by memory asked for on {memory.device}"
-    return _table(title, ("asked for", "net", "calls"), rows, "operator")
+    return titled_table(title, ("asked for", "net", "calls"), rows, "operator")
 
 
 def _timeline(memory: MemoryReport, profile: Profile) -> Table:
@@ -200,7 +214,7 @@ def _timeline(memory: MemoryReport, profile: Profile) -> Table:
         likely = "likely, " if memory.grouped_by == "category" else ""
         title += f", {likely}by {memory.grouped_by}"
     heights = tuple(moment.bytes for moment in memory.timeline)
-    return replace(_table(title, ("at", "allocated"), rows, "moment"), heights=heights)
+    return replace(titled_table(title, ("at", "allocated"), rows, "moment"), heights=heights)
 
 
 def _group_words(moment: Moment) -> str:
@@ -220,4 +234,4 @@ def _gaps(use: DeviceUse, profile: Profile) -> Table:
         for gap in use.longest
     ]
     title = f"Longest gaps on GPU {use.device}, and what the CPU did meanwhile"
-    return _table(title, ("gap", "at"), rows, "gap")
+    return titled_table(title, ("gap", "at"), rows, "gap")

@@ -56,7 +56,13 @@ def profile_story(profile: Profile) -> ProfileStory:
         headline=_headline(profile),
         sentences=tuple(
             filter(
-                None, (_use_sentence(profile), _memory_sentence(profile), _trace_sentence(profile))
+                None,
+                (
+                    _use_sentence(profile),
+                    _memory_sentence(profile),
+                    _trace_sentence(profile),
+                    _cpu_sentence(profile),
+                ),
             )
         ),
         tables=tuple(tables_of(profile)),
@@ -184,6 +190,19 @@ def _trace_sentence(profile: Profile) -> str:
         first, last = memory.step_peaks[0], memory.step_peaks[-1]
         text += f"; their peaks go from {format_size(first)} to {format_size(last)}"
     return text + "."
+
+
+def _cpu_sentence(profile: Profile) -> str:
+    use, wall_ns = profile.cpu_use, profile.wall_ns
+    if not use.threads:
+        return ""
+    text = f"The CPU was in operators for {share(use.busy_ns, wall_ns)} of the time"
+    if use.waiting_ns:
+        text += f", waited for the GPU for {share(use.waiting_ns, wall_ns)}"
+    text += f", in Python or idle for {share(use.rest_ns, wall_ns)}"
+    if use.threads > 1:
+        text += f"; {counted(use.threads, 'thread')}, {use.mean_threads:.1f} busy on average"
+    return f"{text}."
 
 
 def _claim(finding: Finding) -> Claim:

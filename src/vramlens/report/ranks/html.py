@@ -58,7 +58,7 @@ def _text(words: object) -> str:
 def _left_out(count: int, most: int, noun: str) -> Iterator[str]:
     if count > most:
         more = counted(count - most, noun)
-        yield f'<p class="soft">{more} more: vramlens ranks --json lists all</p>'
+        yield f'<p class="soft">{more} more (vramlens ranks --json lists all)</p>'
 
 
 def _difference(difference: Difference) -> str:
@@ -99,15 +99,15 @@ def _strips(comparison: Comparison) -> Iterator[str]:
     steps_by_column = -(-steps // _MOST_COLUMNS)
     low = min(min(rank.step_peaks) for rank in listed)
     high = max(max(rank.step_peaks) for rank in listed)
-    columns = "one step a column"
+    columns = "one column per step"
     if steps_by_column > 1:
-        columns = f"the highest of {steps_by_column} steps a column"
+        columns = f"each column is the highest of {steps_by_column} steps"
     scale = f"from {format_size(low)} (light) to {format_size(high)} (dark)"
     yield f'<h2>Peak of each step</h2><p class="soft">{columns}; {scale}</p>'
     width, height = _LABEL + -(-steps // steps_by_column) * _CELL, len(listed) * _ROW
     yield (
         f'<svg width="{width}" height="{height}" role="img"'
-        ' aria-label="peak of each step, a row a rank">'
+        ' aria-label="peak of each step, one row per rank">'
     )
     for row, rank in enumerate(listed):
         y = row * _ROW

@@ -1,4 +1,4 @@
-"""A comparison of ranks as data: the contract of docs/design.md."""
+"""A comparison of ranks as data: the contract of docs/json.md."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def headline(comparison: Comparison) -> str:
     if comparison.failures.failed:
         first = comparison.failures.failed[0]
         where = f" at {place_name(first.place)}" if first.place else ""
-        peers = "; no rank holds more than its peers" if comparison.ranks else ""
+        peers = "; no rank uses more than its peers" if comparison.ranks else ""
         return f"Rank {first.rank} {failed_words(first, 'first')}{where}{peers}{missing}."
     if comparison.shared and not comparison.by_device:
         return f"{_leak_title(comparison.shared[0])}{missing}."
@@ -84,7 +84,7 @@ def _missing_words(missing: Sequence[int]) -> str:
     named = ", ".join(map(str, missing[:_MOST_MISSING]))
     more = len(missing) - _MOST_MISSING
     others = f" and {more} more" if more > 0 else ""
-    return f"; nothing of rank{'s' if len(missing) > 1 else ''} {named}{others}"
+    return f"; rank{'s' if len(missing) > 1 else ''} {named}{others} left no files"
 
 
 def _agreement(comparison: Comparison) -> str:
@@ -92,11 +92,11 @@ def _agreement(comparison: Comparison) -> str:
     noun = "device" if comparison.by_device else "rank"
     count = max(len(comparison.ranks), len(comparison.flights))
     if count < 2:
-        return f"One {noun} alone: there is nothing to compare it with"
+        return f"There is only one {noun}, so there is nothing to compare"
     peaks = [rank.peak_requested_bytes for rank in comparison.ranks]
     if not peaks:
         return (
-            f"The flight records of {count} ranks agree on every collective that all of them hold"
+            f"The flight records of {count} ranks agree on every collective that they all contain"
         )
     if len(comparison.strangers) == len(comparison.ranks):
         return f"Cannot compare: the {count} recordings look like different programs"
@@ -104,14 +104,14 @@ def _agreement(comparison: Comparison) -> str:
     spread = f"peaks from {low} to {high}"
     if low == high:
         spread = f"{'both' if len(peaks) == 2 else 'all'} peak at {high}"
-    return f"Nothing worth acting on: {count} {noun}s, {spread}"
+    return f"No difference worth acting on: {count} {noun}s, {spread}"
 
 
 def _one_flight(rank: int, flight: FlightRecord) -> str:
     """What a flight record tells by itself: the call that did not end, else the last one."""
     pending = [call for call in flight.collectives if call.state != "completed"]
     if not flight.collectives:
-        return f"Rank {rank} had called no collective."
+        return f"Rank {rank} has called no collective."
     last = pending[0] if pending else flight.collectives[-1]
     where = f" at {last.user_frame.file}:{last.user_frame.line}" if last.user_frame else ""
     group = f" of group {visible(last.group)}" + (
@@ -121,10 +121,10 @@ def _one_flight(rank: int, flight: FlightRecord) -> str:
     calls = counted(len(flight.collectives), "call")
     if pending:
         return (
-            f"Rank {rank} waits in {call_words}: {last.state}, not completed; name the other"
-            " ranks' records to see why."
+            f"Rank {rank} waits in {call_words}: {last.state}, not completed. Pass the other "
+            "ranks' records to see why."
         )
-    return f"Rank {rank}: all {calls} in the record completed; the last is {call_words}."
+    return f"Rank {rank}: all {calls} in the record completed; the last one is {call_words}."
 
 
 def difference_title(difference: Difference) -> str:
@@ -155,7 +155,7 @@ def _difference_parts(comparison: Comparison) -> Iterator[Part]:
             yield Heading(f"{_leak_title(leak)}.", level=2)
         yield from _evidence(f"{leak.verdict}: leak on most ranks", leak.evidence, leak.fix)
     if len(differences) > _MOST_DIFFERENCES:
-        more = f"{len(differences) - _MOST_DIFFERENCES} more: --json lists all"
+        more = f"{len(differences) - _MOST_DIFFERENCES} more (--json lists all)"
         yield Sentences((more,), is_aside=True)
 
 
@@ -170,12 +170,14 @@ def failed_words(rank: FailedRank, when: str = "") -> str:
     if rank.failure is not None:
         size = format_size(rank.failure.requested_bytes)
         return (
-            f"ran out of memory {when}, asking for {size}"
+            f"ran out of memory {when}, requesting {size}"
             if when
-            else f"ran out of memory, asking for {size}"
+            else f"ran out of memory, requesting {size}"
         )
     message = (
-        visible(rank.error.message[:_LONGEST_ERROR]) if rank.error is not None else "no reason told"
+        visible(rank.error.message[:_LONGEST_ERROR])
+        if rank.error is not None
+        else "no reason recorded"
     )
     if rank.follows:
         return f"followed: {message}"
@@ -219,7 +221,7 @@ def _table_parts(comparison: Comparison) -> Iterator[Part]:
         Column("", is_right=False),
     )
     rows = tuple(_rank_row(rank, remark) for rank, remark in _listed_ranks(comparison))
-    more = f"{len(ranks) - len(rows)} more of {len(ranks)} are not shown; --json lists all"
+    more = f"{len(ranks) - len(rows)} more of {len(ranks)} are not shown (--json lists all)"
     left_out = more if len(rows) < len(ranks) else ""
     yield Blank()
     yield Table(columns, rows, Last.AS_IT_IS, margin="", header_style=BOLD, left_out=left_out)
@@ -265,7 +267,7 @@ def _strip_parts(comparison: Comparison) -> Iterator[Part]:
     listed = telling_ranks(comparison, ranks, _MOST_STRIPS)
     highest = max(max(rank.step_peaks) for rank in listed)
     steps = max(len(rank.step_peaks) for rank in listed)
-    title = f"Peak of each step, {format_size(highest)} at full height"
+    title = f"Peak of each step (full height: {format_size(highest)})"
     if steps > _WIDEST_STRIP:
         title += f"; each column is the highest of {-(-steps // _WIDEST_STRIP)} steps"
     rows = tuple((str(rank.rank), tuple(rank.step_peaks)) for rank in listed)
@@ -292,9 +294,9 @@ def _communication_parts(comparison: Comparison) -> Iterator[Part]:
     used = sum(sum(ledger.values()) - ledger.get("free", 0) for ledger in ledgers)
     used_by_rank = max(1, used // len(ledgers))
     mean = sum(sizes) // len(sizes)
-    part = f"{100 * mean / used_by_rank:.0f} % of what is in use"
+    part = f"{100 * mean / used_by_rank:.0f} % of the memory in use"
     yield Blank()
-    yield Sentences((f"NCCL's communicators take {format_size(mean)} a rank, {part}",))
+    yield Sentences((f"NCCL communicators use {format_size(mean)} per rank, {part}",))
 
 
 def _next(comparison: Comparison) -> Command:
@@ -303,13 +305,16 @@ def _next(comparison: Comparison) -> Command:
         command = (
             "torchrun --nproc-per-node GPUS --no-python vramlens run -o runs/r1 YOUR_SCRIPT.py"
         )
-        return Command("record the ranks' memory, too", (command,), is_broken=True)
+        return Command("also record the memory of the ranks", (command,), is_broken=True)
     device = f" --device {rank.device}" if comparison.by_device else ""
     source = f"{quoted(rank.source)}{device}"
     if _is_about_a_leak(comparison, rank):
-        why, command = f"what keeps the memory of rank {rank.rank}", f"vramlens leaks {source}"
+        why, command = (
+            f"find out what keeps the memory of rank {rank.rank}",
+            f"vramlens leaks {source}",
+        )
     else:
-        why, command = f"where the memory of rank {rank.rank} is", f"vramlens explain {source}"
+        why, command = f"see what uses the memory of rank {rank.rank}", f"vramlens explain {source}"
     return Command(why, (command,), is_broken=True)
 
 

@@ -1,4 +1,4 @@
-"""Replays and tunings as data: the object that ``--json`` prints (docs/design.md)."""
+"""Replays and tunings as data: the object that ``--json`` prints (docs/json.md)."""
 
 from __future__ import annotations
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from vramlens.replay import Answer, Recorded, WhatIf
 
-HEADER = ("peak reserved", "change", "retries", "failed", "outcome", "this is", "setting")
-_WORDS = ("outcome", "this is", "smallest card", "setting")
+HEADER = ("peak reserved", "change", "retries", "failed", "outcome", "basis", "setting")
+_WORDS = ("outcome", "basis", "smallest card", "setting")
 """The columns that are words, aligned to the left."""
 # What says nothing where every row says it.
-_DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"lives", "lived"}}
+_DULL = {"change": {""}, "retries": {"0"}, "failed": {"0"}, "outcome": {"completes", "completed"}}
 
 
 def render_answer(answer: Answer, console: Console) -> None:
@@ -75,25 +75,25 @@ def best_headline(answer: Answer, rows: Sequence[WhatIf]) -> str:
     name, under = conf_name(best), under_limit(answer.recorded, best)
     if best.oom:
         failure = failure_words(answer, best)
-        return f"With {name} the run would have run out of memory{under}: {failure}."
+        return f"With {name}, the run would have run out of memory{under}: {failure}."
     peak = format_size(best.peak_reserved_bytes)
     if best.past_failure:
         return (
-            f"With {name} the run would have got past the failure that ended it{under}, with {peak}"
-            " reserved; what would have come then is not recorded."
+            f"With {name}, the run would have gotten past its failure{under}, with {peak}"
+            " reserved. What would have come next is not recorded."
         )
     if best.oom is None:
-        why = "the orders that were tried differ"
+        why = "the answer depends on the order in which the driver places segments"
         if best.failed_requests:
             why = failure_words(answer, best)
-        return f"With {name} it cannot be told whether the run would have lived{under}: {why}."
+        return f"It is unknown whether the run would have completed with {name}{under}: {why}."
     against = _against_recorded(answer.recorded.peak_reserved_bytes - best.peak_reserved_bytes)
-    return f"With {name} the run would have reserved {peak} at its peak{under}: {against}."
+    return f"With {name}, the run would have reserved {peak} at its peak{under}: {against}."
 
 
 def _against_recorded(saved_bytes: int) -> str:
     if not saved_bytes:
-        return "as recorded"
+        return "the same as recorded"
     direction = "less" if saved_bytes > 0 else "more"
     return f"{format_size(abs(saved_bytes))} {direction} than recorded"
 
@@ -105,7 +105,7 @@ def under_limit(recorded: Recorded, row: WhatIf) -> str:
     if row.cap_bytes is None:
         return ""
     if recorded.limit.source == "inferred" and row.cap_bytes == recorded.limit.bytes:
-        return " under the recorded run's limit"
+        return " under the limit of the recorded run"
     return f" under a limit of {format_size(row.cap_bytes)}"
 
 
@@ -119,19 +119,16 @@ def failure_words(answer: Answer, row: WhatIf) -> str:
         if row.failed_requests > 1
         else ""
     )
-    return f"a request of {size}{at} fails (event {row.oom_event:,}{many})"
+    return f"a request for {size}{at} fails (event {row.oom_event:,}{many})"
 
 
 def proof_sentence(recorded: Recorded) -> str:
     """How far the replay under the recorded settings is exact."""
+    rules = f"rules of PyTorch {recorded.version.name}"
     if recorded.exact:
-        came = "there was no segment event to match"
-        if recorded.segment_events:
-            came = f"all {counted(recorded.segment_events, 'segment event')} came in the recorded order"
-        return (
-            f"The replay is exact: all {counted(recorded.addresses, 'allocation')} got the recorded address and size,"
-            f" and {came} (rules of PyTorch {recorded.version.name})."
-        )
+        allocations = counted(recorded.addresses, "allocation")
+        events = counted(recorded.segment_events, "segment event")
+        return f"The replay is exact: all {allocations} and {events} match the recording ({rules})."
     difference = recorded.first_difference
     sentence = (
         f"The replay under the recorded settings is not exact: {recorded.addresses_matched:,} of"
@@ -139,8 +136,9 @@ def proof_sentence(recorded: Recorded) -> str:
     )
     if difference is not None:
         sentence += (
-            f" It first differs at event {difference.event:,}: recorded is {difference.recorded},"
-            f" replayed {difference.simulated};"
+            f" It first differs at event {difference.event:,}: the recording has "
+            f"{difference.recorded},"
+            f" the replay has {difference.simulated}:"
             f" {difference.why}."
         )
     return sentence
@@ -149,7 +147,7 @@ def proof_sentence(recorded: Recorded) -> str:
 def recorded_cells(answer: Answer) -> list[str]:
     """The recorded run as the first row."""
     recorded = answer.recorded
-    outcome = "out of memory" if answer.ended_by_failure else "lived"
+    outcome = "out of memory" if answer.ended_by_failure else "completed"
     size = format_size(recorded.peak_reserved_bytes)
     return [size, "", f"{recorded.retries:,}", f"{recorded.failed_requests:,}", outcome, "recorded"]
 
@@ -171,7 +169,7 @@ def outcome_words(row: WhatIf) -> str:
     """What would have become of the program."""
     if row.past_failure:
         return "gets past it"
-    return {False: "lives", True: "out of memory", None: "cannot tell"}[row.oom]
+    return {False: "completes", True: "out of memory", None: "unknown"}[row.oom]
 
 
 def size_range(row: WhatIf) -> str:
@@ -212,17 +210,21 @@ def _limit_notes(answer: Answer, others: Sequence[WhatIf]) -> Iterator[Part]:
     """Yields what bounded the runs, and what is replayed apart."""
     recorded = answer.recorded
     if others and others[0].cap_bytes is not None:
-        yield _aside(f"at most {format_size(others[0].cap_bytes)} may be reserved")
+        yield _aside(f"limit: {format_size(others[0].cap_bytes)} reserved")
     limit = recorded.limit
     if limit.source == "inferred" and limit.bytes is not None:
         below = limit.below_bytes
         bound = f" and below {format_size(below)}" if below is not None else ""
         least = format_size(limit.bytes)
-        yield _aside(f"the recorded run's limit is not in the recording: at least {least}{bound}")
+        yield _aside(f"the exact limit of the recorded run is unknown: at least {least}{bound}")
     if recorded.private_pools:
         pools = recorded.private_pools
-        named = ", ".join(str(pool) if pool[0] >= 0 else "one that is gone" for pool in pools)
-        yield _aside(f"private pools ({counted(len(pools), 'pool')}: {named}) are replayed apart")
+        named = ", ".join(
+            str(pool) if pool[0] >= 0 else "one that no longer exists" for pool in pools
+        )
+        yield _aside(
+            f"private pools ({counted(len(pools), 'pool')}: {named}) are replayed separately"
+        )
 
 
 def _aside(text: str) -> Sentences:
@@ -248,13 +250,15 @@ def _next(answer: Answer, others: Sequence[WhatIf]) -> Command:
     better = [row for row in others if _is_better(answer.recorded, row)]
     if not better:
         command = f"vramlens tune {quoted(answer.source)}"
-        return Command("which settings are worth having", (command,), is_broken=True)
+        return Command("find settings that help", (command,), is_broken=True)
     best = min(better, key=lambda row: (row.oom is None, row.high_bytes))
     saved_bytes = answer.recorded.peak_reserved_bytes - best.high_bytes
-    gain = f"for {format_size(saved_bytes)} less reserved"
+    gain = f"to reserve {format_size(saved_bytes)} less"
     if best.past_failure:
         gain = "to get past the failure"
-    return Command(f"run it so, {gain}", (export_line(answer.variable, best),), is_broken=True)
+    return Command(
+        f"use this setting {gain}", (export_line(answer.variable, best),), is_broken=True
+    )
 
 
 def _is_better(recorded: Recorded, row: WhatIf) -> bool:

@@ -93,19 +93,19 @@ def _cards_headline(tuning: Tuning) -> str:
     names = [_card(card.size_bytes) for card in recorded.cards]
     if not fitting:
         asked = (
-            f"Does not surely fit a {names[0]} card"
+            f"May not fit a {names[0]} card"
             if len(names) == 1
-            else f"Surely fits none of {listed(names)}"
+            else f"May fit none of {listed(names)}"
         )
-        return f"{asked}, with any of {len(tuning.tried)} settings."
+        return f"{asked} with any of the {len(tuning.tried)} settings tried."
     best = min(fitting, key=lambda tuned: tuned.smallest_card or 0)
     had = recorded.smallest_card
     if had is not None and had == best.smallest_card:
-        return f"Fits a {_card(had)} card with the settings it had."
-    instead = f"needs a {_card(had)} card" if had is not None else "fits none of them for sure"
+        return f"Fits a {_card(had)} card with the recorded settings."
+    instead = f"needs a {_card(had)} card" if had is not None else "may fit none of them"
     return (
         f"Fits a {_card(best.smallest_card or 0)} card with {conf_name(best.row)};"
-        f" with the settings it had it {instead}."
+        f" with the recorded settings it {instead}."
     )
 
 
@@ -117,16 +117,16 @@ def _headline(tuning: Tuning) -> str:
     under = under_limit(tuning.recorded, base)
     use = f"Use {conf_name(best.row)}:"
     if base.oom is not False and not base.past_failure:
-        lives = "gets past the failure that ended it" if best.row.past_failure else "lives"
-        recorded = "out of memory" if base.oom else "perhaps out of memory"
+        completes = "gets past its failure" if best.row.past_failure else "completes"
+        fails = "runs out of memory" if base.oom else "may run out of memory"
         return (
-            f"{use} the run {lives}{under}, with {size_range(best.row)} reserved; with the"
-            f" recorded settings it is {recorded}."
+            f"{use} the run {completes}{under}, with {size_range(best.row)} reserved."
+            f" With the recorded settings it {fails}."
         )
-    past = "; both get past the failure that ended it" if base.past_failure else ""
+    past = ". Both get past the failure" if base.past_failure else ""
     peak, before = format_size(best.row.peak_reserved_bytes), format_size(base.peak_reserved_bytes)
     saved = format_size(best.saved_bytes)
-    return f"{use} {peak} reserved at the peak{under} instead of {before}, {saved} less{past}."
+    return f"{use} the peak is {peak} reserved{under} instead of {before} ({saved} less){past}."
 
 
 def _no_help(tuning: Tuning) -> str:
@@ -137,26 +137,26 @@ def _no_help(tuning: Tuning) -> str:
     too_large = _too_large(tuning)
     if too_large:
         cap = format_size(base.cap_bytes or 0)
-        return f"No setting helps: one request of {format_size(too_large)} is above {cap}."
+        return f"No setting helps: a single request for {format_size(too_large)} exceeds {cap}."
     under = under_limit(tuning.recorded, base)
     if all(tuned.row.oom for tuned in tuning.tried):
-        return f"No setting helps{under}: the run is out of memory with each of {count}."
+        return f"No setting helps{under}: the run fails with all {count} settings tried."
     if base.oom is not False:
-        return f"No setting helps for sure{under}: the run surely lives with none of {count}."
+        return f"None of the {count} settings tried is certain to avoid this failure{under}."
     return (
-        f"No setting is worth a change{under}: the recorded one reserves"
-        f" {format_size(base.peak_reserved_bytes)}, and none of {count - 1} others would save 2 %"
-        " for sure."
+        f"Keep the recorded settings{under}: they reserve "
+        f"{format_size(base.peak_reserved_bytes)}, and none of"
+        f" {count - 1} others is certain to save 2% or more."
     )
 
 
 def _floor_sentence(tuning: Tuning) -> str:
     """What any allocator would have to reserve, and what that means under the limit."""
-    floor = f"Any allocator would have to reserve {format_size(tuning.floor_bytes)}"
+    floor = f"Any allocator must reserve at least {format_size(tuning.floor_bytes)}"
     if not tuning.no_setting_can_help:
-        return f"{floor}: so much is alive at once."
+        return f"{floor}, the most memory in use at once."
     limit = format_size(tuning.baseline.cap_bytes or 0)
-    return f"{floor}, more than {limit}: so much is alive at once, and no setting can help."
+    return f"{floor}, the most memory in use at once. That exceeds {limit}, so no setting can help."
 
 
 def _too_large(tuning: Tuning) -> int | None:
@@ -182,8 +182,11 @@ def _passed(tuning: Tuning) -> str:
     settings = (
         "any setting" if past == len(tuning.tried) else f"{past} of {len(tuning.tried)} settings"
     )
-    recorded = "" if past == len(tuning.tried) else ", the recorded one among them"
-    return f"{given} the failure is passed under {settings}{recorded}; what comes later is not recorded."
+    recorded = "" if past == len(tuning.tried) else ", including the recorded one"
+    return (
+        f"{given}, the run gets past the failure with {settings}{recorded}. What comes later is "
+        "not recorded."
+    )
 
 
 def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
@@ -198,11 +201,11 @@ def _table_parts(tuning: Tuning, width: int, count: int) -> Iterator[Part]:
         yield settings_table(HEADER, rows)
     hidden = len(tuning.tried) - len(listed_rows)
     if hidden:
-        yield _aside(f"… and {counted(hidden, 'other')}: --all shows them")
+        yield _aside(f"… and {counted(hidden, 'more setting')} (--all shows them)")
     if tuning.inert:
         yield _aside(
-            "garbage_collection_threshold does nothing without a limit on the process (--cap), so"
-            " it was left out."
+            "garbage_collection_threshold has no effect without a process limit (--cap), so it was"
+            " not tried."
         )
     if sizes:
         yield _aside(_outside_words(tuning.outside_bytes))
@@ -246,12 +249,12 @@ def _figures_width(rows: Sequence[Sequence[str]]) -> int:
 def _outside_words(outside_bytes: int | None) -> str:
     if outside_bytes is None:
         return (
-            "What lies outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording:"
-            " not taken off."
+            "Memory outside PyTorch's allocator (often 0.5 to 1 GiB) is not in the recording, so it"
+            " is not counted here."
         )
     return (
-        f"Of each card {format_size(outside_bytes)} are taken off: what the process held outside"
-        " PyTorch's allocator."
+        f"{format_size(outside_bytes)} is subtracted from each card for the memory of this process"
+        " outside PyTorch's allocator."
     )
 
 
@@ -275,7 +278,7 @@ def _card(size: int) -> str:
 
 def _fit(card: Card) -> str:
     if card.fits is None:
-        return "perhaps"
+        return "maybe"
     if not card.fits:
         return "no"
     return f"yes, {counted(card.row.retries, 'retry', 'retries')}" if card.row.retries else "yes"
@@ -290,22 +293,25 @@ def _next_step(tuning: Tuning) -> tuple[str, str]:
     """Why, and the command."""
     base, best = tuning.baseline, tuning.best
     if best is not None:
-        gain = f"for {format_size(best.saved_bytes)} less"
+        gain = f"to save {format_size(best.saved_bytes)}"
         if base.oom is not False and not base.past_failure:
-            gain = "to get past the failure" if best.row.past_failure else "to live"
-        return f"run it so, {gain}", export_line(tuning.variable, best.row)
+            gain = "to get past the failure" if best.row.past_failure else "to avoid the failure"
+        return f"use this setting {gain}", export_line(tuning.variable, best.row)
     if base.past_failure:
         cap = base.cap_bytes
-        more = f"give it {format_size(cap)}" if cap is not None else "give it more than it had"
+        more = f"give it {format_size(cap)}" if cap is not None else "give it more memory"
         record = "vramlens run -o run.vram YOUR_SCRIPT.py"
-        return f"{more} and record what comes then", record
+        return f"{more} and record what comes next", record
     if tuning.ended_by_failure:  # explain has said this already, and sends people here
         return _needs(base), f"vramlens view {quoted(tuning.source)}"
-    return "what holds the memory", f"vramlens explain {quoted(tuning.source)}"
+    return "see what uses the memory", f"vramlens explain {quoted(tuning.source)}"
 
 
 def _needs(base: WhatIf) -> str:
     """What would get past a failure that no setting avoids."""
     if not base.oom or base.failed_bytes is None:
-        return "give it more, or see what to shrink"
-    return f"give it {format_size(base.peak_reserved_bytes + base.failed_bytes)}, or see what to shrink"
+        return "use a higher limit, or see what could be smaller"
+    return (
+        f"use a limit of {format_size(base.peak_reserved_bytes + base.failed_bytes)}, or see "
+        "what could be smaller"
+    )

@@ -1,0 +1,171 @@
+"""Answers of the tools: the text of the command line, then the code that it speaks of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vramlens import api, questions
+from vramlens.agents.code_lines import Spot, code_of
+from vramlens.analyses.compare.diff_findings import signed_size
+from vramlens.errors import UsageError
+from vramlens.foreign_text import visible
+from vramlens.units import counted, format_size
+
+if TYPE_CHECKING:
+    from vramlens.analyses.finding import Finding, Place
+    from vramlens.trace.owners import KeptBy
+
+_MOST_OWNERS = 5
+_MOST_LINES = 8
+_LONGEST_CLAIM = 160
+
+
+def explain(
+    path: str,
+    sources: str = ".",
+    at: str | None = None,
+    log: str | None = None,
+    total: str | None = None,
+    device: int | None = None,
+) -> str:
+    """Where the memory is, why it ran out, what to change."""
+    _refuse_standard_input(path, log or "")
+    explanation = api.explain(path, at=at, log=log, total_bytes=total, device=device)
+    spots = _spots(explanation.findings)
+    failure = getattr(explanation, "oom", None)
+    if failure is not None and failure.place is not None:
+        spots.insert(0, Spot(failure.place, "the request that failed"))
+    return _with_code(explanation, spots, sources)
+
+
+def leaks(
+    path: str, sources: str = ".", total: str | None = None, device: int | None = None
+) -> str:
+    """What grows with every step, who keeps it, when memory runs out."""
+    _refuse_standard_input(path)
+    report = api.load(path).leaks(device=device, total_bytes=total)
+    spots: list[Spot] = []
+    for leak in report.leaks:
+        if leak.place is not None and leak.sure:
+            claim = f"leaves {format_size(leak.bytes_per_step)} a step"
+            spots.append(Spot(leak.place, claim, leak.fix))
+        if leak.owner is not None and leak.owner.file and leak.owner.line:
+            spots.append(Spot(_place(leak.owner), f"{leak.owner.name} keeps it"))
+    return _with_code(report, spots, sources)
+
+
+def tune(
+    path: str, cap: str | None = None, cards: Sequence[str] = (), device: int | None = None
+) -> str:
+    """The allocator settings that serve the recorded run best."""
+    _refuse_standard_input(path)
+    return str(api.load(path).tune(cap, cards=list(cards), device=device))
+
+
+def diff(before: str, after: str, sources: str = ".", device: int | None = None) -> str:
+    """What a change did: the failure, the growth, the peak, the lines."""
+    _refuse_standard_input(before, after)
+    difference = questions.diff(before, after, device=device)
+    lines = [
+        Spot(change.place, f"{signed_size(change.change_bytes)} at the peak")
+        for change in difference.by_line[:_MOST_LINES]
+    ]
+    return _with_code(difference, [*_spots(difference.findings), *lines], sources)
+
+
+def ranks(paths: Sequence[str], sources: str = ".") -> str:
+    """Which rank differs from its peers, why, and who failed first."""
+    _refuse_standard_input(*paths)
+    comparison = questions.ranks(list(paths))
+    return _with_code(comparison, _spots(comparison.findings), sources)
+
+
+def who_holds(
+    path: str, name: str = "", at: str | None = None, sources: str = ".", device: int | None = None
+) -> str:
+    """Who holds the recorded memory: the objects that were seen to keep it, and the lines."""
+    _refuse_standard_input(path)
+    recording = api.load(path)
+    explanation = recording.explain(at=at, device=device)
+    heap = explanation.heap
+    owners = recording.owners
+    kept = [] if owners is None else _kept(owners.owners, owners.owner, owners.size_bytes, name)
+    lines = [] if heap is None else [row for row in heap.by_line if _is_about(row, name)]
+    if not kept and not lines:
+        raise UsageError(f"{path}: nothing in it is called {name!r}")
+    words = []
+    if owners is None:
+        words.append("The recording holds no owners (vramlens run --leaks records them): by line.")
+    spots: list[Spot] = []
+    for size_bytes, owner in kept[:_MOST_OWNERS]:
+        words.append(f"{format_size(size_bytes)} is kept by {visible(owner.name)} ({owner.kind})")
+        words += [f"    {visible(' -> '.join(owner.chain))}"] if owner.chain else []
+        words += [f"    Do: {visible(owner.fix)}"] if owner.fix else []
+        if owner.file and owner.line:
+            spots.append(Spot(_place(owner), f"{owner.name} keeps it"))
+    for row in lines[:_MOST_LINES]:
+        names = f": {', '.join(row.names)}" if row.names else ""
+        words.append(
+            f"{format_size(row.bytes)} in {counted(row.allocations, 'allocation')} asked for at"
+            f" {visible(str(row.place))} [{row.category}]{visible(names)}"
+        )
+        spots.append(Spot(row.place, f"asked for {format_size(row.bytes)}"))
+    return _with_code("\n".join(words), spots, sources)
+
+
+ANSWERS: dict[str, Callable[..., str]] = {
+    "diff": diff,
+    "explain": explain,
+    "leaks": leaks,
+    "ranks": ranks,
+    "tune": tune,
+    "who_holds": who_holds,
+}
+
+
+def _with_code(answer: object, spots: Sequence[Spot], folder: str) -> str:
+    text = str(answer).rstrip("\n")
+    code = code_of(spots, folder)
+    return f"{text}\n\nCode:\n{code}\n" if code else f"{text}\n"
+
+
+def _spots(findings: Iterable[Finding]) -> list[Spot]:
+    """Where findings are, with claim and fix."""
+    return [
+        Spot(finding.place, finding.title[:_LONGEST_CLAIM], finding.fix)
+        for finding in findings
+        if finding.place is not None
+    ]
+
+
+def _kept(
+    owners: Sequence[KeptBy], owner_of_row: Any, size_of_row: Any, name: str
+) -> list[tuple[int, KeptBy]]:
+    """Owners with the bytes that they keep, the most first."""
+    sums = [0] * len(owners)
+    for owner, size_bytes in zip(owner_of_row.tolist(), size_of_row.tolist(), strict=True):
+        if owner >= 0:
+            sums[owner] += size_bytes
+    named = [
+        (size_bytes, owner)
+        for size_bytes, owner in zip(sums, owners, strict=True)
+        if name in owner.name or name in f"{owner.file}:{owner.line}"
+    ]
+    return sorted(named, key=lambda row: -row[0])
+
+
+def _is_about(row: Any, name: str) -> bool:
+    return name in f"{row.place.file}:{row.place.line}" or any(name in held for held in row.names)
+
+
+def _place(owner: Any) -> Place:
+    from vramlens.analyses.finding import Place
+
+    return Place(owner.file, owner.line, getattr(owner, "function", ""))
+
+
+def _refuse_standard_input(*paths: str) -> None:
+    """Standard input is the protocol's."""
+    if "-" in paths:
+        raise UsageError("name a file: standard input belongs to the protocol")

@@ -1,0 +1,188 @@
+"""One attach from beginning to end: in, the question, the answer, out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vramlens import __version__
+from vramlens.attach.bootstrap import bootstrap_text
+from vramlens.attach.entry import Entry, enter, leave
+from vramlens.attach.meeting_point import MeetingPoint
+from vramlens.attach.messages import Line, Silence
+from vramlens.attach.target_process import TargetProcess, target_process
+from vramlens.errors import InputError
+from vramlens.whole_file import whole_file
+
+_COMES_WITHIN_S = 30.0
+_ANSWERS_WITHIN_S = 120.0
+_LOOKS_EVERY_S = 1.0
+_MOST_EVENTS = 200_000
+_RECORDING = "recording.vram"
+
+
+@dataclass(frozen=True)
+class AttachRequest:
+    """What is wanted of a process.
+
+    Attributes:
+        mode: "look", "watch" or "install".
+        steps: how many are watched; 0 for as many as end in ``seconds``.
+        seconds: the longest that steps are watched.
+        pause_s: the longest that the program may stand still for a search.
+        output: where the recording goes; None for nowhere (with "install": the default place).
+        copies: whether a copy of this package is sent along.
+        max_events: what is recorded of each device.
+    """
+
+    mode: str = "look"
+    steps: int = 0
+    seconds: float = 0.0
+    pause_s: float = 1.0
+    output: str | None = None
+    copies: bool = False
+    max_events: int = _MOST_EVENTS
+
+
+@dataclass
+class Attachment:
+    """What came of an attach.
+
+    Attributes:
+        answer: what the process said.
+        way: how it was entered.
+        stopped_s: how long its main thread was stopped from outside.
+        recording: the file that was written here; None without.
+        notes: what else is to be said.
+    """
+
+    answer: dict[str, Any]
+    way: str
+    stopped_s: float
+    recording: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def attach(pid: int, request: AttachRequest, tell: Callable[[int], None]) -> Attachment:
+    """Asks a running process.
+
+    Args:
+        tell: called with the number of steps that have ended.
+
+    Raises:
+        InputError: it cannot be entered, or did not answer; nothing is left in it.
+    """
+    target = target_process(pid)
+    place = MeetingPoint(target)
+    keeps_folder = False
+    try:
+        package = place.package_inside(copies=request.copies)
+        text = bootstrap_text(place.address, package, __version__)
+        entry = enter(target, text, place.folder)
+        line = place.wait_for_process(_COMES_WITHIN_S)
+        if line is None:
+            keeps_folder = entry.way == "remote_exec"  # it may open the script later
+            raise InputError(_never_came(target, entry))
+        taken_back_s = _taken_back(target, line, entry)
+        answer = _conversation(target, line, _question(request, place, target), request, tell)
+        keeps_folder = request.copies and bool(answer.get("installed"))
+        attachment = Attachment(
+            answer,
+            entry.way,
+            entry.stopped_s + taken_back_s,
+            _fetched(answer, place.folder, request.output),
+            [str(note) for note in answer.get("notes", ())],
+        )
+    finally:
+        place.close(keeps_folder=keeps_folder)
+    return attachment
+
+
+def _taken_back(target: TargetProcess, line: Line, entry: Entry) -> float:
+    """Takes back what the way in has left; how long the main thread was stopped for it."""
+    deadline = time.monotonic() + _COMES_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            hello = line.receive(_LOOKS_EVERY_S)
+        except TimeoutError:
+            target.check_alive()
+            continue
+        except Silence:
+            break
+        if hello.get("kind") == "error":
+            raise InputError(f"process {target.pid}: {hello.get('text')}")
+        return leave(target, entry) if hello.get("is_read") is True else 0.0
+    target.check_alive()
+    raise InputError(f"process {target.pid} gave no answer; it runs on")
+
+
+def _question(request: AttachRequest, place: MeetingPoint, target: TargetProcess) -> dict[str, Any]:
+    recording = target.path_inside(place.folder / _RECORDING)
+    if request.mode == "install":
+        recording = request.output or ""
+    return {
+        "mode": request.mode,
+        "steps": request.steps,
+        "seconds": request.seconds,
+        "pause_s": request.pause_s,
+        "max_events": request.max_events,
+        "recording": recording,
+    }
+
+
+def _conversation(
+    target: TargetProcess,
+    line: Line,
+    question: dict[str, Any],
+    request: AttachRequest,
+    tell: Callable[[int], None],
+) -> dict[str, Any]:
+    deadline = time.monotonic() + request.seconds + _ANSWERS_WITHIN_S
+    try:
+        line.send(question)
+        while time.monotonic() < deadline:
+            try:
+                message = line.receive(_LOOKS_EVERY_S)
+            except TimeoutError:
+                target.check_alive()
+                continue
+            if message.get("kind") == "answer":
+                return message
+            if message.get("kind") == "error":
+                raise InputError(f"process {target.pid}: {message.get('text')}")
+            steps = message.get("steps")
+            if isinstance(steps, int):
+                tell(steps)
+    except Silence:
+        target.check_alive()
+        raise InputError(f"process {target.pid} gave no answer; it runs on") from None
+    raise InputError(f"process {target.pid} did not answer in time; it runs on")
+
+
+def _never_came(target: TargetProcess, entry: Entry) -> str:
+    return (
+        f"process {target.pid} did not come to a place where Python looks for requests within"
+        f" {_COMES_WITHIN_S:.0f} s (it is inside of C code); nothing will happen in it any more:"
+        " try again later"
+    )
+
+
+def _fetched(answer: dict[str, Any], folder: Path, output: str | None) -> str | None:
+    """Puts the recording that the process wrote where it was asked for; where that is."""
+    written = folder / _RECORDING
+    if output is None or not answer.get("recording") or not written.exists():
+        return None
+    # The folder is the process's: what lies there is not followed anywhere else.
+    descriptor = os.open(written, os.O_RDONLY | os.O_NOFOLLOW)
+    with open(descriptor, "rb") as source:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError("the process wrote no regular file")
+        with whole_file(output) as file:
+            shutil.copyfileobj(source, file)
+    return os.path.abspath(output)

@@ -1,0 +1,89 @@
+"""The text that a foreign interpreter runs: it starts a thread, and nothing else.
+
+It uses only what is built in until it has found that somebody still waits for it: the socket is
+gone as soon as the caller has given up, and whoever is late then leaves without a trace.
+"""
+
+from __future__ import annotations
+
+_SOURCE = """
+def begin():
+    import _thread
+    start = _thread.start_new_thread
+    if type(start) is not type(len):
+        import sys
+        start = sys.modules["gevent.monkey"].get_original("_thread", "start_new_thread")
+    start(come, (_thread.get_native_id(),))
+
+def come(starter):
+    import _socket
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(5.0)
+        connection.connect(ADDRESS)
+    except OSError:
+        return connection.close()
+    try:
+        serve(connection, starter)
+    except BaseException as error:
+        import json
+        text = type(error).__name__ + ": " + str(error)
+        line = json.dumps({"kind": "error", "text": text[:2000]}).encode() + bytes([10])
+        try:
+            connection.sendall(line)
+        except OSError:
+            pass
+    finally:
+        connection.close()
+
+def serve(connection, starter):
+    import sys
+    if sys.version_info < (3, 10):
+        raise RuntimeError("it runs Python " + sys.version.split()[0] + "; attach needs 3.10")
+    is_new = "vramlens" not in sys.modules
+    if is_new:
+        import importlib.util
+        spec = importlib.util.spec_from_file_location(
+            "vramlens", PACKAGE + "/__init__.py", submodule_search_locations=[PACKAGE])
+        package = importlib.util.module_from_spec(spec)
+        sys.modules["vramlens"] = package
+    stays = False
+    try:
+        if is_new:
+            spec.loader.exec_module(package)
+        import importlib
+        agent = importlib.import_module("vramlens.attach.inside.agent")
+        stays = agent.serve(connection, VERSION, starter)
+    finally:
+        if is_new and not stays:
+            for name in list(sys.modules):
+                if name == "vramlens" or name.startswith("vramlens."):
+                    del sys.modules[name]
+
+try:
+    begin()
+except KeyboardInterrupt:
+    import _thread
+    _thread.interrupt_main()
+except BaseException:
+    pass
+"""
+
+
+def bootstrap_text(address: str, package: str, version: str) -> bytes:
+    """The text to be run, one statement that puts no name into the program's ``__main__``.
+
+    Args:
+        address: the path of the socket, as the program sees it.
+        package: the folder of the package ``vramlens``, as the program sees it.
+        version: of that package.
+    """
+    names = {
+        "__name__": "vramlens_attach",
+        "ADDRESS": address,
+        "PACKAGE": package,
+        "VERSION": version,
+    }
+    return f"__import__('builtins').exec({_SOURCE!r}, {names!r})\n".encode(
+        "ascii", "backslashreplace"
+    )

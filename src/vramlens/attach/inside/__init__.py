@@ -1,0 +1,1 @@
+"""What runs in the process that was attached to: the standard library, ``capture`` and ``live``."""

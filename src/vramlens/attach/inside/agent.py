@@ -1,0 +1,105 @@
+"""The thread in the other process: it answers one question and goes away.
+
+The program's own threads run on beside it, except while a search keeps the interpreter's lock
+(``pauses`` says for how long).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from vramlens import __version__
+from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.messages import Line, Silence
+from vramlens.capture import warn
+
+_ASKS_WITHIN_S = 10.0
+_ENDS_WITHIN_S = 2.0
+_LOOKS_EVERY_S = 0.005
+
+
+def serve(connection: Any, version: str, starter: int) -> bool:
+    """Answers whoever attached; whether vramlens is to stay in this process.
+
+    Args:
+        connection: a socket to them.
+        version: of the vramlens that they use.
+        starter: the thread that started this one.
+    """
+    line = Line(connection)
+    if hasattr(signal, "pthread_sigmask"):  # the program's signals are its own threads' business
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    refusal = _refusal(version)
+    if refusal:
+        line.send({"kind": "error", "text": refusal})
+        return False
+    stays = False
+    notes: list[str] = []
+    with suppress(Silence, TimeoutError), warn.heard_by(notes.append):
+        line.send({"kind": "hello", "is_read": _is_gone(starter)})
+        request = line.receive(_ASKS_WITHIN_S)
+        stays = request.get("mode") == "install"
+        answer = _answer(request, line)
+        answer["notes"] = [*answer.get("notes", ()), *notes]
+        line.send({"kind": "answer", **answer})
+    return stays
+
+
+def _is_gone(starter: int) -> bool:
+    """Whether the text that started this thread is no longer needed by who ran it: the main
+    thread has read it, a thread of its own has ended.
+    """
+    if starter == os.getpid():
+        return True
+    deadline = time.monotonic() + _ENDS_WITHIN_S
+    while os.path.exists(f"/proc/self/task/{starter}"):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOKS_EVERY_S)
+    return os.path.exists("/proc/self/task")
+
+
+def _refusal(version: str) -> str:
+    """Why nothing can be done here, in one line; empty where something can."""
+    is_locked = getattr(sys, "_is_gil_enabled", lambda: True)
+    if sys.implementation.name != "cpython" or not is_locked():
+        return "it runs a Python without the interpreter lock: its heap cannot be searched safely"
+    if version != __version__:
+        return f"vramlens {__version__} is in it already: attach with that version"
+    return ""
+
+
+def _answer(request: dict[str, Any], line: Line) -> dict[str, Any]:
+    pauses = Pauses()
+    facts = {"process": _process_facts(), "request": request.get("mode")}
+    if request.get("mode") == "install":
+        from vramlens.attach.inside.installation import installed
+
+        return {**facts, **installed(request), "pause": pauses.to_dict()}
+    from vramlens.attach.inside.state_now import state_now
+
+    if request.get("mode") == "watch":
+        from vramlens.attach.inside.step_watch import watched
+
+        facts.update(watched(request, line, pauses))
+    else:
+        facts.update(state_now(request, pauses))
+    return {**facts, "pause": pauses.to_dict()}
+
+
+def _process_facts() -> dict[str, Any]:
+    torch: Any = sys.modules.get("torch")
+    return {
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "torch": None if torch is None else str(getattr(torch, "__version__", "")) or None,
+        "command": list(sys.orig_argv),
+        "tracked_objects": sum(gc.get_count()) if torch is None else len(gc.get_objects()),
+    }

@@ -1,0 +1,231 @@
+"""Some steps of the program watched for leaks and recorded; afterwards nothing of it is left.
+
+A step is an optimizer's turn; until one comes, a call of the outermost module. Where neither comes
+for some seconds, each quarter of a second counts as one. The search at the
+end runs on the thread that steps, at a step's end, where the variables of its functions say what
+the steps have kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from vramlens.attach.inside.pauses import Pauses
+from vramlens.attach.inside.state_now import search_time, torch_is_whole
+from vramlens.attach.messages import Line
+from vramlens.capture.process.own_thread import OwnEvent
+from vramlens.capture.recording.output_path import Places
+from vramlens.capture.recording.recorder import Recorder, WriteRequest
+from vramlens.capture.torch_api import loaded_torch
+from vramlens.capture.warn import harmless
+from vramlens.live.follow import owners_of
+from vramlens.live.growth.module_calls import ModuleCalls
+from vramlens.live.heap_look import OwnedStorage
+from vramlens.live.leaks.leak_report import LeakReport
+from vramlens.live.watch import LeakWatch
+
+_LOOKS_EVERY_S = 0.25
+_NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
+_STEP_COMES_WITHIN_S = 3.0
+_BY_CLOCK = (
+    "no optimizer stepped and no model was called: each quarter of a second counts as a step"
+)
+
+
+class StepWatch:
+    """A watch of the next steps.
+
+    Attributes:
+        is_over: happens when the steps have ended and the report is there.
+        report, storages: what was found; None before.
+    """
+
+    def __init__(self, steps: int, pauses: Pauses, *, pause_s: float, ends_at: float) -> None:
+        """Prepares.
+
+        Args:
+            steps: how many are watched; 0 for as many as come until ``ends_at``.
+            pause_s: the longest that the program may stand still.
+            ends_at: on the clock of ``time.monotonic``.
+        """
+        self._wanted, self._pauses, self._pause_s = steps, pauses, pause_s
+        self._ends_at = ends_at
+        self._watch: LeakWatch | None = None
+        self._calls: ModuleCalls | None = None
+        self._is_by_clock = False
+        self._pid = os.getpid()
+        self.is_over = OwnEvent()
+        self.report: LeakReport | None = None
+        self.storages: list[OwnedStorage] = []
+        self.time_us = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps that have ended so far."""
+        return 0 if self._watch is None else self._watch.steps
+
+    def begin(self, torch: Any) -> None:
+        """Until an optimizer steps, a call of the model is a step."""
+        if hasattr(torch, "compiler"):
+            self._calls = ModuleCalls(torch, self._unit_ended)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step was seen."""
+        return self._watch is not None
+
+    def count_time(self) -> None:
+        """From now on a step is what ``tick`` says."""
+        self._is_by_clock = True
+        if self._calls is not None:
+            self._calls.stop()
+            self._calls = None
+
+    def tick(self) -> None:
+        """Ends a step where time is counted."""
+        if self._is_by_clock:
+            self._unit_ended()
+
+    def optimizer_stepped(self, _count: int) -> None:
+        """After each step of an optimizer."""
+        if self.is_over.is_set or self._is_by_clock or self._pid != os.getpid():
+            return
+        if self._calls is not None:
+            self._calls.stop()
+            self._calls = None
+            if self._watch is not None:
+                self._watch.stop()
+            self._watch = None  # what calls of the model were counted is of another unit
+        self._unit_ended()
+
+    def leave(self) -> None:
+        """Takes the hooks away; a report is made of what there is."""
+        if self._calls is not None:
+            self._calls.stop()
+        if self._watch is not None and not self.is_over.is_set:
+            self._finish(self._watch)
+
+    @harmless("watching for leaks")
+    def _unit_ended(self) -> None:
+        if self.is_over.is_set or self._pid != os.getpid():
+            return
+        if self._watch is None:
+            with self._pauses.counted():
+                self._watch = LeakWatch()
+            return
+        self._watch.step(sys._getframe(1))
+        is_late = time.monotonic() >= self._ends_at
+        if is_late or (self._wanted and self._watch.steps >= self._wanted):
+            self._finish(self._watch)
+
+    def _finish(self, watch: LeakWatch) -> None:
+        """The report of now, and the end of the watch."""
+        try:
+            with self._pauses.counted():
+                owned = watch.owned(search_time(self._pause_s))
+            if owned is not None:
+                self.report, self.storages = owned
+                self.time_us = time.time_ns() // 1000
+                self.report = replace(self.report, notes=(*self._unit_note(), *self.report.notes))
+        finally:
+            watch.stop()
+            self.is_over.set()
+
+    def _unit_note(self) -> tuple[str, ...]:
+        """What counted as a step, where that was no optimizer's."""
+        if self._is_by_clock:
+            return (_BY_CLOCK,)
+        if self._calls is not None and self._calls.root_name:
+            return (f"no optimizer has stepped: a step is a call of {self._calls.root_name}",)
+        return ()
+
+    def owners(self, kind: str) -> dict[str, Any] | None:
+        """``owners.json`` for the recording."""
+        if self.report is None:
+            return None
+        return owners_of(self.report, self.storages, self.time_us, kind)
+
+
+def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, Any]:
+    """The parts of the answer: ``leaks``, ``leaks_text``, ``steps``, ``recording``."""
+    torch = loaded_torch()
+    if torch is None or not torch_is_whole():
+        return {"leaks": None, "steps": 0, "notes": ["the program has not imported torch"]}
+    recorder = Recorder(
+        Places(request["recording"], None),
+        max_events=int(request["max_events"]),
+        marks_modules=False,
+    )
+    recorder.connect()
+    watch = StepWatch(
+        int(request["steps"]),
+        pauses,
+        pause_s=float(request["pause_s"]),
+        ends_at=time.monotonic() + float(request["seconds"]),
+    )
+    recorder.owners = watch.owners
+    recorder.steps.watch_optimizers()
+    recorder.steps.on_step(watch.optimizer_stepped)
+    recorder.steps.on_step(recorder.step_ended)
+    watch.begin(torch)
+    is_on_gpu = recorder.gpu is not None and recorder.gpu.is_initialized()
+    try:
+        if is_on_gpu:
+            with pauses.counted():
+                recorder.start()
+        is_wanted = _wait(watch, line, float(request["seconds"]))
+        recorder.steps.leave_optimizers()
+        watch.leave()
+        path = None
+        if is_on_gpu and is_wanted:
+            with pauses.counted():
+                path = recorder.write(WriteRequest("api", quiet=True)).get("path")
+        return _answer(watch, path)
+    finally:
+        recorder.steps.leave_optimizers()
+        watch.leave()
+        if is_on_gpu:
+            recorder.stop()
+
+
+def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
+    """Waits for the steps, and says how far they are; whether somebody still wants the answer."""
+    began = time.monotonic()
+    deadline = began + seconds + _patience(watch)
+    told = -1
+    while not watch.is_over.is_set:
+        watch.is_over.wait(_LOOKS_EVERY_S)
+        if not line.is_open():
+            return False
+        if time.monotonic() > deadline:
+            break
+        if not watch.has_begun and time.monotonic() > began + _STEP_COMES_WITHIN_S:
+            watch.count_time()
+        watch.tick()
+        if watch.steps != told:
+            told = watch.steps
+            with suppress(Exception):
+                line.send({"kind": "progress", "steps": told})
+    return True
+
+
+def _patience(watch: StepWatch) -> float:
+    """Seconds for a step that has begun to end."""
+    return 2.0 if watch.steps else 0.0
+
+
+def _answer(watch: StepWatch, path: str | None) -> dict[str, Any]:
+    report = watch.report
+    if report is None:
+        return {"leaks": None, "steps": watch.steps, "recording": path, "notes": [_NO_STEP]}
+    return {
+        "leaks": report.to_dict(),
+        "leaks_text": str(report),
+        "steps": watch.steps,
+        "recording": path,
+    }

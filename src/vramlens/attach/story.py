@@ -1,0 +1,134 @@
+"""The answer of an attach as text, for a terminal, and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vramlens.attach.attachment import Attachment
+from vramlens.schema import SCHEMA
+from vramlens.units import counted, format_size
+
+_MOST_NAMES = 5
+_FORESEEN = ("process", "memory", "holders", "names", "fragmentation", "leaks", "steps")
+
+
+def to_dict(attachment: Attachment) -> dict[str, Any]:
+    """The answer as data."""
+    answer = attachment.answer
+    parts = {name: answer.get(name) for name in _FORESEEN}
+    return {
+        "schema": SCHEMA,
+        **parts,
+        "names": parts["names"] or [],
+        "fragmentation": parts["fragmentation"] or [],
+        "installed": bool(answer.get("installed")),
+        "recording": attachment.recording,
+        "entry": {"way": attachment.way, "stopped_s": round(attachment.stopped_s, 6)},
+        "pause": answer.get("pause"),
+        "notes": attachment.notes,
+    }
+
+
+def story(attachment: Attachment) -> str:
+    """The answer as text: what matters first, how it was come by last."""
+    answer = attachment.answer
+    process = _mapping(answer.get("process"))
+    if answer.get("installed"):
+        lines = [*_of_installation(process)]
+    elif answer.get("request") == "watch":
+        lines = [*_of_watch(answer, attachment.recording)]
+    else:
+        lines = [*_of_state(answer, process)]
+    lines += [f"Note: {note}" for note in attachment.notes]
+    lines.append(_of_pause(answer, attachment))
+    lines += _next(answer, process, attachment.recording)
+    return "\n".join(lines) + "\n"
+
+
+def _of_state(answer: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator[str]:
+    yield _process_line(process)
+    if process.get("torch") is None:
+        yield "No PyTorch in it: no tensors to look for."
+    elif answer.get("holders_text"):
+        yield str(answer["holders_text"]).rstrip()
+    for part in answer.get("names") or ():
+        yield from _of_names(_mapping(part))
+    for part in answer.get("fragmentation") or ():
+        yield from _of_fragmentation(_mapping(part))
+    yield str(answer.get("memory_text", "")).rstrip()
+
+
+def _process_line(process: Mapping[str, Any]) -> str:
+    torch = process.get("torch")
+    versions = f"Python {process.get('python')}" + (f", PyTorch {torch}" if torch else "")
+    command = " ".join(str(word) for word in process.get("command") or ())
+    return f"Process {process.get('pid')}, {versions}: {command[:200]}"
+
+
+def _of_names(part: Mapping[str, Any]) -> Iterator[str]:
+    sums = _mapping(part.get("bytes_by_kind"))
+    if not sums:
+        return
+    kinds = ", ".join(f"{kind} {format_size(int(size))}" for kind, size in sums.items())
+    yield f"{part.get('device')} by name: {kinds}"
+    for tensor in list(part.get("tensors") or ())[:_MOST_NAMES]:
+        yield f"  {format_size(int(tensor['bytes'])):>12}  {tensor['name']} ({tensor['kind']})"
+
+
+def _of_fragmentation(part: Mapping[str, Any]) -> Iterator[str]:
+    reserved, free = int(part["reserved_bytes"]), int(part["free_bytes"])
+    yield (
+        f"GPU {part['device']}: {format_size(reserved)} reserved in"
+        f" {counted(int(part['segments']), 'segment')}, {format_size(free)} of it free, the largest"
+        f" piece {format_size(int(part['largest_free_bytes']))}"
+    )
+    for row in list(part.get("pinned_by") or ())[:_MOST_NAMES]:
+        names = ", ".join(str(name) for name in row["names"][:2]) or "tensors without a name"
+        yield (
+            f"  {format_size(int(row['free_bytes'])):>12}  free beside"
+            f" {format_size(int(row['live_bytes']))} in {counted(int(row['blocks']), 'block')}:"
+            f" {names}"
+        )
+
+
+def _of_watch(answer: Mapping[str, Any], recording: str | None) -> Iterator[str]:
+    text = answer.get("leaks_text")
+    if text:
+        yield str(text).rstrip()
+    yield f"Watched {counted(int(answer.get('steps') or 0), 'step')} of the running program."
+    if recording is not None:
+        yield f"Recording: {recording}"
+
+
+def _of_installation(process: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"Process {process.get('pid')} is watched from now on: an out-of-memory error gets its"
+        " verdict and a recording."
+    )
+
+
+def _of_pause(answer: Mapping[str, Any], attachment: Attachment) -> str:
+    pause = _mapping(answer.get("pause"))
+    longest_s, total_s = float(pause.get("longest_s", 0)), float(pause.get("total_s", 0))
+    stopped_ms = attachment.stopped_s * 1000
+    return (
+        f"The program paused {longest_s:.2f} s at most, {total_s:.2f} s in all, and was stopped"
+        f" {stopped_ms:.1f} ms from outside; it runs on."
+    )
+
+
+def _next(
+    answer: Mapping[str, Any], process: Mapping[str, Any], recording: str | None
+) -> Iterator[str]:
+    pid = process.get("pid")
+    if recording is not None:
+        yield f"Next: vramlens explain {recording}"
+    elif answer.get("installed"):
+        yield f"Next: vramlens dump {pid} writes a recording at any time."
+    elif answer.get("request") == "look" and process.get("torch") is not None:
+        yield f"Next: vramlens attach {pid} --steps 20 (what grows, and who keeps it)"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,100 @@
+"""``vramlens attach``: into a running program that nobody prepared."""
+
+from __future__ import annotations
+
+import argparse
+
+from vramlens.cli.arguments import add_forms, positive
+from vramlens.cli.message import say
+from vramlens.cli.output import as_json, write_stdout
+from vramlens.errors import UsageError
+
+HELP = "Look into a running program that was not started under vramlens."
+EXAMPLES = (
+    ("vramlens attach 4242", "who holds its memory now"),
+    ("vramlens attach 4242 --steps 20 -o now.vram", "what grows with its steps"),
+)
+_NOTE = """\
+Works on Python 3.10 to 3.14 on Linux, with or without a GPU. Nothing stays in the program but
+what --install sets going.
+"""
+_LONGEST_WATCH_S = 3600.0
+_PAUSE_S = 1.0
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of ``attach``."""
+    parser.epilog = _NOTE
+    parser.add_argument("pid", type=positive, metavar="PID", help="the program's process")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--install", action="store_true", help="verdict and recording on failure from now on"
+    )
+    what.add_argument(
+        "--steps", type=positive, metavar="N", help="watch N steps for leaks, and record them"
+    )
+    parser.add_argument(
+        "--seconds", type=positive, metavar="N", help="watch steps for N seconds (at most)"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the recording of the watched steps (GPU only)"
+    )
+    parser.add_argument(
+        "--pause",
+        type=_seconds,
+        default=_PAUSE_S,
+        metavar="SECONDS",
+        help="the longest that the program may stand still (default: 1)",
+    )
+    parser.add_argument(
+        "--copy", action="store_true", help="send vramlens along, into a container without it"
+    )
+    add_forms(parser, "json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Attaches, and prints what the process said."""
+    from vramlens.attach.attachment import AttachRequest, attach
+    from vramlens.attach.story import story, to_dict
+
+    is_watch = bool(arguments.steps or arguments.seconds)
+    if arguments.install and arguments.seconds:
+        raise UsageError("attach: --install watches from now on; leave --seconds out")
+    if arguments.output and not (is_watch or arguments.install):
+        raise UsageError(
+            "attach: -o needs --steps or --seconds: a recording is of steps; vramlens dump writes"
+            " what was recorded already"
+        )
+    mode = "install" if arguments.install else "watch" if is_watch else "look"
+    request = AttachRequest(
+        mode,
+        steps=arguments.steps or 0,
+        seconds=float(arguments.seconds or (_LONGEST_WATCH_S if is_watch else 0)),
+        pause_s=arguments.pause,
+        output=arguments.output,
+        copies=arguments.copy,
+    )
+    attachment = attach(arguments.pid, request, lambda steps: _tell(steps, arguments))
+    if arguments.json:
+        write_stdout(as_json(to_dict(attachment)))
+    else:
+        write_stdout(story(attachment))
+    return 0
+
+
+def _tell(steps: int, arguments: argparse.Namespace) -> None:
+    wanted = f" of {arguments.steps}" if arguments.steps else ""
+    if steps and not arguments.json:
+        say(f"step {steps:,}{wanted}")
+
+
+def _seconds(text: str) -> float:
+    """A number of seconds above 0.
+
+    Raises:
+        ValueError: it is none.
+    """
+    seconds = float(text)
+    if not 0 < seconds <= 3600:
+        raise ValueError(text)
+    return seconds

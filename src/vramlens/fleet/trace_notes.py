@@ -1,0 +1,103 @@
+"""What the profiler traces of some ranks say beside their memory: which GPU is less busy, and which
+operator takes longer there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from vramlens.analyses.profile.profile import Profile, explain_profile
+from vramlens.api import load
+from vramlens.errors import VramlensError
+from vramlens.fleet.rank_files import examine
+from vramlens.foreign_text import visible
+from vramlens.units import format_duration, listed
+
+_MOST_NAMED = 8
+_TIMES_LONGER = 1.3
+_LEAST_SHARE = 0.05
+"""Of the time of all operators of a rank: what differs by less is not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """One rank's times.
+
+    Attributes:
+        busy_share: of the GPU; of the CPU where the trace has no GPU.
+        on_gpu: which.
+        own_ns: by operator, its own time there.
+    """
+
+    busy_share: float
+    on_gpu: bool
+    own_ns: Mapping[str, int]
+
+
+def trace_notes(recordings: Mapping[int, str]) -> tuple[str, ...]:
+    """Sentences on those of some ranks' files that are traces of PyTorch's profiler, at least two.
+
+    Args:
+        recordings: by rank, its file.
+    """
+    times: dict[int, RankTimes] = {}
+    for rank, path in recordings.items():
+        try:
+            file = examine(path)
+            profile = load(path).profile if file is not None and file.is_profiler_trace else None
+        except VramlensError:  # told where its memory is read
+            continue
+        if profile is not None:
+            times[rank] = _times(explain_profile(profile))
+    if len(times) < 2:
+        return ()
+    return (_busy_note(times), *_operator_notes(times))
+
+
+def _times(profile: Profile) -> RankTimes:
+    use = profile.use
+    busy_ns = profile.cpu_use.busy_ns if use is None else use.busy_ns
+    own = {
+        row.name: row.self_cpu_ns if use is None else row.self_device_ns
+        for row in profile.operators
+        if row.kind == "operator"
+    }
+    return RankTimes(busy_ns / profile.wall_ns, use is not None, own)
+
+
+def _busy_note(times: Mapping[int, RankTimes]) -> str:
+    by_share = sorted(times, key=lambda rank: (times[rank].busy_share, rank))
+    shown = by_share if len(by_share) <= _MOST_NAMED else [*by_share[:3], *by_share[-3:]]
+    shares = ", ".join(f"rank {rank} {100 * times[rank].busy_share:.0f} %" for rank in shown)
+    device = "GPU" if all(rank.on_gpu for rank in times.values()) else "device"
+    return f"{device} busy, the least first: {shares}"
+
+
+def _operator_notes(times: Mapping[int, RankTimes]) -> Iterator[str]:
+    """Yields the operator that differs most on each rank where one does."""
+    for name, ranks in _longer_operators(times).items():
+        usual = statistics.median(times[rank].own_ns.get(name, 0) for rank in times)
+        longest = max(ranks, key=lambda rank: times[rank].own_ns[name])
+        subject = f"rank{'s' if len(ranks) > 1 else ''} {listed(sorted(ranks), _MOST_NAMED)}"
+        yield (
+            f"{subject}: {visible(name)} takes longer by itself,"
+            f" {format_duration(times[longest].own_ns[name])} (usual: {format_duration(int(usual))})"
+        )
+
+
+def _longer_operators(times: Mapping[int, RankTimes]) -> dict[str, list[int]]:
+    """By operator the ranks on which it takes longer than on the others, and most of all there."""
+    longer: dict[str, list[int]] = {}
+    for rank, own in times.items():
+        others = [other for number, other in times.items() if number != rank]
+        excess = {
+            name: ns
+            - max(_TIMES_LONGER * statistics.median(o.own_ns.get(name, 0) for o in others), 0)
+            for name, ns in own.own_ns.items()
+        }
+        name = max(excess, key=lambda name: (excess[name], name), default=None)
+        if name is not None and excess[name] > _LEAST_SHARE * sum(own.own_ns.values()):
+            longer.setdefault(name, []).append(rank)
+    return longer

@@ -1,0 +1,58 @@
+"""The functions that a script offers to be asked with any batch: ``vramlens predict --batch N``
+and ``vramlens strategies``.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vramlens.errors import InputError
+
+_NEEDED = ("model_fn", "make_batch", "loss_fn")
+_RUN_NAME = "__vramlens__"
+"""The script's ``__name__``: what stands under ``if __name__ == "__main__"`` does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a script defines at its top; the parameters of ``vramlens.predict``."""
+
+    model_fn: Callable[[], Any]
+    make_batch: Callable[[int], Any]
+    loss_fn: Callable[[Any, Any], Any]
+    optimizer_fn: Callable[[Any], Any] | None
+
+
+def hooks_of(path: str, needs_optimizer: bool = False) -> Hooks:
+    """The functions that a script defines.
+
+    Raises:
+        InputError: it cannot be read or run, or defines not all of them.
+    """
+    if not os.path.isfile(path):
+        raise InputError(f"{path}: no such script")
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    try:
+        names = runpy.run_path(path, run_name=_RUN_NAME)
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0][:200]
+        raise InputError(f"{path}: {type(error).__name__}: {first_line}") from None
+    needed = (*_NEEDED, "optimizer_fn") if needs_optimizer else _NEEDED
+    missing = [name for name in needed if not callable(names.get(name))]
+    if missing:
+        raise InputError(
+            f"{path}: a batch to choose needs functions at the top of the script:"
+            f" {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there"
+            " (see docs/predict.md), or pass the script's own option after --"
+        )
+    return Hooks(
+        model_fn=names["model_fn"],
+        make_batch=names["make_batch"],
+        loss_fn=names["loss_fn"],
+        optimizer_fn=names.get("optimizer_fn"),
+    )

@@ -1,0 +1,83 @@
+"""What a predicted program may not do: one line that says why, and nothing invented."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.process
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from vramlens.errors import InputError
+
+_WORKERS = ("_worker_loop", "worker", "_process_worker", "_run_server")
+"""Of DataLoader, multiprocessing.Pool, ProcessPoolExecutor and managers: they prepare data."""
+
+
+class Refused(InputError):
+    """A program that does what cannot be predicted; the text says what."""
+
+
+class _TooLong(BaseException):
+    """Time is up; no program catches it by catching every Exception."""
+
+
+def put_refusals() -> None:
+    """Makes this process refuse to start processes of its own and to build CUDA's code; for good.
+
+    Processes that load or prepare data run as they always do.
+    """
+    import torch.utils.cpp_extension as cpp_extension
+
+    start = multiprocessing.process.BaseProcess.start
+
+    def start_worker(process: Any) -> None:
+        target = getattr(process, "_target", None)
+        if target is not None and getattr(target, "__name__", "") not in _WORKERS:
+            raise Refused(
+                f"the script starts a process of its own ({_name_of(target)}): what it asks of a"
+                " GPU is not seen"
+            )
+        start(process)
+
+    def refuse_extension(*args: Any, **options: Any) -> None:
+        raise Refused("the script builds an extension in CUDA, whose memory nobody knows")
+
+    for name in ("load", "load_inline"):
+        setattr(cpp_extension, name, refuse_extension)
+    multiprocessing.process.BaseProcess.start = start_worker  # type: ignore[method-assign]
+
+
+def _name_of(target: Any) -> str:
+    return str(getattr(target, "__qualname__", type(target).__name__))
+
+
+@contextlib.contextmanager
+def patience(seconds: int) -> Iterator[None]:
+    """Ends what runs inside after some seconds.
+
+    Raises:
+        Refused: it did not end by itself.
+    """
+    if (
+        not hasattr(signal, "setitimer")
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+
+    def give_up(*args: Any) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _TooLong:
+        raise Refused(
+            f"the script did not end within {seconds} s: --steps N ends it after N optimizer steps"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,60 @@
+"""The need of a run that went on after its failure: it is recorded whole, so it was what it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vramlens._layout import AddressOrder, Completion
+from vramlens._native import Replay
+from vramlens.analyses.failure.need import ADVICE, WHOLE_RUN, Need, SettingVerdict
+from vramlens.replay.need.continued_step import without_refusals
+from vramlens.replay.what_if import ask, question
+
+if TYPE_CHECKING:
+    from vramlens.replay.proof import Proven
+
+_ORDERS = (AddressOrder.DRIVER, AddressOrder.ASCENDING, AddressOrder.DESCENDING)
+
+
+def need_of_whole_run(proven: Proven) -> Need:
+    """What the recorded run needs without a limit: at least what it was served, at most what was
+    refused beside that.
+    """
+    version, reserve = proven.recorded.version, proven.reserve_bytes
+    native = proven.recorded.settings.native(version, reserve=reserve)
+    as_served = without_refusals(proven.requests.columns) or proven.requests.columns
+    served = Replay(as_served, pools=len(proven.requests.pools), settings=native)
+    peaks = [_peak(served, native, order) for order in _ORDERS]
+    with_refused = [_peak(proven.replay, native, order) for order in _ORDERS]
+    return Need(
+        peak_reserved_bytes=peaks[0],
+        low_bytes=min(peaks),
+        high_bytes=max(*peaks, *with_refused),
+        basis=WHOLE_RUN,
+        done_share=1.0,
+        confidence="bounded",
+        floor_bytes=proven.device.requested.peak_bytes,
+    )
+
+
+def settings_of_whole_run(proven: Proven) -> tuple[SettingVerdict, ...]:
+    """Whether the run lives with each of the common settings, all of its requests known."""
+    rows = ask(proven, [question(proven, conf) for conf in ADVICE])
+    return tuple(
+        SettingVerdict(
+            conf=conf,
+            lives=None if row.oom is None else not row.oom,
+            dies_after_bytes=None,
+            confidence=str(row.confidence),
+            peak_reserved_bytes=row.peak_reserved_bytes,
+            failed_bytes=row.failed_bytes if row.oom else None,
+        )
+        for conf, row in zip(ADVICE, rows, strict=True)
+    )
+
+
+def _peak(replay: Replay, native: dict[str, object], order: AddressOrder) -> int:
+    _, curve = replay.curve(native, addresses=order, completion=Completion.RECORDED, seed=0)
+    return int(np.max(curve["reserved"], initial=0))

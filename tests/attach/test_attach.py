@@ -1,0 +1,312 @@
+"""``vramlens attach``: into programs that know nothing of it, and out without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.installed import PYTHON_PATH
+from vramlens.attach import target_process as target_module
+from vramlens.attach.bootstrap import bootstrap_text
+from vramlens.attach.inside.segments import segments_summary
+from vramlens.attach.stopped_thread import is_supported
+from vramlens.attach.target_process import permission_remedy, target_process
+from vramlens.capture.names.tensor_names import NamedTensor
+from vramlens.errors import InputError
+
+FOLDER = Path(__file__).parent
+_LEAKING_LINE = "self.seen_outputs.append(output)"
+pytestmark = pytest.mark.skipif(not is_supported(), reason="attach is for Linux on x86-64")
+
+
+def attach(pid: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """What the verb says."""
+    return subprocess.run(
+        [sys.executable, "-m", "vramlens", "attach", str(pid), *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+    )
+
+
+def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The JSON that the verb printed; skips where the system lets nobody trace."""
+    if "does not let vramlens attach" in done.stderr:
+        pytest.skip("ptrace is not permitted here")
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@contextlib.contextmanager
+def program(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that knows nothing of vramlens, once it has said that it is ready."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**environment, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.stdout.close()
+
+
+@pytest.mark.parametrize("mode", ["works", "reads", "asyncio", "joins"])
+def test_a_program_without_torch_answers_and_keeps_nothing(mode: str) -> None:
+    with program(str(FOLDER / "small_program.py"), mode) as process:
+        answer = answer_of(attach(process.pid, "--json"))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        before, after = json.loads(process.stdout.readline())
+        assert process.wait(30) == 0
+    assert answer["schema"] == "vramlens/1"
+    assert answer["process"]["torch"] is None
+    assert answer["holders"] is None
+    assert answer["entry"]["way"] in ("pending_call", "thread", "remote_exec")
+    assert after == before
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The answers of one training run that was looked at, watched, and left in the middle of a
+    watch; and what it wrote at its end.
+    """
+    out = tmp_path_factory.mktemp("attach") / "run.json"
+    with program(str(FOLDER / "gpu_program.py"), str(out), "cpu") as process:
+        look = answer_of(attach(process.pid, "--json", "--pause", "20"))
+        watch = answer_of(attach(process.pid, "--json", "--pause", "20", "--steps", "8"))
+        text = attach(process.pid).stdout
+        _leave_in_the_middle(process.pid)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+    return {"look": look, "watch": watch, "text": text, "run": json.loads(out.read_text())}
+
+
+def _leave_in_the_middle(pid: int) -> None:
+    """Begins to watch, and interrupts that after the first steps."""
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "vramlens", "attach", str(pid), "--steps", "100000"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
+    )
+    assert watching.stderr is not None
+    assert "step" in watching.stderr.readline()
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(60) == 130
+    watching.stderr.close()
+    time.sleep(1.0)  # the agent looks four times a second whether somebody is there
+
+
+def test_it_says_who_holds_what_without_any_history(trained: dict[str, Any]) -> None:
+    look = trained["look"]
+    holders = " ".join(row["owner"]["name"] for row in look["holders"]["holders"])
+    assert "seen_outputs" in holders
+    by_kind = look["names"][0]["bytes_by_kind"]
+    assert by_kind["parameter"] == by_kind["gradient"] > 0
+    assert look["fragmentation"] == []
+    assert look["pause"]["longest_s"] > 0
+
+
+def test_the_text_begins_with_the_process_and_ends_with_a_next_command(
+    trained: dict[str, Any],
+) -> None:
+    lines = trained["text"].splitlines()
+    assert lines[0].startswith("Process ")
+    assert "seen_outputs" in trained["text"] or "cut short" in trained["text"]
+    assert lines[-1].startswith("Next: vramlens attach ")
+
+
+def test_watched_steps_name_the_leaking_line(trained: dict[str, Any]) -> None:
+    lines = (FOLDER / "gpu_program.py").read_text().splitlines()
+    keeping = next(number for number, line in enumerate(lines, 1) if _LEAKING_LINE in line)
+    leaks = trained["watch"]["leaks"]["leaks"]
+    assert trained["watch"]["steps"] == 8
+    assert [leak["owner"]["line"] for leak in leaks if leak["verdict"] == "proven"] == [keeping]
+
+
+def test_the_program_does_what_it_does_alone(trained: dict[str, Any]) -> None:
+    import torch
+
+    from attach.gpu_program import Trainer
+
+    seen = trained["run"]["losses"]
+    threads = torch.get_num_threads()
+    state = random.getstate()
+    try:
+        with torch.random.fork_rng():
+            torch.set_num_threads(1)
+            torch.manual_seed(0)
+            random.seed(0)
+            trainer = Trainer("cpu")
+            alone = [[trainer.step(), random.random()] for _ in seen]
+    finally:
+        torch.set_num_threads(threads)
+        random.setstate(state)
+    assert alone == seen
+
+
+def test_nothing_is_left_behind(trained: dict[str, Any]) -> None:
+    before, after = trained["run"]["before"], trained["run"]["after"]
+    assert after == before
+
+
+def test_who_comes_late_leaves_without_a_trace(tmp_path: Path) -> None:
+    before = set(sys.modules)
+    names: dict[str, Any] = {}
+    exec(bootstrap_text(str(tmp_path / "gone"), "/nowhere", "0"), names)
+    time.sleep(0.2)
+    assert {name for name in set(sys.modules) - before if "vramlens" in name} == set()
+    assert set(names) == {"__builtins__"}
+
+
+def test_what_is_no_python_is_refused() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        done = attach(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "no CPython" in done.stderr or "does not let" in done.stderr or "lets" in done.stderr
+
+
+def test_a_stopped_process_is_refused_with_the_remedy() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(InputError, match=f"kill -CONT {process.pid}"):
+            target_process(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_another_users_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(InputError, match="belongs to another user"):
+        target_process(os.getppid())
+
+
+@pytest.mark.parametrize(
+    ("scope", "uid", "remedy"),
+    [
+        ("1", 1000, "sysctl kernel.yama.ptrace_scope=0"),
+        ("2", 0, "ptrace_scope 2"),
+        ("3", 0, "only vramlens run works"),
+        ("0", 1000, "--cap-add SYS_PTRACE"),
+    ],
+)
+def test_a_refusal_by_the_system_comes_with_its_remedy(
+    scope: str, uid: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ptrace_scope"
+    path.write_text(scope)
+    monkeypatch.setattr(target_module, "_PTRACE_SCOPE", path)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert remedy in permission_remedy(1)
+    assert "\n" not in permission_remedy(1)
+
+
+def test_no_process_and_vramlens_itself_are_refused() -> None:
+    with pytest.raises(InputError, match="there is no process"):
+        target_process(1 << 22)
+    with pytest.raises(InputError, match="vramlens itself"):
+        target_process(os.getpid())
+
+
+def test_functions_are_found_where_the_linker_put_them() -> None:
+    from vramlens.attach.python_symbols import mappings_of, python_image
+
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+
+        def read(address: int, size: int) -> bytes:
+            return os.pread(memory.fileno(), size, address)
+
+        image = python_image(mappings_of(os.getpid()), read)
+    assert image is not None
+    function = ctypes.cast(ctypes.pythonapi.Py_AddPendingCall, ctypes.c_void_p).value
+    assert image.elf.addresses["Py_AddPendingCall"] == function
+    assert function is not None
+    assert image.elf.function_at(function + 4) == "Py_AddPendingCall"
+    assert set(image.thread_functions) == {"pthread_create", "pthread_self", "pthread_detach"}
+
+
+def test_a_thread_is_asked_only_where_it_cannot_hold_the_queues_lock() -> None:
+    from vramlens.attach.injection import is_good_place, is_waiting
+    from vramlens.attach.python_symbols import ElfFile, PythonImage
+    from vramlens.attach.stopped_thread import Registers
+
+    names = {"PyThread_acquire_lock": 0x1000, "PyList_Append": 0x2000}
+    elf = ElfFile(names, dict.fromkeys(names, 0x100))
+    image = PythonImage(elf, [(0x1000, 0x9000)], [(0x10000, 0x20000)], 0, {})
+    nowhere = (1 << 64) - 1
+
+    def at(address: int, call: int = nowhere, operation: int = 0) -> Registers:
+        return Registers(rip=address, orig_rax=call, rsi=operation)
+
+    assert is_good_place(at(0x2010), image)  # an exported function that is far from it
+    assert is_good_place(at(0x90000), image)  # a library
+    assert is_good_place(at(0x10010, call=7), image)  # in poll
+    assert not is_good_place(at(0x1010), image)  # a lock is taken
+    assert not is_good_place(at(0x3000), image)  # a function that is not exported
+    assert not is_good_place(at(0x10010), image)  # in the C library: in malloc, or the lock
+    assert is_waiting(at(0x10010, call=202, operation=0x189))  # a semaphore
+    assert not is_waiting(at(0x10010, call=202, operation=0x80))  # a mutex: it may be malloc's
+    assert not is_waiting(at(0x2010))
+
+
+def test_segments_are_summed_and_what_pins_them_is_named() -> None:
+    blocks = [
+        {"address": 4096, "size": 1024, "state": "active_allocated"},
+        {"address": 5120, "size": 3072, "state": "inactive"},
+    ]
+    segments = [
+        {"device": 0, "address": 4096, "total_size": 4096, "blocks": blocks},
+        {
+            "device": 0,
+            "address": 65536,
+            "total_size": 8192,
+            "blocks": [{"size": 8192, "state": "inactive"}],
+        },
+    ]
+    name = NamedTensor(device=0, address=4096, bytes=1000, name="model.weight", kind="parameter")
+    (summary,) = segments_summary(segments, [name])
+    assert summary["reserved_bytes"] == 12288
+    assert summary["allocated_bytes"] == 1024
+    assert summary["free_bytes"] == 11264
+    assert summary["largest_free_bytes"] == 8192
+    assert summary["pinned_by"] == [
+        {"free_bytes": 3072, "live_bytes": 1024, "blocks": 1, "names": ["model.weight"]}
+    ]

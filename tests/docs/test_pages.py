@@ -1,0 +1,49 @@
+"""The pages: short sentences, lines that an editor shows, links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+from prose import LONGEST_LINE, read  # noqa: E402
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WORDS_PER_SENTENCE = 18
+NOT_YET_NARROW = ("findings.md", "leaks.md", "predict.md", "ranks.md", "view.md")
+"""Pages of docs/ whose prose still has long lines; the list only shrinks."""
+_CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
+_MADE_WITH_THE_SITE = ("reference/commands.md", "live/example.html")
+
+
+def test_sentences_are_short_on_average() -> None:
+    prose = [read(page) for page in PAGES]
+    sentences = sum(len(page.sentences) for page in prose)
+    assert sum(page.words for page in prose) / sentences < WORDS_PER_SENTENCE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_fit_an_editor(page: Path) -> None:
+    if page.parent.name == "docs" and page.name in NOT_YET_NARROW:
+        pytest.skip("not yet")
+    lines = page.read_text(encoding="utf-8").splitlines()
+    prose = [number for number in read(page).long_lines if not lines[number - 1].startswith("|")]
+    assert prose == [], f"over {LONGEST_LINE} characters"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    text = _CODE.sub("", page.read_text(encoding="utf-8"))
+    lost = []
+    for match in _LINK.finditer(text):
+        link = match[1]
+        if ":" in link or link.endswith(_MADE_WITH_THE_SITE):
+            continue
+        if not (page.parent / link).exists():
+            lost.append(link)
+    assert lost == []

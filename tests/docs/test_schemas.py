@@ -1,0 +1,97 @@
+"""What ``--json`` prints, held against the JSON Schemas of docs/schema: nothing else, nothing less."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from support.recordings import DATA
+from vramlens.cli.main import main
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
+RECORDINGS = DATA / "recordings"
+GPT = RECORDINGS / "gpt.pickle.xz"
+LEAK = RECORDINGS / "leak_outputs.pickle.xz"
+FAILED = RECORDINGS / "oom_leak.pickle.xz"
+DDP = DATA / "ranks" / "ddp"
+LOG = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."
+QUESTIONS = [
+    ("explain", ["explain", FAILED, "--total", "80GiB"]),
+    ("explain", ["explain", DATA / "captured" / "oom_really_full.vram"]),
+    ("explain", ["explain", "train.log"]),
+    ("leaks", ["leaks", LEAK, "--total", "80GiB"]),
+    ("leaks", ["leaks", DATA / "captured" / "steps.vram"]),
+    ("replay", ["replay", GPT, "--conf", "expandable_segments:True", "--cap", "1GiB"]),
+    ("replay", ["tune", GPT, "--cards", "1GiB,24GiB"]),
+    ("diff", ["diff", LEAK, GPT]),
+    ("check", ["check", LEAK, "--budget", "vram.toml"]),
+    ("ranks", ["ranks", DDP / "ddp.rank0.pickle.xz", DDP / "ddp.rank1.pickle.xz"]),
+    ("ranks", ["explain", *sorted((DATA / "ranks" / "desync").glob("*.nccl.pickle.xz"))]),
+    ("profile", ["explain", DATA / "profiler" / "train.json.gz"]),
+    ("doctor", ["doctor"]),
+    ("top", ["top"]),
+]
+DEPENDS_ON_THE_MACHINE = ("doctor", "top")
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+    return schema
+
+
+def closed(schema: Any) -> Any:
+    """A schema that allows no key which it does not name: users may get more, we may not forget."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {key: closed(part) for key, part in schema.items()}
+    if "properties" in schema and "additionalProperties" not in schema:
+        parts["additionalProperties"] = False
+    return parts
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a log and a budget."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.log").write_text(LOG)
+    (tmp_path / "vram.toml").write_text('[budget]\npeak_allocated = "1 GiB"\ngrowth_per_step = 0\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS.glob("*.json")), ids=lambda path: path.stem)
+def test_a_schema_is_one(path: Path) -> None:
+    Draft202012Validator.check_schema(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_every_schema_is_in_the_page_and_tried() -> None:
+    names = {path.stem for path in SCHEMAS.glob("*.json")}
+    page = (SCHEMAS.parent / "json.md").read_text(encoding="utf-8")
+    assert names == {name for name, _ in QUESTIONS}
+    assert [name for name in names if f"schema/{name}.json" not in page] == []
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("name", "words"), QUESTIONS, ids=lambda value: value if isinstance(value, str) else value[0]
+)
+def test_an_answer_is_what_its_schema_says(name: str, words: list[object]) -> None:
+    schema = schema_of(name)
+    if name not in DEPENDS_ON_THE_MACHINE:
+        schema = closed(schema)
+    with redirect_stdout(io.StringIO()) as printed:
+        main([str(word) for word in (*words, "--json")])
+    answer = json.loads(printed.getvalue())
+    wrong = [
+        f"{error.json_path}: {error.message[:200]}"
+        for error in Draft202012Validator(schema).iter_errors(answer)
+    ]
+    assert wrong == [], "a new key is described in docs/schema and docs/json.md"
