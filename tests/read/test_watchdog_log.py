@@ -51,7 +51,18 @@ def test_two_ranks_show_both_calls(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "different collectives" in text
     assert "rank 0: all_reduce" in text
     assert "rank 1: _all_gather_base" in text
-    assert "cannot show which of them is at fault" in text
+    assert "do not show which rank is wrong" in text
+
+
+def test_calls_of_different_sizes_are_shown_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(line(0, 7, "ALLREDUCE", 1) + line(1, 7, "ALLREDUCE", 12_304_000))
+    assert main(["explain", str(log)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "rank 0: all_reduce of [1] at" in text
+    assert "rank 1: all_reduce of [12304000] at" in text
 
 
 def test_one_rank_alone_says_what_it_waits_in(

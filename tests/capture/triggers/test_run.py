@@ -112,6 +112,7 @@ def test_a_folder_gets_a_name_for_each_process(tmp_path: Path) -> None:
     assert alone.name.startswith("train-")
     run_program(tmp_path, USES_GPU, "-o", "runs/r2", RANK="3", WORLD_SIZE="8")
     assert recordings(tmp_path / "runs/r2") == ["rank00003.vram"]
+    assert (tmp_path / "runs/r2/rank00003.vram.summary").stat().st_size < 5_000
     run_program(tmp_path, USES_GPU, "-o", "one.vram", RANK="3", WORLD_SIZE="8")
     assert (tmp_path / "one-rank00003.vram").exists()
 

@@ -54,12 +54,12 @@ def test_what_the_ranks_have_in_common_is_told(leaking: set[int], factor: str) -
     comparison = compare(job(leaking, device_name=device_name))
     difference = comparison.differences[0]
     assert difference.ranks == tuple(sorted(leaking))
-    assert difference.evidence[0].startswith(f"these are all ranks of {factor}")
+    assert difference.evidence[0].startswith(f"these are all the ranks of {factor}")
 
 
 def test_ranks_without_a_common_factor_are_told_none() -> None:
     difference = compare(job({1, 6, 11})).differences[0]
-    assert not any("these are all ranks" in line for line in difference.evidence)
+    assert not any("these are all the ranks" in line for line in difference.evidence)
 
 
 def test_a_slow_rank_is_told_and_whether_memory_explains_it() -> None:
