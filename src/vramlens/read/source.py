@@ -9,6 +9,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import stat
 import sys
 import zipfile
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Where a shell names the pipes that it has opened.
 _OPEN_ALREADY = ("/dev/fd", "/proc/self/fd")
+# An object, or a list; "[rank1]: ..." and "[2026-11-22 10:00:00] ..." begin lines of a log.
+_JSON = re.compile(rb'\s*(?:\{|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*[,\]]|(?:true|false|null)\b|$))')
 _HEAD = 4096  # bytes that are looked at to tell a text from something else
 # Control characters that texts do hold: bell, backspace, tab, line and page ends, colours.
 _TEXT_CONTROLS = frozenset(b"\a\b\t\n\v\f\r\x1b")
@@ -284,7 +287,7 @@ def _kind(head: bytes) -> str:
         return "pickle"
     if _is_binary(head):
         return "binary"
-    return "json" if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[") else "text"
+    return "json" if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) else "text"
 
 
 def _is_binary(head: bytes) -> bool:

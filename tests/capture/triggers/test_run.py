@@ -111,7 +111,8 @@ def test_a_folder_gets_a_name_for_each_process(tmp_path: Path) -> None:
     (alone,) = (tmp_path / "runs/r1").iterdir()
     assert alone.name.startswith("train-")
     run_program(tmp_path, USES_GPU, "-o", "runs/r2", RANK="3", WORLD_SIZE="8")
-    assert recordings(tmp_path / "runs/r2") == ["rank00003.vram"]
+    assert recordings(tmp_path / "runs/r2") == ["rank00003.vram", "rank00003.vram.summary"]
+    assert (tmp_path / "runs/r2/rank00003.vram.summary").stat().st_size < 5_000
     run_program(tmp_path, USES_GPU, "-o", "one.vram", RANK="3", WORLD_SIZE="8")
     assert (tmp_path / "one-rank00003.vram").exists()
 
@@ -250,7 +251,11 @@ def test_children_that_are_spawned_are_recorded_forked_ones_are_not(tmp_path: Pa
     )
     answer = run_program(tmp_path, text, "-o", "run.vram")
     assert answer.returncode == 0, answer.stderr
-    assert recordings(tmp_path) == ["run-rank00001.vram", "run.vram"]
+    assert recordings(tmp_path) == [
+        "run-rank00001.vram",
+        "run-rank00001.vram.summary",
+        "run.vram",
+    ]
 
 
 def test_a_running_program_can_be_asked(tmp_path: Path) -> None:

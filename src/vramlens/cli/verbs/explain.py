@@ -13,12 +13,13 @@ from vramlens.cli.arguments import add_device, add_output, positive, size
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.cli.standard_input import has_input
-from vramlens.errors import InputError, UsageError, VramlensError
+from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.profile import Profile
+    from vramlens.ranks import Comparison
 
 HELP = "Explain what uses the memory, why it ran out and what to change."
 EXAMPLES = (
@@ -135,9 +136,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("standard input can be used for FILE or for --log, not for both")
     # To a person a failure is about the moment it happened; data keep to the peak unless told
     # otherwise.
-    explanation = _explained(
-        path, arguments, arguments.at or ("peak" if arguments.format == "json" else None)
-    )
+    moment = arguments.at or ("peak" if arguments.format == "json" else None)
+    try:
+        explanation = _explained(path, arguments, moment)
+    except NotARecording:
+        hang = _hang_in(path)
+        if hang is None:
+            raise
+        _write_comparison(hang, arguments)
+        return 0
     inputs = [path] if arguments.log is None else [path, arguments.log]
     write_answer(_drawn(explanation, arguments), arguments.output, inputs)
     return 0
@@ -215,22 +222,43 @@ def _explain_flights(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"--{option} is only for recordings; {arguments.files[0]} is a flight record"
             )
+    from vramlens.fleet import compare_files
+
+    _refuse_annotations(arguments)
+    _write_comparison(compare_files(arguments.files), arguments)
+    return 0
+
+
+def _refuse_annotations(arguments: argparse.Namespace) -> None:
     if arguments.format in _ANNOTATIONS:
         raise UsageError(
             f"--format {arguments.format} is for recordings, logs and traces;"
             f" {arguments.files[0]} is a flight record"
         )
-    from vramlens.cli.verbs.ranks import comparison_drawn
-    from vramlens.fleet import compare_files
 
-    comparison = compare_files(arguments.files)
+
+def _hang_in(path: str) -> Comparison | None:
+    """What a log tells of a hang by NCCL's watchdog; None where it does not."""
+    from vramlens.ranks import compare
+    from vramlens.read.watchdog_log import read_watchdog_lines
+
+    try:
+        with open(path, encoding="utf-8", errors="replace") as log:
+            flights = read_watchdog_lines(log, path)
+    except OSError:  # standard input, which is read already, or a file that is compressed
+        return None
+    return compare((), flights) if flights else None
+
+
+def _write_comparison(comparison: Comparison, arguments: argparse.Namespace) -> None:
+    from vramlens.cli.verbs.ranks import comparison_drawn
+
     is_markdown = arguments.format == "markdown"
     to_file = goes_to_file(arguments.output) or is_markdown
     text = comparison_drawn(comparison, json=arguments.format == "json", to_file=to_file)
     if is_markdown:
         text = f"```\n{text.rstrip()}\n```\n"
     write_answer(text, arguments.output, arguments.files)
-    return 0
 
 
 def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Explanation | Profile:
