@@ -827,7 +827,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         (both, "a generator function"),
         (functools.partial(generator), "a generator function"),
         (Gpu, "a class"),
-        (5, "no function"),
+        (5, "not a function"),
     ):
         with pytest.raises(TypeError, match=f"is {word}: profile the function that"):
             profile(function)  # type: ignore[type-var]

@@ -86,7 +86,7 @@ def test_mixed_runs_are_told(tmp_path: Path) -> None:
     for rank, world, version in ((0, 2, "2.11.0"), (1, 4, "2.12.0")):
         vram(tmp_path / f"{rank}.vram", data, {"rank": rank, "world_size": world, "torch": version})
     notes = " ".join(find_ranks([tmp_path]).notes)
-    assert "of two runs?" in notes
+    assert "from two runs?" in notes
     assert "different versions of PyTorch" in notes
 
 

@@ -279,7 +279,7 @@ def test_nccl_memory_needs_both(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "other processes" in look(monkeypatch, Answer(FACTS))[1]["nvml"].text
     assert (
-        "does not list"
+        "not which processes use it"
         in look(monkeypatch, Answer(FACTS), FakeDriver(processes=None))[1]["nvml"].text
     )
     monkeypatch.setattr(doctor_gpu, "own_pids", lambda: ((7,), False))

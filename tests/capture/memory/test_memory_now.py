@@ -44,7 +44,7 @@ def test_one_gpu(nvml: Install, install: Any, monkeypatch: pytest.MonkeyPatch) -
         == """\
 GPU 0 (NVIDIA A10): 5.98 GiB of 24.00 GiB used, 3.00 GiB live, 1.00 GiB cached, 18.02 GiB free
   400.00 MiB  driver and firmware
-    3.00 GiB  live in PyTorch
+    3.00 GiB  in use by PyTorch
     1.00 GiB  cached by PyTorch (only PyTorch can reuse it)
   500.00 MiB  this process outside PyTorch: CUDA context, loaded kernels, cuBLAS and cuDNN handles, NCCL
     1.00 GiB  other processes: 70 (Xorg) 1.00 GiB

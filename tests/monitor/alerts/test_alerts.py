@@ -68,10 +68,10 @@ def test_what_a_rule_means(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no alert"), ("used", "no alert"), ("used = 5", "no alert"), ("used > ", "no alert"),
+        ("", "not an alert"), ("used", "not an alert"), ("used = 5", "not an alert"), ("used > ", "not an alert"),
         ("speed > 5", "'speed' is not available; use one of used, free"), ("used > 5 apples", "not a size"),
-        ("growth > 5MiB", "growth > 5MiB/step"), ("growth > 5%", "by step"), ("rss > 5%", "a size, not a share"),
-        ("used > 1.2.3%", "no number"), ("temperature > 85 GiB", "not measured in 'GiB' but in C"),
+        ("growth > 5MiB", "growth > 5MiB/step"), ("growth > 5%", "per step"), ("rss > 5%", "a size, not a share"),
+        ("used > 1.2.3%", "not a number"), ("temperature > 85 GiB", "not measured in 'GiB' but in C"),
         ("used > 92% for 5 apples", "no"),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ _WORDS = {
     "pytorch_allocated": "in use by PyTorch",
     "pytorch_cached": "cached by PyTorch (only PyTorch can reuse it)",
     "nccl": "NCCL",
-    "this_process_other": "this process, outside PyTorch",
+    "this_process_other": "this process outside PyTorch",
     "other_processes": "other processes",
     "outside_pytorch": "outside this process's PyTorch",
     "unknown": "not known",
