@@ -29,8 +29,3 @@ def is_user_file(file: str) -> bool:
     synthetic.
     """
     return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
-
-
-def is_code_file(file: str) -> bool:
-    """Whether a file is the user's or a library's own, not PyTorch's plumbing."""
-    return is_user_file(file) or _PLUMBING.search(file[-_LONGEST_NAME:]) is None
