@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _LONGEST_NAME = 1000
+# Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
+# library, torch from its source tree, code that torch.compile wrote, and C++.
 _NOT_THE_USERS = re.compile(
     r"^<(?!ipython-input)"
     r"|^$|^\?\?"

@@ -17,8 +17,6 @@ from vramlens.trace.strings import NO_TEXT, Strings
 NO_STACK = 0xFFFFFFFF
 _LONGEST_NAME = 1000
 
-# Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
-# library, torch from its source tree, code that torch.compile wrote, and C++.
 # PyTorch and what only passes calls on: a library's own line lies outside of it.
 _PLUMBING = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?:torch|vramlens|functorch|torchgen|triton)[/\\]|^<(?!ipython-input)|^$|^\?\?"
