@@ -59,7 +59,7 @@ NARROWER = {
         "units",
         "whole_file",
     },  # runs in the user's program: no NumPy
-    "trace": set(),  # columns: nothing that judges, reads or prints
+    "trace": {"ground"},  # columns: nothing that judges, reads or prints
     "read": {"ground", "_layout", "_native", "allowance", "trace", "errors", "units"},
     "analyses": {"ground", "read.oom_text", "trace", "errors", "units"},
     "replay": {"ground", "_layout", "_native", "analyses", "trace", "errors", "units"},

@@ -139,7 +139,7 @@ def is_waiting(registers: Registers) -> bool:
     """True where a thread stopped like this waits, and is not in the middle of an allocation."""
     number = _system_call_of(registers)
     if number == _FUTEX:
-        return (registers.rsi & _FUTEX_OPERATION) == _FUTEX_WAIT_BITSET
+        return bool((registers.rsi & _FUTEX_OPERATION) == _FUTEX_WAIT_BITSET)
     return number in _WAITS
 
 

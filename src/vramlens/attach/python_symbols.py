@@ -218,7 +218,7 @@ def _symbols(dynamic: dict[int, int], bias: int, read: Reader) -> ElfFile:
 def _symbol_count(dynamic: dict[int, int], placed: Callable[[int], int], read: Reader) -> int:
     """How many symbols there are; the hash tables alone say."""
     if _HASH in dynamic:
-        return min(struct.unpack("<II", read(placed(_HASH), 8))[1], _MOST_SYMBOLS)
+        return int(min(struct.unpack("<II", read(placed(_HASH), 8))[1], _MOST_SYMBOLS))
     at = placed(_GNU_HASH)
     buckets, first, bloom_words, _ = struct.unpack("<IIII", read(at, 16))
     bucket_at = at + 16 + 8 * bloom_words

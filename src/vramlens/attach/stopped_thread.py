@@ -189,7 +189,7 @@ class StoppedThread:
     def scratch_address(self) -> int:
         """Where a call may write a word: on its stack, above what it uses itself."""
         registers = self._kept[0] if self._kept is not None else self.registers()
-        return ((registers.rsp - _RED_ZONE_BYTES) & ~0xF) - 2 * WORD_BYTES
+        return int(((registers.rsp - _RED_ZONE_BYTES) & ~0xF) - 2 * WORD_BYTES)
 
     def close(self) -> None:
         """Gives the thread back as it was, and lets go of it."""

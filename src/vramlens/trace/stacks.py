@@ -11,26 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from vramlens.ground.file_name import is_user_file as is_user_file
 from vramlens.trace.strings import NO_TEXT, Strings
 
 NO_STACK = 0xFFFFFFFF
 _LONGEST_NAME = 1000
-
-# Not the user's: synthetic files (but a notebook's cells are), installed packages, the standard
-# library, torch from its source tree, code that torch.compile wrote, and C++.
-_NOT_THE_USERS = re.compile(
-    r"^<(?!ipython-input)"
-    r"|^$|^\?\?"
-    r"|[/\\](?:site|dist)-packages[/\\]"
-    r"|[/\\](?:lib|Lib|lib64)[/\\]python3?(?:\.\d+)?t?[/\\]"
-    r"|[/\\]Python3\d*[/\\][Ll]ib[/\\]"
-    r"|[/\\]torch[/\\](?:nn|optim|autograd|cuda|utils|distributed|_dynamo|_inductor|_functorch|_ops|amp|fx|func|fft"
-    r"|linalg|library|serialization|storage|functional|_tensor|_refs|_prims|_decomp|export|ao|profiler|testing"
-    r"|random|backends|accelerator|nested|sparse|special|masked|jit|multiprocessing|_C)(?:[/\\]|\.py)"
-    r"|torchinductor_|[/\\]torch_compile_debug[/\\]|__compiled_fn|(?:^|[/\\])fx_generated_"
-    r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
-)
-
 
 # PyTorch and what only passes calls on: a library's own line lies outside of it.
 _PLUMBING = re.compile(
@@ -42,13 +27,6 @@ _PLUMBING = re.compile(
     r"|\.(?:cpp|cc|c|cu|cuh|h|hpp|cxx|so|pyx)(?:$|[.:])"
 )
 _PYTHON_FILE = re.compile(r"\.pyw?$|^<")
-
-
-def is_user_file(file: str) -> bool:
-    """Whether a file is the user's own: not torch, an installed package, the standard library or
-    synthetic.
-    """
-    return _NOT_THE_USERS.search(file[-_LONGEST_NAME:]) is None
 
 
 def is_code_file(file: str) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vramlens.ground.file_name import is_user_file
 from vramlens.ground.live_objects import class_dict as class_dict
 from vramlens.ground.live_objects import class_module as class_module
 from vramlens.ground.live_objects import class_name as class_name
@@ -42,8 +43,6 @@ def is_own_file(file: str) -> bool:
 @functools.lru_cache(maxsize=8192)
 def is_users(file: str) -> bool:
     """Whether a file is the user's own code."""
-    from vramlens.trace.stacks import is_user_file
-
     return is_user_file(file) and not is_own_file(file)
 
 
