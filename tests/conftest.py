@@ -28,6 +28,7 @@ SLOW = (
     "recovery",
     "ranks/test_torchrun.py",
     "test_examples.py",
+    "test_wrong_types.py",
 )
 """Files and folders whose tests take long, most of them because each starts programs that import
 PyTorch.

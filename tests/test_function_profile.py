@@ -271,12 +271,12 @@ def test_what_is_printed(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:
     start = f"evaluate (test_function_profile.py:{line}): +448.00 MiB kept, peak 1.50 GiB above the start, in "
     assert first.startswith(start)
     assert rest == [
-        "  behind the peak:",
+        "  what makes up the peak:",
         f"        1.00 GiB        1 allocation  test_function_profile.py:{line + 2} in evaluate",
         f"      512.00 MiB        1 allocation  test_function_profile.py:{line + 1} in evaluate",
-        "  behind what stayed:",
+        "  what remained:",
         f"      512.00 MiB        1 allocation  test_function_profile.py:{line + 1} in evaluate",
-        "      -64.00 MiB                      freed of what was there before the call",
+        "      -64.00 MiB                      freed from before the call",
     ]
 
 
@@ -286,8 +286,8 @@ def test_memory_given_back_and_nothing_at_all(gpu: Gpu, capsys: pytest.CaptureFi
     profile(len)([])
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Gpu.free (test_function_profile.py:")
-    assert "): 64.00 MiB given back, peak 0 bytes above the start, in " in first
-    assert last.startswith("len: no GPU memory asked for or freed, in ")
+    assert "): 64.00 MiB freed, peak 0 bytes above the start, in " in first
+    assert last.startswith("len: no GPU memory requested or freed, in ")
 
 
 def test_many_lines_are_summed_up_in_print_only(gpu: Gpu) -> None:
@@ -537,7 +537,7 @@ def test_another_tracer_is_left_alone(gpu: Gpu) -> None:
             (None, 4 * MIB),
         ]
         (note,) = seen.only.notes
-        assert note.startswith("another tracer runs: lines are told by stacks alone")
+        assert note.startswith("another tracer runs: lines come from stacks only")
     check_sums(seen.only)
 
 
@@ -618,7 +618,7 @@ def test_a_function_whose_code_does_not_run(gpu: Gpu) -> None:
 
     profile(instead, lines=True, report=seen)()
     assert seen.only.notes[0].startswith(
-        "none of its lines was seen to run: lines are told by stacks alone"
+        "none of its lines was seen to run: lines come from stacks only"
     )
     assert (seen.use.kept_bytes, [one.change_bytes for one in seen.use.lines]) == (MIB, [0, 0])
 
@@ -978,7 +978,7 @@ def test_two_devices(gpu: Gpu) -> None:
         "): device 2: nothing kept, peak 4.00 MiB above the start; device 0: +1.00 MiB kept, peak"
         in str(seen.only)
     )
-    assert "  behind the peak, device 2:" in str(seen.only).splitlines()
+    assert "  what makes up the peak, device 2:" in str(seen.only).splitlines()
 
 
 # ---- who records
@@ -1069,7 +1069,7 @@ def test_a_recording_cut_short_says_so(gpu: Gpu) -> None:
     profile(work, report=seen)()
     assert (seen.use.kept_bytes, seen.use.exact) == (MIB, False)
     assert "peak about" in str(seen.only)
-    assert "not all of the call was recorded" in str(seen.only)
+    assert "only part of the call was recorded" in str(seen.only)
 
 
 def test_without_a_gpu_one_plain_line(
@@ -1079,7 +1079,7 @@ def test_without_a_gpu_one_plain_line(
     warn._said.clear()
     seen = Seen()
     assert [profile(len, report=seen)([1]) for _ in range(3)] == [1, 1, 1]
-    assert capsys.readouterr().err == "vramlens: no GPU in use: nothing measured\n"
+    assert capsys.readouterr().err == "vramlens: no GPU in use, so nothing was measured\n"
     assert seen == []
 
 
@@ -1096,7 +1096,7 @@ assert not {{"torch", "numpy"}} & set(sys.modules)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stderr == "vramlens: no GPU in use: nothing measured\n"
+    assert done.stderr == "vramlens: no GPU in use, so nothing was measured\n"
 
 
 # ---- torch
@@ -1160,7 +1160,7 @@ def test_the_text_of_a_profile_with_what_backward_asked_for() -> None:
     text = str(FunctionProfile("f", "/x/t.py", 3, 1.2421, None, 0, (use,), ())).splitlines()
     assert text[0] == "f (t.py:3): nothing kept, peak 3.00 MiB above the start, in 1.24 s"
     assert text[2].endswith(
-        "model.py:55 in forward (1.00 MiB likely: asked for by its backward pass)"
+        "model.py:55 in forward (1.00 MiB likely: requested by its backward pass)"
     )
     assert "without a Python line" in text[3]
 

@@ -64,7 +64,15 @@ NARROWER = {
     "analyses": {"ground", "read.oom_text", "trace", "errors", "units"},
     "replay": {"ground", "_layout", "_native", "analyses", "trace", "errors", "units"},
     "ranks": {"ground", "analyses", "trace", "errors", "units"},
-    "monitor": {"ground", "capture", "errors", "foreign_text", "schema", "units"},
+    "monitor": {
+        "ground",
+        "argument_types",
+        "capture",
+        "errors",
+        "foreign_text",
+        "schema",
+        "units",
+    },
 }
 """Stages of which not even all lower ones may be imported."""
 LONG: dict[str, str] = {}

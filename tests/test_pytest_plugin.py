@@ -145,7 +145,7 @@ def test_a_leak_is_what_stays_in_every_run(bed):
     done = run(bed, "--vramlens", tests=LEAKS)
     done.assert_outcomes(passed=4, failed=1)
     out = done.stdout.str()
-    assert "3.00 MiB of GPU memory stay behind after the test, in each of 3 runs" in out
+    assert "3.00 MiB of GPU memory remain after the test, in each of 3 runs" in out
     assert re.search(r"3\.00 MiB  \S*test_it\.py:\d+ in test_leaks", out)
 
 
@@ -236,7 +236,7 @@ def test_back():
         ('limit_gpu_memory("2 GX")', "'2 GX') is no size"),
         ("limit_gpu_memory(1.5)", "1.5) is no size"),
         ('limit_gpu_memory("1 MB", 3)', "write @pytest.mark.limit_gpu_memory"),
-        ('limit_gpu_memory("1 MB", warmup=-1)', "a number of runs, from 0 to 100"),
+        ('limit_gpu_memory("1 MB", warmup=-1)', "use a number of runs from 0 to 100"),
         ('no_gpu_leaks("1 MB")', "write @pytest.mark.no_gpu_leaks"),
         ("no_gpu_leaks(runs=3)", "write @pytest.mark.no_gpu_leaks"),
     ],
@@ -317,7 +317,7 @@ def test_a_broken_baseline_is_refused_and_kept(bed, text):
     (bed.path / "vramlens-tests.json").write_text(text)
     done = run(bed, "--vramlens-fail-on-increase", tests=LIMITS)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "is no baseline of pytest --vramlens" in done.stderr.str()
+    assert "is not a baseline of pytest --vramlens" in done.stderr.str()
     assert (bed.path / "vramlens-tests.json").read_text() == text
 
 
@@ -382,7 +382,7 @@ def test_without_a_gpu_marked_tests_run_unmeasured_and_it_is_said(bed_without_gp
     done = run(bed_without_gpu, "--vramlens", tests=tests)
     done.assert_outcomes(passed=3, failed=1)
     assert (
-        "no GPU (or no PyTorch) to measure on: 3 marked tests ran unmeasured, no marker was held"
+        "no GPU (or no PyTorch) to measure on: 3 marked tests ran without measurement, so no marker was enforced"
         in done.stdout.str()
     )
 
@@ -393,7 +393,7 @@ def test_a_run_that_requires_a_gpu_fails_without_one(bed_without_gpu):
     assert "no GPU (or no PyTorch) to measure on (--vramlens-require-gpu)" in done.stdout.str()
     plain = run(bed_without_gpu, "--vramlens-require-gpu", tests="def test_plain(): pass\n")
     assert plain.ret == pytest.ExitCode.TESTS_FAILED
-    assert "the run fails, as --vramlens-require-gpu says" in plain.stdout.str()
+    assert "the run fails because of --vramlens-require-gpu" in plain.stdout.str()
 
 
 def test_with_a_gpu_nothing_else_is_required(bed):
@@ -500,7 +500,7 @@ def test_on_a_real_gpu(tmp_path):
         "96.00 MiB of GPU memory at the peak, 32.00 MiB over limit_gpu_memory('64 MiB')"
         in done.stdout
     )
-    assert "4.00 MiB of GPU memory stay behind after the test, in each of 3 runs" in done.stdout
+    assert "4.00 MiB of GPU memory remain after the test, in each of 3 runs" in done.stdout
     assert re.search(r"4\.00 MiB  \S*test_real\.py:\d+ in test_leaks", done.stdout)
 
 

@@ -112,8 +112,8 @@ class Allowance:
         source = f"{named[0]}: " if len(named) == 1 else f"{len(named)} files: " if named else ""
         return (
             f"{source}{self.reason}, which no recording of {self.input_bytes:,} bytes needs;"
-            " it was given up, and"
-            " nothing was written (vramlens.load in Python has no such bound)"
+            " vramlens stopped and"
+            " wrote nothing (vramlens.load in Python has no such limit)"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -27,6 +28,7 @@ from vramlens.argument_types import (
 from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 from vramlens.foreign_text import visible
 from vramlens.ground.verdict import Verdict
+from vramlens.read.nsight_export import looks_like_export, read_nsight_export
 from vramlens.read.oom_text import OomMessage, OomMessages, find_oom_messages
 from vramlens.read.snapshot import read_snapshot
 from vramlens.read.source import Source, open_source
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.leaks.leaks import LeakReport
     from vramlens.analyses.profile.profile import Profile
     from vramlens.replay import Answer, Tuning
+    from vramlens.trace.profile import ProfilerTrace
 
 Progress = Callable[[float], None]
 """Called with the share of the file that has been read, from 0 to 1."""
@@ -136,9 +139,7 @@ class Recording(Trace):
         from vramlens.replay import WORTH_TRYING, tune_trace
 
         if cap is not None and cards:
-            raise UsageError(
-                "cap and cards cannot be asked together: a card's size is the driver's limit"
-            )
+            raise UsageError("use either cap or cards: a card's size is the driver's limit")
         return tune_trace(
             self,
             cap_bytes=_limit("cap", cap),
@@ -200,7 +201,7 @@ class Recording(Trace):
         """For every allocation of a device its step, phase, user line, category and region."""
         chosen = choose_device(self, device_given(device))
         if chosen is None:
-            raise InputError(f"{self.source}: holds no GPU memory and no events")
+            raise InputError(f"{self.source}: contains no GPU memory and no events")
         if chosen.device not in self._attributions:
             self._attributions[chosen.device] = attribute(self, chosen)
         return self._attributions[chosen.device]
@@ -262,8 +263,9 @@ def load(path: str | os.PathLike[str], *, progress: Progress | None = None) -> R
     """
     function_given("progress", progress)
     with open_source(path_given("path", path)) as source:
-        if source.kind == "json":
-            return _read_profile(source, progress)
+        profiled = _profiler_trace(source, progress)
+        if profiled is not None and not isinstance(profiled, io.BufferedIOBase):
+            return _recording_of_profile(profiled)
         if source.kind != "pickle":
             raise NotARecording(f"{source.name}: {_NO_RECORDING[source.kind]}")
         return _read_recording(source, progress)
@@ -295,7 +297,8 @@ def explain(
         UsageError: the recording has no such device or moment.
 
     Returns:
-        A Profile for a profiler trace, an Explanation for all else.
+        A Profile for a profiler trace (an Explanation of its memory where ``at`` names another
+        moment than the peak), an Explanation for all else.
     """
     function_given("progress", progress)
     device, total = device_given(device), size_given("total_bytes", total_bytes)
@@ -308,24 +311,16 @@ def explain(
                 recording, at=at, device=device, messages=messages, total_bytes=total
             )
         stream = source.stream
-        if source.kind == "json":
-            from vramlens.analyses.profile.profile import (
-                explain_profile,  # only what is a trace pays for it
-            )
-            from vramlens.read.profiler_trace import read_profiler_trace
-            from vramlens.trace.profile import ProfilerTrace
-
-            found = read_profiler_trace(stream, source.name, _reporter(source, progress))
-            if isinstance(found, ProfilerTrace):
-                if log is not None or total_bytes is not None or at not in (None, "peak"):
-                    raise UsageError(
-                        f"{source.name}: is a profiler trace: it takes no log, total or moment"
-                    )
-                return explain_profile(found, device)
-            stream = found
+        profiled = _profiler_trace(source, progress)
+        if isinstance(profiled, io.BufferedIOBase):
+            stream = profiled
+        elif profiled is not None:
+            if log is not None or total is not None:
+                raise UsageError(f"{source.name}: is a profiler trace: log and total do not apply")
+            return _explained_trace(profiled, at, device)
         if device is not None or log is not None or at not in (None, "peak", "oom"):
             raise UsageError(
-                f"{source.name}: is no recording: a device, a moment or a log cannot be chosen"
+                f"{source.name}: is not a recording: device, moment and log do not apply"
             )
         messages = find_oom_messages(stream)
         if not messages:
@@ -342,11 +337,9 @@ _NO_RECORDING = {
     "binary": "is neither a recording nor a text",
 }
 _NO_ERROR = _NO_RECORDING | {
-    "text": "is a text with no out-of-memory error in it; give the log that has the error,"
-    " or a recording",
-    "json": "is JSON with no out-of-memory error in it, and no profiler trace; give the log with"
-    " the error, a trace or"
-    " a recording",
+    "text": "is text without an out-of-memory error; pass the log with the error, or a recording",
+    "json": "is JSON but neither an out-of-memory error nor a profiler trace; pass the log "
+    "with the error, a trace or a recording",
 }
 
 
@@ -362,7 +355,7 @@ def _moment(at: str | int | None) -> str | None:
     return at if at is None or isinstance(at, str) else str(number_given("at", at, _MOMENTS))
 
 
-_MOMENTS = "peak, oom, end or an event's number"
+_MOMENTS = "peak, oom, end or an event number"
 
 
 def _cards(cards: Sequence[str | int]) -> tuple[str | int, ...]:
@@ -404,7 +397,7 @@ def _messages(path: str | os.PathLike[str]) -> OomMessages:
     with open_source(path_given("log", path)) as source:
         messages = find_oom_messages(source.stream)
     if not messages:
-        raise NotARecording(f"{source.name}: no out-of-memory error in it")
+        raise NotARecording(f"{source.name}: contains no out-of-memory error")
     return messages
 
 
@@ -416,20 +409,35 @@ def _reporter(source: Source, progress: Progress | None) -> Callable[[], None] |
     return lambda: progress(min(1.0, source.position() / size))
 
 
-def _read_profile(source: Source, progress: Progress | None) -> Recording:
-    """The recording that a trace of PyTorch's profiler amounts to.
-
-    Raises:
-        NotARecording: it is some other JSON.
-        InputError: it tells nothing of memory.
+def _profiler_trace(
+    source: Source, progress: Progress | None
+) -> ProfilerTrace | io.BufferedReader | None:
+    """The trace of a profiler; the stream from its first byte where it is some other JSON; None
+    where it is neither.
     """
-    from vramlens.analyses.profile.as_recording import recording_of
-    from vramlens.read.profiler_trace import read_profiler_trace
-    from vramlens.trace.profile import ProfilerTrace
+    if source.kind == "binary" and looks_like_export(source.stream):
+        return read_nsight_export(source.name)
+    if source.kind != "json":
+        return None
+    from vramlens.read.profiler_trace import read_profiler_trace  # only what is a trace pays for it
 
-    trace = read_profiler_trace(source.stream, source.name, _reporter(source, progress))
-    if not isinstance(trace, ProfilerTrace):
-        raise NotARecording(f"{source.name}: {_NO_RECORDING['json']}")
+    return read_profiler_trace(source.stream, source.name, _reporter(source, progress))
+
+
+def _explained_trace(
+    trace: ProfilerTrace, at: str | None, device: int | None
+) -> Explanation | Profile:
+    """What a profiler's trace says; at another moment than its peak, what its memory says then."""
+    if at not in (None, "peak"):
+        return explain_recording(_recording_of_profile(trace), at=at, device=device)
+    from vramlens.analyses.profile.profile import explain_profile
+
+    return explain_profile(trace, device)
+
+
+def _recording_of_profile(trace: ProfilerTrace) -> Recording:
+    from vramlens.analyses.profile.as_recording import recording_of
+
     return _recording(recording_of(trace))
 
 

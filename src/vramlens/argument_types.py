@@ -4,13 +4,20 @@ told in words.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Real
+from typing import Any, ParamSpec, TypeVar
 
 from vramlens.units import parse_size
 
 _LONGEST = 40
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+Check = Callable[[str, Any], object]
+"""Given an argument's name and its value; raises where that is of a wrong type."""
 
 
 def wrong_type(name: str, wanted: str, value: object) -> TypeError:
@@ -100,3 +107,88 @@ def function_given(name: str, value: Any) -> Any:
     if value is None or callable(value):
         return value
     raise wrong_type(name, "a function", value)
+
+
+def takes(
+    **checks: Check,
+) -> Callable[[Callable[Parameters, Answer]], Callable[Parameters, Answer]]:
+    """A decorator that has arguments checked before the function does anything."""
+
+    def decorate(function: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
+            passed = signature.bind(*args, **kwargs).arguments
+            for name, check in checks.items():
+                if name in passed:
+                    check(name, passed[name])
+            passed.clear()  # nothing of the program's is kept while it runs
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def optional(check: Check) -> Check:
+    """A check that lets None pass."""
+
+    def passes(name: str, value: Any) -> None:
+        if value is not None:
+            check(name, value)
+
+    return passes
+
+
+def required_size(name: str, value: Any) -> None:
+    """Refuses what is no size, None too."""
+    size_given(name, value)
+    if value is None:
+        raise wrong_type(name, 'a number of bytes or a size such as "24GiB"', value)
+
+
+def required_function(name: str, value: Any) -> None:
+    """Refuses what cannot be called, None too."""
+    function_given(name, value)
+    if value is None:
+        raise wrong_type(name, "a function", value)
+
+
+def seconds(name: str, value: Any) -> None:
+    """Refuses what is no number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise wrong_type(name, "a number of seconds", value)
+
+
+def text(name: str, value: Any) -> None:
+    """Refuses what is no text."""
+    if not isinstance(value, str):
+        raise wrong_type(name, "a text", value)
+
+
+def texts(name: str, value: Any) -> None:
+    """Refuses what is no collection of texts; one text alone is none."""
+    if isinstance(value, Iterator):  # to look into it would use it up
+        return
+    is_collection = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    if not is_collection or not all(isinstance(part, str) for part in value):
+        raise wrong_type(name, "a list of texts", value)
+
+
+def command_words(name: str, value: Any) -> None:
+    """Refuses what is no command: a text, or a list of texts."""
+    if not isinstance(value, str):
+        texts(name, value)
+
+
+def flag(name: str, value: Any) -> None:
+    """Refuses what is neither True nor False; NumPy's are."""
+    if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
+        raise wrong_type(name, "True or False", value)
+
+
+def module(name: str, value: Any) -> None:
+    """Refuses what is no model: it has no parameters to ask for."""
+    if isinstance(value, type) or not callable(getattr(value, "named_parameters", None)):
+        raise wrong_type(name, "a torch.nn.Module", value)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vramlens.trace import Trace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_NOTHING = "no GPU in use: nothing measured"
+_NOTHING = "no GPU in use, so nothing was measured"
 
 
 Report = Callable[[FunctionProfile], object]
@@ -104,15 +104,15 @@ def _refuse_what_is_no_plain_function(function: Any) -> None:
         "a generator function": (inspect.isgeneratorfunction, inspect.isasyncgenfunction),
         "an async function": (inspect.iscoroutinefunction,),
         "a class": (inspect.isclass,),
-        "no function": (lambda found: not callable(found),),
+        "not a function": (lambda found: not callable(found),),
     }
     inner = inspect.unwrap(function)
     for kind, tests in kinds.items():
         if any(test(function) or test(inner) for test in tests):
             name = getattr(function, "__qualname__", repr(function))
             raise TypeError(
-                f"vramlens.profile: {name} is {kind}: profile the function that does the"
-                " work, or runs it"
+                f"vramlens.profile: {name} is {kind}: profile the function that does the work "
+                "or runs it"
             )
 
 
@@ -383,18 +383,17 @@ def _notes(devices: list[DeviceUse], clock: LineClock | None) -> Iterator[str]:
     for use in devices:
         if use.peak_bytes is None:
             yield (
-                f"device {use.device}: nothing was recorded, so that the peak and the lines are"
-                " not known"
+                f"device {use.device}: nothing was recorded, so the peak and the lines are unknown"
             )
         elif not use.exact:
             yield (
-                f"device {use.device}: not all of the call was recorded: the peak and the lines"
-                " are estimates"
+                f"device {use.device}: only part of the call was recorded, so the peak and the "
+                "lines are estimates"
             )
     if clock is not None and clock.trouble:
         yield (
-            f"{clock.trouble}: lines are told by stacks alone; what has none (backward) is on the"
-            " line before it"
+            f"{clock.trouble}: lines come from stacks only; memory without a stack (backward) "
+            "is shown on the previous line"
         )
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from vramlens.argument_types import number_given, optional, path_given, takes
 from vramlens.capture.recording.output_path import Places
 from vramlens.capture.recording.recorder import Recorder, WriteRequest
 from vramlens.capture.recording.recording_file import no_collection
@@ -31,6 +32,7 @@ _SUMMARY_SECONDS = 20
 _LINES = 5  # that hold most, of each device, in ``memory``
 
 
+@takes(output=optional(path_given), max_events=optional(number_given))
 def install(output: str | os.PathLike[str] | None = None, *, max_events: int | None = None) -> None:
     """Watches this program from now on: on any out-of-memory error a recording, and its verdict in
     the exception.
@@ -143,6 +145,7 @@ def begin_in_child() -> None:
         follow_children(plan)
 
 
+@takes(path=path_given)
 def snapshot(path: str | os.PathLike[str]) -> str | None:
     """Writes a recording of now, and gives its path. Without ``install`` or ``record`` it holds the
     state only.
@@ -160,6 +163,7 @@ def snapshot(path: str | os.PathLike[str]) -> str | None:
     return answer.get("path")
 
 
+@takes(path=path_given, max_events=optional(number_given))
 @contextmanager
 def record(path: str | os.PathLike[str], *, max_events: int | None = None) -> Iterator[None]:
     """Records what the block does and writes it at the block's end, also when that is an error.

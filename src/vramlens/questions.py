@@ -114,7 +114,8 @@ def view(
     else.
 
     Args:
-        recordings: a file or a recording; two are compared, more are shown side by side.
+        recordings: a file or a recording; two are compared, more are shown side by side; a
+            recording and a profiler trace of the same run become one.
         output: a file to write the page to, at once.
         conf: allocator settings: what would have been reserved under them is drawn, too.
         sources: where the program's files are: the lines around the recorded ones go into the
@@ -126,10 +127,11 @@ def view(
         UsageError: a recording has no such device, or PyTorch would refuse a setting.
         OSError: ``output`` cannot be written.
     """
+    from vramlens.view.joined import joined
     from vramlens.view.page import Choices, data_of, one_file, title_of
     from vramlens.view.shown_page import Page
 
-    traces = [_opened(recording) for recording in _several(recordings)]
+    traces = joined([_opened(recording) for recording in _several(recordings)])
     if not traces:
         raise UsageError("view takes at least one recording")
     choices = Choices(

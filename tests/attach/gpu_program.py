@@ -21,6 +21,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 _READY_AFTER = 10  # steps
+_SETTLES_WITHIN_S = 20.0
 _SET_PTRACER, _ANYBODY = 0x59616D61, -1
 
 
@@ -67,11 +68,23 @@ def state() -> dict[str, Any]:
     }
 
 
-def idle() -> None:
+def idle(is_done: threading.Event) -> None:
     """A thread in C most of the time."""
-    while True:
+    while not is_done.is_set():
         torch.randn(64, 64, generator=torch.Generator()).square().sum()
         time.sleep(0.005)
+
+
+def settled_state(before: dict[str, Any]) -> dict[str, Any]:
+    """The state once it is as before, or after some seconds as it then is: who was interrupted may
+    still be leaving.
+    """
+    deadline = time.monotonic() + _SETTLES_WITHIN_S
+    after = state()
+    while after != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+        after = state()
+    return after
 
 
 def goes_on() -> bool:
@@ -85,7 +98,10 @@ def main(out: str, device: str, fails: bool) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
-    threading.Thread(target=idle, daemon=True).start()
+    is_done = threading.Event()
+    # Ended before the interpreter is: a daemon inside of PyTorch's C++ would abort then.
+    beside = threading.Thread(target=idle, args=(is_done,))
+    beside.start()
     trainer = Trainer(device)
     losses: list[tuple[float, float]] = []
     seconds: list[float] = []
@@ -98,13 +114,16 @@ def main(out: str, device: str, fails: bool) -> None:
         if len(losses) == _READY_AFTER:
             before = state()
             print("ready", flush=True)
+    after = settled_state(before)
+    is_done.set()
+    beside.join()
     if fails:
         torch.empty(1 << 44, dtype=torch.uint8, device=device)
     seconds = sorted(seconds[_READY_AFTER:])
     record = {
         "losses": losses,
         "before": before,
-        "after": state(),
+        "after": after,
         "longest_step_s": seconds[-1],
         "median_step_s": seconds[len(seconds) // 2],
     }

@@ -64,9 +64,9 @@ def main(mode: str) -> None:
         thread.join()
     else:
         sys.stdin.read()
-    deadline = time.monotonic() + 5
-    while state()["threads"] != before["threads"] and time.monotonic() < deadline:
-        time.sleep(0.01)  # a thread that has said its last word
+    deadline = time.monotonic() + 20
+    while state() != before and time.monotonic() < deadline:
+        time.sleep(0.01)  # a thread that has said its last word ends
     print(json.dumps([before, state()]), flush=True)
 
 

@@ -240,5 +240,5 @@ def test_no_link_of_a_folder_ends_the_comparison(tmp_path: Path) -> None:
 def test_an_empty_folder_of_ranks_is_one_line(tmp_path: Path) -> None:
     from vramlens.fleet import compare_files
 
-    with pytest.raises(InputError, match="holds no recording"):
+    with pytest.raises(InputError, match="contains no recording"):
         compare_files([tmp_path])

@@ -113,7 +113,7 @@ def test_a_recording_that_is_cut_off(capsys):
     assert main(["explain", "a.vram"]) == 3
     assert (
         capsys.readouterr().err
-        == "vramlens: a.vram: is cut off at 3,000 bytes: it was not written whole\n"
+        == "vramlens: a.vram: is cut off at 3,000 bytes: it was not written completely\n"
     )
 
 
@@ -176,7 +176,7 @@ def test_several_jobs_are_not_one_run(folder, capsys):
     assert main(["export", "a", "b", "--to", "lake/"]) == 2
     assert (
         capsys.readouterr().err
-        == "vramlens: 2 jobs (a, b) would become one run: name one job's folder\n"
+        == "vramlens: 2 jobs (a, b) would become one run: choose the folder of one job\n"
     )
     assert main(["export", "jobs", "--to", "lake/"]) == 2
     assert "2 jobs (jobs/a, jobs/b)" in capsys.readouterr().err

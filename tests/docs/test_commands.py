@@ -85,11 +85,9 @@ def test_the_parser_takes_every_example_of_the_help() -> None:
 
 def lost_options(command: str, arguments: argparse.Namespace) -> list[str]:
     """Options of the verb that stand behind the program, which gets them instead."""
-    if arguments.verb not in RUNS_A_PROGRAM:
+    if arguments.verb not in RUNS_A_PROGRAM or "--" in shlex.split(command):
         return []
     behind = list(getattr(arguments, "arguments", None) or getattr(arguments, "program", [])[1:])
-    if "--" in behind:
-        behind = behind[: behind.index("--")]
     subparser = argparse.ArgumentParser(add_help=False)
     _command(arguments.verb).prepare_parser(subparser)
     return [word for word in behind if word in subparser._option_string_actions]

@@ -83,7 +83,9 @@ def test_every_command_and_every_name_has_its_place(site: Path) -> None:
     assert [verb for verb in VERBS if f'id="{verb}"' not in commands] == []
     python = (site / "reference" / "python.html").read_text(encoding="utf-8")
     names = [name for name in vramlens.__all__ if name != "__version__"]
-    assert [name for name in names if f'id="vramlens.{name}"' not in python] == []
+    homes = ("vramlens", "vramlens.questions")  # where parts of the package have a verb's name
+    described = {name for name in names for home in homes if f'id="{home}.{name}"' in python}
+    assert set(names) - described == set()
 
 
 def test_the_live_page_is_one_that_view_writes(site: Path) -> None:

@@ -43,7 +43,7 @@ def test_names_that_say_the_rank(tmp_path: Path, pattern: str) -> None:
 def test_names_that_do_not_say_it_are_numbered_in_order(tmp_path: Path) -> None:
     found = find_ranks(put(tmp_path, "b.pickle.xz", "a.pickle.xz"))
     assert [one.rank for one in found.ranks] == [0, 1]
-    assert "numbered in the order of names" in found.notes[0]
+    assert "numbered in alphabetical order" in found.notes[0]
 
 
 def test_a_recording_says_its_rank_itself(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_folder_that_was_used_twice_is_told(tmp_path: Path) -> None:
         vram(tmp_path / f"{rank}.vram", data, meta)
     # Rank 3's machine may have another clock.
     assert find_ranks([tmp_path]).notes == (
-        "ranks 1, 4 were written before other ranks of the same machine began: of an earlier run?",
+        "ranks 1, 4 were written before other ranks of the same machine started: from an earlier run?",
     )
     (tmp_path / "1.vram").unlink()
     (tmp_path / "4.vram").unlink()
@@ -138,7 +138,7 @@ def test_a_damaged_rank_leaves_the_others(tmp_path: Path) -> None:
 
 def test_a_folder_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(InputError, match="holds no recording"):
+    with pytest.raises(InputError, match="contains no recording"):
         find_ranks([tmp_path])
     with pytest.raises(InputError, match="no such file"):
         find_ranks([tmp_path / "nowhere"])

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -113,3 +116,50 @@ def test_nobody_there() -> None:
         workers("dask://127.0.0.1:9"),
     ):
         pass
+
+
+class _OtherFuture:
+    """A future of another library: it has a result and nothing else."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def result(self) -> Any:
+        return self._call()
+
+
+class _OtherExecutor:
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> _OtherFuture:
+        return _OtherFuture(lambda: function(*arguments))
+
+
+@pytest.mark.parametrize("executor", [_OtherExecutor(), ThreadPoolExecutor(2)])
+def test_any_executor_runs_the_map(tmp_path: Path, executor: Any) -> None:
+    with workers(executor) as chosen:
+        done, failed = for_each({rank: (str(tmp_path), rank) for rank in range(4)}, fails, chosen)
+    assert done == {0: 0, 3: 3}
+    assert failed == {1: "no such thing", 2: "RuntimeError: two"}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="asks /proc")
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time\n"
+        "from vramlens.fleet.workers import workers\n"
+        "if __name__ == '__main__':\n"
+        "    with workers('1') as none, workers('2') as pool:\n"
+        "        print(pool.submit(os.getpid).result(), flush=True)\n"
+        "        time.sleep(60)\n"
+    )
+    script = tmp_path / "parent.py"
+    script.write_text(program)
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        worker = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{worker}/exe") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{worker}/exe")

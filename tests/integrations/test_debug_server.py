@@ -73,7 +73,7 @@ def test_it_is_a_handler_of_torchs_own_kind() -> None:
 
 def test_without_a_server_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed.debug._debug_handlers", None)
-    with pytest.raises(UsageError, match="takes no handlers"):
+    with pytest.raises(UsageError, match="does not accept handlers"):
         debug_server.handlers()
 
 

@@ -89,7 +89,7 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", ":", "host", ":99999", "a:b", "a:1:2", "1 2", ":-1"])
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         parse_address(text)
 
 

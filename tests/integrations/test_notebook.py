@@ -67,7 +67,7 @@ def test_a_failing_cell_fails_as_ever_and_is_explained(shell, recorded, tmp_path
 
 def test_without_gpu_memory_one_line_says_so(shell):
     captured = run(shell, "", "x = 1")
-    assert "asked for no GPU memory" in captured.stdout
+    assert "requested no GPU memory" in captured.stdout
     assert not captured.outputs
 
 

@@ -49,7 +49,7 @@ def test_after_the_backward_pass_a_detached_result_frees_nothing() -> None:
     assert leak.kind == "graph"
     assert leak.bytes_per_step == OUT_BYTES
     assert "keep out.detach()" not in leak.fix
-    assert "bound kept" in leak.fix
+    assert "limit kept" in leak.fix
     assert leak.fix_bytes_per_step == OUT_BYTES
 
 

@@ -142,7 +142,7 @@ def test_what_is_no_error_file_costs_nothing_else(tmp_path: Path, text: str) -> 
     shutil.copy(FLIGHT / "ddp.rank1.nccl.pickle.xz", tmp_path / "nccl_rank1.pickle.xz")
     found = compare_files([tmp_path])
     assert sorted(found.flights) == [1]
-    assert "no error file" in " ".join(found.notes)
+    assert "not a torchrun error file" in " ".join(found.notes)
 
 
 def test_who_was_ended_by_sigterm_is_a_victim(clean: RankSummary) -> None:

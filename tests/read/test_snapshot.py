@@ -364,7 +364,7 @@ def test_the_ring_buffer_overflowed() -> None:
     check(value)
     trace = read(pickle.dumps(value))
     assert not trace.complete
-    assert "overwritten by later ones" in trace.missing[0]
+    assert "overwritten by later events" in trace.missing[0]
     assert "1.27 KiB in 2 blocks" in trace.missing[0]
 
 

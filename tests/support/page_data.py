@@ -20,8 +20,11 @@ class PageData:
 
     def column(self, number: int) -> list[int]:
         info = self.header["columns"][number]
-        planes = zlib.decompress(self._chunks[info["at"] : info["at"] + info["size"]])
+        chunk = self.header["chunks"][info["chunk"]]
         count = info["n"]
+        end = info["from"] + count * info["planes"]
+        inflated = zlib.decompress(self._chunks[chunk["at"] : chunk["at"] + chunk["size"]])
+        planes = inflated[info["from"] : end]
         assert len(planes) == count * info["planes"]
         parts = [planes[plane * count : (plane + 1) * count] for plane in range(info["planes"])]
         found = [int.from_bytes(bytes(value), "little") for value in zip(*parts, strict=True)]

@@ -38,7 +38,7 @@ def test_a_line_holds_every_change_of_the_replay():
     assert max(page.column(line["bytes"])) == row.peak_reserved_bytes
     assert (line["oom"], line["died"], line["changes"]) == (False, None, 1)
     assert line["words"] == (
-        f"With {EXPANDABLE} the run would have reserved {format_size(row.peak_reserved_bytes)} at its peak: 926.00 MiB"
+        f"With {EXPANDABLE}, the run would have reserved {format_size(row.peak_reserved_bytes)} at its peak: 926.00 MiB"
         " less than recorded (exact)."
     )
 

@@ -17,7 +17,7 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 const built = readdirSync(join(root, "src/vramlens")).some((file) => file.startsWith("libvramlens."));
 execFileSync(PYTHON, [join(root, "viewer/tests/pages.py"), folder], { stdio: ["ignore", "inherit", "inherit"] });
 /** Those with tests of their own alone. */
-const APART = new Set(["desync"]);
+const APART = new Set(["desync", "pair", "inference_kv"]);
 const names = readdirSync(folder).filter((file) => file.endsWith(".html")).map((file) => file.slice(0, -5)).filter((name) => !APART.has(name)); // prettier-ignore
 const expected = (name) => JSON.parse(readFileSync(join(folder, `${name}.json`), "utf8"));
 
@@ -269,7 +269,7 @@ test("in the address map, blocks and holes say what they are, and the heap goes 
         const point = { clientX: box.left + box.width * (0.08 + 0.0023 * i), clientY: box.top + box.height * (0.1 + ((i * 7) % 20) * 0.04) };
         canvas.dispatchEvent(new PointerEvent("pointermove", { ...point, bubbles: true }));
         const facts = document.querySelector(".drawer .facts");
-        if (facts.querySelector("table")) kinds.add(`${selector} ${/^A hole of/.test(facts.children[1].textContent) ? "hole" : "block"}`);
+        if (facts.querySelector("table")) kinds.add(`${selector} ${/^A free block of/.test(facts.children[1].textContent) ? "hole" : "block"}`);
       }
     }
     return [...kinds].sort();
@@ -567,7 +567,7 @@ const alarmed = (selector) =>
 test("a page opens at the answer: holes among the addresses, a leak over the whole run", async () => {
   const { seen, address } = await open("oom_fragmented");
   assert.equal(await page.textContent("nav [aria-current]"), "Addresses");
-  assert.equal(await page.textContent(".found"), "195 holes marked, 1.28 GiB free");
+  assert.equal(await page.textContent(".found"), "195 free blocks marked, 1.28 GiB");
   assert.ok((await alarmed("canvas.heap")) > 2000, "the holes are marked in the heap");
   assert.ok((await alarmed("canvas.picture")) > 1000, "and in the map, for as long as they are free");
   await page.keyboard.press("Escape");
@@ -580,6 +580,12 @@ test("a page opens at the answer: holes among the addresses, a leak over the who
   assert.match(await page.textContent(".legend"), /everything else.*kept from steps? /);
   assert.equal(await page.textContent(".found"), "11 allocations marked, 22.00 MiB at the cursor");
   clean(leak.seen, leak.address);
+  const cache = await open("inference_kv");
+  await hashHas(/axis=events/);
+  assert.doesNotMatch(await page.evaluate(() => location.hash), /[&#]x=/, "all of a staircase");
+  assert.match(await page.evaluate(() => location.hash), /[&#]y=/, "as high as it can be seen");
+  assert.match(await page.textContent("aside"), /allocator's settings are the default/);
+  clean(cache.seen, cache.address);
 });
 
 test("a step, a phase or any range tells what is born in it, freed in it and kept after it", async () => {
@@ -724,4 +730,74 @@ test("stacks fold what only passes calls on, and are copied whole; a line of cod
   assert.ok((await page.$$eval(".drawer .frames li", (all) => all.length)) > frames);
   assert.ok(await page.isVisible(".drawer .copy:has-text('copy stack')"));
   clean(seen, address);
+});
+
+test("a saved picture stands for itself: whose it is, the verdict, the range and the legend", async () => {
+  const { seen } = await open("gpt", { hash: "#view=memory&axis=events&x=1000_2000&by=category" });
+  const svg = await saved();
+  for (const words of [/>gpt\.pickle\.xz/, />Peak 1\.84 GiB/, />events 1,000 to 2,000 of 7,545</, />activations</]) assert.match(svg, words);
+  assert.deepEqual(seen.problems, []);
+});
+
+test("two recordings are compared step by step, in the words of diff", async () => {
+  const { seen, address } = await open("pair");
+  assert.equal(await page.textContent("nav [aria-current]"), "Compare");
+  const { headline } = expected("pair");
+  assert.ok((await page.textContent(".compare .answer")).startsWith(headline), headline);
+  const box = await page.locator(".compare canvas").boundingBox();
+  await page.mouse.move(box.x + 500, box.y + 60);
+  await frame();
+  assert.match(await page.textContent(".compare .tip"), /reserved.*reserved.*(step \d+|before the first step): /);
+  await page.mouse.wheel(0, -300);
+  await hashHas(/both=/);
+  await page.keyboard.press("0");
+  await page.click(".bar button:has-text('from the start')");
+  await hashHas(/align=start/);
+  assert.ok((await page.$$(".table tbody tr")).length > 0);
+  clean(seen, address);
+});
+
+test("a phone and a small laptop: nothing beyond the edge, and the keys are told", async () => {
+  for (const viewport of [{ width: 390, height: 780 }, { width: 1024, height: 640 }]) {
+    const { seen, address } = await open("gpt", { viewport, hash: "#view=memory" });
+    for (const key of ["1", "2", "3", "4"]) {
+      await page.keyboard.press(key);
+      await frame();
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `view ${key} at ${viewport.width}`);
+    }
+    await page.keyboard.press("?");
+    assert.match(await page.textContent("dialog"), /Shift \+ drag.*>64MiB/s);
+    const dialog = await page.locator("dialog").boundingBox();
+    assert.ok(dialog.x >= 0 && dialog.x + dialog.width <= viewport.width);
+    await page.keyboard.press("Escape");
+    clean(seen, address);
+  }
+});
+
+test("the edges between the parts move, and stay where they were", async () => {
+  await open("gpt");
+  const width = () => page.$eval("aside", (aside) => aside.getBoundingClientRect().width);
+  const before = await width();
+  await page.focus(".splitter.vertical");
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await width(), before + 48);
+  await open("gpt");
+  assert.equal(await width(), before + 48);
+  await page.dblclick(".splitter.vertical");
+  assert.equal(await width(), before);
+});
+
+test("no view breaks a rule of accessibility that can be checked, in the light and in the dark", async () => {
+  const axe = readFileSync(fileURLToPath(new URL("../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
+  for (const [name, tabs, colorScheme] of [["gpt", "1234", "light"], ["gpt", "1234", "dark"], ["ranks", "56", "light"]]) {
+    await open(name, { colorScheme, hash: "#view=memory&finding=0" });
+    await page.evaluate(`${axe};undefined`);
+    for (const tab of tabs) {
+      await page.keyboard.press(tab);
+      await frame();
+      const broken = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => violations.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.html.slice(0, 160)} ${node.any[0]?.message ?? ""}`).join(" | ")}`)));
+      assert.deepEqual(broken, [], `${name}, view ${tab}, ${colorScheme}`);
+    }
+  }
 });

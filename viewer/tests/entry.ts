@@ -20,3 +20,6 @@ export { SvgSurface } from "../src/draw/svg";
 export * as palette from "../src/base/palette";
 export * as format from "../src/base/format";
 export { bytesOf, rangeOf, rangeRows } from "../src/layout/range";
+export { shortFile } from "../src/base/files";
+export { strips } from "../src/layout/alike";
+export { StepAxis } from "../src/layout/step_axis";

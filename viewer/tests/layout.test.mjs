@@ -386,3 +386,51 @@ test("a hole is free from when its last block went until the next one comes", as
   assert.equal(holes.since[0], rows[row].died);
   assert.equal(holes.until[0], 200);
 });
+
+test("columns of a thousand ranks are inflated some at a time, and shared chunks once", async () => {
+  const { deflateSync } = await import("node:zlib");
+  const chunks = Array.from({ length: 3000 }, (_, i) => deflateSync(Buffer.from([i % 256, 7, (i + 1) % 256])));
+  const columns = chunks.flatMap((_, chunk) => [0, 1].map((part) => ({ n: part + 1, planes: 1, delta: false, max: 255, chunk, from: part })));
+  let at = 0;
+  const places = chunks.map((chunk) => ({ at: (at += chunk.length) - chunk.length, size: chunk.length }));
+  const header = deflateSync(Buffer.from(JSON.stringify({ tracks: [], columns, chunks: places })));
+  const length = Buffer.alloc(4);
+  length.writeUInt32LE(header.length);
+  const container = await viewer.Container.open(new Uint8Array(Buffer.concat([Buffer.from("vramview"), length, header, ...chunks])));
+  const { DecompressionStream } = globalThis;
+  let made = 0;
+  globalThis.DecompressionStream = class extends DecompressionStream {
+    constructor(...kind) {
+      super(...kind);
+      made++;
+    }
+  };
+  const reading = columns.map((_, i) => container.column(i));
+  assert.ok(made <= 32, `${made} streams at once`);
+  const read = await Promise.all(reading);
+  globalThis.DecompressionStream = DecompressionStream;
+  assert.equal(made, 3000);
+  read.forEach((values, i) => assert.deepEqual([...values], i % 2 ? [7, ((i >> 1) + 1) % 256] : [(i >> 1) % 256]));
+});
+
+test("ranks that look alike are one strip; the accused stand apart", async () => {
+  const tracks = await Promise.all([3, 3, 3, 4, 3].map(async (seed) => (await made(seed, 300)).track));
+  const axes = tracks.map((track) => new viewer.Axis(track, "events"));
+  const shape = (apart) => viewer.strips([0, 1, 2, 3, 4], axes, new Set(apart)).map(({ track, alike }) => [track, alike]);
+  assert.deepEqual(shape([]), [[0, [1, 2, 4]], [3, []]]);
+  assert.deepEqual(shape([1]), [[0, [2, 4]], [1, []], [3, []]]);
+});
+
+test("steps as an axis: the same work lies at the same place", async () => {
+  const { track } = await made(8, 300);
+  const stepped = new viewer.StepAxis(Object.assign(Object.create(track), { stepStarts: [30, 130, 180] }));
+  assert.equal(stepped.end, 4);
+  assert.deepEqual([0, 0.5, 1, 1.5, 2, 3, 3.5, 4].map((at) => stepped.event(at)), [0, 15, 30, 80, 130, 180, 240, 299]);
+});
+
+test("files are named without what all packages have in common", () => {
+  assert.equal(viewer.shortFile("/opt/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py"), "torch/nn/modules/linear.py");
+  assert.equal(viewer.shortFile("C:\\py\\Lib\\site-packages\\x\\y.py"), "x\\y.py");
+  assert.equal(viewer.shortFile("/usr/lib/python3.11/threading.py"), "threading.py");
+  assert.equal(viewer.shortFile("/home/me/lib/model.py"), "/home/me/lib/model.py");
+});

@@ -29,11 +29,15 @@ from support.recordings import DATA, block, dump_slowly, event, read, segment, s
 from vramlens import api  # noqa: E402
 from vramlens.analyses.attribution.attribution import Attribution, attribute  # noqa: E402
 from vramlens.analyses.attribution.categories import Category  # noqa: E402
+from vramlens.analyses.compare.diff import diff_runs  # noqa: E402
+from vramlens.analyses.compare.run import run_of  # noqa: E402
 from vramlens.replay import replay_trace  # noqa: E402
+from vramlens.report.diff.story import headline  # noqa: E402
 from vramlens.trace import Trace  # noqa: E402
 from vramlens.units import format_size  # noqa: E402
 from vramlens.view.collectives import RankFlight  # noqa: E402
 from vramlens.view.columns import Columns  # noqa: E402
+from vramlens.view.findings import words  # noqa: E402
 from vramlens.view.page import Choices, data_of, one_file, title_of  # noqa: E402
 from vramlens.view.texts import one_line  # noqa: E402
 from vramlens.view.what_if import lines_of  # noqa: E402
@@ -184,6 +188,12 @@ def main() -> None:
         [api.load(DATA / "recordings" / "oom_train.pickle.xz")],
         confs=("expandable_segments:True", "max_split_size_mb:32", ""),
     )
+    found = DATA / "found"
+    pair = [api.load(found / f"{name}.pickle.xz") for name in ("eval_graph", "eval_graph_fixed")]
+    write(folder, "pair", pair)
+    write(folder, "inference_kv", [api.load(found / "inference_kv.pickle.xz")])
+    say = {"headline": words(headline(diff_runs([run_of(pair[0])], [run_of(pair[1])])))}
+    (folder / "pair.json").write_text(json.dumps(say), encoding="utf-8")
     leak = DATA / "ranks" / "leak_rank1"
     write(
         folder,

@@ -41,11 +41,13 @@ export function randomContainer(seed, wanted = 300) {
   }
   const columns = [];
   const chunks = [];
+  const places = [];
   let at = 0;
   const add = (values, delta = false) => {
     const described = encode(values, delta);
     const chunk = deflateSync(described.planes);
-    columns.push({ ...described.info, at, size: chunk.length });
+    columns.push({ ...described.info, chunk: chunks.length, from: 0 });
+    places.push({ at, size: chunk.length });
     chunks.push(chunk);
     at += chunk.length;
     return columns.length - 1;
@@ -82,10 +84,10 @@ export function randomContainer(seed, wanted = 300) {
     collectives: null,
     lines: [], categories: ["other", "parameters", "gradients", "optimizer_state", "activations", "temporaries", "workspace"],
     certainties: ["proven"], phases: ["other"], modules: [], pools: [], sources: {}, texts: ["train.py", "torch/nn.py", "forward", "main"],
-    verdict: { failed: false, findings: [] },
+    settings: null, verdict: { failed: false, findings: [] },
     what_if: [{ conf: "a:b", reserved: 1 << 30, low: 1, high: 2 ** 31, confidence: "bounded", oom: died !== null, died, words: "", changes: 1, event: add(lived.map(([event]) => event + 1), true), bytes: add(lived.map(([, bytes]) => bytes), true) }],
   }; // prettier-ignore
-  const header = deflateSync(Buffer.from(JSON.stringify({ tracks: [track], columns })));
+  const header = deflateSync(Buffer.from(JSON.stringify({ tracks: [track], columns, chunks: places })));
   const length = Buffer.alloc(4);
   length.writeUInt32LE(header.length);
   return { bytes: new Uint8Array(Buffer.concat([Buffer.from("vramview"), length, header, ...chunks])), rows, clock, events: wanted, steps: lived, died };

@@ -107,10 +107,10 @@ def who_holds(
     for row in lines[:_MOST_LINES]:
         names = f": {', '.join(row.names)}" if row.names else ""
         words.append(
-            f"{format_size(row.bytes)} in {counted(row.allocations, 'allocation')} asked for at"
+            f"{format_size(row.bytes)} in {counted(row.allocations, 'allocation')} requested at"
             f" {visible(str(row.place))} [{row.category}]{visible(names)}"
         )
-        spots.append(Spot(row.place, f"asked for {format_size(row.bytes)}"))
+        spots.append(Spot(row.place, f"requested {format_size(row.bytes)}"))
     return _with_code("\n".join(words), spots, sources)
 
 

@@ -22,15 +22,17 @@ _NO_STEPS = StepFacts(0, None, ())
 
 
 def choose_device(trace: Trace, device: int | None = None) -> DeviceTrace | None:
-    """The device that answers are about: the one asked for, else the one with the highest requested
-    peak.
+    """The device that answers are about: the one asked for, else of those where a request failed, or
+    of all where none did, the one with the highest requested peak.
 
     Raises:
         UsageError: the recording knows no such device.
     """
     if device is None:
-        device = trace.main_device
-        return None if device is None else trace.devices[device]
+        failed = [candidate for candidate in trace.devices.values() if candidate.out_of_memory]
+        if failed:
+            return max(failed, key=lambda failed_device: failed_device.requested.peak_bytes)
+        return None if trace.main_device is None else trace.devices[trace.main_device]
     if device not in trace.devices:
         devices = ", ".join(map(str, trace.devices)) or "none"
         raise UsageError(f"the recording has no device {device} (it has: {devices})")

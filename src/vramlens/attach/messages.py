@@ -57,7 +57,7 @@ class Line:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise Silence("what came is no answer")
+            raise Silence("the answer is invalid")
         return message
 
     def is_open(self) -> bool:

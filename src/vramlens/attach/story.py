@@ -127,7 +127,7 @@ def _next(
     elif answer.get("installed"):
         yield f"Next: vramlens dump {pid} writes a recording at any time."
     elif answer.get("request") == "look" and process.get("torch") is not None:
-        yield f"Next: vramlens attach {pid} --steps 20 (what grows, and who keeps it)"
+        yield f"Next: vramlens attach {pid} --steps 20 (what grows and what keeps it)"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -72,10 +72,12 @@ def read_settings(
 
 
 def _note_on_two(variables: list[str], version: tuple[int, int] | None) -> str:
-    winner = "which one wins depends on the version"
+    winner = "which one wins depends on the PyTorch version"
     if version is None or version > NEW_NAME:
         winner = f"{variables[0]} wins"
-    return f"{' and '.join(variables)} are both set and differ; nothing is merged: {winner}."
+    return (
+        f"{' and '.join(variables)} are both set to different values and are not merged: {winner}."
+    )
 
 
 def _is_read(name: str, version: tuple[int, int] | None, is_rocm: bool) -> bool:
@@ -103,11 +105,11 @@ def _checked(text: str) -> tuple[dict[str, str], list[str], list[str]]:
             faults.append(f"'{option}' has no value{hint}.")
             continue
         if key in values:
-            notes.append(f"{key} is given twice; the last one holds.")
+            notes.append(f"{key} is given twice; the last one counts.")
         values[key] = setting
         rule = _RULES.get(key)
         if rule is None:
-            faults.append(f"'{key}' is no setting that PyTorch 2.13 knows.")
+            faults.append(f"'{key}' is not a setting of PyTorch 2.13.")
         elif not rule[0](setting):
             faults.append(f"{key}:{setting} is refused: {rule[1]}.")
     if values.get("backend", "native") != "native" and set(values) & _NATIVE_ONLY:
@@ -157,22 +159,22 @@ def _is_division(value: str) -> bool:
 
 
 _FLAG = (_is_flag, "write True or False, with a capital letter")
-_POSITIVE = (_is_number_from(1), "a whole number of MiB is needed")
+_POSITIVE = (_is_number_from(1), "it must be a whole number of MiB")
 _FROM_20 = (_is_number_from(20), "it must be at least 20 (MiB)")
-_THREADS = (_is_power_of_two, "a power of two is needed")
+_THREADS = (_is_power_of_two, "it must be a power of two")
 _NATIVE = (
     lambda value: value in ("native", "cudaMallocAsync", "hipMallocAsync"),
-    "there are native and cudaMallocAsync",
+    "use native or cudaMallocAsync",
 )
 _RULES: dict[str, tuple[Callable[[str], bool], str]] = {
     "backend": _NATIVE,
     "expandable_segments": _FLAG,
-    "garbage_collection_threshold": (_is_fraction, "it must lie between 0 and 1"),
+    "garbage_collection_threshold": (_is_fraction, "it must be between 0 and 1"),
     "graph_capture_record_stream_reuse": _FLAG,
     "large_segment_size_mb": _POSITIVE,
     "max_non_split_rounding_mb": _FROM_20,
     "max_split_size_mb": _FROM_20,
-    "per_process_memory_fraction": (_is_share, "it must lie between 0 and 1"),
+    "per_process_memory_fraction": (_is_share, "it must be between 0 and 1"),
     "pinned_free_catch_all": _FLAG,
     "pinned_max_cached_size_mb": _POSITIVE,
     "pinned_max_round_threshold_mb": _POSITIVE,
@@ -185,7 +187,7 @@ _RULES: dict[str, tuple[Callable[[str], bool], str]] = {
     "release_lock_on_hipmalloc": _FLAG,
     "roundup_power2_divisions": (
         _is_division,
-        "powers of two are needed, as in 4 or [256:1,512:2,>:4]",
+        "use powers of two, as in 4 or [256:1,512:2,>:4]",
     ),
     "throw_on_cudamalloc_oom": _FLAG,
 }

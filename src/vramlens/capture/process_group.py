@@ -119,7 +119,9 @@ def distributed_state(environment: Mapping[str, str] | None = None) -> Distribut
     duplicate, note = _duplicate(device, devices, local_rank, local_size)
     first = _watch.set_first()
     if first is False and device and not note:
-        note = "CUDA was used before torch.cuda.set_device: a context may lie on device 0."
+        note = (
+            "CUDA was used before torch.cuda.set_device: there may be a CUDA context on device 0."
+        )
     return DistributedState(
         initialized=distributed is not None,
         launcher=launcher,
@@ -184,9 +186,9 @@ def warn_if_not_destroyed() -> str | None:
         return None
     backend = answer_of(lambda: str(distributed.get_backend())) or "its backend"
     return (
-        f"The process group ({backend}) was not destroyed: call"
-        " torch.distributed.destroy_process_group() at the end, "
-        "or its threads and memory outlive the program's last line."
+        f"The process group ({backend}) was not destroyed: call "
+        "torch.distributed.destroy_process_group() at the end, or its threads and memory stay "
+        "until the process exits."
     )
 
 
@@ -351,11 +353,11 @@ def _duplicate(
     if device:
         return (
             None,
-            f"Device {device} is in use where LOCAL_RANK is {local_rank}: whether others use"
-            " it is not known.",
+            f"Device {device} is in use although LOCAL_RANK is {local_rank}; others may use it, "
+            "too.",
         )
     return True, (
-        f"Device 0, the default, is in use where LOCAL_RANK is {local_rank}: call"
+        f"Device 0, the default, is in use although LOCAL_RANK is {local_rank}: call"
         f" torch.cuda.set_device({local_rank}) "
         "first, or this rank shares local rank 0's GPU."
     )

@@ -60,7 +60,7 @@ def harmless(doing: str) -> Callable[[Function], Function]:
             except Exception as error:
                 text = str(error).strip().partition("\n")[0]
                 say_once(
-                    f"{doing} failed ({type(error).__name__}: {text}); the program runs on",
+                    f"{doing} failed ({type(error).__name__}: {text}); the program continues",
                     about=f"{doing} {type(error).__name__}",
                 )
                 return None

@@ -84,7 +84,7 @@ def export_recording(
     """
     fullest = choose_device(trace, device)
     if fullest is None:
-        raise InputError(f"{visible(trace.source)}: holds no GPU memory and no events")
+        raise InputError(f"{visible(trace.source)}: contains no GPU memory and no events")
     chosen_format = FORMATS[format_name]
     devices = [fullest]
     if device is None and not chosen_format.is_of_one_device:
@@ -94,7 +94,7 @@ def export_recording(
         devices = used or devices
     views = [attribute(trace, shown) for shown in devices]
     written = chosen_format.write(views, out, at or "peak")
-    missing = tuple(f"the recording is not whole: {sentence}" for sentence in trace.missing)
+    missing = tuple(f"the recording is incomplete: {sentence}" for sentence in trace.missing)
     return Written(written.what, (*missing, *written.notes))
 
 
@@ -176,7 +176,7 @@ def _tensorboard(views: Sequence[Attribution], folder: str, _at: str) -> Written
 
 def _rows(views: Sequence[Attribution]) -> Written:
     count = sum(len(view.device.allocations) for view in views)
-    return Written(f"{counted(count, 'allocation')} of {_devices(views)}, one a row")
+    return Written(f"{counted(count, 'allocation')} of {_devices(views)}, one per row")
 
 
 def _devices(views: Sequence[Attribution]) -> str:

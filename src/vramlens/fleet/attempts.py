@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from vramlens.fleet.process import Process
 from vramlens.fleet.rank_files import CandidateFile
@@ -26,9 +27,21 @@ def attempts_of(recordings: Sequence[CandidateFile]) -> list[list[CandidateFile]
         process = _process(file)
         by_launch[process.world_size, process.attempt].append(file)
     attempts = [part for files in by_launch.values() for part in _split_by_time(files)]
-    attempts.sort(key=lambda files: min(_start(file) or 0 for file in files))
+    attempts.sort(key=_first_start)
+    if not all(_ended_before(earlier, later) for earlier, later in pairwise(attempts)):
+        return [list(recordings)]
     attempts[-1] += untimed
     return attempts
+
+
+def _first_start(files: Sequence[CandidateFile]) -> int:
+    return min(_start(file) or 0 for file in files)
+
+
+def _ended_before(earlier: Sequence[CandidateFile], later: Sequence[CandidateFile]) -> bool:
+    """True where a process of the earlier had written its recording when the later began."""
+    ends = [_process(file).written_us or 0 for file in earlier]
+    return min(ends) <= _first_start(later)
 
 
 def _process(file: CandidateFile) -> Process:

@@ -230,10 +230,10 @@ def _candidates(paths: Sequence[str]) -> tuple[list[CandidateFile], list[str]]:
         elif candidate is not None:
             candidates.append(candidate)
         elif path in named_paths:  # whatever else lies in a folder is nobody's concern
-            notes.append(f"left out: {path}: neither a recording nor a flight record")
+            notes.append(f"skipped: {path}: neither a recording nor a flight record")
     if not candidates:
         about = f" ({notes[0]})" if notes else ""
-        raise InputError(f"{', '.join(paths)}: holds no recording and no flight record{about}")
+        raise InputError(f"{', '.join(paths)}: contains no recording and no flight record{about}")
     return candidates, notes
 
 
@@ -295,8 +295,8 @@ def _by_rank(
         by_rank |= {number: [file] for number, file in zip(free_numbers, unnumbered, strict=False)}
         if len(files) > 1:
             notes.append(
-                f"{counted(len(unnumbered), kind)} without a rank in the name:"
-                " numbered in the order of names"
+                f"{counted(len(unnumbered), kind)} without a rank in the name, numbered in "
+                "alphabetical order"
             )
     best = {rank: max(rivals, key=lambda file: file.worth) for rank, rivals in by_rank.items()}
     doubled = {rank: rivals for rank, rivals in by_rank.items() if len(rivals) > 1}
@@ -346,8 +346,8 @@ def _notes_of_runs(recordings: Mapping[int, CandidateFile]) -> Iterator[str]:
     world_sizes = sorted(_world_sizes(recordings))
     if len(world_sizes) > 1:
         yield (
-            f"the recordings say different numbers of ranks ({', '.join(map(str, world_sizes))}):"
-            " of two runs?"
+            "the recordings contain different numbers of ranks "
+            f"({', '.join(map(str, world_sizes))}): are they from two runs?"
         )
     yield from _note_of_earlier(recordings)
     processes = [file.process for file in recordings.values()]
@@ -378,6 +378,6 @@ def _note_of_earlier(recordings: Mapping[int, CandidateFile]) -> list[str]:
     subject = "rank" if len(earlier) == 1 else "ranks"
     verb = "was" if len(earlier) == 1 else "were"
     return [
-        f"{subject} {listed(earlier, _MOST_NAMED)} {verb} written before other ranks of the same"
-        " machine began: of an earlier run?"
+        f"{subject} {listed(earlier, _MOST_NAMED)} {verb} written before other ranks of the "
+        "same machine started: from an earlier run?"
     ]

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from vramlens.api import load
+from vramlens.capture.recording.recording_file import no_collection
 from vramlens.errors import InputError
 from vramlens.fleet.files import JobFiles, find_ranks
 from vramlens.fleet.lake import Lake, is_lake
@@ -81,7 +82,10 @@ def compare_files(
     """
     if len(paths) == 1 and is_lake(paths[0]):
         return read_lake(Lake(paths[0], run, attempt)).compare()
-    files = find_ranks(paths, attempt)
+    with (
+        no_collection()
+    ):  # the summaries of thousands of ranks: small objects, none of them garbage
+        files = find_ranks(paths, attempt)
     unread = sum(file.recording is not None and file.summary is None for file in files.ranks)
     is_here = where is None and not worth_workers(unread)
     with nullcontext() if is_here else workers(where) as executor:
@@ -138,7 +142,7 @@ def read_job(
     notes = (*files.notes, *notes_of_ranks(reasons), *trace_notes(recordings))
     if not summaries and not flights and not errors:
         reason = notes[-1].partition(": ")[2] if notes else "there is none"
-        raise InputError(f"no rank's file can be read: {reason}")
+        raise InputError(f"no file of any rank can be read: {reason}")
     return Job(
         summaries=tuple(summaries[rank] for rank in sorted(summaries)),
         flights=flights,

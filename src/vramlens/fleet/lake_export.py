@@ -93,7 +93,7 @@ def _refuse_several_jobs(files: JobFiles) -> None:
         folders = listed(files.jobs, _MOST_NAMED)
         raise UsageError(
             f"{counted(len(files.jobs), 'job')} ({folders}) would become one run:"
-            " name one job's folder"
+            " choose the folder of one job"
         )
 
 

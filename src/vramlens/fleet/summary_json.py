@@ -25,7 +25,7 @@ def summary_from_json(text: object) -> RankSummary:
         summary = from_json(RankSummary, text)
     except ValueError as error:
         raise ValueError(
-            f"no rank's summary of this version ({error}): export the run anew"
+            f"not a rank summary of this version ({error}); export the run again"
         ) from None
     if not 0 <= summary.rank <= MOST_RANKS or (summary.world_size or 0) > MOST_RANKS:
         raise ValueError(f"a summary of rank {summary.rank}: no job has so many")

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import IntFlag
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -41,7 +41,8 @@ def from_json(kind: type[_Made], text: object) -> _Made:
         content = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return cast(_Made, _reader(kind, kind.__name__)(content))
+    read = _reader(cast(Any, kind), kind.__name__)
+    return cast(_Made, read(content))
 
 
 @cache
@@ -65,32 +66,45 @@ def _optional(kind: Any, where: str) -> _Reader:
 
 
 def _scalar(kind: Any, where: str) -> _Reader:
-    def read_text(value: object) -> Any:
-        if not isinstance(value, str):
-            raise _wrong(where)
-        return value[:_LONGEST_TEXT]
+    if kind is str:
+        return partial(_text, where)
+    if kind is bool:
+        return partial(_truth, where)
+    if kind is int:
+        return _number(where)
+    if isinstance(kind, type) and issubclass(kind, IntFlag):
+        read = _number(where)
+        return lambda value: kind(read(value))
+    return partial(_word, kind, where)
 
-    def read_truth(value: object) -> Any:
-        if not isinstance(value, bool):
+
+def _text(where: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong(where)
+    return value[:_LONGEST_TEXT]
+
+
+def _truth(where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(where)
+    return value
+
+
+def _number(where: str) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if type(value) is not int or not -_LARGEST <= value <= _LARGEST:
             raise _wrong(where)
         return value
 
-    def read_number(value: object) -> Any:
-        if type(value) is not int or abs(value) > _LARGEST:
-            raise _wrong(where)
-        return value if kind is int else kind(value)
+    return read
 
-    def read_word(value: object) -> Any:
-        if value not in words:
-            raise _wrong(where)
-        return kind(value)
 
+def _word(kind: Any, where: str, value: object) -> Any:
+    """A word of a closed vocabulary, or of none where a field has another type."""
     words = list(kind) if isinstance(kind, type) and issubclass(kind, ClosedWords) else []
-    if words:
-        return read_word
-    if kind is int or (isinstance(kind, type) and issubclass(kind, IntFlag)):
-        return read_number
-    return read_truth if kind is bool else read_text
+    if value not in words:
+        raise _wrong(where)
+    return kind(value)
 
 
 def _mapping(kind: Any, where: str) -> _Reader:

@@ -67,12 +67,12 @@ def workers(where: str | ExecutorLike | None) -> Iterator[ExecutorLike | None]:
     if where is None or where.isdecimal():
         count = (os.cpu_count() or 1) if where is None else int(where)
         if count < 1:
-            raise UsageError("--workers: at least one")
+            raise UsageError("--workers: must be at least 1")
         with nullcontext() if count == 1 else _processes(count) as pool:
             yield pool
         return
     if not where.startswith(_DASK):
-        raise UsageError(f"--workers {where}: say a number of processes or dask://HOST:PORT")
+        raise UsageError(f"--workers {where}: use a number of processes or dask://HOST:PORT")
     with closing(_dask_client(where)) as client:
         yield client.get_executor(pure=False)
 

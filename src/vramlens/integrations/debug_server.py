@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _no_server(error: ImportError) -> UsageError:
-    return UsageError(f"torch.distributed.debug takes no handlers here ({error})")
+    return UsageError(f"torch.distributed.debug does not accept handlers here ({error})")
 
 
 def _memory_handler() -> type[Any]:

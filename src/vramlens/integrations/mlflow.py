@@ -28,7 +28,7 @@ class MlflowMemory:
         active = mlflow.active_run()
         if run_id is None and active is None:
             raise UsageError(
-                "no run of mlflow is active: call mlflow.start_run() first, or pass run_id="
+                "no mlflow run is active: call mlflow.start_run() first, or pass run_id="
             )
         self._monitor, self._mlflow = monitor, mlflow
         self._run_id = run_id if run_id is not None else active.info.run_id

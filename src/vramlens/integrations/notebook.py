@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from vramlens.errors import VramlensError
 
-_NOTHING = "vramlens: this cell asked for no GPU memory, so there is nothing to show"
+_NOTHING = "vramlens: this cell requested no GPU memory, so there is nothing to show"
 
 
 def add_magic(shell: Any) -> None:

@@ -146,7 +146,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match[2]) > 65535:
-        raise UsageError(f"{text!r} is no address: write :9400, or 127.0.0.1:9400")
+        raise UsageError(f"{text!r} is not an address: write :9400, or 127.0.0.1:9400")
     host = match[1]
     return ("127.0.0.1" if host is None else host.strip("[]") or "0.0.0.0"), int(match[2])
 

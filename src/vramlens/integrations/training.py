@@ -29,7 +29,7 @@ class LoopMonitor:
             interval, alerts, options: for the ``Monitor``.
         """
         if every < 0:
-            raise UsageError(f"every={every}: write a number of steps, or 0 for never")
+            raise UsageError(f"every={every}: use a number of steps, or 0 for never")
         self.every = every
         self.monitor = Monitor(interval, alerts=alerts, **options)
 

@@ -32,7 +32,7 @@ class WandbMemory:
         self._wandb = need("wandb", "wandb", "wandb")
         self._monitor, self._run = monitor, run if run is not None else self._wandb.run
         if self._run is None:
-            raise UsageError("there is no run of wandb: call wandb.init() first, or pass run=")
+            raise UsageError("no wandb run is active: call wandb.init() first, or pass run=")
 
     def log(self, step: int | None = None) -> None:
         """Logs the newest scalars."""

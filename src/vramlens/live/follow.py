@@ -219,13 +219,11 @@ class LeakFollower:
         sizes = None if leak.route is None else self._followed.get(leak.route)
         if sizes is not None and sizes.grew_until(steps):
             why = (
-                f"it grew until step {steps:,}, the last, and is gone now: nobody can tell whether"
-                " it was meant to stay"
+                f"it grew until step {steps:,}, the last, and is gone now: it is unknown whether"
+                " it would have stayed"
             )
             return replace(leak, verdict=Verdict.LIKELY, why=(*leak.why, why))
-        why = (
-            "it is gone now, and was not seen to grow until the last step: it may have been emptied"
-        )
+        why = "it is gone now and did not grow until the last step, so it may have been emptied"
         return replace(leak, verdict=Verdict.POSSIBLE, why=(*leak.why, why))
 
     @harmless("finding who owns what")

@@ -11,6 +11,7 @@ from itertools import compress
 from types import FrameType
 from typing import Any
 
+from vramlens.argument_types import number_given, takes
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import UsageError
 from vramlens.foreign_text import text_of
@@ -281,6 +282,7 @@ def _savers_of(
     return savers
 
 
+@takes(top=number_given)
 def holders(top: int = 10) -> HolderTable:
     """The largest holders: by the bytes that would go if it let go.
 

@@ -9,6 +9,7 @@ from contextlib import ContextDecorator, closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from vramlens.argument_types import number_given, takes
 from vramlens.capture.process.undisturbed import undisturbed
 from vramlens.errors import VramlensError
 from vramlens.foreign_text import text_of
@@ -65,6 +66,7 @@ class _NoLeaks(ContextDecorator):
             )
 
 
+@takes(steps=number_given)
 def no_leaks(steps: int = _LEAST_STEPS) -> _NoLeaks:
     """Raises at the block's end if something grew in it: for tests.
 

@@ -68,6 +68,8 @@ class LeakWatch:
         """Ends what goes on between steps; the watch is of no use after it."""
         if self._observer is not None:
             self._observer.end(whole=False)
+        if self._births is not None:
+            self._births.close()
 
     def report(self) -> LeakReport:
         """The growth so far, and who holds it. Searches the heap: about a second for a million

@@ -10,6 +10,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from vramlens.argument_types import (
+    command_words,
+    flag,
+    function_given,
+    optional,
+    seconds,
+    takes,
+    text,
+    texts,
+)
 from vramlens.capture.memory.driver import driver
 from vramlens.capture.memory.memory_now import HostMemory, host_memory
 from vramlens.capture.warn import harmless
@@ -58,6 +68,14 @@ class Monitor:
         alerts: what was set off, in order; at most the last 100.
     """
 
+    @takes(
+        interval=seconds,
+        alerts=texts,
+        on_alert=function_given,
+        command=optional(command_words),
+        webhook=optional(text),
+        quiet=flag,
+    )
     def __init__(
         self,
         interval: float = 1.0,
@@ -85,7 +103,7 @@ class Monitor:
         """
         if not _SHORTEST_S <= interval <= _LONGEST_S:
             raise UsageError(
-                f"an interval of {interval!r} seconds: write {_SHORTEST_S} to {_LONGEST_S}"
+                f"an interval of {interval!r} seconds: use {_SHORTEST_S} to {_LONGEST_S}"
             )
         self.interval = float(interval)
         self._watch = Watch(parse_rule(rule) for rule in alerts)

@@ -147,15 +147,17 @@ def _lines(found: Summary) -> Iterator[str]:
 def _device_lines(gpu: DeviceSummary) -> Iterator[str]:
     name = f"GPU {gpu.device} ({gpu.name})" if gpu.name else f"GPU {gpu.device}"
     parts = _figures_in_words(gpu)
-    yield f"{name}: {', '.join(parts) or 'not used by this process, and the driver tells nothing'}"
+    yield (
+        f"{name}: {', '.join(parts) or 'not used by this process, and the driver reports nothing'}"
+    )
     if gpu.growth_bytes:
         growth = f"  grows by {format_size(gpu.growth_bytes)} per step"
         if gpu.steps_left is not None:
             growth += f"; it will run out in about {counted(gpu.steps_left, 'step')}"
-        yield f"{growth}. Who keeps it: vramlens leaks"
+        yield f"{growth}. To find what keeps it: vramlens leaks"
     if gpu.retries or gpu.failures:
         times, requests = counted(gpu.retries, "time"), counted(gpu.failures, "request")
-        yield f"  PyTorch emptied its cache {times} to go on; {requests} failed"
+        yield f"  PyTorch emptied its cache {times} to continue; {requests} failed"
 
 
 def _figures_in_words(gpu: DeviceSummary) -> list[str]:

@@ -6,6 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vramlens.argument_types import (
+    function_given,
+    number_given,
+    optional,
+    required_function,
+    takes,
+    text,
+)
 from vramlens.prediction.card.cards import card_named
 from vramlens.prediction.own_process import in_a_process
 from vramlens.prediction.predicted_peak import Prediction
@@ -18,6 +26,17 @@ else:
     from vramlens.ground.late_torch import torch
 
 
+@takes(
+    model_fn=required_function,
+    make_batch=required_function,
+    loss_fn=required_function,
+    optimizer_fn=function_given,
+    batch=number_given,
+    steps=number_given,
+    gpu=text,
+    torch_version=optional(text),
+    conf=text,
+)
 def predict(
     model_fn: Callable[[], Any],
     make_batch: Callable[[int], Any],

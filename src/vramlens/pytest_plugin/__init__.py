@@ -34,14 +34,14 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--vramlens-require-gpu",
         action="store_true",
-        help="fail marked tests, and the run, where there is no GPU to measure on (implies"
-        " --vramlens)",
+        help="fail marked tests, and the run, if there is no GPU to measure on (implies "
+        "--vramlens)",
     )
     group.addoption(
         "--vramlens-fail-on-increase",
         action="store_true",
-        help="fail tests whose peak is above that in the baseline (implies --vramlens); writes a"
-        " first baseline",
+        help="fail tests whose peak is above the baseline (implies --vramlens); writes the "
+        "first baseline",
     )
     group.addoption(
         "--vramlens-baseline",
@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--vramlens-tolerance",
         default=_TOLERANCE,
         metavar="SIZE|SHARE",
-        help=f"what a peak may be above its baseline, 1MiB or 2%% (default: {_TOLERANCE}%)",
+        help=f"how far a peak may be above its baseline, 1MiB or 2%% (default: {_TOLERANCE}%)",
     )
 
     if any(name.endswith("conftest.py") for name, _ in pluginmanager.list_name_plugin()):
@@ -77,7 +77,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any,
 def _add_short_name(parser: pytest.Parser) -> None:
     """Adds ``--vramlens``; where the project has such an option, that stays what it is."""
     group = parser.getgroup(*_GROUP)
-    purpose = "measure the GPU memory of each test, and hold the markers"
+    purpose = "measure the GPU memory of each test, and enforce the markers"
     try:
         group.addoption("--vramlens", action="store_true", dest=_MEASURES, help=purpose)
     except (ValueError, argparse.ArgumentError):
@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declares the markers; with ``--vramlens``, begins to measure."""
     config.addinivalue_line(
         "markers",
-        'limit_gpu_memory(size, warmup=0): the most GPU memory that the test may hold, as "2 GB"'
+        'limit_gpu_memory(size, warmup=0): the most GPU memory that the test may use, as "2 GB"'
         " (vramlens)",
     )
     config.addinivalue_line(

@@ -40,12 +40,12 @@ def read_baseline(path: str) -> dict[str, int] | None:
         if content["schema"] != SCHEMA or not all(
             type(peak) is int and peak >= 0 for peak in tests.values()
         ):
-            raise ValueError("not as vramlens writes it")
+            raise ValueError("not written by vramlens")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise pytest.UsageError(
-            f"{path}: is no baseline of pytest --vramlens ({error}); delete it to begin anew"
+            f"{path}: is not a baseline of pytest --vramlens ({error}); delete it to start over"
         ) from None
     return dict(tests)
 

@@ -59,7 +59,7 @@ def _size(item: pytest.Item, marker: str, value: Any) -> int:
         return parse_size(value)
     except (UsageError, TypeError, OverflowError, ValueError):
         raise pytest.UsageError(
-            f'{item.nodeid}: {marker}({value!r}) is no size: write "2 GB" or "512 MiB"'
+            f'{item.nodeid}: {marker}({value!r}) is not a size: write "2 GB" or "512 MiB"'
         ) from None
 
 
@@ -67,5 +67,5 @@ def _runs(item: pytest.Item, marker: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_RUNS:
         return value
     raise pytest.UsageError(
-        f"{item.nodeid}: {marker}(warmup={value!r}): a number of runs, from 0 to {_MOST_RUNS}"
+        f"{item.nodeid}: {marker}(warmup={value!r}): use a number of runs from 0 to {_MOST_RUNS}"
     )

@@ -84,9 +84,7 @@ class Measuring:
         if use is not None:
             self._judge(item, marks, use)
         if marks and (use is None or not use.is_whole):  # what cannot be told does not pass
-            _fail(
-                "the test could not be measured, so that its limit may be broken (see the report)"
-            )
+            _fail("the test could not be measured, so its limit may be exceeded (see the report)")
         return outcome
 
     def _begin(self, item: pytest.Item) -> Any:
@@ -116,7 +114,9 @@ class Measuring:
             return None
         if not use.is_whole:
             item.add_report_section(
-                "call", "vramlens", "more events than are kept: the figures are at least these"
+                "call",
+                "vramlens",
+                "there were too many events to keep all of them: these numbers are lower bounds",
             )
         item.user_properties[:] = [
             name_and_figure
@@ -147,7 +147,7 @@ class Measuring:
                 f" {format_size(use.peak_bytes - baseline_bytes)} more"
                 f" than the {format_size(baseline_bytes)} in {os.path.basename(self._path)}",
                 described(use.peak_lines),
-                "if that is wanted: pytest --vramlens-update-baseline",
+                "if this is intended: pytest --vramlens-update-baseline",
             )
 
     def _judge_leak(self, item: pytest.Item, allowed: int, use: TestUse) -> None:
@@ -164,10 +164,10 @@ class Measuring:
                 return
             use = again
         _fail(
-            f"{format_size(use.kept_bytes)} of GPU memory stay behind after the test, in each of"
-            f" {_FURTHER_RUNS + 1} runs",
+            f"{format_size(use.kept_bytes)} of GPU memory remain after the test, in each of "
+            f"{_FURTHER_RUNS + 1} runs",
             described(use.kept_lines),
-            "who holds them: put the body into with vramlens.no_leaks(): ...",
+            "to find what keeps it, put the test body into with vramlens.no_leaks(): ...",
         )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -222,11 +222,14 @@ class Measuring:
     def _without_gpu(self) -> str:
         """Tells what became of the marked tests."""
         if self._needs_gpu:
-            return "the run fails, as --vramlens-require-gpu says"
+            return "the run fails because of --vramlens-require-gpu"
         if not self._unmeasured:
             return "nothing was measured"
         ran = counted(self._unmeasured, "marked test")
-        return f"{ran} ran unmeasured, no marker was held; --vramlens-require-gpu fails instead"
+        return (
+            f"{ran} ran without measurement, so no marker was enforced; --vramlens-require-gpu "
+            "fails instead"
+        )
 
 
 def _is_distributed(config: pytest.Config) -> bool:

@@ -200,7 +200,9 @@ def _lines(view: Attribution, rows: Any) -> tuple[LineUse, ...]:
     sizes = view.device.allocations.requested_bytes[rows]
     for frame in np.unique(frames).tolist():
         place = view.place(frame)
-        name = str(place) if place is not None else "no line of yours (the backward pass, or C++)"
+        name = (
+            str(place) if place is not None else "no line in your code (the backward pass, or C++)"
+        )
         bytes_by_line[name] = bytes_by_line.get(name, 0) + int(sizes[frames == frame].sum())
     largest = sorted(bytes_by_line.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LineUse(place, size) for place, size in largest)

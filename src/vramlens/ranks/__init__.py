@@ -12,6 +12,7 @@ line holds more; ``difference``: ranks that hold more, for one reason.
 ``peers``: who is compared with whom, and what is usual among them.
 ``shared``: leaks that the ranks share.
 ``collectives``: where flight records differ; ``desync``: who is at fault.
+``expert_load``: who receives most in all-to-all.
 ``failures``: who failed first.
 ``notes``: what keeps ranks from being compared; ``rank_words``: ranks in words.
 """

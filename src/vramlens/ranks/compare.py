@@ -17,9 +17,10 @@ from vramlens.ranks.causes import FIXES, STAY, WORDS, Position, fix_of
 from vramlens.ranks.collectives import all_groups, collective_problems
 from vramlens.ranks.desync import desync_differences
 from vramlens.ranks.difference import LEAST_BYTES, STAGE_SHARE, Difference
+from vramlens.ranks.expert_load import note_of_hot_experts
 from vramlens.ranks.failures import failure_order
 from vramlens.ranks.hints import Hint
-from vramlens.ranks.notes import note_of_victims, notes_of_recordings
+from vramlens.ranks.notes import note_of_slow_ranks, note_of_victims, notes_of_recordings
 from vramlens.ranks.peers.cohorts import ALL_RANKS, SAME_PARAMETERS, Cohorts, cohorts_of
 from vramlens.ranks.peers.common_factor import with_common_factors
 from vramlens.ranks.peers.strangers import strangers_note, strangers_of
@@ -77,11 +78,13 @@ def compare(
         *job.between_cohorts(),
         *(_stray(summary, stray) for summary in ordered for stray in summary.strays),
     ]
+    merged = with_common_factors(_merged(differences), ordered)
+    differing = {rank for difference in merged for rank in difference.ranks}
     return Comparison(
         ranks=ordered,
         missing=tuple(missing),
         cohorts=job.cohorts,
-        differences=with_common_factors(_merged(differences), ordered),
+        differences=merged,
         shared=shared_leaks(ordered),
         collectives=problems,
         failures=failures,
@@ -90,6 +93,8 @@ def compare(
         notes=(
             *strangers_note(strangers, len(ordered)),
             *note_of_victims(failures, ordered, missing),
+            *note_of_hot_experts(flights),
+            *note_of_slow_ranks(() if strangers else ordered, differing),
             *notes,
             *notes_of_recordings(ordered),
         ),

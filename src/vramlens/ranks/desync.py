@@ -17,6 +17,7 @@ _TITLES = {
     "waiting": "did not call the collective that the others are waiting in",
     "not_completed": "all called the same collective, and it did not complete",
 }
+_OF_SHAPES = ("size_mismatch", "dtype_mismatch")
 _MISMATCH = "called different collectives"
 
 
@@ -70,4 +71,5 @@ def _calls(rows: Sequence[CollectiveProblem]) -> str:
 def _call(row: CollectiveProblem) -> str:
     if row.name is None:
         return "no record" if row.problem == "no_record" else "no call"
-    return f"{row.name} at {row.place or 'no recorded line'}"
+    shapes = f" of {row.detail}" if row.problem in _OF_SHAPES and row.detail else ""
+    return f"{row.name}{shapes} at {row.place or 'no recorded line'}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vramlens.ranks.failures import FailureOrder
 from vramlens.ranks.peers.usual import lower_median
 from vramlens.ranks.rank_summary import RankSummary
 from vramlens.ranks.rank_words import named
 
+_FEWEST_TIMED = 3
+_SLOW = 1.15
+"""Times the usual step: less is what steps differ by anyway."""
 _CUT = "the file ends early"
 """Of what a recording does not hold, the words of ``read`` for a truncated one."""
 
@@ -50,6 +53,31 @@ def notes_of_recordings(ranks: Sequence[RankSummary]) -> list[str]:
     if cut:
         notes.append(f"the recording of {named(cut)} ends early: its numbers are lower bounds")
     return notes
+
+
+def note_of_slow_ranks(ranks: Sequence[RankSummary], differing: Collection[int]) -> list[str]:
+    """One sentence on ranks whose steps take longer than the usual, and whether they hold more."""
+    times_us = {rank.rank: rank.step_us for rank in ranks if rank.step_us}
+    if len(times_us) < _FEWEST_TIMED:
+        return []
+    usual_us = lower_median(times_us.values())
+    slow = [rank for rank, time_us in times_us.items() if time_us > _SLOW * usual_us]
+    # In a job that waits for itself in each step all are as slow as the slowest.
+    if not slow or len(slow) * 2 >= len(times_us):
+        return []
+    worst = max(slow, key=lambda rank: times_us[rank])
+    verb = "takes" if len(slow) == 1 else "take"
+    memory = "they hold no more memory than their peers: memory does not explain it"
+    if set(slow) <= set(differing):
+        memory = "they hold more memory, too"
+    elif set(slow) & set(differing):
+        memory = "some of them hold more memory, too"
+    if len(slow) == 1:
+        memory = memory.replace("they hold", "it holds").replace("their peers", "its peers")
+    return [
+        f"{named(slow)} {verb} longer for a step: {times_us[worst] / 1000:,.1f} ms on rank {worst},"
+        f" usually {usual_us / 1000:,.1f} ms; {memory}"
+    ]
 
 
 def _note_of_steps(ranks: Sequence[RankSummary]) -> list[str]:

@@ -56,7 +56,7 @@ def read_error_file(path: str | os.PathLike[str]) -> RankError:
     else:
         text, more = inner, as_dict(outer.get("extraInfo"))
     if not isinstance(text, str):
-        raise NotARecording(f"{source.name}: no error file of torchrun: it has no message")
+        raise NotARecording(f"{source.name}: not a torchrun error file: it has no message")
     stack, time = more.get("py_callstack"), more.get("timestamp")
     frame_lines = _FRAME.findall(stack) if isinstance(stack, str) else []
     frames = tuple(

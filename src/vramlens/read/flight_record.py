@@ -98,7 +98,9 @@ def flight_record(data: bytes, name: str) -> FlightRecord:
     parsed = _parsed(data, name)
     entries = parsed.get("entries", []) if isinstance(parsed, dict) else None
     if not isinstance(entries, list) or not _says_so(parsed):
-        raise NotARecording(f"{name}: no flight record of NCCL: it has no pg_config and no entries")
+        raise NotARecording(
+            f"{name}: not an NCCL flight record: it has no pg_config and no entries"
+        )
     shared = _Shared()
     library_version = _text(parsed.get("comm_lib_version", parsed.get("nccl_version")))
     return FlightRecord(
@@ -131,7 +133,7 @@ def _parsed(data: bytes, name: str) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         raise NotARecording(
-            f"{name}: no flight record of NCCL: neither a pickle nor JSON"
+            f"{name}: not an NCCL flight record: neither a pickle nor JSON"
         ) from None
 
 

@@ -22,5 +22,5 @@ def refuse_costly(text: bytes) -> None:
     )
     if cost > _ALWAYS_ALLOWED_BYTES + _TIMES_THE_TEXT * len(text):
         raise ValueError(
-            f"it would take {cost / 1e6:,.0f} MB, more than {len(text):,} bytes of a real one do"
+            f"it would take {cost / 1e6:,.0f} MB, more than {len(text):,} bytes of a real file need"
         )

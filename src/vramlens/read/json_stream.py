@@ -136,7 +136,7 @@ class JsonStream:
         while True:
             key = self.value()
             if not isinstance(key, str):
-                raise Malformed("a key that is no text")
+                raise Malformed("a key that is not text")
             self._expect(":")
             yield key
             if not self.take(","):
@@ -161,7 +161,7 @@ class JsonStream:
                     element = self.value()
                 else:
                     if self.at == len(self.text) and not isinstance(element, dict):
-                        raise Malformed("an event that is no object")
+                        raise Malformed("an event that is not an object")
                 yield element
                 self.at = cast(re.Match[str], between(self.text, self.at)).end()
                 if self.at == len(self.text):

@@ -29,9 +29,9 @@ _LARGEST_BYTES = {
 _LARGEST_STATE = 256 << 20
 _ALWAYS_ALLOWED_BYTES = 1 << 20
 _LOST = {
-    "meta.json": "what the recording says about itself",
+    "meta.json": "the metadata of the recording",
     "names.json": "the tensors' names",
-    "ledger.json": "where the rest of the GPU's memory was",
+    "ledger.json": "the use of the rest of the GPU's memory",
     "samples.json": "the samples of the whole run",
     "owners.json": "what kept the memory",
 }
@@ -132,7 +132,7 @@ def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> d
     import json
 
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError("it is compressed in a way that vramlens does not use")
+        raise ValueError("it is compressed with an unsupported method")
     limit = min(
         _LARGEST_BYTES[info.filename], max(_ALWAYS_ALLOWED_BYTES, EXPANDS_TIMES * size_bytes)
     )
@@ -144,5 +144,5 @@ def _json(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size_bytes: int) -> d
     refuse_costly(data)
     value = json.loads(data)
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value

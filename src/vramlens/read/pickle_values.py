@@ -79,7 +79,7 @@ class _Machine:
             self.at += 1
             make = _OPCODES.get(code)
             if make is None:
-                raise _Refused(f"opcode {chr(code)!r} makes more than plain values")
+                raise _Refused(f"opcode {chr(code)!r} creates more than plain values")
             make(self)
         raise _Refused("more values than a flight record has")
 

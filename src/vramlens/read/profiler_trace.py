@@ -44,7 +44,7 @@ _FACTS = frozenset(
         *("with_modules", "baseTimeNanoseconds", "cuda_runtime_version", "cuda_driver_version"),
     }
 )
-_NOT_A_TRACE = "is a Chrome trace, but holds nothing that PyTorch's profiler writes"
+_NOT_A_TRACE = "is a Chrome trace, but not one from PyTorch's profiler"
 # Sums of what is larger would not be exact: the year 2112, fifty days, 16 TiB.
 _LATEST_US, _LONGEST_US, _LARGEST_BYTES = 2.0**52, 2.0**42, 1 << 44
 _MOST_DEVICES = 256
@@ -121,7 +121,7 @@ def _facts(text: JsonStream, in_object: bool) -> Iterator[tuple[str, Any]]:
 
 def _damage(columns: _Columns, error: Malformed) -> str:
     damage = "ends early" if error.ended else f"is damaged ({error})"
-    return f"the file {damage}: what came after its first {columns.seen:,} events is not known"
+    return f"the file {damage}: only its first {columns.seen:,} events could be read"
 
 
 class _Columns:
@@ -177,7 +177,7 @@ class _Columns:
             kind = Kind.OPERATOR
         time, duration = event["ts"], event["dur"]
         if type(name) is not str:
-            raise TypeError("a name that is no text")
+            raise TypeError("a name that is not text")
         if not (0 <= time <= _LATEST_US and 0 <= duration <= _LONGEST_US):
             raise ValueError("no such time")
         if self._whole and (type(time) is float or type(duration) is float):
@@ -263,8 +263,7 @@ class _Columns:
         missing = list(self.missing)
         if self.unusable:
             missing.append(
-                f"{self.unusable:,} of {self.seen:,} events have no time, name or size"
-                " that makes sense"
+                f"{self.unusable:,} of {self.seen:,} events have an invalid time, name or size"
             )
         return ProfilerTrace(
             source=source,

@@ -9,6 +9,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import stat
 import sys
 import zipfile
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Where a shell names the pipes that it has opened.
 _OPEN_ALREADY = ("/dev/fd", "/proc/self/fd")
+# An object, or a list; "[rank1]: ..." and "[2026-11-22 10:00:00] ..." begin lines of a log.
+_JSON = re.compile(rb'\s*(?:\{|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*[,\]]|(?:true|false|null)\b|$))')
 _HEAD = 4096  # bytes that are looked at to tell a text from something else
 # Control characters that texts do hold: bell, backspace, tab, line and page ends, colours.
 _TEXT_CONTROLS = frozenset(b"\a\b\t\n\v\f\r\x1b")
@@ -144,7 +147,7 @@ def open_source(path: str | os.PathLike[str]) -> Iterator[Source]:
     """
     name = os.fspath(path)
     if name == "-" and sys.stdin is None:
-        raise InputError("standard input is closed; name a file")
+        raise InputError("standard input is closed; pass a file name")
     file = sys.stdin.buffer if name == "-" else _open_file(name)
     try:
         yield _look_inside(name, cast(io.BufferedReader, file))
@@ -161,7 +164,7 @@ def _open_file(name: str) -> BinaryIO:
         _refuse_what_is_no_file(name)
         return open(name, "rb")
     except IsADirectoryError:
-        raise InputError(f"{name}: is a directory; name one recording in it") from None
+        raise InputError(f"{name}: is a directory; choose one recording in it") from None
     except OSError as error:
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}") from None
 
@@ -189,7 +192,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     if not head:
         raise InputError(f"{name}: is empty")
     if _is_device(file):
-        raise InputError(f"{name}: is a device, which has no end; name a file")
+        raise InputError(f"{name}: is a device without an end; choose a file")
     members: Members | None = None
     inner = _decompressed(head, file)
     if head.startswith(b"PK\x03\x04"):
@@ -202,7 +205,7 @@ def _look_inside(name: str, file: io.BufferedReader) -> Source:
     stream = io.BufferedReader(cast(Any, bounded), 1 << 20)
     head = stream.peek(8)
     if not head:
-        fault = "is damaged from the start" if bounded.damaged else "holds nothing"
+        fault = "is damaged from the start" if bounded.damaged else "contains nothing"
         raise InputError(f"{name}: {fault}")
     kind, stream = _kind_of(stream)
     return Source(
@@ -248,21 +251,21 @@ def _open_recording(
     from vramlens.read.members import read_members
 
     if not file.seekable():
-        raise InputError(f"{name}: a .vram file cannot be read from a pipe; name the file")
+        raise InputError(f"{name}: a .vram file cannot be read from a pipe; pass the file name")
     try:
         archive = zipfile.ZipFile(file)
         names = archive.namelist()
         if "snapshot.pickle" not in names:
             is_checkpoint = any(member.endswith("/data.pkl") for member in names)
             kind = "a checkpoint of torch.save" if is_checkpoint else "a zip file"
-            raise NotARecording(f"{name}: {kind}, but no vramlens recording")
+            raise NotARecording(f"{name}: {kind}, not a vramlens recording")
         snapshot = cast(BinaryIO, archive.open("snapshot.pickle"))
     except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
         if not zipfile.is_zipfile(file):
             # The list of what it holds, which is at its end, is not there.
             size_bytes = file.seek(0, os.SEEK_END)
             raise InputError(
-                f"{name}: is cut off at {size_bytes:,} bytes: it was not written whole"
+                f"{name}: is cut off at {size_bytes:,} bytes: it was not written completely"
             ) from None
         raise InputError(f"{name}: a damaged .vram file ({error})") from None
     return snapshot, read_members(archive, size_bytes)
@@ -284,7 +287,7 @@ def _kind(head: bytes) -> str:
         return "pickle"
     if _is_binary(head):
         return "binary"
-    return "json" if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"[") else "text"
+    return "json" if _JSON.match(head.removeprefix(codecs.BOM_UTF8)) else "text"
 
 
 def _is_binary(head: bytes) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vramlens.argument_types import number_given, optional, takes, text
 from vramlens.capture.warn import say
 from vramlens.errors import UsageError
 from vramlens.units import counted
@@ -52,6 +53,7 @@ class Drill:
     raised: int = 0
 
 
+@takes(phase=text, rank=optional(number_given), every=optional(number_given))
 @contextlib.contextmanager
 def inject_oom(
     phase: str = "backward",

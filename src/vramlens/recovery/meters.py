@@ -135,7 +135,7 @@ class CudaMeter:
         except RuntimeError:  # an allocator that keeps no history
             self._is_noting = False
 
-    @harmless("looking at what a probe asked of the allocator")
+    @harmless("reading the requests of a probe")
     def noted_requests(self, size: int) -> StepRequests | None:
         if self._allocator is None or not self._is_noting:
             return None
@@ -333,6 +333,18 @@ def _counting_mode(count: Any) -> Any:
 def meter_of(device: torch.device) -> Meter:
     """The meter of a device."""
     return CudaMeter(device) if device.type == "cuda" else NoMeter()
+
+
+def device_of(model: torch.nn.Module, function: str) -> torch.device:
+    """The device of a model's first parameter.
+
+    Raises:
+        UsageError: it has none.
+    """
+    first = next(iter(model.parameters()), None)
+    if first is None:
+        raise UsageError(f"{function}: the model has no parameters")
+    return first.device
 
 
 def not_counted(function: str, device: str = "") -> UsageError:

@@ -94,14 +94,14 @@ def proven_device(
     trace: Trace, device: int | None, recorded_cap_bytes: int | None = None
 ) -> Proven:
     """The proof of one device; by default of the one with the highest requested peak."""
-    if trace.profile is not None:
+    if trace.is_profiler_trace:
         raise InputError(
             f"{trace.source}: is a profiler trace, which has no segments to replay;"
             " vramlens run -o run.vram YOUR_SCRIPT.py records them"
         )
     chosen = choose_device(trace, device)
     if chosen is None:
-        raise InputError(f"{trace.source}: holds no GPU memory and no events")
+        raise InputError(f"{trace.source}: contains no GPU memory and no events")
     return prove(trace, chosen, recorded_cap_bytes)
 
 

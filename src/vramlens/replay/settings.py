@@ -236,7 +236,7 @@ class _Parser:
     def _number(self, at: int) -> int:
         digits = re.match(r"[0-9]+", self._token(at))  # std::stoull
         if digits is None:
-            raise _Refused(f"'{self._tokens[at]}' is no whole number (stoull)")
+            raise _Refused(f"'{self._tokens[at]}' is not a whole number (stoull)")
         if int(digits[0]) > UNLIMITED:
             raise _Refused(f"'{self._tokens[at]}' is too large (stoull)")
         return int(digits[0])
@@ -246,7 +246,7 @@ class _Parser:
             r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", self._token(at)
         )  # std::stod
         if digits is None:
-            raise _Refused(f"'{self._tokens[at]}' is no number (stod)")
+            raise _Refused(f"'{self._tokens[at]}' is not a number (stod)")
         return float(digits[0])
 
     def _truth(self, at: int) -> bool:

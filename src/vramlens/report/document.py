@@ -66,17 +66,28 @@ class Blank(Part):
     forms: Form = field(default=Form.TEXT, kw_only=True)
 
 
+class Tone(Enum):
+    """Whether a heading is good news, bad news or an open question."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    BAD = "bad"
+    OPEN = "open"
+
+
 @dataclass(frozen=True, slots=True)
 class Heading(Part):
     """The answer (level 1) or the title of a part (2, and 3 where it has a rank in Markdown).
 
     Attributes:
         badge: stands before it in Markdown.
+        tone: colours it on a screen.
     """
 
     text: str
     level: int = 1
     badge: str = ""
+    tone: Tone = Tone.PLAIN
 
 
 @dataclass(frozen=True, slots=True)

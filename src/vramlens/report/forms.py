@@ -35,7 +35,7 @@ def text_form(answer: object) -> str:
     """
     draw = _DRAWN_BY.get(type(answer).__name__)
     if draw is None:
-        raise TypeError(f"{type(answer).__name__} is no answer of vramlens")
+        raise TypeError(f"{type(answer).__name__} is not an answer of vramlens")
     page = io.StringIO()
     draw(answer, Console(file=page, width=_WIDTH, height=SCREEN_LINES, color_system=None))
     return without_controls(page.getvalue())

@@ -19,6 +19,7 @@ from vramlens.report.document import (
     Items,
     Sentences,
     Table,
+    Tone,
 )
 from vramlens.report.layout import Layout, right
 from vramlens.report.screen import layout_of, next_lines, show
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from vramlens.report.document import Claim, Part
 
 BOLD = "bold"
+TONES = {Tone.GOOD: "bold green", Tone.BAD: "bold red", Tone.OPEN: "bold yellow"}
 DIM = "dim"
 _WIDE = 100
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
@@ -88,7 +90,7 @@ def wrapped(
 
 
 def _heading(heading: Heading, layout: Layout) -> Iterator[Text]:
-    return wrapped(layout, heading.text, style=BOLD)
+    return wrapped(layout, heading.text, style=TONES.get(heading.tone, BOLD))
 
 
 def _sentences(part: Sentences, layout: Layout) -> Iterator[Text]:

@@ -78,7 +78,8 @@ class Trace:
             snapshot; None elsewhere.
         members: the parts of the ``.vram`` file, by name; empty for a bare snapshot.
         start: the state when recording began, without events, where a ``.vram`` file holds it.
-        profile: the trace of PyTorch's profiler that this was made from; else None.
+        profile: the trace of PyTorch's profiler that this was made from, or that ran beside it;
+            else None.
         facts: by device, what that says of each allocation; empty where the stacks have to.
     """
 
@@ -108,6 +109,11 @@ class Trace:
     def complete(self) -> bool:
         """Whether nothing is missing."""
         return not self.missing
+
+    @property
+    def is_profiler_trace(self) -> bool:
+        """Whether it was made from a trace of PyTorch's profiler."""
+        return bool(self.facts)
 
     @property
     def main_device(self) -> int | None:

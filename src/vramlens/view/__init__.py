@@ -5,6 +5,7 @@ collectives: collectives of a rank
 columns: columns of numbers as byte planes
 comparison: what differs between the ranks of a page, as ``vramlens ranks`` says it
 findings: a finding in a page, whoever found it
+joined: a recording and a profiler's trace of the same run as one
 kernel_bands: kernels of a profiler's trace as one band under its regions
 opening: how a browser is led to the page without the token in its command
 page: the data of recordings, and one file that shows them with nothing loaded from anywhere
@@ -17,6 +18,7 @@ sources: source lines around the user's lines
 texts: texts in a page: each stored once, as one line that shows what it holds
 track: one track of a page: a device of a recording, as columns and tables
 verdict: the words of an explanation as data
+tunnel: how a page on a remote machine is reached
 what_if: replayed settings as lines over the recorded ones
 """
 

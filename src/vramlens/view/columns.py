@@ -1,12 +1,12 @@
-"""Columns in a page: whole numbers as byte planes, each column compressed by itself, behind one
-JSON header.
+"""Columns in a page: whole numbers as byte planes, compressed, behind one JSON header.
 
 The layout, which ``viewer/src/data/container.ts`` reads::
 
     "vramview"  8 bytes
     length      of the compressed header, 4 bytes, little-endian
     header      JSON, compressed (zlib)
-    chunks      one a column, compressed (zlib); the header's ``columns`` say where
+    chunks      compressed (zlib); the header's ``columns`` say in which chunk each is, and from
+                where: small columns share one, since a thousand ranks have fifty each
 
 A column of n numbers is as many planes of n bytes as its largest number needs, the lowest bytes
 first. A column that grows slowly is stored as differences, zigzag-coded (0, -1, 1, -2, ...), as
@@ -30,6 +30,8 @@ _LARGEST = 1 << 53
 are cut to it.
 """
 _LEVEL = 4
+_SHARED_BYTES = 1 << 16
+"""Planes that follow each other share a chunk up to so many bytes."""
 
 
 class Columns:
@@ -40,7 +42,10 @@ class Columns:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2)
-        self._chunks: list[tuple[dict[str, Any], Future[bytes]]] = []
+        self._described: list[dict[str, Any]] = []
+        self._chunks: list[Future[bytes]] = []
+        self._open: list[bytes] = []
+        self._open_bytes = 0
 
     def add(self, values: NDArray[Any], *, differences: bool = False) -> int:
         """The number of a new column.
@@ -50,18 +55,30 @@ class Columns:
             differences: store what each adds to the one before.
         """
         planes, described = encode(values, differences=differences)
-        self._chunks.append((described, self._pool.submit(zlib.compress, planes, _LEVEL)))
-        return len(self._chunks) - 1
+        if self._open_bytes + len(planes) > _SHARED_BYTES:
+            self._close_chunk()
+        self._described.append({**described, "chunk": len(self._chunks), "from": self._open_bytes})
+        self._open.append(planes)
+        self._open_bytes += len(planes)
+        return len(self._described) - 1
+
+    def _close_chunk(self) -> None:
+        if self._open:
+            self._chunks.append(self._pool.submit(zlib.compress, b"".join(self._open), _LEVEL))
+        self._open = []
+        self._open_bytes = 0
 
     def container(self, header: Mapping[str, Any]) -> bytes:
         """The whole file: the header with all columns behind it."""
+        self._close_chunk()
         self._pool.shutdown()
-        packed, described, offset = [], [], 0
-        for description, chunk in self._chunks:
-            packed.append(chunk.result())
-            described.append({**description, "at": offset, "size": len(packed[-1])})
-            offset += len(packed[-1])
-        text = json.dumps({**header, "columns": described}, allow_nan=False, separators=(",", ":"))
+        packed = [chunk.result() for chunk in self._chunks]
+        places, offset = [], 0
+        for chunk in packed:
+            places.append({"at": offset, "size": len(chunk)})
+            offset += len(chunk)
+        described = {"columns": self._described, "chunks": places}
+        text = json.dumps({**header, **described}, allow_nan=False, separators=(",", ":"))
         head = zlib.compress(text.encode("ascii"), 6)
         return b"".join((MAGIC, len(head).to_bytes(4, "little"), head, *packed))
 

@@ -1,11 +1,13 @@
-"""What differs between the ranks of a page, as ``vramlens ranks`` says it."""
+"""What differs between the recordings of a page, as ``vramlens ranks`` and ``vramlens diff`` say
+it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vramlens.view.findings import finding_data, words
+from vramlens.view.findings import finding_data, place_data, words
 
 if TYPE_CHECKING:
     from vramlens.analyses.attribution.attribution import Attribution
@@ -65,4 +67,32 @@ def comparison_of(
             }
             for difference in comparison.differences
         ],
+    }
+
+
+def difference_of(recordings: Sequence[Trace]) -> dict[str, Any] | None:
+    """What ``vramlens diff`` says of two recordings as data; None where there are not just two."""
+    if len(recordings) != 2 or any(trace.main_device is None for trace in recordings):
+        return None
+    from vramlens.analyses.compare.diff import diff_runs
+    from vramlens.analyses.compare.run import run_of
+    from vramlens.report.diff.story import story_of
+
+    before, after = (run_of(trace) for trace in recordings)
+    diff = diff_runs([before], [after])
+    story = story_of(diff)
+    return {
+        "headline": words(story.headline),
+        "sentences": [words(text) for text in story.sentences],
+        "lines": [
+            {
+                "place": place_data(line.place),
+                "was": place_data(line.was),
+                "before": line.before_bytes,
+                "after": line.after_bytes,
+            }
+            for line in diff.by_line
+        ],
+        "notes": [words(text) for text in (*story.notes, *story.differences)],
+        "unattributed": diff.unattributed_bytes,
     }

@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 from vramlens import __version__
 from vramlens.analyses.attribution.attribution import Attribution, attribute
 from vramlens.analyses.explain import choose_device
+from vramlens.analyses.failure.oom import settings_variable
 from vramlens.api import explain_recording
 from vramlens.foreign_text import html_text, visible
 from vramlens.view.collectives import Problems, RankFlight, problems_of
 from vramlens.view.columns import Columns
-from vramlens.view.comparison import comparison_of, ranks_of_a_job, summary_of
+from vramlens.view.comparison import (
+    comparison_of,
+    difference_of,
+    ranks_of_a_job,
+    summary_of,
+)
 from vramlens.view.profile_verdict import with_profile
 from vramlens.view.sources import Sources
+from vramlens.view.texts import one_line
 from vramlens.view.track import track_of
 from vramlens.view.verdict import verdict_of
 from vramlens.view.what_if import lines_of
@@ -105,6 +112,7 @@ def data_of(
         "title": title_of(recordings),
         "tracks": tracks,
         "comparison": comparison_of(summaries, flights, first),
+        "difference": None if job else difference_of(recordings),
     }
     return columns.container(header)
 
@@ -188,7 +196,7 @@ def _track(
     device_meta = meta.devices.get(chosen.device) if meta is not None else None
     limit = device_meta.process_limit_bytes if device_meta is not None else None
     verdict = verdict_of(view, explanation, columns)
-    if trace.profile is not None:
+    if trace.profile is not None and trace.is_profiler_trace:
         verdict = with_profile(verdict, trace.profile, view)
     rank = meta.rank if meta is not None else None
     return {
@@ -201,10 +209,20 @@ def _track(
         "torch": visible(trace.torch_version) if trace.torch_version else None,
         "total_bytes": trace.total_bytes.get(chosen.device),
         "limit_bytes": limit if limit is not None else verdict["limit"],
+        "settings": _settings(trace),
         "complete": trace.complete,
         "verdict": verdict,
         "what_if": lines_of(trace, chosen.device, choices.confs, columns),
     }
+
+
+def _settings(trace: Trace) -> str | None:
+    """The allocator's settings as they were given, "" for the default; None where the recording
+    does not say.
+    """
+    if not trace.settings:
+        return None
+    return one_line(str(trace.settings.get(settings_variable(trace)) or ""))
 
 
 def _name(source: str) -> str:

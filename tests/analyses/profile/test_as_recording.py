@@ -136,6 +136,12 @@ def test_what_a_trace_cannot_answer_is_one_line(made, verb, capsys):
     assert "is a profiler trace, which has no segments to replay" in line
 
 
+def test_a_budget_takes_no_retries_from_a_trace(made, tmp_path, capsys):
+    budget = tmp_path / "vram.toml"
+    assert main(["check", made, "--update", "--budget", str(budget)]) == 0
+    assert "alloc_retries: left out" in capsys.readouterr().out
+
+
 def test_a_trace_without_memory_is_told(tmp_path, capsys):
     trace = Kineto()
     trace.op("aten::mm", 0, 10)
@@ -175,3 +181,6 @@ def test_several_files_are_never_sent_to_what_refuses_them(made, tmp_path, capsy
     assert f"vramlens diff {made} {made}" in capsys.readouterr().err
     assert main(["explain", str(log), str(log)]) == 2
     assert f"one at a time: vramlens explain {log}" in capsys.readouterr().err
+    recording = str(DATA.parent / "recordings" / "gpt.pickle.xz")
+    assert main(["explain", recording, made]) == 2
+    assert f"vramlens view {recording} {made}" in capsys.readouterr().err

@@ -151,14 +151,17 @@ def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     found, rows = look(monkeypatch, Answer(CPU))
-    assert (found.verdict, found.ready) == ("No GPU here: recordings can be read, not made.", False)
+    assert (found.verdict, found.ready) == (
+        "There is no GPU here: recordings can be read but not made.",
+        False,
+    )
     assert not {"allocator", "snapshot", "nccl", "driver"} & set(rows)
 
 
 def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     found, rows = look(monkeypatch, Answer(missing=True, failure="ModuleNotFoundError: torch"))
     assert (found.verdict, found.ready) == (
-        "No PyTorch here: recordings can be read, not made.",
+        "PyTorch is not installed here: recordings can be read but not made.",
         False,
     )
     assert {"python", "host memory", "disk", "settings", "nvml"} <= set(rows)
@@ -181,9 +184,9 @@ def test_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"visible": 0}, {"CUDA_VISIBLE_DEVICES": "-1"}, "gpu", "hides every GPU"),
         ({"archs": ["sm_50", "sm_100"]}, {}, "gpu", "no kernels for NVIDIA H100 (sm_90)"),
         ({"cuda": "14.1", "visible": 0}, {}, "driver", "too old for this PyTorch's CUDA 14.1"),
-        ({"backend": "cudaMallocAsync"}, {}, "allocator", "keeps no history"),
-        ({"backend": "pluggable"}, {}, "allocator", "keeps no history"),
-        ({}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}, "allocator", "whatever its value"),
+        ({"backend": "cudaMallocAsync"}, {}, "allocator", "has no memory history"),
+        ({"backend": "pluggable"}, {}, "allocator", "has no memory history"),
+        ({}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}, "allocator", "any value counts"),
         ({}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:true"}, "settings", "capital"),
         ({"history": False}, {}, "snapshot", "cannot record"),
     ],
@@ -219,7 +222,7 @@ def test_what_stands_in_the_way(
             {},
             {"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": ""},
             "settings",
-            "both set and differ",
+            "both set to different values",
         ),
     ],
 )
@@ -252,7 +255,7 @@ def test_settings_that_end_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
         FACTS, failure="importing torch ended the process with code -6", settings_failed=True
     )
     rows = look(monkeypatch, answer, FakeDriver(), gpu=True)[1]
-    assert "does not even import" in rows["settings"].text
+    assert "cannot be imported" in rows["settings"].text
     assert rows["torch"].state == "ok"
     assert "trial" not in rows
     monkeypatch.setenv(
@@ -344,7 +347,7 @@ def test_a_driver_that_breaks_later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fact_that_is_missing(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found, rows = look(monkeypatch, Answer({**FACTS, gone: None}), FakeDriver())
     assert found.verdict
-    assert not [row for row in rows.values() if "could not be looked at" in row.text]
+    assert not [row for row in rows.values() if "check failed" in row.text]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +379,7 @@ def test_visible_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> 
     row = look(monkeypatch, Answer({**FACTS, "visible": 0}), FakeDriver(0))[1]["gpu"]
     assert (row.state, row.text) == (
         "problem",
-        "CUDA_VISIBLE_DEVICES='7' names no GPU of the 1 here.",
+        "CUDA_VISIBLE_DEVICES='7' selects none of the 1 here.",
     )
 
 

@@ -258,7 +258,7 @@ class TestContainers:
         assert sizes(found)["this_process_other"] == 500 * MIB
         assert sure(found)["this_process_other"] == sure(found)["other_processes"] == "inferred"
         assert sizes(found)["unknown"] == GIB + 100 * MIB
-        assert f"process {self.HOST} is taken for this one" in note(found, "this_process_other")
+        assert f"process {self.HOST} is assumed to be this one" in note(found, "this_process_other")
         assert found.processes[0].name is None  # the number may be somebody else's in here
 
     @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_an_allocator_that_does_not_count(nvml: Install, install: Any) -> None:
     assert sizes(found)["this_process_other"] == 4 * GIB + 500 * MIB
     assert "pytorch_allocated" not in sizes(found)
     assert found.notes == (
-        "PyTorch's memory cannot be split here: its allocator (pluggable) does not count.",
+        "PyTorch's memory cannot be broken down here: its allocator (pluggable) has no counters.",
     )
 
 
@@ -559,7 +559,7 @@ def test_whatever_breaks_nothing_is_raised(
         assert isinstance(ledger(), Ledger), name
         assert isinstance(ledgers(), tuple)
     monkeypatch.setattr(module, "_ledger_of", lambda *_: 1 / 0)
-    assert ledger().notes == ("The ledger could not be read: division by zero.",)
+    assert ledger().notes == ("The GPU's memory could not be read: division by zero.",)
 
 
 AMOUNTS = st.integers(0, 100)

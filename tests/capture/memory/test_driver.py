@@ -277,7 +277,9 @@ def test_no_pynvml_and_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found, reason = driver()
     assert found is None
-    assert reason == "The NVIDIA driver cannot be asked without pynvml (pip install nvidia-ml-py)."
+    assert (
+        reason == "The NVIDIA driver cannot be queried without pynvml (pip install nvidia-ml-py)."
+    )
     fake = FakeNvml()
     fake.refused["nvmlInit"] = UNINITIALIZED
     monkeypatch.setitem(sys.modules, "pynvml", fake)

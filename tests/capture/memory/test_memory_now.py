@@ -45,11 +45,11 @@ def test_one_gpu(nvml: Install, install: Any, monkeypatch: pytest.MonkeyPatch) -
 GPU 0 (NVIDIA A10): 5.98 GiB of 24.00 GiB used, 3.00 GiB live, 1.00 GiB cached, 18.02 GiB free
   400.00 MiB  driver and firmware
     3.00 GiB  live in PyTorch
-    1.00 GiB  cached by PyTorch: free for it, for nobody else
+    1.00 GiB  cached by PyTorch (only PyTorch can reuse it)
   500.00 MiB  this process outside PyTorch: CUDA context, loaded kernels, cuBLAS and cuDNN handles, NCCL
     1.00 GiB  other processes: 70 (Xorg) 1.00 GiB
    18.02 GiB  free
-  100.00 MiB  not known: used, by the driver itself or by a process that it does not list (other containers, ended ones)
+  100.00 MiB  not known: used by the driver itself or by a process that it does not list (in another container, or already ended)
 train.py:12  2.00 GiB
 train.py:30  1.00 GiB
 Host: this process 3.00 GiB (at most 4.00 GiB), 1.00 GiB pinned by PyTorch, 50.00 GiB of 64.00 GiB of this container available"""
@@ -93,7 +93,7 @@ def test_a_gpu_that_is_not_used_here(nvml: Install, monkeypatch: pytest.MonkeyPa
     text = str(memory())
     assert "none by this process" in text.splitlines()[0]
     assert "other processes: 70 (Xorg) 1.00 GiB" in text
-    assert "PyTorch is not imported in this process: none of this memory is its own." in text
+    assert "PyTorch is not imported in this process, so none of this memory belongs to it." in text
 
 
 def test_without_the_driver(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,9 @@ def test_without_the_driver(install: Any, monkeypatch: pytest.MonkeyPatch) -> No
     lines = str(memory()).splitlines()
     forget()
     assert lines[0] == "GPU 0 (NVIDIA A10): size 23.00 GiB, 3.00 GiB live, 1.00 GiB cached"
-    assert "  The NVIDIA driver cannot be asked without pynvml (pip install nvidia-ml-py)." in lines
+    assert (
+        "  The NVIDIA driver cannot be queried without pynvml (pip install nvidia-ml-py)." in lines
+    )
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +118,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = str(now).splitlines()
     assert (
         first
-        == "No GPU here: the NVIDIA driver cannot be asked without pynvml (pip install nvidia-ml-py)."
+        == "No GPU here: the NVIDIA driver cannot be queried without pynvml (pip install nvidia-ml-py)."
     )
     assert second.startswith("Host: this process ")
 
@@ -136,7 +138,7 @@ def test_amd_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.version.hip = "6.4"
     monkeypatch.setitem(sys.modules, "torch", torch)
     assert memory().notes == (
-        "No GPU to be seen yet: an AMD or Intel GPU is shown once the program uses it.",
+        "No GPU visible yet: an AMD or Intel GPU appears once the program uses it.",
     )
 
 

@@ -92,7 +92,7 @@ def test_what_keeps_it_from_beginning_is_not_the_programs_trouble(
         ran.append(1)
     assert ran == [1]
     assert capsys.readouterr().err == (
-        "vramlens: beginning to watch failed (OSError: too many open files); the program runs on\n"
+        "vramlens: beginning to watch failed (OSError: too many open files); the program continues\n"
     )
 
 

@@ -200,7 +200,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[
     gpu: Any = FakeGpu()
     recorder.gpu = gpu
     gpu.use()
-    assert recorder.write(WriteRequest("exit"))["error"].endswith("is no regular file")
+    assert recorder.write(WriteRequest("exit"))["error"].endswith("is not a regular file")
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -132,7 +132,7 @@ def test_an_answer_that_is_none_is_one_clear_line(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(scratch))
-    words = r"did not answer|no answer that makes sense"
+    words = r"did not answer|gave an invalid answer"
     with (
         program_that_answers(lambda connection: connection.sendall(line)),
         pytest.raises(InputError, match=words) as refused,

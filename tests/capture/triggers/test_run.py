@@ -111,7 +111,8 @@ def test_a_folder_gets_a_name_for_each_process(tmp_path: Path) -> None:
     (alone,) = (tmp_path / "runs/r1").iterdir()
     assert alone.name.startswith("train-")
     run_program(tmp_path, USES_GPU, "-o", "runs/r2", RANK="3", WORLD_SIZE="8")
-    assert recordings(tmp_path / "runs/r2") == ["rank00003.vram"]
+    assert recordings(tmp_path / "runs/r2") == ["rank00003.vram", "rank00003.vram.summary"]
+    assert (tmp_path / "runs/r2/rank00003.vram.summary").stat().st_size < 5_000
     run_program(tmp_path, USES_GPU, "-o", "one.vram", RANK="3", WORLD_SIZE="8")
     assert (tmp_path / "one-rank00003.vram").exists()
 
@@ -120,7 +121,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     answer = run_program(tmp_path, "import torch; print(torch.ones(2).sum())")
     assert answer.stdout == "tensor(2.)\n"
     assert answer.stderr == (
-        "vramlens: no GPU that PyTorch can use here: nothing was recorded ('vramlens doctor' says why)\n"
+        "vramlens: PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why)\n"
     )
     assert recordings(tmp_path) == []
 
@@ -250,7 +251,11 @@ def test_children_that_are_spawned_are_recorded_forked_ones_are_not(tmp_path: Pa
     )
     answer = run_program(tmp_path, text, "-o", "run.vram")
     assert answer.returncode == 0, answer.stderr
-    assert recordings(tmp_path) == ["run-rank00001.vram", "run.vram"]
+    assert recordings(tmp_path) == [
+        "run-rank00001.vram",
+        "run-rank00001.vram.summary",
+        "run.vram",
+    ]
 
 
 def test_a_running_program_can_be_asked(tmp_path: Path) -> None:
@@ -318,7 +323,7 @@ def test_the_handler_of_the_program_stays(tmp_path: Path) -> None:
     ("steps", "said"),
     [
         ("9:12", "after 2 steps: the steps 9:12 never came"),
-        ("1:9", "after 2 steps, before the steps 1:9 were over"),
+        ("1:9", "after 2 steps, before steps 1:9 were complete"),
     ],
 )
 def test_steps_that_never_come_are_told(tmp_path: Path, steps: str, said: str) -> None:

@@ -147,7 +147,7 @@ def test_it_is_over_within_the_bound(tmp_path: Path) -> None:
         f"{QUICK}{lost}gpu.use()\n{READY}{IN_C}": (0.55, PATIENCE_S),
     }
     programs = several(tmp_path, [(text, ()) for text in bounds])
-    said = [["vramlens: SIGTERM: no recording, it takes longer than 0.5 s"], [], []]
+    said = [["vramlens: SIGTERM: no recording, because it would take longer than 0.5 s"], [], []]
     for program, (low, high), told in zip(programs, bounds.values(), said, strict=True):
         status, files, errors, seconds = program.end()
         assert (status, files, errors.splitlines()) == (-signal.SIGTERM, [], told)

@@ -223,7 +223,7 @@ def test_a_full_summary_is_left_alone(folder, capsys, monkeypatch):
     [
         (None, "no such budget; vramlens check"),
         ("[budget]\n", "[budget] has no limit in it"),
-        ('[budget]\npeak_alocated = "1 MiB"\n', "vram.toml:2: 'peak_alocated' is no limit"),
+        ('[budget]\npeak_alocated = "1 MiB"\n', "vram.toml:2: 'peak_alocated' is not a limit"),
         ("[budget", "is not TOML"),
     ],
 )

@@ -58,7 +58,7 @@ BAD = Check(
 NOTE = Check(
     "nvml",
     "note",
-    "The driver counts processes as the host does, this container differently.",
+    "The driver uses the host's process numbers, and this container uses different ones.",
     "Nothing.",
 )
 

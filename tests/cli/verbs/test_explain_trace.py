@@ -59,16 +59,12 @@ def test_json_markdown_and_files(trace, capsys, tmp_path):
         *(
             ["--by", "module"],
             ["--by", "category"],
-            ["--at", "peak"],
-            ["--at", "oom"],
-            ["--at", "7"],
             ["--device", "3"],
         ),
         *(
             ["--log", "x.log"],
             ["--total", "80GiB"],
             ["--json", "--by", "module"],
-            ["--json", "--at", "end"],
         ),
     ],
     ids=" ".join,
@@ -91,9 +87,15 @@ def test_the_interface(trace):
     assert isinstance(profile, Profile)
     assert profile.wall_ns == 3_000_000
     with pytest.raises(UsageError):
-        api.explain(trace, at="end")
-    with pytest.raises(NotARecording, match="explain"):
-        api.load(trace)
+        api.explain(trace, at="oom")
+    assert api.load(trace).peak().by_line
+
+
+def test_other_json_is_no_recording(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text('{"a": 1}')
+    with pytest.raises(NotARecording, match="is JSON"):
+        api.load(path)
 
 
 def test_progress_is_told(trace):
@@ -150,7 +152,7 @@ def test_help_names_traces(capsys):
     assert main(["explain", "--help"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "PyTorch profiler trace" in words
-    assert "not for a trace" in words
+    assert "of a trace" in words
 
 
 def test_damage_anywhere_is_survived_or_refused_in_one_line(tmp_path):
@@ -216,3 +218,18 @@ def test_the_share_of_the_time_that_the_cpu_was_busy(trace):
     whole = api.explain(trace)
     assert use.busy_ns + use.waiting_ns + use.rest_ns == whole.wall_ns
     assert 0 < use.mean_threads <= use.threads
+
+
+def test_another_moment_of_a_trace_is_that_of_its_memory(capsys):
+    assert main(["explain", TRAIN, "--at", "end"]) == 0
+    text = capsys.readouterr().out
+    assert "192.00 KiB" in text
+    assert "train.py:38 in keep" in text
+    assert main(["explain", TRAIN, "--at", "peak"]) == 0
+    assert "takes the most CPU time" in capsys.readouterr().out
+
+
+def test_a_moment_that_a_trace_has_not_is_told(capsys):
+    for moment in ("oom", "7000"):
+        assert main(["explain", TRAIN, "--at", moment]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1

@@ -191,7 +191,7 @@ def test_nothing_to_put_into_a_lake(run: Path, capsys: pytest.CaptureFixture[str
     assert main(["export", "empty", "--to", "lake/"]) == 3
     assert main(["export", "recorded", "--to", str(run)]) == 2
     nothing, file = capsys.readouterr().err.splitlines()
-    assert "holds no recording" in nothing
+    assert "contains no recording" in nothing
     assert "is a file; a lake is a folder" in file
 
 

@@ -98,3 +98,15 @@ def test_made_of_itself_by_way_of_a_variable(tmp_path: Path) -> None:
     growth = growth_in(tmp_path / "self.py", "y = cat((x, new))\nx = y", [])
     assert growth.store is not None
     assert made_of_itself(growth.store)
+
+
+def test_a_detached_tensor_is_as_large_as_before(tmp_path: Path) -> None:
+    remade = growth_in(tmp_path / "remade.py", "x = model(new)\nx = x.detach().cpu()", [])
+    assert remade.store is not None
+    assert not made_of_itself(remade.store)
+    carried = growth_in(tmp_path / "carried.py", "x = cat((x, new))\nx = x.detach()", [])
+    assert carried.store is not None
+    assert made_of_itself(carried.store)
+    alone = growth_in(tmp_path / "alone.py", "x = x.detach()", [])
+    assert alone.store is not None
+    assert made_of_itself(alone.store)

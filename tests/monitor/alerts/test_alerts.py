@@ -69,7 +69,7 @@ def test_what_a_rule_means(
     ("text", "says"),
     [
         ("", "no alert"), ("used", "no alert"), ("used = 5", "no alert"), ("used > ", "no alert"),
-        ("speed > 5", "'speed' is not watched; there are used, free"), ("used > 5 apples", "not a size"),
+        ("speed > 5", "'speed' is not available; use one of used, free"), ("used > 5 apples", "not a size"),
         ("growth > 5MiB", "growth > 5MiB/step"), ("growth > 5%", "by step"), ("rss > 5%", "a size, not a share"),
         ("used > 1.2.3%", "no number"), ("temperature > 85 GiB", "not measured in 'GiB' but in C"),
         ("used > 92% for 5 apples", "no"),
@@ -309,11 +309,11 @@ def test_a_command_that_fails_is_said_once(
 
 
 def test_a_command_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not there or cannot be executed"):
+    with pytest.raises(UsageError, match="does not exist or cannot be executed"):
         Actions(command=str(tmp_path / "nothing.sh"))
     with pytest.raises(UsageError, match="cannot be read"):
         Actions(command="a 'b")
-    with pytest.raises(UsageError, match="no http or https address"):
+    with pytest.raises(UsageError, match="not an http or https address"):
         Actions(webhook="file:///etc/passwd")
 
 
@@ -376,7 +376,7 @@ def test_a_webhook_that_refuses_or_is_not_there_is_said_once_without_its_path(
     ],
 )
 def test_an_address_that_is_none_is_said_at_once(url: str) -> None:
-    with pytest.raises(UsageError, match="no http or https address"):
+    with pytest.raises(UsageError, match="not an http or https address"):
         Actions(webhook=url)
 
 

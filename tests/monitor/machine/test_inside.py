@@ -328,7 +328,7 @@ def test_a_folder_that_is_open_to_others_is_not_written_to(
     os.chmod(folder, 0o777)
     Publisher().start()
     assert os.listdir(folder) == []
-    assert "open to others" in capsys.readouterr().err
+    assert "accessible to other users" in capsys.readouterr().err
 
 
 def test_it_begins_when_the_gpu_is_first_used(

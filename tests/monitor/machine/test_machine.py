@@ -166,7 +166,7 @@ def test_a_gpu_that_is_lost_while_watched(use: Callable[[FakeNvml], FakeNvml]) -
     assert lost.total_bytes is None
     assert GPU_IS_LOST in lost.notes[0]
     nvml.gpus[0].refused["open"] = "Insufficient Permissions"
-    assert look().devices[0].notes[0].startswith("The driver does not open this GPU")
+    assert look().devices[0].notes[0].startswith("The driver cannot open this GPU")
 
 
 def test_it_comes_back_after_a_shutdown_by_another_library(

@@ -138,7 +138,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", str(os.getpid()), "--once"]) == 0
     out = capsys.readouterr().out
-    assert "15.00 GiB  live in PyTorch" in out
+    assert "15.00 GiB  in use by PyTorch" in out
     assert "999002" not in out
 
 
@@ -151,7 +151,11 @@ def test_one_process(capsys: pytest.CaptureFixture[str]) -> None:
         (["--interval", "x"], 2, "is not a number of seconds"),
         (["--alert", "used"], 2, "no alert"),
         (["--exec", "true"], 2, "need an alert"),
-        (["--alert", "used > 1%", "--exec", "/nothing/here"], 2, "not there or cannot be executed"),
+        (
+            ["--alert", "used > 1%", "--exec", "/nothing/here"],
+            2,
+            "does not exist or cannot be executed",
+        ),
         (["--jsonl", "/nowhere/at/all"], 3, "/nowhere/at/all: No such file"),
         (["--once", "--plain"], 2, "not allowed"),
     ],

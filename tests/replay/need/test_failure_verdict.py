@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from support.page_data import PageData
 from support.recordings import DATA
-from vramlens import load
+from vramlens import explain, load
 from vramlens.analyses.explanation import Explanation, OomVerdict
 from vramlens.analyses.failure.need import ADVICE
 from vramlens.program import verdict_of
 from vramlens.report.explain.json import to_json
 from vramlens.report.explain.markdown import to_markdown
 from vramlens.report.explain.story import story_of
+from vramlens.report.explain.text import render
+from vramlens.units import MIB
 from vramlens.view.page import data_of
 
 FOLDER = DATA / "failures"
@@ -123,23 +128,57 @@ def test_an_optimizer_that_has_not_worked_yet_is_counted() -> None:
     assert need.low_bytes <= TRUTH["accumulate"]["peak_reserved_bytes"] <= need.high_bytes
 
 
-@pytest.mark.parametrize("name", ["gpt.cap90", "gpt.cap97", "resnet50.cap70", "ode.cap92"])
-def test_every_form_gives_the_same_verdict(name: str) -> None:
+FORMS = ["gpt.cap90", "gpt.cap97", "resnet50.cap70", "ode.cap92", "ckpt.cap80"]
+
+
+def _fixes(explanation: Explanation) -> list[str]:
+    return [_text(one.fix) for one in explanation.findings if one.fix]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_data_text_and_markdown_give_the_same_verdict(name: str) -> None:
     explanation = explained(name)
-    data = to_json(explanation)
-    story = story_of(explanation, "line")
-    fixes = [one.fix.strip() for one in explanation.findings if one.fix]
-    assert [one["fix"].strip() for one in data["findings"] if one["fix"]] == fixes
-    assert [claim.fix for claim in story.claims] == fixes
-    markdown = to_markdown(explanation, "line")
-    assert markdown.index(story.headline[:40]) >= 0
+    data, story = to_json(explanation), story_of(explanation, "line")
+    fixes = _fixes(explanation)
+    assert [_text(one["fix"]) for one in data["findings"] if one["fix"]] == fixes
+    assert [_text(claim.fix) for claim in story.claims] == fixes
+    assert data["oom"]["cause"] == verdict(name).cause
+    for told in (_terminal(explanation), to_markdown(explanation, "line")):
+        text = _text(told)
+        assert _text(story.headline) in text
+        places = [text.index(fix) for fix in fixes]
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_page_and_the_exception_give_the_same_verdict(name: str) -> None:
+    explanation = explained(name)
+    fixes = _fixes(explanation)
     (track,) = PageData(data_of([load(FOLDER / f"{name}.vram")])).header["tracks"]
     claims = [one for one in track["verdict"]["findings"] if one["fix"]]
-    assert [_text(one["fix"]) for one in claims] == [_text(fix) for fix in fixes]
-    assert _text(track["verdict"]["headline"]) == _text(story.headline)
-    note = verdict_of(str(FOLDER / f"{name}.vram"), "")
-    assert _text(fixes[0])[:40] in _text(note)
-    assert data["oom"]["cause"] == verdict(name).cause
+    assert [_text(one["fix"]) for one in claims] == fixes
+    assert _text(track["verdict"]["headline"]) == _text(story_of(explanation, "line").headline)
+    note = _text(verdict_of(str(FOLDER / f"{name}.vram"), ""))
+    assert fixes[0][:40] in note
+
+
+@pytest.mark.parametrize("name", FORMS[:3])
+def test_the_log_beside_the_recording_changes_no_verdict(name: str, tmp_path: Path) -> None:
+    oom = verdict(name)
+    size = f"{(oom.tried_bytes or 0) / MIB:.2f} MiB"
+    log = tmp_path / "job.log"
+    log.write_text(f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {size}.\n")
+    beside = explain(FOLDER / f"{name}.vram", log=log)
+    assert beside.oom is not None
+    assert beside.oom.cause == oom.cause
+    assert beside.oom.settings == oom.settings
+    assert _fixes(beside) == _fixes(explained(name))
+
+
+def _terminal(explanation: Explanation) -> str:
+    out = io.StringIO()
+    render(explanation, Console(file=out, width=100), whole=True)
+    return out.getvalue()
 
 
 def _text(words: object) -> str:

@@ -199,8 +199,8 @@ def test_json_of_what_cannot_be_told_is_null():
 def test_markdown_has_the_tables(made):
     shown = profile_to_markdown(made, 2)
     assert shown.startswith("**GPU 0 is busy for 26 % of 3.00 ms")
-    assert "| self CPU | CPU in all | on GPU | calls | operator |" in shown
-    assert "### Alive at the peak on cuda:0" in shown
+    assert "| self CPU | CPU total | on GPU | calls | operator |" in shown
+    assert "### In use at the peak on cuda:0" in shown
     assert "… and" in shown
     assert "### What to do" in shown
 

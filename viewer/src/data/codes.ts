@@ -17,12 +17,12 @@ export function codesOf(track: Track): Codes {
   const places: (Place | null)[] = [null];
   const number = (file: number, line: number, name: number): number => {
     const key = `${file},${line},${name}`;
-    let known = numbers.get(key);
-    if (known === undefined) {
-      numbers.set(key, (known = places.length));
+    let place = numbers.get(key);
+    if (place === undefined) {
+      numbers.set(key, (place = places.length));
       places.push({ file: track.text(file), line, function: track.text(name) });
     }
-    return known;
+    return place;
   };
   const ofStack = Uint32Array.from(frames.code, (code) =>
     code ? number(frames.file[code - 1], frames.line[code - 1], frames.function[code - 1]) : 0,

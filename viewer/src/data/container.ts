@@ -7,9 +7,18 @@ interface ColumnInfo {
   planes: number;
   delta: boolean;
   max: number;
+  /** The chunk that its planes lie in, and from which byte of it on. */
+  chunk: number;
+  from: number;
+}
+
+interface ChunkPlace {
   at: number;
   size: number;
 }
+
+/** More are not inflated at once: a browser has room for some thousands of streams, not for all of many ranks. */
+const MOST_AT_ONCE = 32;
 
 const MAGIC = "vramview";
 
@@ -17,8 +26,18 @@ export class Container {
   private constructor(
     readonly header: Record<string, unknown>,
     private readonly infos: ColumnInfo[],
+    private readonly places: ChunkPlace[],
     private readonly chunks: Uint8Array<ArrayBuffer>,
-  ) {}
+  ) {
+    this.unread = places.map(() => 0);
+    for (const { chunk } of infos) this.unread[chunk]++;
+  }
+
+  /** By chunk, how many of its columns have not been read; and those that are inflated and still wanted. */
+  private readonly unread: number[];
+  private readonly inflated = new Map<number, Promise<Uint8Array>>();
+  private readonly waiting: (() => void)[] = [];
+  private running = 0;
 
   static async open(bytes: Uint8Array<ArrayBuffer>): Promise<Container> {
     const magic = String.fromCharCode(...bytes.subarray(0, MAGIC.length));
@@ -26,20 +45,41 @@ export class Container {
     const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(8, true);
     const text = await inflate(bytes.subarray(12, 12 + length));
     const header = JSON.parse(new TextDecoder().decode(text)) as Record<string, unknown>;
-    return new Container(header, header.columns as ColumnInfo[], bytes.subarray(12 + length));
+    const { columns, chunks } = header as { columns: ColumnInfo[]; chunks: ChunkPlace[] };
+    return new Container(header, columns, chunks, bytes.subarray(12 + length));
   }
 
   /** A column's numbers, in the narrowest array that holds them. */
   async column(number: number): Promise<Numbers> {
     const info = this.infos[number];
     if (!info) throw new Error("this page's data is damaged");
+    const isLast = --this.unread[info.chunk] <= 0;
     if (!info.max) return new Uint8Array(info.n);
-    const planes = await inflate(this.chunks.subarray(info.at, info.at + info.size));
-    return decode(planes, info);
+    const planes = await this.chunk(info.chunk);
+    if (isLast) this.inflated.delete(info.chunk);
+    return decode(planes.subarray(info.from, info.from + info.n * info.planes), info);
+  }
+
+  private chunk(number: number): Promise<Uint8Array> {
+    let bytes = this.inflated.get(number);
+    if (!bytes) this.inflated.set(number, (bytes = this.inTurn(number)));
+    return bytes;
+  }
+
+  private async inTurn(number: number): Promise<Uint8Array> {
+    if (this.running >= MOST_AT_ONCE) await new Promise<void>((go) => this.waiting.push(go));
+    this.running++;
+    const { at, size } = this.places[number];
+    try {
+      return await inflate(this.chunks.subarray(at, at + size));
+    } finally {
+      this.running--;
+      this.waiting.shift()?.();
+    }
   }
 }
 
-export function decode(planes: Uint8Array, info: Omit<ColumnInfo, "at" | "size">): Numbers {
+export function decode(planes: Uint8Array, info: Omit<ColumnInfo, "chunk" | "from">): Numbers {
   const { n, max } = info;
   const out =
     max < 1 << 8
@@ -61,7 +101,7 @@ export function decode(planes: Uint8Array, info: Omit<ColumnInfo, "at" | "size">
 /** Numbers of up to 32 bits: whole-number arithmetic, which is several times as quick. */
 function decodeShort(
   planes: Uint8Array,
-  { n, planes: count, delta }: Omit<ColumnInfo, "at" | "size">,
+  { n, planes: count, delta }: Omit<ColumnInfo, "chunk" | "from">,
   out: Numbers,
 ): void {
   const second = count > 1 ? n : 0;
@@ -84,7 +124,7 @@ function decodeShort(
 
 function decodeLong(
   planes: Uint8Array,
-  { n, planes: count, delta }: Omit<ColumnInfo, "at" | "size">,
+  { n, planes: count, delta }: Omit<ColumnInfo, "chunk" | "from">,
   out: Numbers,
 ): void {
   let before = 0;

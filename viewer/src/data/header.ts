@@ -106,6 +106,8 @@ export interface TrackHeader {
   torch: string | null;
   total_bytes: number | null;
   limit_bytes: number | null;
+  /** The allocator's settings as they were given, "" for the default; null where unknown. */
+  settings: string | null;
   complete: boolean;
   verdict: Verdict;
   what_if: WhatIf[];
@@ -122,10 +124,30 @@ export interface Comparison {
   findings: RankFinding[];
 }
 
+/** A line whose bytes at the peak differ between two recordings. */
+export interface LineChange {
+  place: Place;
+  /** Where the line was before; null where it is the same. */
+  was: Place | null;
+  before: number;
+  after: number;
+}
+
+/** What `vramlens diff` says of two recordings. */
+export interface Difference {
+  headline: string;
+  sentences: string[];
+  lines: LineChange[];
+  notes: string[];
+  /** By how much what has no line changed. */
+  unattributed: number;
+}
+
 export interface PageHeader {
   version: number;
   vramlens: string;
   title: string;
   tracks: TrackHeader[];
   comparison: Comparison | null;
+  difference: Difference | null;
 }

@@ -7,6 +7,8 @@ import { type Colour, mix, pixel, shade, SHADES } from "../base/palette";
 export interface Emphasis {
   /** By allocation: whether it is marked; null when nothing is. */
   marked: Uint8Array | null;
+  /** By group, whether all of it is marked: what is merged of it is then bright, too. */
+  isWhole: Uint8Array | null;
   paper: Colour;
 }
 
@@ -25,7 +27,7 @@ export class Raster {
     words.fill(0);
     const { starts, what, top } = stacked;
     const { full, faint, edge, merged, mergedFaint } = tables(groups.groups, emphasis.paper);
-    const { marked } = emphasis;
+    const { marked, isWhole } = emphasis;
     const scale = height / (high - low);
     for (let column = 0; column < width; column++) {
       let below = height + Math.round(low * scale); // in pixels from the top, the lower end of the next piece
@@ -42,7 +44,8 @@ export class Raster {
           colour = (shown ? full : faint)[at]!;
           border = shown ? edge[groups.of[piece]] : colour;
         } else {
-          colour = border = (marked === null ? merged : mergedFaint)[-1 - piece]!;
+          const isBright = marked === null || isWhole?.[-1 - piece] === 1;
+          colour = border = (isBright ? merged : mergedFaint)[-1 - piece]!;
         }
         const first = upper < 0 ? 0 : upper;
         const last = below > height ? height : below;

@@ -33,6 +33,7 @@ function spread(
 ): { step: number; at: number[] } {
   const step = round(least);
   const at: number[] = [];
-  for (let i = Math.ceil(from / step - 1e-9); i * step <= to * (1 + 1e-12); i++) at.push(i * step);
+  for (let i = Math.ceil(from / step - 1e-9); i * step <= to * (1 + 1e-12); i++)
+    at.push(i * step + 0); // never -0
   return { step, at };
 }

@@ -1,6 +1,7 @@
 // A whole run in a few hundred columns: the highest requested and reserved bytes of each.
 
 import type { Axis } from "./axis";
+import type { StepAxis } from "./step_axis";
 
 export interface Highest {
   requested: Float64Array;
@@ -8,7 +9,7 @@ export interface Highest {
 }
 
 /** The columns lie between two places of the axis; past the run's own end there are zeros. */
-export function highestOf(axis: Axis, width: number, from = 0, to = axis.end): Highest {
+export function highestOf(axis: Axis | StepAxis, width: number, from = 0, to = axis.end): Highest {
   const { track } = axis;
   const requested = new Float64Array(width);
   const reserved = new Float64Array(width);

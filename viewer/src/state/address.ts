@@ -18,6 +18,7 @@ export const UNSET: Partial<State> = {
   sort: "",
   frames: "own",
   zoom: "",
+  both: null,
   search: "",
   track: 0,
 };
@@ -53,7 +54,11 @@ export function toHash(state: State): string {
     put("frames", state.frames, "own");
     put("zoom", state.zoom, "");
   }
-  if (state.tab === "compare") parts.set("pair", state.pair.join("_"));
+  if (state.tab === "compare") {
+    parts.set("pair", state.pair.join("_"));
+    put("align", state.align, "steps");
+    put("both", span(state.both, 3), "");
+  }
   if (state.tab === "ranks") put("order", state.order, "accused");
   return parts.toString();
 }
@@ -108,6 +113,8 @@ export function fromHash(hash: string): Partial<State> {
     "pair",
     rangeIn(parts.get("pair") ?? "", () => true),
   );
+  put("align", oneOf("align", ["steps", "start"] as const));
+  put("both", range("both"));
   put("order", oneOf("order", ORDERS));
   return state;
 }

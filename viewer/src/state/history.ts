@@ -88,7 +88,11 @@ export class History {
     const isPlace = this.written !== "" && PLACES.some((part) => state[part] !== before[part]);
     this.written = `#${toHash(state)}`;
     if (this.written === location.hash) return;
-    if (isPlace) history.pushState(null, "", this.written);
-    else history.replaceState(null, "", this.written);
+    try {
+      if (isPlace) history.pushState(null, "", this.written);
+      else history.replaceState(null, "", this.written);
+    } catch {
+      this.written = location.hash; // inside a notebook a page has no address of its own
+    }
   }
 }

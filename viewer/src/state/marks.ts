@@ -64,6 +64,6 @@ export function markedWords(marked: Marked, event: number): string {
   const blocks = `${counted(marked.count, "allocation")} marked, ${size(marked.bytesAt(event))} at the cursor`;
   if (!marked.holes) return blocks;
   const { addresses, total } = marked.holes;
-  const holes = `${counted(addresses.length, "hole")} marked, ${size(total)} free`;
+  const holes = `${counted(addresses.length, "free block")} marked, ${size(total)}`;
   return marked.count ? `${blocks}; ${holes}` : holes;
 }

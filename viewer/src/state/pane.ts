@@ -1,5 +1,6 @@
 // A view: an element in the page that draws itself when what is shown changes.
 
+import type { Comparison, Difference } from "../data/header";
 import type { Surface } from "../draw/surface";
 import type { Scene } from "./scene";
 import type { Store, Tab } from "./store";
@@ -10,6 +11,10 @@ import type { Marked } from "./marks";
 export interface Host {
   readonly scenes: Scene[];
   readonly store: Store;
+  /** What is said of two recordings; null where the page does not have just two. */
+  readonly difference: Difference | null;
+  /** What differs between the ranks; null where they are none. */
+  readonly comparison: Comparison | null;
   scene(): Scene;
   theme(): Theme;
   marked(): Marked | null;

@@ -118,7 +118,7 @@ function ofLine(track: Track, text: string): (row: number) => boolean {
 function ofText(track: Track, text: string): (row: number) => boolean {
   const wanted = pattern(text);
   const { frames, header, row } = track;
-  const texts = header.texts.map((each) => wanted.test(each.slice(0, 400)));
+  const texts = header.texts.map((text) => wanted.test(text.slice(0, 400)));
   const frameHit = Uint8Array.from(frames.file, (file, i) => {
     if (texts[file] || texts[frames.function[i]]) return 1;
     return wanted.test(`${track.text(file).slice(-300)}:${frames.line[i]}`) ? 1 : 0;

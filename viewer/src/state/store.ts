@@ -46,6 +46,9 @@ export interface State {
   zoom: string;
   /** The two recordings that are compared. */
   pair: [number, number];
+  /** Whether steps of one number lie at one place, and what part of that axis is looked at. */
+  align: "steps" | "start";
+  both: [number, number] | null;
   order: Order;
   theme: "" | "light" | "dark";
 }

@@ -45,7 +45,7 @@ export class App implements Host {
   private readonly navigation: Navigation;
   private readonly history: History;
   private readonly aside = h("aside", { "aria-label": "The verdict", tabIndex: 0 });
-  private readonly stage = h("main", {});
+  private readonly stage = h("div", { class: "stage" });
   private readonly drawer = h("section", {
     class: "drawer",
     tabIndex: 0,
@@ -124,7 +124,7 @@ export class App implements Host {
         "div",
         { class: "body" },
         this.aside,
-        h("div", { class: "right" }, this.toolbar.element, this.stage, this.drawer),
+        h("main", { class: "right" }, this.toolbar.element, this.stage, this.drawer),
       ),
       this.heard,
       this.help,
@@ -175,6 +175,14 @@ export class App implements Host {
   private hideDrawer(): void {
     const { tab, selected } = this.store.state;
     this.drawer.hidden = tab === "ranks" || (tab === "compare" && selected < 0);
+  }
+
+  get difference() {
+    return this.header.difference;
+  }
+
+  get comparison() {
+    return this.header.comparison;
   }
 
   scene(): Scene {

@@ -3,42 +3,58 @@
 import { h } from "../draw/dom";
 
 const KEYS: [string, string][] = [
-  ["W S, wheel", "zoom in and out in time"],
+  ["W S, wheel", "zoom in and out in time, around the pointer or else the cursor"],
   ["A D, drag", "move in time"],
-  ["Q E, Shift + wheel", "zoom in and out in bytes"],
-  ["Shift + drag", "zoom into a range"],
+  ["Q E, Shift + wheel", "zoom in and out in bytes, or in addresses"],
+  ["0, F", "the whole run; fit the height to what is shown"],
+  ["Shift + drag, a click on a step", "ask a range: what is born, freed and kept in it"],
+  ["Z", "zoom into the range that is asked about"],
   ["← →", "the event before, after; with Shift: 100 at once"],
   ["↑ ↓", "the allocation above, below at the cursor"],
   ["Enter, double click", "the whole life of the chosen allocation"],
-  ["P", "the peak"],
-  ["O", "the failed request"],
-  ["N, Shift + N", "the next finding, the one before"],
-  ["K, Shift + K", "the next collective, the one before"],
-  ["0", "the whole run"],
+  ["P, O", "the peak, the failed request"],
+  ["N, K; with Shift: back", "the next finding, the next collective"],
+  ["/, then ] and [", "search; the next match, the one before"],
+  ["U, Shift + U, Back", "undo, redo a change of the view; the place before"],
   ["C, Shift + C", "colour by the next kind, the one before"],
+  ["a click on the legend", "marks a group; a double click shows it alone"],
   ["X", "axis: time or events"],
-  ["1 … 5", "memory, addresses, who, compare, ranks"],
+  ["1 … 6", "memory, addresses, who, list, compare, ranks"],
   ["← → ↑ ↓ Enter Esc", "in a flame graph: from frame to frame, zoom in, out"],
-  ["/", "search files, functions, modules, names: matches stay bright"],
   ["L", "light, dark"],
-  ["?", "these keys"],
   ["Esc", "close, or mark nothing"],
 ];
+
+const WORDS: [string, string][] = [
+  [">64MiB, <1KiB", "at least, at most so large"],
+  ["step:3, step:3-5", "born in these steps"],
+  ["line:model.py:12", "asked for by this file or line"],
+  ["alive", "alive at the cursor"],
+  ["0x7f00a000", "the block at an address"],
+  ["anything else", "a regular expression for files, functions, modules and names"],
+];
+
+const rows = (pairs: [string, string][]): HTMLElement =>
+  h(
+    "table",
+    {},
+    h(
+      "tbody",
+      {},
+      ...pairs.map(([keys, what]) =>
+        h("tr", {}, h("th", { scope: "row" }, keys), h("td", {}, what)),
+      ),
+    ),
+  );
 
 export function helpDialog(): HTMLDialogElement {
   const dialog = h(
     "dialog",
     { class: "help", "aria-label": "Keys and mouse" },
     h("h2", {}, "Keys and mouse"),
-    h(
-      "table",
-      {},
-      h(
-        "tbody",
-        {},
-        ...KEYS.map(([keys, what]) => h("tr", {}, h("th", {}, keys), h("td", {}, what))),
-      ),
-    ),
+    rows(KEYS),
+    h("h2", {}, "Search"),
+    rows(WORDS),
     h(
       "p",
       { class: "soft" },

@@ -71,6 +71,8 @@ function nothingChosen(scene: Scene): State {
     frames: "own",
     zoom: "",
     pair: [0, 1],
+    align: "steps",
+    both: null,
     order: "accused",
     theme: "",
   };
@@ -93,7 +95,27 @@ function answerOf({ track }: Scene): Partial<State> {
       window: null,
       axis: "events",
     };
-  return {};
+  return staircase(track);
+}
+
+/** So many of a run's steps begin higher than the one before where it grows like a staircase. */
+const RISING = 0.8;
+const FEWEST_STEPS = 8;
+
+/** All of a run that grows from step to step, as a cache does, at the height at which that can be seen. */
+function staircase(track: Track): Partial<State> {
+  const levels = Array.from(track.stepStarts, (event) => track.requested.at(event - 1)).slice(1);
+  const rises = levels.filter((bytes, i) => i > 0 && bytes > levels[i - 1]).length;
+  if (levels.length < FEWEST_STEPS || rises < RISING * (levels.length - 1)) return {};
+  const [, peak] = track.header.counters.requested;
+  const growth = levels[levels.length - 1] - levels[0];
+  const isFlat = growth < peak / 4;
+  return {
+    window: null,
+    axis: "events",
+    lines: { allocated: false, active: false, reserved: !isFlat },
+    bytes: isFlat ? [Math.max(0, levels[0] - growth), peak + growth / 2] : null,
+  };
 }
 
 /** The first finding that is about some blocks or holes in particular. */

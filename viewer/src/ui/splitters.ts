@@ -41,7 +41,7 @@ export class Splitters {
       "Height of the details",
       (event) => window.innerHeight - event.clientY,
     );
-    aside.after(upright);
+    drawer.parentElement!.prepend(upright);
     drawer.before(across);
     new MutationObserver(() => (across.hidden = drawer.hidden)).observe(drawer, {
       attributeFilter: ["hidden"],

@@ -1,6 +1,6 @@
 // The verdict: the answer in words, and the findings. A click on one moves the picture and marks what it is about.
 
-import type { Comparison, Finding, RankFinding } from "../data/header";
+import type { Comparison, Finding, RankFinding, TrackHeader } from "../data/header";
 import { longPlace, size } from "../base/format";
 import { h } from "../draw/dom";
 import type { Scene } from "../state/scene";
@@ -12,6 +12,7 @@ export function verdictPanel(
   choose: (finding: number) => void,
 ): HTMLElement {
   const { verdict, complete } = scene.track.header;
+  const origin = [...verdict.origin, ...allocatorWords(scene.track.header)];
   const chosen = store.state.finding;
   const useful = verdict.findings.map((finding, i) => [finding, i] as const);
   const acts = useful.filter(([finding]) => finding.verdict !== "not a problem" && finding.fix);
@@ -20,7 +21,7 @@ export function verdictPanel(
     "div",
     { class: "verdict" },
     h("h2", { class: verdict.failed ? "headline failed" : "headline" }, verdict.headline),
-    ...verdict.sentences.map((text) => h("p", {}, text)),
+    ...verdict.sentences.map((text) => h("p", {}, ...prose(text))),
     verdict.figures.length > 0 && figures(verdict.figures),
     acts.length > 0 && h("h3", {}, "What to do"),
     acts.length > 0 &&
@@ -44,10 +45,22 @@ export function verdictPanel(
       ),
     verdict.ledger.length > 0 && figures(verdict.ledger),
     (verdict.unknown.length > 0 || !complete) && h("h3", {}, "Not known"),
-    ...verdict.unknown.map((text) => h("p", { class: "soft" }, text)),
-    verdict.origin.length > 0 && h("h3", {}, "Recording"),
-    ...verdict.origin.map((text) => h("p", { class: "soft" }, text)),
+    ...verdict.unknown.map((text) => h("p", { class: "soft" }, ...prose(text))),
+    origin.length > 0 && h("h3", {}, "Recording"),
+    ...origin.map((text) => h("p", { class: "soft" }, ...prose(text))),
   );
+}
+
+/** How the allocator was set, and what it could use. */
+function allocatorWords({ settings, limit_bytes, total_bytes }: TrackHeader): string[] {
+  const words: string[] = [];
+  if (settings !== null)
+    words.push(
+      settings ? `Allocator settings: ${settings}.` : "The allocator's settings are the default.",
+    );
+  if (limit_bytes) words.push(`This process may reserve ${size(limit_bytes)}.`);
+  if (total_bytes) words.push(`The GPU has ${size(total_bytes)}.`);
+  return words;
 }
 
 /** What differs between the ranks; a click on a difference turns to the rank. */
@@ -75,9 +88,16 @@ function difference(finding: RankFinding, turnTo: (track: number) => void): HTML
       "button",
       { class: "finding", "data-finding": "rank", onclick: () => track !== null && turnTo(track) },
       ...claims(finding),
-      ...finding.evidence.map((text) => h("span", { class: "evidence" }, text)),
+      ...finding.evidence.map((text) => h("span", { class: "evidence" }, ...prose(text))),
     ),
   );
+}
+
+/** A sentence whose names in backticks stand as code. */
+function prose(text: string): (HTMLElement | string)[] {
+  const parts = text.split("`");
+  if (parts.length % 2 === 0) return [text];
+  return parts.map((part, i) => (i % 2 ? h("code", {}, part) : part));
 }
 
 function claims({
@@ -88,8 +108,8 @@ function claims({
 }: RankFinding | Finding): (HTMLElement | false | null | "")[] {
   return [
     h("span", { class: `grade ${verdict.replaceAll(" ", "-")}` }, verdict),
-    h("span", { class: "claim" }, title),
-    fix && h("span", { class: "fix" }, fix),
+    h("span", { class: "claim" }, ...prose(title)),
+    fix && h("span", { class: "fix" }, ...prose(fix)),
     place && h("span", { class: "where" }, longPlace(place)),
   ];
 }
@@ -125,7 +145,9 @@ function item(
         onclick: () => choose(open ? -1 : number),
       },
       ...claims(finding),
-      ...(open ? finding.evidence.map((text) => h("span", { class: "evidence" }, text)) : []),
+      ...(open
+        ? finding.evidence.map((text) => h("span", { class: "evidence" }, ...prose(text)))
+        : []),
     ),
   );
 }

@@ -24,7 +24,7 @@ export class AddressesPane implements Pane, Target {
     class: "picture",
     tabIndex: 0,
     role: "img",
-    "aria-label": "Addresses over time: what is in use, and the holes between",
+    "aria-label": "Addresses over time: what is in use, and what is free between",
   });
   private readonly heapCanvas = h("canvas", {
     class: "heap",

@@ -149,7 +149,7 @@ export class HeapBlocks {
 
 /** A hole in words; whatever is shown beside them is the oldest of the blocks that keep its segment. */
 export function holeWords(hole: Hole): string {
-  const what = `A hole of ${size(hole.bytes)} in a segment of ${size(hole.segmentBytes)}.`;
+  const what = `A free block of ${size(hole.bytes)} in a segment of ${size(hole.segmentBytes)}.`;
   if (!hole.blocks) return `${what} Nothing is in the segment.`;
   return `${what} ${hole.blocks === 1 ? "This block keeps" : `This is the oldest of ${hole.blocks} blocks that keep`} it.`;
 }

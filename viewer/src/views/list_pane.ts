@@ -14,6 +14,8 @@ interface Column {
   cell: (track: Track, row: number) => string;
   /** What it is sorted by: numbers from the largest on, texts from A on. */
   value: (track: Track, row: number) => number | string;
+  /** Of texts: a number that is the same where the text is, so that each is looked at once. */
+  id?: (track: Track, row: number) => number;
 }
 
 const lifeOf = (track: Track, row: number): number =>
@@ -74,9 +76,15 @@ const COLUMNS: Column[] = [
     cell: (track, row) =>
       (track.header.categories[track.row.category[row]] ?? "").replaceAll("_", " "),
     value: (track, row) => track.header.categories[track.row.category[row]] ?? "",
+    id: (track, row) => track.row.category[row],
   },
-  { name: "line", cell: lineName, value: lineName },
-  { name: "module", cell: moduleName, value: moduleName },
+  { name: "line", cell: lineName, value: lineName, id: (track, row) => track.row.line[row] },
+  {
+    name: "module",
+    cell: moduleName,
+    value: moduleName,
+    id: (track, row) => track.row.module[row],
+  },
   {
     name: "address",
     cell: (track, row) => track.address(row),
@@ -91,7 +99,7 @@ export class ListPane implements Pane {
   private readonly inner = h("div", { class: "list-inner" });
   private readonly scroll = h(
     "div",
-    { class: "list-scroll", tabIndex: 0, role: "group", "aria-label": "Allocations" },
+    { class: "list-scroll", tabIndex: 0, role: "rowgroup", "aria-label": "Allocations" },
     this.inner,
   );
   private rows: Int32Array = new Int32Array(0);
@@ -226,24 +234,37 @@ function sorted(track: Track, flags: Uint8Array | null, sort: string): Int32Arra
   const rows: number[] = [];
   for (let row = 0; row < track.n; row++) if (!flags || flags[row]) rows.push(row);
   const name = sort.replace(/^-/, "");
-  const column = COLUMNS.find((one) => one.name === name);
+  const column = COLUMNS.find(({ name: other }) => other === name);
   if (!column) return Int32Array.from(rows);
   const turned = sort.startsWith("-") ? -1 : 1;
-  const first = rows.length ? column.value(track, rows[0]) : 0;
-  if (typeof first === "number") {
-    const values = new Float64Array(track.n);
-    for (const row of rows) values[row] = column.value(track, row) as number;
-    return Int32Array.from(rows).sort((a, b) => (values[b] - values[a]) * turned || a - b);
-  }
-  const ranks = textRanks(rows.map((row) => column.value(track, row) as string));
-  const rankOf = new Int32Array(track.n);
-  rows.forEach((row, i) => (rankOf[row] = ranks[i]));
-  return Int32Array.from(rows).sort((a, b) => (rankOf[a] - rankOf[b]) * turned || a - b);
+  const values = column.id
+    ? textRanks(track, rows, column, column.id)
+    : numbers(track, rows, column);
+  return Int32Array.from(rows).sort((a, b) => (values[b] - values[a]) * turned || a - b);
 }
 
-/** By text, its place among the distinct ones: texts are compared once each. */
-function textRanks(texts: string[]): number[] {
-  const distinct = [...new Set(texts)].sort((a, b) => a.localeCompare(b, "en"));
-  const rank = new Map(distinct.map((text, i) => [text, i]));
-  return texts.map((text) => rank.get(text)!);
+/** By row, the number that it is sorted by, the largest first. */
+function numbers(track: Track, rows: number[], column: Column): Float64Array {
+  const values = new Float64Array(track.n);
+  for (const row of rows) values[row] = column.value(track, row) as number;
+  return values;
+}
+
+/** By row, minus the place of its text among all texts. */
+function textRanks(
+  track: Track,
+  rows: number[],
+  column: Column,
+  id: (track: Track, row: number) => number,
+): Float64Array {
+  const texts = new Map<number, string>();
+  for (const row of rows) {
+    const number = id(track, row);
+    if (!texts.has(number)) texts.set(number, String(column.value(track, row)));
+  }
+  const ordered = [...texts].sort((a, b) => a[1].localeCompare(b[1], "en"));
+  const ranks = new Map(ordered.map(([number], rank) => [number, -rank]));
+  const values = new Float64Array(track.n);
+  for (const row of rows) values[row] = ranks.get(id(track, row))!;
+  return values;
 }

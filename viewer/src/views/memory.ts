@@ -1,5 +1,6 @@
 // Memory over time: the stack of allocations, the allocator's lines over it, and what is under the pointer.
 
+import type { Groups } from "../data/groups";
 import type { WhatIfLine } from "../data/what_if";
 import { size } from "../base/format";
 import { Raster } from "../draw/raster";
@@ -78,6 +79,7 @@ export class Memory {
     drawByteAxis(surface, plot, low, high, theme);
     const image = this.raster.paint(stacked, scene.shownGroups(state), {
       marked,
+      isWhole: this.wholeGroups(scene.shownGroups(state), marked),
       paper: theme.paper,
     });
     surface.pixels(image, plot.left, plot.top, plot.width, plot.height);
@@ -86,7 +88,7 @@ export class Memory {
     const reserved = state.lines.reserved && !isAlone(state) ? this.reserved(scene) : null;
     surface.clip(plot.left, plot.top, plot.width, plot.height, () => {
       if (state.selected >= 0) outline(surface, plot, stacked, state.selected, theme);
-      const own = isAlone(state) ? [] : this.lines(scene, state, theme);
+      const own = isAlone(state) ? [] : this.lines(scene, state, theme, reserved);
       drawLines(surface, plot, stacked, isAlone(state) ? [] : [...own, ...whatIf], theme);
       drawRange(surface, plot, scene, state, theme);
       const labels = new Labels(surface, plot, theme);
@@ -108,7 +110,20 @@ export class Memory {
     for (const { dies, x, y } of ends) if (dies) drawDeath(surface, x, y, theme);
   }
 
-  lines(scene: Scene, state: State, theme: Theme): Line[] {
+  private whole: { groups: Groups; marked: Uint8Array; isWhole: Uint8Array } | null = null;
+
+  /** By group, whether all of its allocations are marked. */
+  private wholeGroups(groups: Groups, marked: Uint8Array | null): Uint8Array | null {
+    if (!marked) return null;
+    if (this.whole?.groups !== groups || this.whole.marked !== marked) {
+      const isWhole = new Uint8Array(groups.groups.length).fill(1);
+      for (let row = 0; row < marked.length; row++) if (!marked[row]) isWhole[groups.of[row]] = 0;
+      this.whole = { groups, marked, isWhole };
+    }
+    return this.whole.isWhole;
+  }
+
+  lines(scene: Scene, state: State, theme: Theme, reserved: Float64Array | null): Line[] {
     const { track } = scene;
     const { event, first, last } = this.stacked!.moments;
     const found: Line[] = [];
@@ -120,8 +135,7 @@ export class Memory {
       found.push({ colour: theme.accent, dash: [2, 2], bytes: highest(track.allocated) });
     if (state.lines.active)
       found.push({ colour: theme.accent, dash: [], bytes: highest(track.active) });
-    if (state.lines.reserved)
-      found.push({ colour: theme.ink, dash: [], bytes: this.reserved(scene) });
+    if (reserved) found.push({ colour: theme.ink, dash: [], bytes: reserved });
     return found;
   }
 
@@ -137,30 +151,21 @@ export class Memory {
     const plot = this.plot!;
     const y = (bytes: number) => yOf(plot, stacked, bytes);
     const isInside = (at: number) => at > plot.top + 10 && at < plot.top + plot.height - 10;
+    const side = (column: number) => (column > plot.width / 2 ? "right" : "left");
     const highest = reserved.indexOf(Math.max(...reserved));
     const top = y(reserved[highest]);
+    const reservedWords = `reserved ${size(reserved[highest])}`;
     if (top > plot.top && top < plot.top + plot.height)
-      labels.put(
-        `reserved ${size(reserved[highest])}`,
-        plot.left + highest + 6,
-        top,
-        theme.ink,
-        "left",
-      );
+      labels.put(reservedWords, plot.left + highest, top, theme.ink, side(highest));
     const free = reserved.map(
       (bytes, i) => bytes - scene.track.active.at(stacked.moments.event[i]),
     );
     const widest = free.indexOf(Math.max(...free));
     const middle = y(reserved[widest] - free[widest] / 2);
     const room = y(reserved[widest] - free[widest]) - y(reserved[widest]);
+    const freeWords = `${size(free[widest])} reserved and free`;
     if (room > 34 && isInside(middle))
-      labels.put(
-        `${size(free[widest])} reserved and free`,
-        plot.left + widest,
-        middle + 10,
-        theme.soft,
-        "left",
-      );
+      labels.put(freeWords, plot.left + widest, middle + 10, theme.soft, side(widest));
   }
 
   /** Where the lines of replayed settings end within the picture, the highest first: at its edge, or where the program dies. */

@@ -1,6 +1,10 @@
 // Many ranks: one strip each, on one scale, sorted by rank, by peak, or by how far a peak is from the usual one.
 
-import { counted, size } from "../base/format";
+import { count, counted, shortSize, size, time } from "../base/format";
+import { type Strip, strips } from "../layout/alike";
+import type { AxisKind } from "../layout/axis";
+import { ticks } from "../draw/ticks";
+import { type Order, ORDERS } from "../state/store";
 import { CanvasSurface, type Surface } from "../draw/surface";
 import { type Highest, highestOf } from "../layout/highest";
 import { fill, h, sharp } from "../draw/dom";
@@ -12,12 +16,17 @@ import type { Scene } from "../state/scene";
 import { type Band, callAt, drawCalls } from "./calls_band";
 import { signed } from "./compare_pane";
 
-const ORDERS = {
+const ORDER_WORDS: Record<Order, string> = {
+  accused: "accused first",
   rank: "in order",
   peak: "by peak",
   difference: "by difference from the usual",
-} as const;
-type Order = keyof typeof ORDERS;
+};
+/** From so many ranks on, those that look alike are one strip. */
+const FOLDED_FROM = 5;
+const AXIS = 24;
+/** A canvas is no higher than 32,767 pixels, of which sharp screens have two to one. */
+const MOST_STRIPS = 300;
 const LEFT = 240;
 const LINE = 46;
 const BAND = 6;
@@ -37,17 +46,23 @@ export class RanksPane implements Pane {
   );
   private readonly bar = h("div", { class: "bar" });
   private readonly words = h("p", { class: "answer", role: "status" });
-  private order: Order = "peak";
+  /** Whether ranks that look alike are shown one by one. */
+  private isUnfolded = false;
+  private foldedAs = "";
+  private folded: Strip[] = [];
+  /** How many strips there is no room for. */
+  private left = 0;
   private readonly measured = new Map<string, Highest>();
 
   constructor(private readonly host: Host) {
     this.element = h("section", { class: "pane ranks" }, this.bar, this.words, this.scroll);
     this.canvas.addEventListener("click", (event) => {
-      const track = this.tracks()[Math.floor(event.offsetY / LINE)];
-      if (track !== undefined) this.open(track, this.callAt(track, event.offsetX, event.offsetY));
+      const strip = this.stripAt(event.offsetY);
+      if (strip?.alike.length && event.offsetX < LEFT) return this.unfold();
+      if (strip) this.open(strip.track, this.callAt(strip.track, event.offsetX, event.offsetY));
     });
     this.canvas.addEventListener("pointermove", (event) => {
-      const track = this.tracks()[Math.floor(event.offsetY / LINE)];
+      const track = this.stripAt(event.offsetY)?.track;
       const call = track === undefined ? -1 : this.callAt(track, event.offsetX, event.offsetY);
       const scene = host.scenes[track ?? 0].track;
       this.canvas.title =
@@ -66,7 +81,7 @@ export class RanksPane implements Pane {
   key(event: KeyboardEvent): boolean {
     const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!by) return false;
-    const tracks = this.tracks();
+    const tracks = this.strips().map((strip) => strip.track);
     const { store, scenes } = this.host;
     const next =
       tracks[Math.min(tracks.length - 1, Math.max(0, tracks.indexOf(store.state.track) + by))];
@@ -91,22 +106,23 @@ export class RanksPane implements Pane {
       h(
         "span",
         { class: "switch", role: "group", "aria-label": "order" },
-        ...(Object.keys(ORDERS) as Order[])
-          .filter((order) => order !== "difference" || this.hasUsual())
-          .map((order) =>
-            h(
-              "button",
-              {
-                "aria-pressed": String(order === this.order),
-                onclick: () => {
-                  this.order = order;
-                  this.draw();
-                },
-              },
-              ORDERS[order],
-            ),
+        ...ORDERS.filter((order) => this.isOrder(order)).map((order) =>
+          h(
+            "button",
+            {
+              "aria-pressed": String(order === this.order),
+              onclick: () => this.host.store.set({ order }),
+            },
+            ORDER_WORDS[order],
           ),
+        ),
       ),
+      this.host.scenes.length >= FOLDED_FROM &&
+        h(
+          "button",
+          { "aria-pressed": String(this.isUnfolded), onclick: () => this.unfold() },
+          this.isUnfolded ? "fold ranks that look alike" : "show every rank",
+        ),
       h(
         "span",
         { class: "soft" },
@@ -123,7 +139,10 @@ export class RanksPane implements Pane {
         ? `All ${ordered.length} peak at ${size(usual)}.`
         : `${trackName(first, this.host.scenes)} peaks highest, at ${size(peak(first))}; ${trackName(last, this.host.scenes)} lowest, at ${size(peak(last))}${told}.`;
     this.words.textContent += this.unfinished();
-    (this.canvas.parentElement as HTMLElement).style.height = `${this.host.scenes.length * LINE}px`;
+    this.strips();
+    if (this.left) this.words.textContent += ` ${counted(this.left, "strip")} more not drawn.`;
+    const height = this.strips().length * LINE + AXIS;
+    (this.canvas.parentElement as HTMLElement).style.height = `${height}px`;
     const box = sharp(this.canvas);
     this.picture(
       new CanvasSurface(this.canvas, box.width, box.height, box.ratio, this.host.theme().font),
@@ -149,7 +168,7 @@ export class RanksPane implements Pane {
       ),
     );
     const usual = this.usual();
-    this.tracks().forEach((track, place) => {
+    this.strips().forEach(({ track, alike }, place) => {
       const scene = host.scenes[track];
       const top = place * LINE;
       const key = `${track},${axes[track].kind},${width}`;
@@ -196,7 +215,35 @@ export class RanksPane implements Pane {
       );
       if (scene.track.header.verdict.failed)
         surface.text("failed", LEFT - 16, top + 15, theme.alarm, "right", true);
+      if (this.accused().has(track)) surface.rect(4, top + 4, 4, LINE - 10, theme.alarm);
+      if (alike.length)
+        surface.text(
+          `+ ${counted(alike.length, "rank")} like it`,
+          LEFT - 16,
+          top + 31,
+          theme.accent,
+          "right",
+        );
     });
+    this.drawAxis(surface, width, end, axes[0].kind);
+  }
+
+  /** Below the strips: the time since each rank's beginning, and what the height of a strip is. */
+  private drawAxis(surface: Surface, width: number, end: number, kind: AxisKind): void {
+    const theme = this.host.theme();
+    const y = this.strips().length * LINE;
+    surface.rect(LEFT, y, width, 1, theme.faint);
+    const { step, at } = ticks(0, end, width / 110, kind === "time" ? 0 : 1);
+    for (const place of at) {
+      const x = LEFT + (place / end) * width;
+      surface.rect(Math.round(x), y, 1, 4, theme.soft);
+      const label = kind === "time" ? time(place, step) : count(place);
+      surface.text(label, x, y + 13, theme.soft, place ? "center" : "left");
+    }
+    const most = Math.max(
+      ...this.host.scenes.map(({ track }) => track.header.counters.reserved[1]),
+    );
+    surface.text(`a strip is ${shortSize(most)} high`, LEFT - 16, y + 13, theme.soft, "right");
   }
 
   /** Where a rank's collectives are drawn; null where none are known. */
@@ -241,14 +288,64 @@ export class RanksPane implements Pane {
     return ` ${named.join(", ")}${found.length > 4 ? ` and of ${found.length - 4} more` : ""} never finished.`;
   }
 
+  private get order(): Order {
+    const { order } = this.host.store.state;
+    return this.isOrder(order) ? order : "peak";
+  }
+
+  private isOrder(order: Order): boolean {
+    if (order === "difference") return this.hasUsual();
+    return order !== "accused" || this.accused().size > 0;
+  }
+
+  /** The ranks that the comparison is about. */
+  private accused(): Set<number> {
+    const tracks = this.host.comparison?.findings.map((finding) => finding.track) ?? [];
+    return new Set(tracks.filter((track) => track !== null));
+  }
+
+  /** Those that are shown, from the top; alike ones are one, unless they are asked for. */
+  private strips(): Strip[] {
+    const { scenes, store } = this.host;
+    const key = [this.order, store.state.axis, this.isUnfolded].join();
+    if (key === this.foldedAs) return this.folded;
+    this.foldedAs = key;
+    const tracks = this.tracks();
+    const isFolding = scenes.length >= FOLDED_FROM && !this.isUnfolded;
+    const failed = scenes.flatMap(({ track }, i) => (track.header.verdict.failed ? [i] : []));
+    const apart = new Set([...this.accused(), ...failed]);
+    const all = isFolding
+      ? strips(
+          tracks,
+          scenes.map((scene) => scene.axis(store.state.axis)),
+          apart,
+        )
+      : tracks.map((track) => ({ track, alike: [] }));
+    this.folded = all.slice(0, MOST_STRIPS);
+    this.left = all.length - this.folded.length;
+    return this.folded;
+  }
+
+  private stripAt(y: number): Strip | undefined {
+    return this.strips()[Math.floor(y / LINE)];
+  }
+
+  private unfold(): void {
+    this.isUnfolded = !this.isUnfolded;
+    this.draw();
+  }
+
   private tracks(): number[] {
     const { scenes } = this.host;
     const usual = this.usual();
     const all = scenes.map((_, i) => i);
-    if (this.order === "rank")
-      return all.sort(
-        (a, b) => (scenes[a].track.header.rank ?? a) - (scenes[b].track.header.rank ?? b) || a - b,
-      );
+    const byRank = (a: number, b: number): number =>
+      (scenes[a].track.header.rank ?? a) - (scenes[b].track.header.rank ?? b) || a - b;
+    const accused = this.accused();
+    const isAccused = (track: number): number => Number(accused.has(track));
+    if (this.order === "rank") return all.sort(byRank);
+    if (this.order === "accused")
+      return all.sort((a, b) => isAccused(b) - isAccused(a) || byRank(a, b));
     const value = (track: number) =>
       this.order === "peak" ? peak(scenes[track]) : Math.abs(peak(scenes[track]) - usual);
     return all.sort((a, b) => value(b) - value(a) || a - b);

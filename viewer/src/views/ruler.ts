@@ -72,11 +72,11 @@ export function drawRange(
   surface.text(words, x + 5, y, theme.accent, "left", true);
 }
 
-const known = new WeakMap<Track, Flush[]>();
+const flushesOfTrack = new WeakMap<Track, Flush[]>();
 
 export function flushes(track: Track): Flush[] {
-  let made = known.get(track);
-  if (!made) known.set(track, (made = flushesOf(track)));
+  let made = flushesOfTrack.get(track);
+  if (!made) flushesOfTrack.set(track, (made = flushesOf(track)));
   return made;
 }
 
@@ -116,6 +116,6 @@ export function flushUnder(
 }
 
 export function flushWords({ bytes, segments, isRetry, first }: Flush): string {
-  const what = `${size(bytes)} in ${count(segments)} segment${segments === 1 ? "" : "s"} given back to the GPU at event ${count(first)}`;
-  return isRetry ? `${what}; then a request was tried again and got a new segment` : what;
+  const words = `${size(bytes)} in ${count(segments)} segment${segments === 1 ? "" : "s"} given back to the GPU at event ${count(first)}`;
+  return isRetry ? `${words}; then a request was tried again and got a new segment` : words;
 }

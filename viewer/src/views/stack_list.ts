@@ -20,10 +20,10 @@ export function stackList(stack: Frame[]): HTMLElement | null {
     while (next < shown.length && shown[next].plumbing) next++;
     const run = shown.slice(at, next);
     // The innermost frame always shows: it is the operation that asked.
-    const rest = at === 0 ? run.slice(1) : run;
+    const folded = at === 0 ? run.slice(1) : run;
     if (at === 0 && run.length) items.push(frameItem(run[0]));
-    if (rest.length >= FOLDED) items.push(foldedItem(rest));
-    else items.push(...rest.map(frameItem));
+    if (folded.length >= FOLDED) items.push(foldedItem(folded));
+    else items.push(...folded.map(frameItem));
     if (next < shown.length) items.push(frameItem(shown[next]));
     at = next + 1;
   }

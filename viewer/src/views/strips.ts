@@ -51,20 +51,26 @@ const phasesKnown = new WeakMap<Scene, boolean>();
 
 /** Whether the recording tells two phases apart, or more. */
 function hasPhases(scene: Scene): boolean {
-  let known = phasesKnown.get(scene);
-  if (known === undefined) {
+  let tellsPhases = phasesKnown.get(scene);
+  if (tellsPhases === undefined) {
     const { phase } = scene.track.row;
-    known = phase.some((one) => one !== phase[0]);
-    phasesKnown.set(scene, known);
+    tellsPhases = phase.some((number) => number !== phase[0]);
+    phasesKnown.set(scene, tellsPhases);
   }
-  return known;
+  return tellsPhases;
 }
 
+const regionRowsOf = new WeakMap<Scene, number>();
+
 function regionRows(scene: Scene): number {
-  const { depth } = scene.track.bands;
-  let deepest = -1;
-  for (const at of depth) deepest = Math.max(deepest, at);
-  return Math.min(MOST_BANDS, deepest + 1);
+  let rows = regionRowsOf.get(scene);
+  if (rows === undefined) {
+    let deepest = -1;
+    for (const depth of scene.track.bands.depth) deepest = Math.max(deepest, depth);
+    rows = Math.min(MOST_BANDS, deepest + 1);
+    regionRowsOf.set(scene, rows);
+  }
+  return rows;
 }
 
 /** Where each kind of strip begins, below the axis. */

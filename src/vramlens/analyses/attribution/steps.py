@@ -68,7 +68,7 @@ def steps_of(trace: Trace, device: DeviceTrace) -> Steps:
         ("optimizer frames", lambda: _optimizer_frames(trace, device)),
         ("repeating pattern", lambda: _pattern(device)),
     )
-    if trace.profile is not None:
+    if trace.is_profiler_trace:
         profiler_steps = ("profiler steps", lambda: _marks(trace, device, "ProfilerStep#"))
         sources = (profiler_steps, *sources)
     for source, find in sources:

@@ -84,14 +84,14 @@ def numbers_of_both(diff: Diff) -> str:
     failed = [run.failure is not None for run in (diff.before, diff.after)]
     if any(failed):
         runs = (
-            "both ran" if all(failed) else f"only the one {'before' if failed[0] else 'after'} ran"
+            "both ran" if all(failed) else f"only the run {'before' if failed[0] else 'after'} ran"
         )
         phrases.append(f"{runs} out of memory")
     if diff.headroom_bytes is not None and diff.headroom_bytes >= 0:
         room = "" if diff.headroom_exact else "at least "
         phrases.append(
-            f"the one after leaves {room}{format_size(diff.headroom_bytes)} of the other run's "
-            "limit"
+            f"the run after leaves {room}{format_size(diff.headroom_bytes)} of the limit of the"
+            " run before"
         )
     if _growth_words(diff):
         old, new = (

@@ -66,7 +66,7 @@ def _kept(before: Profile, after: Profile) -> Iterator[Difference]:
             format_size(sum(holder.bytes for holder in memory.kept))
             for memory in (before.memory, after.memory)
         ]
-        yield from _difference("kept", "Not given back before the trace ends", *kept)
+        yield from _difference("kept", "Not freed before the end of the trace", *kept)
 
 
 def _operators(before: Profile, after: Profile) -> Iterator[Difference]:

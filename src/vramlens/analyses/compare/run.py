@@ -134,7 +134,7 @@ def run_of(trace: Trace, device: int | None = None, total_bytes: int | None = No
     """
     chosen = choose_device(trace, device)
     if chosen is None:
-        raise InputError(f"{trace.source}: holds no GPU memory and no events")
+        raise InputError(f"{trace.source}: contains no GPU memory and no events")
     view = attribute(trace, chosen)
     explanation = explain_trace(trace, device=chosen.device, total_bytes=total_bytes, view=view)
     peak = explanation.peak
@@ -189,6 +189,8 @@ def _retries(trace: Trace, device: DeviceTrace) -> int | None:
     if meta is not None and "num_alloc_retries" in meta.stats:
         return int(meta.stats["num_alloc_retries"])
     is_whole = device.whole and device.orphan_events == 0 and not device.reserved.base_bytes
+    if trace.is_profiler_trace:  # it shows no segments that were given back
+        return None
     if not is_whole or device.out_of_memory or (device.segments.died < len(device.events)).any():
         return None
     return 0

@@ -20,10 +20,7 @@ from vramlens.analyses.error_text.engines import (
 from vramlens.analyses.error_text.host_memory import host_findings, host_headline
 from vramlens.analyses.error_text.libraries import (
     LIBRARIES,
-    OUTSIDE_FIXES,
-    ROOM,
     VLLM_START,
-    VLLM_START_FIX,
 )
 from vramlens.analyses.error_text.message_sums import (
     Owners,
@@ -40,12 +37,11 @@ from vramlens.analyses.error_text.message_sums import (
     wall_of,
 )
 from vramlens.analyses.error_text.no_memory import (
-    COMFYUI_FIX,
     NOT_MEMORY,
-    is_brief,
     not_memory_findings,
     not_memory_headline,
 )
+from vramlens.analyses.error_text.outside_findings import outside_findings
 from vramlens.analyses.error_text.unknowns import unknowns_of
 from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.ledger import LedgerRow
@@ -124,7 +120,7 @@ def explain_message(
             (
                 *_wall_findings(message, wall, short, slack, owners),
                 *_expandable_findings(message, conf, hint),
-                *_outside_findings(message, wall),
+                *outside_findings(message, wall),
             ),
         ),
         *_other_findings(message, wall, owners, ledger),
@@ -261,10 +257,7 @@ def _wall_findings(
             f"A single request for {format_size(message.tried_bytes)} exceeds the whole "
             f"{format_size(min(limits))}"
         )
-        fix = (
-            "look for a wrong shape or split the operation; no setting or freed memory can "
-            "make this fit"
-        )
+        fix = "look for a wrong shape or split the operation; no setting or freed memory can make this fit"
         found.append(
             Finding("request_too_large", Verdict.PROVEN, title, message.tried_bytes, fix=fix)
         )
@@ -287,14 +280,8 @@ def _wall_findings(
             if message.kind == "mps"
             else "set_per_process_memory_fraction"
         )
-        title = (
-            f"The process limit of {format_size(message.allowed_bytes)} refused the request, "
-            f"not the device{free}"
-        )
-        fix = (
-            f"raise {name} so that the limit is at least {format_size(need)}, or use "
-            f"{_up_to(short, slack)}"
-        )
+        title = f"The process limit of {format_size(message.allowed_bytes)} refused the request, not the device{free}"
+        fix = f"raise {name} so that the limit is at least {format_size(need)}, or use {_up_to(short, slack)}"
         found.append(
             Finding(
                 "process_limit",
@@ -350,46 +337,6 @@ def _wall_findings(
     return tuple(found)
 
 
-def _outside_findings(message: OomMessage, wall: str) -> tuple[Finding, ...]:
-    """How to make room for what does not allocate through PyTorch's cache."""
-    kind = message.kind
-    if wall == "host" or kind in NOT_MEMORY:
-        return ()
-    if is_brief(message):
-        return (Finding("no_figures", Verdict.LIKELY, *COMFYUI_FIX),)
-    if kind in OUTSIDE_FIXES:
-        slug, title, fix = (
-            VLLM_START_FIX if VLLM_START.search(message.text) else OUTSIDE_FIXES[kind]
-        )
-        verdict = Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY
-        return (Finding(slug, verdict, title, message.tried_bytes, fix=fix),)
-    if kind in LIBRARIES:
-        name, fix = LIBRARIES[kind], ROOM
-        title = (
-            f"{name} allocates its handle and workspace from the driver, and PyTorch's cache "
-            "left no memory there"
-        )
-        if "NOT_INITIALIZED" in message.text:
-            title = (
-                f"{name} could not start: often there is no memory for its handle, otherwise "
-                "the context or driver is damaged"
-            )
-            fix += (
-                "; if nvidia-smi shows free memory, look for an earlier CUDA error with "
-                "CUDA_LAUNCH_BLOCKING=1"
-            )
-        verdict = Verdict.POSSIBLE if message.verdict == Verdict.POSSIBLE else Verdict.LIKELY
-        return (Finding("library_memory", verdict, title, message.tried_bytes, fix=fix),)
-    if message.tried_bytes is None and "more than 1EB" not in message.text:
-        title = (
-            "This is only the beginning of the error; the size, the limit and the free memory "
-            "are in the rest"
-        )
-        fix = "pass the whole error message, or record the failure: vramlens run -o oom.vram SCRIPT"
-        return (Finding("no_figures", Verdict.POSSIBLE, title, fix=fix),)
-    return ()
-
-
 def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tuple[Finding, ...]:
     """What the message's own hint is worth."""
     if hint is None or message.live_bytes is None:
@@ -399,17 +346,11 @@ def _expandable_findings(message: OomMessage, conf: str, hint: str | None) -> tu
     if room is not None:
         evidence.append(f"PyTorch could use {format_size(room)} without any fragmentation")
     if hint == "refuted" and not overflow(message, least_request(message)) > 0:
-        title = (
-            "expandable_segments will not help: it was already on (the message always prints "
-            "this hint)"
-        )
+        title = "expandable_segments will not help: it was already on (the message always prints this hint)"
         return (Finding("expandable_segments", Verdict.PROVEN, title, 0, evidence=(conf,)),)
     if hint == "refuted":
         over = format_size(overflow(message, least_request(message)))
-        title = (
-            "expandable_segments will not help: even without fragmentation it would be at "
-            f"least {over} too much"
-        )
+        title = f"expandable_segments will not help: even without fragmentation it would be at least {over} too much"
         proven = overflow(message, 1) > 0  # whatever the size of segments is set to
         if not proven:
             evidence.append("this assumes a request with segments of the default size")
@@ -458,14 +399,8 @@ def _other_findings(
         and live is not None
         and live > total + message.slack("total_bytes", "allocated_bytes")
     ):
-        title = (
-            f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it "
-            "is in host memory"
-        )
-        fix = (
-            "turn off the driver's system memory fallback (Windows, WSL) to fail early, and "
-            "use less memory"
-        )
+        title = f"PyTorch holds {format_size(live)} on a device of {format_size(total)}: part of it is in host memory"
+        fix = "turn off the driver's system memory fallback (Windows, WSL) to fail early, and use less memory"
         found.append(Finding("oversubscribed", Verdict.PROVEN, title, live - total, fix=fix))
     if (
         wall == "unknown"
@@ -473,10 +408,7 @@ def _other_findings(
         and message.free_bytes is not None
         and message.tried_bytes is not None
     ):
-        title = (
-            "Enough was free right afterwards: others used it for a moment, or the host, WSL "
-            "or a VM set a limit"
-        )
+        title = "Enough was free right afterwards: others used it for a moment, or the host, WSL or a VM set a limit"
         fix = "run it again and watch GPU memory with `vramlens top` and host memory with `free -h`"
         found.append(Finding("free_but_refused", Verdict.POSSIBLE, title, fix=fix))
     elif (
@@ -485,10 +417,7 @@ def _other_findings(
         and message.free_bytes is None
         and message.tried_bytes is not None
     ):
-        fix = (
-            f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: what is free, and what uses the "
-            "rest"
-        )
+        fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: what is free, and what uses the rest"
         found.append(
             Finding(
                 "free_not_printed",
@@ -535,10 +464,7 @@ def _other_findings(
         fix = f"look at {_TOOLS.get(message.kind, 'nvidia-smi')}: other processes, or this one outside PyTorch"
         found.append(Finding("unnamed_memory", Verdict.LIKELY, title, unnamed, fix=fix))
     if "driver error" in message.text:
-        title = (
-            "With expandable_segments, PyTorch uses driver calls that can fail even if memory "
-            "is free"
-        )
+        title = "With expandable_segments, PyTorch uses driver calls that can fail even if memory is free"
         fix = "try without expandable_segments (WSL and Jetson sometimes refuse it)"
         found.append(Finding("driver_calls", Verdict.POSSIBLE, title, fix=fix))
     if (

@@ -456,5 +456,5 @@ def _asked_by(evidence: GroupEvidence) -> list[str]:
     if not evidence.keeps_graph and stack != NO_STACK:
         frames = view.trace.stacks.of(stack)
         if frames and not is_user_file(frames[0].file):
-            sentences.append(f"asked for inside of {frames[0]}")
+            sentences.append(f"requested inside of {frames[0]}")
     return sentences

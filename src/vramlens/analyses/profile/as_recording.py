@@ -74,8 +74,8 @@ def recording_of(trace: ProfilerTrace) -> Trace:
         lives = lifetimes_of(trace, cpu, lines, index)
         if not lives.paired:
             raise InputError(
-                f"{trace.source}: names no addresses (PyTorch before 1.11 wrote none),"
-                " so what was given back is not known"
+                f"{trace.source}: has no addresses (PyTorch before 1.11),"
+                " so it is unknown what was freed"
             )
         device, stack_of_row = _device(trace, cpu, lives, stacks, number, index)
         devices[number] = device

@@ -100,7 +100,7 @@ def _step_of(times: NDArray[np.int64], steps: tuple[ProfilerStep, ...]) -> list[
     starts = np.array([step.start_ns for step in steps], np.int64)
     ends = np.array([step.end_ns for step in steps], np.int64)
     index = np.searchsorted(starts, times, side="right") - 1
-    return np.where((index >= 0) & (times <= ends[index]), index, -1).tolist()
+    return [int(step) for step in np.where((index >= 0) & (times <= ends[index]), index, -1)]
 
 
 def _places(tables: OperatorTables, copies: NDArray[np.int64]) -> list[Place | None]:

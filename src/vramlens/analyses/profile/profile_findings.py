@@ -80,7 +80,8 @@ def _failed(profile: Profile) -> Iterator[Finding]:
                 bytes=last.bytes,
                 place=last.place,
                 evidence=(f"{counted(len(memory.failed), 'failed request')} in the trace",),
-                fix="record the memory history until the failure: a profiler trace does not say who held the rest",
+                fix="record the memory history until the failure: a profiler trace does not "
+                "say what used the rest",
             )
 
 
@@ -104,10 +105,12 @@ def _grows(profile: Profile) -> Iterator[Finding]:
                 bytes=holder.bytes,
                 place=holder.place,
                 evidence=(
-                    f"{counted(holder.allocations, 'allocation')} of {format_size(holder.bytes)} in all were not given"
-                    " back before the trace's end",
+                    f"{counted(holder.allocations, 'allocation')} of "
+                    f"{format_size(holder.bytes)} in total were not freed before the end of the "
+                    "trace",
                 ),
-                fix="keep no tensor from one step to the next: append `loss.item()` or `tensor.detach().cpu()`, not the"
+                fix="do not keep tensors from one step to the next: append `loss.item()` or "
+                "`tensor.detach().cpu()`, not the"
                 " tensor",
             )
 
@@ -129,8 +132,8 @@ def _idle(profile: Profile) -> Iterator[Finding]:
     yield Finding(
         id="gpu_idle",
         verdict=Verdict.LIKELY if cause else Verdict.POSSIBLE,
-        title=f"GPU {use.device} has nothing to do for {100 * use.idle_ns / profile.wall_ns:.0f} % of the time"
-        + (f": {cause}" if cause else ""),
+        title=f"GPU {use.device} is idle for {100 * use.idle_ns / profile.wall_ns:.0f} % of the "
+        "time" + (f": {cause}" if cause else ""),
         place=longest.place,
         evidence=tuple(evidence),
         fix=fix,
@@ -160,11 +163,14 @@ def _cause(profile: Profile, use: DeviceUse) -> tuple[str | None, str]:
         and use.busy_ns < 50_000 * kernels
     ):
         return (
-            "it finishes its short kernels faster than Python launches them",
+            "it finishes short kernels faster than Python launches them",
             "launch less: `torch.compile(model, mode='reduce-overhead')` (CUDA graphs), a larger batch, or the"
             " optimizer's `fused=True`",
         )
-    return None, "look at what the CPU did in the longest gaps, and let it run ahead of the GPU"
+    return (
+        None,
+        "look at what the CPU did in the longest gaps, and let the CPU run ahead of the GPU",
+    )
 
 
 _CAUSES = {
@@ -173,12 +179,12 @@ _CAUSES = {
         "load ahead: `DataLoader(..., num_workers=8, pin_memory=True, prefetch_factor=4, persistent_workers=True)`",
     ),
     "waits": (
-        "the CPU waits for it, and then it for the CPU",
+        "the CPU waits for the GPU, and then the GPU waits for the CPU",
         "take `.item()`, `.cpu()`, `print(tensor)` and `torch.cuda.synchronize()` out of the loop, or do them every"
         " 100 steps",
     ),
     "memory": (
-        "the CPU asks the driver for memory, and gives it back",
+        "the CPU requests memory from the driver and returns it",
         "keep the cache: no `torch.cuda.empty_cache()` in the loop, and shapes that repeat",
     ),
 }
@@ -208,7 +214,7 @@ def _cached_on(memory: MemoryReport) -> Finding | None:
         bytes=unused,
         evidence=(
             f"reserved {format_size(memory.reserved_bytes)}, allocated at most {format_size(memory.allocated_bytes)};"
-            " what ran before the trace may have needed it",
+            " earlier work may have needed it",
         ),
-        fix="record the memory history: it shows whether these are holes between allocations",
+        fix="record the memory history: it shows whether these are gaps between allocations",
     )

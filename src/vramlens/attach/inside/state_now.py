@@ -17,6 +17,8 @@ from vramlens.live.holder_lookup import nearest_holders
 
 _SEARCH_SHARE = 0.5
 """Of the longest pause: the rest is for naming what the search has found."""
+NAMES_SHARE = 0.2
+"""The same for naming what no model has: the models' own names come without a search."""
 _MOST_TENSORS = 20
 _CUT_SHORT = "the search was cut short: --pause 5 lets the program stand still for 5 s"
 _MOST_HOLDERS = 10
@@ -47,7 +49,9 @@ def state_now(request: dict[str, Any], pauses: Pauses) -> dict[str, Any]:
     by_kind: dict[str, list[NamedTensor]] = {}
     for kind in kinds:
         with pauses.one():
-            by_kind[kind] = named_tensors(device_type=kind)
+            by_kind[kind] = named_tensors(
+                device_type=kind, search_seconds=NAMES_SHARE * float(request["pause_s"])
+            )
         answer["names"] += _named(kind, by_kind[kind])
     if gpu is not None and gpu.is_initialized():
         with pauses.counted():

@@ -1,7 +1,7 @@
 """Some steps of the program watched for leaks and recorded; afterwards nothing of it is left.
 
 A step is an optimizer's turn; until one comes, a call of the outermost module. Where neither comes
-for some seconds, each quarter of a second counts as one. The search at the
+for a while, each quarter of a second counts as one. The search at the
 end runs on the thread that steps, at a step's end, where the variables of its functions say what
 the steps have kept.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from vramlens.attach.inside.pauses import Pauses
-from vramlens.attach.inside.state_now import search_time, torch_is_whole
+from vramlens.attach.inside.state_now import NAMES_SHARE, search_time, torch_is_whole
 from vramlens.attach.messages import Line
 from vramlens.capture.process.own_thread import OwnEvent
 from vramlens.capture.recording.output_path import Places
@@ -31,7 +31,8 @@ from vramlens.live.watch import LeakWatch
 
 _LOOKS_EVERY_S = 0.25
 _NO_STEP = "no step ended while it was watched: neither an optimizer's nor a model's call"
-_STEP_COMES_WITHIN_S = 3.0
+_REPORT_WITHIN_S = 60.0
+_STEP_COMES_WITHIN_S = 20.0  # large models' take some seconds; or half of the time of the watch
 _BY_CLOCK = (
     "no optimizer stepped and no model was called: each quarter of a second counts as a step"
 )
@@ -57,7 +58,7 @@ class StepWatch:
         self._ends_at = ends_at
         self._watch: LeakWatch | None = None
         self._calls: ModuleCalls | None = None
-        self._is_by_clock = False
+        self._is_by_clock = self._is_finishing = False
         self._pid = os.getpid()
         self.is_over = OwnEvent()
         self.report: LeakReport | None = None
@@ -70,8 +71,10 @@ class StepWatch:
         return 0 if self._watch is None else self._watch.steps
 
     def begin(self, torch: Any) -> None:
-        """Until an optimizer steps, a call of the model is a step."""
-        if hasattr(torch, "compiler"):
+        """Until an optimizer steps, a call of the model is a step; not where something is compiled:
+        hooks that come and go would have it compiled anew.
+        """
+        if hasattr(torch, "compiler") and not _has_compiled():
             self._calls = ModuleCalls(torch, self._unit_ended)
 
     @property
@@ -93,7 +96,7 @@ class StepWatch:
 
     def optimizer_stepped(self, _count: int) -> None:
         """After each step of an optimizer."""
-        if self.is_over.is_set or self._is_by_clock or self._pid != os.getpid():
+        if self._is_finishing or self._is_by_clock or self._pid != os.getpid():
             return
         if self._calls is not None:
             self._calls.stop()
@@ -103,16 +106,24 @@ class StepWatch:
             self._watch = None  # what calls of the model were counted is of another unit
         self._unit_ended()
 
+    def conclude(self) -> None:
+        """Makes the report of what there is, unless it is there, or being made."""
+        if self._is_finishing:
+            self.is_over.wait(_REPORT_WITHIN_S)
+        elif self._watch is not None:
+            self._finish(self._watch)
+
     def leave(self) -> None:
-        """Takes the hooks away; a report is made of what there is."""
+        """Takes away what goes on between steps."""
+        self._is_finishing = True
         if self._calls is not None:
             self._calls.stop()
-        if self._watch is not None and not self.is_over.is_set:
-            self._finish(self._watch)
+        if self._watch is not None:
+            self._watch.stop()
 
     @harmless("watching for leaks")
     def _unit_ended(self) -> None:
-        if self.is_over.is_set or self._pid != os.getpid():
+        if self._is_finishing or self._pid != os.getpid():
             return
         if self._watch is None:
             with self._pauses.counted():
@@ -125,6 +136,7 @@ class StepWatch:
 
     def _finish(self, watch: LeakWatch) -> None:
         """The report of now, and the end of the watch."""
+        self._is_finishing = True
         try:
             with self._pauses.counted():
                 owned = watch.owned(search_time(self._pause_s))
@@ -169,6 +181,7 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
         ends_at=time.monotonic() + float(request["seconds"]),
     )
     recorder.owners = watch.owners
+    recorder.naming_seconds = NAMES_SHARE * float(request["pause_s"])
     recorder.steps.watch_optimizers()
     recorder.steps.on_step(watch.optimizer_stepped)
     recorder.steps.on_step(recorder.step_ended)
@@ -180,7 +193,8 @@ def watched(request: dict[str, Any], line: Line, pauses: Pauses) -> dict[str, An
                 recorder.start()
         is_wanted = _wait(watch, line, float(request["seconds"]))
         recorder.steps.leave_optimizers()
-        watch.leave()
+        if is_wanted:
+            watch.conclude()
         path = None
         if is_on_gpu and is_wanted:
             with pauses.counted():
@@ -197,6 +211,7 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
     """Waits for the steps, and says how far they are; whether somebody still wants the answer."""
     began = time.monotonic()
     deadline = began + seconds + _patience(watch)
+    step_comes_by = began + min(_STEP_COMES_WITHIN_S, seconds / 2)
     told = -1
     while not watch.is_over.is_set:
         watch.is_over.wait(_LOOKS_EVERY_S)
@@ -204,7 +219,7 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             return False
         if time.monotonic() > deadline:
             break
-        if not watch.has_begun and time.monotonic() > began + _STEP_COMES_WITHIN_S:
+        if not watch.has_begun and time.monotonic() > step_comes_by:
             watch.count_time()
         watch.tick()
         if watch.steps != told:
@@ -212,6 +227,12 @@ def _wait(watch: StepWatch, line: Line, seconds: float) -> bool:
             with suppress(Exception):
                 line.send({"kind": "progress", "steps": told})
     return True
+
+
+def _has_compiled() -> bool:
+    """True where torch.compile has compiled something in this process."""
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return bool(counters) and bool(counters.get("frames"))
 
 
 def _patience(watch: StepWatch) -> float:

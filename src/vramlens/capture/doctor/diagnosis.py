@@ -29,7 +29,7 @@ _BLOCKING = {
     "driver": "the driver is too old for this PyTorch",
     "gpu": "PyTorch cannot use the GPU",
     "allocator": "PyTorch's own allocator is not in use",
-    "snapshot": "this PyTorch keeps no history",
+    "snapshot": "this PyTorch cannot record memory history",
     "trial": "a small recording on the GPU failed",
 }
 """Without these nothing can be recorded, and how the verdict puts it; in the order in which a
@@ -92,7 +92,7 @@ def _look(gpu: bool) -> Seen:
         nvml, reason = driver()
         gpus = nvml.gpus() if nvml is not None else ()
     except Exception as error:
-        nvml, reason, gpus = None, f"The NVIDIA driver cannot be asked ({_words(error)}).", ()
+        nvml, reason, gpus = None, f"The NVIDIA driver did not answer ({_words(error)}).", ()
     return Seen(answer, nvml, reason, gpus)
 
 
@@ -129,20 +129,20 @@ def _guarded(name: str, probe: Probe) -> Check | None:
     try:
         return probe()
     except Exception as error:
-        return Check(name, "unknown", f"This could not be looked at ({_words(error)}).")
+        return Check(name, "unknown", f"This check failed ({_words(error)}).")
 
 
 def _verdict(evidence: Seen, checks: Sequence[Check]) -> tuple[str, bool | None]:
     by_name = {check.name: check for check in checks}
     if evidence.answer.missing:
-        return "No PyTorch here: recordings can be read, not made.", False
+        return "PyTorch is not installed here: recordings can be read but not made.", False
     for name, words in _BLOCKING.items():
         if name in by_name and by_name[name].state == "problem":
             return f"Not ready to record: {words}.", False
     if evidence.answer.facts is None:
-        return "Whether recordings can be made here is not known: PyTorch could not be asked.", None
+        return "It is unknown whether recordings can be made here: PyTorch did not respond.", None
     if not evidence.visible:
-        return "No GPU here: recordings can be read, not made.", False
+        return "There is no GPU here: recordings can be read but not made.", False
     about = ", ".join(filter(None, (evidence.names, f"torch {evidence.fact('version')}")))
     return f"Ready to record on {counted(evidence.visible, 'GPU')} ({about}).", True
 

@@ -73,11 +73,11 @@ class Seen:
 def torch(evidence: Seen) -> Check:
     """PyTorch: whether it is there, its version and its build."""
     if evidence.answer.missing:
-        do = "To record, run the doctor with the Python that trains: python -m vramlens doctor."
+        do = "To record, run the doctor with your training Python: python -m vramlens doctor."
         return Check("torch", "problem", "PyTorch is not installed in this Python.", do)
     if evidence.answer.facts is None:
         return Check(
-            "torch", "problem", f"PyTorch cannot be asked: {_sentence(evidence.answer.failure)}"
+            "torch", "problem", f"PyTorch did not respond: {_sentence(evidence.answer.failure)}"
         )
     text = f"PyTorch {evidence.fact('version')}, built for {_build(evidence)}."
     if evidence.release is not None and evidence.release < _OLDEST_TORCH:
@@ -85,7 +85,7 @@ def torch(evidence: Seen) -> Check:
             "torch",
             "note",
             text,
-            "vramlens is made for PyTorch 2.4 and newer: some figures will be missing.",
+            "vramlens needs PyTorch 2.4 or newer for all features; some numbers will be missing.",
         )
     return Check("torch", "ok", text)
 
@@ -107,7 +107,7 @@ def gpu(evidence: Seen) -> Check:
         text = f"{shown_gpus} here, but this PyTorch is built for the CPU."
         do = "Install a CUDA build: https://pytorch.org/get-started/locally"
         return Check("gpu", "problem", text, do)
-    why = next(iter(evidence.fact("warnings") or ()), "it does not say why")
+    why = next(iter(evidence.fact("warnings") or ()), "no reason given")
     text = f"{shown_gpus} here, but PyTorch cannot use them: {_sentence(why)}"
     do = "Compare the rows torch and driver; in a container, was it started with --gpus?"
     return Check("gpu", "problem", text, do)
@@ -124,8 +124,8 @@ def _hidden(evidence: Seen) -> Check | None:
     count = _driver_count()
     if evidence.gpus or not count:
         return None
-    text = f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU of the {count} here."
-    do = "Name those that nvidia-smi -L lists, from 0 on, or unset it."
+    text = f"CUDA_VISIBLE_DEVICES={visible!r} selects none of the {count} here."
+    do = "Use numbers that nvidia-smi -L lists, starting at 0, or unset it."
     return Check("gpu", "problem", text, do)
 
 
@@ -140,7 +140,7 @@ def _usable(evidence: Seen) -> Check:
             return Check(
                 "gpu",
                 "problem",
-                f"{text[:-1]}; this PyTorch holds no kernels for {device.name} ({sm}).",
+                f"{text[:-1]}; this PyTorch has no kernels for {device.name} ({sm}).",
                 do,
             )
     return Check("gpu", "ok", text)
@@ -158,7 +158,7 @@ def driver(evidence: Seen) -> Check | None:
     # CUDA's minor version compatibility: any driver of the same major version runs it (CUDA
     # compatibility guide).
     if cuda[0] >= int(built[1]):
-        return Check("driver", "ok", f"{text} fits this PyTorch.")
+        return Check("driver", "ok", f"{text} works with this PyTorch.")
     if evidence.visible:
         return Check(
             "driver", "ok", f"{text}; CUDA {built[0]} runs by a forward compatibility package."
@@ -173,8 +173,7 @@ def allocator(evidence: Seen) -> Check | None:
         return None
     if _UNCACHED in os.environ:
         text = (
-            f"{_UNCACHED} is set, whatever its value: nothing is cached, and recordings mean"
-            " nothing."
+            f"{_UNCACHED} is set (any value counts): caching is off, so recordings are meaningless."
         )
         return Check("allocator", "problem", text, f"unset {_UNCACHED}")
     backend = evidence.fact("backend")
@@ -182,16 +181,16 @@ def allocator(evidence: Seen) -> Check | None:
         return Check(
             "allocator",
             "ok" if evidence.fact("kind") == "xpu" else "unknown",
-            "PyTorch's own, as it seems.",
+            "apparently PyTorch's native allocator.",
         )
     if backend != "native":
-        text = f"{backend} keeps no history: nothing can be recorded."
+        text = f"{backend} has no memory history, so nothing can be recorded."
         do = (
-            "Take backend:… out of the allocator's settings, and any CUDAPluggableAllocator out"
-            " of the program."
+            "Take backend:… out of the allocator settings, and remove any "
+            "CUDAPluggableAllocator from the program."
         )
         return Check("allocator", "problem", text, do)
-    return Check("allocator", "ok", "PyTorch's own (native): can be recorded.")
+    return Check("allocator", "ok", "PyTorch's native allocator, which can be recorded.")
 
 
 def settings(evidence: Seen) -> Check:
@@ -199,7 +198,7 @@ def settings(evidence: Seen) -> Check:
     conf = read_settings(os.environ, evidence.release, is_rocm=bool(evidence.fact("hip")))
     shown_conf = f"{conf.variable}={conf.text}" if conf.variable else "No allocator settings"
     if conf.faults:
-        kills = " PyTorch does not even import with it." if evidence.answer.settings_failed else ""
+        kills = " PyTorch cannot be imported with it." if evidence.answer.settings_failed else ""
         do = f"Correct {conf.variable}: PyTorch refuses it at import or at the first use of a GPU."
         return Check("settings", "problem", f"{shown_conf}: {' '.join(conf.faults)}{kills}", do)
     if evidence.answer.settings_failed:
@@ -213,7 +212,7 @@ def settings(evidence: Seen) -> Check:
             "settings",
             "note",
             f"{shown_conf}. {' '.join(conf.notes)}",
-            "Set one variable, with what you mean.",
+            "Set only one of them.",
         )
     return Check("settings", "ok", f"{shown_conf}.")
 
@@ -241,7 +240,7 @@ def snapshot(evidence: Seen) -> Check | None:
     if missing:
         text = f"Events can be recorded; this PyTorch lacks {', '.join(missing)}."
         return Check(
-            "snapshot", "note", text, "A newer PyTorch tells more; what is there is exact."
+            "snapshot", "note", text, "A newer PyTorch records more; what is recorded is exact."
         )
     more = f", {', '.join(extra)}" if extra else ""
     return Check("snapshot", "ok", f"Events, module and step marks, failures{more}.")
@@ -261,8 +260,8 @@ def trial(evidence: Seen) -> Check | None:
     events, seconds = int(recording.get("events") or 0), float(recording.get("seconds") or 0)
     text = f"{counted(events, 'event')} recorded in {seconds:.1f} s"
     if not events:
-        do = "Record in the program itself: vramlens run says what it recorded."
-        return Check("trial", "problem", f"{text}: nothing is recorded here.", do)
+        do = "Record the program itself: vramlens run reports what it recorded."
+        return Check("trial", "problem", f"{text}: nothing was recorded.", do)
     if broken:
         return Check("trial", "note", f"{text}, but without {', '.join(broken)}.")
     return Check("trial", "ok", f"{text}, with {', '.join(expected_parts)}.")
@@ -274,7 +273,7 @@ def _failed_trial(evidence: Seen) -> Check | None:
         return None
     do = ""
     if failure.startswith(DIED):
-        do = "Run nvidia-smi: if that hangs or fails too, it is the driver or the GPU."
+        do = "Run nvidia-smi: if it also hangs or fails, the driver or the GPU is the cause."
     text = f"A small recording on the GPU failed: {_sentence(failure)}"
     return Check("trial", "problem", text, do)
 
@@ -290,10 +289,12 @@ def profiler(evidence: Seen) -> Check | None:
             "This PyTorch has no Kineto: 'vramlens run --profile' gives nothing.",
         )
     if not evidence.visible:
-        return Check("profiler", "ok", "Kineto is there; without a GPU it sees the CPU only.")
+        return Check("profiler", "ok", "Kineto is available; without a GPU it sees only the CPU.")
     if evidence.is_nvidia and not evidence.fact("gpu_profiler"):
         return Check(
-            "profiler", "note", "Kineto is there, but not CUPTI: traces hold no GPU kernels."
+            "profiler",
+            "note",
+            "Kineto is available without CUPTI, so traces contain no GPU kernels.",
         )
     return Check("profiler", "ok", "Kineto sees GPU kernels.")
 
@@ -303,23 +304,23 @@ def nvml(evidence: Seen) -> Check | None:
     if evidence.fact("kind") == "xpu" or evidence.fact("hip"):
         return None
     if evidence.nvml is None:
-        more = " Memory of other processes cannot be told apart." if evidence.visible else ""
+        more = " Memory of other processes cannot be distinguished." if evidence.visible else ""
         return Check("nvml", "note", f"{evidence.reason}{more}")
     _, at_home = own_pids()
     figures = [memory for memory in map(evidence.nvml.memory, evidence.gpus) if memory is not None]
     if evidence.gpus and not figures:
         return Check(
-            "nvml", "note", "The driver gives no memory figures (permission, or an old driver)."
+            "nvml", "note", "The driver reports no memory numbers (permission, or an old driver)."
         )
     if any(memory.processes is None for memory in figures):
         return Check(
             "nvml",
             "note",
-            "The driver gives the memory, but does not list the processes that hold it.",
+            "The driver reports the memory but not which processes use it.",
         )
     if not at_home:
-        text = "The driver counts processes as the host does, this container differently."
-        do = "Which one is yours is inferred; docker run --pid=host makes it certain."
+        text = "The driver uses the host's process numbers, and this container uses different ones."
+        do = "Your process is inferred; docker run --pid=host makes it certain."
         return Check("nvml", "note", text, do)
     return Check("nvml", "ok", "Memory and processes of every GPU can be read.")
 
@@ -362,14 +363,16 @@ def switches(evidence: Seen) -> Check:
         if setting is not None and setting[1] not in _HARMLESS.get(candidate.name, ()):
             active.append(setting)
     if not active:
-        return Check("switches", "ok", "No switch slows the program or changes its memory.")
+        return Check(
+            "switches", "ok", "No debug switch that slows the program or changes its memory is set."
+        )
     set_so = ", ".join(f"{name}={text}" for name, text in active)
     why = switch(active[0][0]).cost
     return Check(
         "switches",
         "note",
         f"{set_so}: {why}.",
-        "unset it unless it is meant (vramlens doctor --switches)",
+        "unset it unless you need it (vramlens doctor --switches)",
     )
 
 
@@ -382,7 +385,7 @@ def _build(evidence: Seen) -> str:
 
 def _no_gpu(evidence: Seen) -> str:
     return (
-        "No GPU to be seen."
+        "No GPU found."
         if evidence.nvml is not None or evidence.fact("kind")
         else "No GPU that PyTorch can use."
     )

@@ -44,7 +44,7 @@ def psutil() -> Check:
         version = str(getattr(importlib.import_module("psutil"), "__version__", "unknown"))
     except ImportError:
         if os.path.exists("/proc/self/status"):
-            return Check("psutil", "ok", "psutil is not installed; /proc says the same.")
+            return Check("psutil", "ok", "psutil is not installed; /proc is used instead.")
         return Check(
             "psutil",
             "note",
@@ -115,9 +115,7 @@ def disk() -> Check:
             pass
     except OSError as error:
         text = f"{folder} cannot be written to ({(error.strerror or str(error)).lower()})."
-        return Check(
-            "disk", "problem", text, "Give recordings another place: vramlens run -o FOLDER."
-        )
+        return Check("disk", "problem", text, "Write recordings elsewhere: vramlens run -o FOLDER.")
     free = shutil.disk_usage(folder).free
     text = f"{format_size(free)} free in the working directory."
     if free < _LITTLE_DISK:
@@ -145,7 +143,7 @@ def process_group(state: DistributedState) -> Check | None:
             "process group",
             "note",
             text,
-            "Only the program itself knows its group and device:"
-            " print(vramlens.distributed_state()) in it.",
+            "Only the program itself knows its process group and device: "
+            "print(vramlens.distributed_state()) there.",
         )
     return Check("process group", "ok", text)

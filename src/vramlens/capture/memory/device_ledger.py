@@ -123,7 +123,7 @@ def ledger(device: Any = None, *, ask_nccl: bool = True) -> Ledger:
         return Ledger(index, notes=(missing, reason) if reason else (missing,))
     except Exception as error:
         return Ledger(
-            index, notes=(f"The ledger could not be read: {error or type(error).__name__}.",)
+            index, notes=(f"The GPU's memory could not be read: {error or type(error).__name__}.",)
         )
 
 
@@ -167,7 +167,7 @@ def _ledger_of(
         counters = pytorch.with_nccl(gpu.index, counters)
     if memory is None:
         if pytorch.is_nvidia:
-            notes.insert(0, reason or "The driver gives no figures for this GPU.")
+            notes.insert(0, reason or "The driver reports no numbers for this GPU.")
         memory = pytorch.device_memory(gpu.index, counters)
     base = Ledger(
         device=gpu.index,
@@ -212,7 +212,7 @@ def _pytorch_rows(counters: PyTorchCounters) -> list[LedgerRow]:
     if counters.pool_bytes:
         note = (
             f"{format_size(counters.pool_bytes)} of what PyTorch reserved is in private pools"
-            " (CUDA graphs), which alone can use it"
+            " (CUDA graphs), which only they can use"
         )
     exact, cached = RowConfidence.EXACT, max(0, reserved - allocated)
     return [
@@ -331,7 +331,7 @@ def _process_rows(listed: _Listed, outside: int, counters: PyTorchCounters) -> l
         is_certain = own_process.confidence == RowConfidence.EXACT or own_process.bytes is None
         size, certainty = other_bytes, _exact_if(is_certain)
     else:
-        names += "; by subtraction: the driver does not give the size of each"
+        names += "; by subtraction, because the driver does not report each size"
         size, certainty = max(other_bytes, outside - own_bytes), RowConfidence.INFERRED
     return [*nccl, own_row, LedgerRow(LedgerKind.OTHER_PROCESSES, size, certainty, names)]
 
@@ -350,7 +350,7 @@ def _sum_of(rows: Iterable[LedgerRow]) -> int:
 
 def _what_is_other(counters: PyTorchCounters, own_process: _OwnProcess, nccl_is_apart: bool) -> str:
     if own_process.pid is None:
-        return "no CUDA context of this process here"
+        return "this process has no CUDA context here"
     parts = ["CUDA context", "loaded kernels", "cuBLAS and cuDNN handles"]
     if not nccl_is_apart:
         parts.append("NCCL")
@@ -358,9 +358,11 @@ def _what_is_other(counters: PyTorchCounters, own_process: _OwnProcess, nccl_is_
         parts.append("PyTorch's tensors, which its allocator does not count")
     text = ", ".join(parts)
     if own_process.bytes is None:
-        return f"{text}; by subtraction: the driver does not give this process's size"
+        return (
+            f"{text}; by subtraction, because the driver does not report the size of this process"
+        )
     return (
-        f"{text}; process {own_process.pid} is taken for this one"
+        f"{text}; process {own_process.pid} is assumed to be this one"
         if own_process.confidence == RowConfidence.INFERRED
         else text
     )
@@ -377,7 +379,7 @@ def _why_together(listed: _Listed, others: list[GpuProcess]) -> str:
     return (
         f"the driver lists others only: {names}"
         if listed.at_home
-        else f"which of {names} is this one is not known"
+        else f"it is unknown which of {names} is this one"
     )
 
 
@@ -405,11 +407,11 @@ def _closed(rows: list[LedgerRow], total: int) -> tuple[LedgerRow, ...]:
     """
     missing = total - _sum_of(rows)
     if missing > 0:
-        note = "free, or held by others: the driver's counters are missing"
+        note = "free or used by others (the driver's counters are missing)"
         if any(row.kind == LedgerKind.FREE for row in rows):
             note = (
-                "used, by the driver itself or by a process that it does not list"
-                " (other containers, ended ones)"
+                "used by the driver itself or by a process that it does not list (in another "
+                "container, or already ended)"
             )
         unknown = LedgerRow(LedgerKind.UNKNOWN, missing, RowConfidence.UNKNOWN, note)
         return (*rows, unknown)
@@ -419,7 +421,7 @@ def _closed(rows: list[LedgerRow], total: int) -> tuple[LedgerRow, ...]:
             if cut > 0:
                 missing += cut
                 note = f"{row.note}; " if row.note else ""
-                note += f"{format_size(cut)} less than measured, so that the sum closes"
+                note += f"{format_size(cut)} less than measured, so that the numbers add up"
                 rows[place] = replace(
                     row, bytes=row.bytes - cut, confidence=RowConfidence.INFERRED, note=note
                 )

@@ -96,9 +96,9 @@ def _load() -> tuple[Driver | None, str]:
         if isinstance(error, ImportError):
             return (
                 None,
-                "The NVIDIA driver cannot be asked without pynvml (pip install nvidia-ml-py).",
+                "The NVIDIA driver cannot be queried without pynvml (pip install nvidia-ml-py).",
             )
-        return None, f"The NVIDIA driver cannot be asked: pynvml does not load ({_words(error)})."
+        return None, f"The NVIDIA driver cannot be queried: pynvml does not load ({_words(error)})."
     try:
         pynvml.nvmlInit()
     except Exception as error:
@@ -233,7 +233,7 @@ class Driver:
             elif not _names_itself(properties) and index < len(guessed):
                 gpus.append(guessed[index])
             else:
-                note = "Which of the driver's GPUs or MIG instances this is cannot be told."
+                note = "It is unknown which of the driver's GPUs or MIG instances this is."
                 gpus.append(Gpu(index, _text(getattr(properties, "name", None)), note=note))
         return tuple(gpus)
 
@@ -290,7 +290,7 @@ class Driver:
             parts = self._parts(handles[number])
             doubt = note
             if len(parts) > 1:
-                doubt = "Which instances of this GPU CUDA takes is not known yet."
+                doubt = "It is not yet known which instances of this GPU CUDA uses."
             for part in parts:
                 gpus.append(self._gpu(len(gpus), part, doubt))
         return tuple(gpus)
@@ -301,8 +301,8 @@ class Driver:
         if order == "PCI_BUS_ID" or len(products) < 2:
             return ""
         return (
-            "CUDA may number these GPUs otherwise: it puts the fastest first"
-            " (CUDA_DEVICE_ORDER=PCI_BUS_ID)."
+            "CUDA may number these GPUs differently, fastest first (set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID to avoid this)."
         )
 
     def _parts(self, handle: Any) -> list[Any]:

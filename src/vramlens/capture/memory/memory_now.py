@@ -19,10 +19,10 @@ from vramlens.units import format_size
 
 _WORDS = {
     "driver_reserved": "driver and firmware",
-    "pytorch_allocated": "live in PyTorch",
-    "pytorch_cached": "cached by PyTorch: free for it, for nobody else",
+    "pytorch_allocated": "in use by PyTorch",
+    "pytorch_cached": "cached by PyTorch (only PyTorch can reuse it)",
     "nccl": "NCCL",
-    "this_process_other": "this process outside PyTorch",
+    "this_process_other": "this process, outside PyTorch",
     "other_processes": "other processes",
     "outside_pytorch": "outside this process's PyTorch",
     "unknown": "not known",
@@ -101,7 +101,7 @@ def memory(top_lines: Sequence[str] = ()) -> MemoryNow:
     if not gpus:
         notes = (_why_no_gpu(),)
     elif "torch" not in sys.modules:
-        notes = ("PyTorch is not imported in this process: none of this memory is its own.",)
+        notes = ("PyTorch is not imported in this process, so none of this memory belongs to it.",)
     return MemoryNow(gpus, host_memory(), notes, tuple(map(str, top_lines)))
 
 
@@ -131,7 +131,7 @@ def _why_no_gpu() -> str:
     nvml, reason = driver()
     version = getattr(sys.modules.get("torch"), "version", None)
     if getattr(version, "hip", None) or getattr(version, "xpu", None):
-        return "No GPU to be seen yet: an AMD or Intel GPU is shown once the program uses it."
+        return "No GPU visible yet: an AMD or Intel GPU appears once the program uses it."
     if nvml is not None and visible is not None:
         return f"No GPU is visible to this process: CUDA_VISIBLE_DEVICES is {visible!r}."
     return f"No GPU here: {reason[:1].lower() + reason[1:] if reason else 'the driver shows none.'}"
@@ -155,7 +155,7 @@ def _is_ours(gpu: Ledger) -> bool:
 def _headline(gpu: Ledger) -> str:
     name = f"GPU {gpu.device}{f' ({gpu.name})' if gpu.name else ''}"
     if gpu.total_bytes is None:
-        return f"{name}: its memory is not known"
+        return f"{name}: its memory is unknown"
     total, free = format_size(gpu.total_bytes), gpu.bytes_of("free")
     parts = [
         f"size {total}"

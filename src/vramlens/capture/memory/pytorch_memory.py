@@ -94,7 +94,8 @@ class PyTorch:
             # A CUDAPluggableAllocator, such as RMM's, does not count (pytorch issue 133281).
             backend = answer_of(lambda: self.module.memory.get_allocator_backend()) or "not its own"
             note = (
-                f"PyTorch's memory cannot be split here: its allocator ({backend}) does not count."
+                f"PyTorch's memory cannot be broken down here: its allocator ({backend}) has no "
+                "counters."
             )
             return PyTorchCounters(True, None, None, note=note)
         allocated, reserved = (

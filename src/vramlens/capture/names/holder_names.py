@@ -33,11 +33,19 @@ _NOBODYS = "?"
 class HolderNames:
     """The holders of some tensors: a few sweeps over the heap, from the tensors upwards."""
 
-    def __init__(self, heap: LiveHeap, paths: dict[int, str], tensors: list[Any]) -> None:
+    def __init__(
+        self,
+        heap: LiveHeap,
+        paths: dict[int, str],
+        tensors: list[Any],
+        *,
+        seconds: float | None = None,
+    ) -> None:
         self._heap, self._paths = heap, paths
         self._edges: dict[int, list[tuple[Any, str]]] = {}
         self._referents = Referents()
-        children, until = tensors, thread_time() + SEARCH_SECONDS
+        allowed = SEARCH_SECONDS if seconds is None else seconds
+        children, until = tensors, thread_time() + allowed
         for _ in range(_LEVELS):
             sought = {id(child) for child in children} - self._edges.keys()
             if not sought or thread_time() > until:

@@ -216,4 +216,4 @@ def _values(output: Any) -> Iterable[Any]:
 
 
 def _complain(error: Exception) -> None:
-    say_once(f"marking modules failed ({type(error).__name__}: {error}); the program runs on")
+    say_once(f"marking modules failed ({type(error).__name__}: {error}); the program continues")

@@ -61,13 +61,18 @@ class NamedTensor:
 
 
 def named_tensors(
-    *, device_type: str = "cuda", root_names: Mapping[int, str] | None = None
+    *,
+    device_type: str = "cuda",
+    root_names: Mapping[int, str] | None = None,
+    search_seconds: float | None = None,
 ) -> list[NamedTensor]:
     """All storages on devices of a type that have a name: of models and optimizers all, of others
     the largest. Never raises.
 
     Args:
         root_names: better names for modules that are no other module's child, by ``id``.
+        search_seconds: what the search for holders of the others may take of the processor's time;
+            by default 1.5.
     """
     torch: Any = sys.modules.get("torch")
     was_collecting = gc.isenabled()
@@ -79,7 +84,7 @@ def named_tensors(
         # This thread's only: no subclass and no mode hears of what is read.
         with torch._C.DisableTorchFunction():
             heap = LiveHeap(torch, device_type, everything_alive())
-            return _NamesOfTensors(heap, root_names or {}).resolved()
+            return _NamesOfTensors(heap, root_names or {}, search_seconds).resolved()
     except Exception:  # torch is not there, or not whole
         return []
     finally:
@@ -92,7 +97,10 @@ def named_tensors(
 class _NamesOfTensors:
     """Claims to storages, gathered from models, optimizers and what holds the rest."""
 
-    def __init__(self, heap: LiveHeap, root_names: Mapping[int, str]) -> None:
+    def __init__(
+        self, heap: LiveHeap, root_names: Mapping[int, str], search_seconds: float | None
+    ) -> None:
+        self._search_seconds = search_seconds
         self._heap = heap
         self._claims = Claims(heap)
         self._parameter_names: dict[int, str] = {}
@@ -251,7 +259,7 @@ class _NamesOfTensors:
         searched = [tensor for tensors in views.values() for tensor in tensors]
         if unnamed_bytes < _WORTH_A_SEARCH * self._claims.named_bytes:
             searched = []  # it is a walk through the heap
-        holders = HolderNames(self._heap, self._paths, searched)
+        holders = HolderNames(self._heap, self._paths, searched, seconds=self._search_seconds)
         for storage, tensors in views.items():
             name = self._name_of_view(storage, tensors, holders)
             self._claims.add_storage(storage, name, "tensor")

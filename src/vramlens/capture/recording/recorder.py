@@ -80,6 +80,7 @@ class Recorder:
         recording: whether events are being recorded now.
         wanted_events: how many each ring is to hold from the next start on; None lets the host's
             memory decide.
+        naming_seconds: what naming tensors that no model has may take; None for the usual.
         owners: gives ``owners.json`` for a kind of device, where leaks are watched.
     """
 
@@ -107,6 +108,7 @@ class Recorder:
         self._paths = ModulePaths()
         self._samples = Samples()
         self.owners: Callable[[str], dict[str, Any] | None] | None = None
+        self.naming_seconds: float | None = None
         self._earlier_names: list[dict[str, Any]] = []
         self._writing = threading.RLock()
         self._is_writing = False
@@ -136,7 +138,9 @@ class Recorder:
                 gpu.start_history(self._max_events)
             except RuntimeError as error:
                 reason = str(error).partition("\n")[0]
-                say(f"this allocator keeps no history ({reason}): the recording holds figures only")
+                say(
+                    f"this allocator has no memory history ({reason}): the recording contains only counters"
+                )
         self._started_us = time.time_ns() // 1000
         # Those of an earlier block: other tensors may have their addresses by now.
         self._earlier_names = []
@@ -155,8 +159,8 @@ class Recorder:
         marker = self.gpu.marker()
         if marker is None:
             say_once(
-                "this PyTorch cannot mark allocations with modules (2.10 can): names come"
-                " from addresses alone"
+                "this PyTorch cannot mark allocations with modules (2.10 can): names come only "
+                "from addresses"
             )
             return
         self._marks = ModuleMarks(*marker, self._paths)
@@ -209,7 +213,7 @@ class Recorder:
             ``{"path": …}``, or ``{"error": why not}``; never raises.
         """
         if self._pid != os.getpid():
-            return {"error": "this is a forked child: its parent records"}
+            return {"error": "this is a forked child, and its parent records"}
         if not self._writing.acquire(timeout=_WAIT_FOR_ANOTHER_DUMP_S):
             return {"error": "another recording is being written"}
         if self._is_writing:  # on this very thread: a failure, or a finalizer, in the middle of it
@@ -233,7 +237,7 @@ class Recorder:
         target = os.path.abspath(path or self.places.next())
         # To open a pipe is to wait for who reads it.
         if os.path.exists(target) and not os.path.isfile(target):
-            raise OSError(0, f"{target} is no regular file")
+            raise OSError(0, f"{target} is not a regular file")
         place = _Placed(self.places, target)
         began = time.perf_counter()
         with no_collection():
@@ -243,7 +247,7 @@ class Recorder:
             self.places.wrote_failure(place.path)
         if not request.quiet:
             size = format_size(os.path.getsize(place.path))
-            overwritten = ", earlier ones overwritten" if has_wrapped else ""
+            overwritten = ", earlier events overwritten" if has_wrapped else ""
             say(
                 f"wrote {place.path} ({size}, {counted(events, 'event')}{overwritten};"
                 f" the program paused {seconds:.1f} s)"
@@ -300,10 +304,12 @@ class Recorder:
         from vramlens.capture.names.tensor_names import named_tensors
 
         with no_other_thread():
-            return [
-                asdict(tensor)
-                for tensor in named_tensors(device_type=kind, root_names=self._paths.root_names)
-            ]
+            tensors = named_tensors(
+                device_type=kind,
+                root_names=self._paths.root_names,
+                search_seconds=self.naming_seconds,
+            )
+            return [asdict(tensor) for tensor in tensors]
 
     def _meta(
         self, gpu: Allocator, snapshot: Mapping[str, Any], request: WriteRequest

@@ -33,7 +33,7 @@ def check_redacted(path: str, folders: Sequence[str], words: Sequence[tuple[str,
     Raises:
         OSError: one of them is.
     """
-    texts = [(folder, "a folder of yours", is_short(folder)) for folder in folders]
+    texts = [(folder, "one of your folders", is_short(folder)) for folder in folders]
     texts += [
         (word, "an argument" if kind == "argument" else f"your {kind}", True)
         for word, kind in words
@@ -49,7 +49,9 @@ def check_redacted(path: str, folders: Sequence[str], words: Sequence[tuple[str,
                 for chunk in _overlapping(member, overlap):
                     for needle, kind, is_word in needles:
                         if _is_in(chunk, needle, is_word, is_pickle):
-                            raise OSError(errno.EPERM, f"--redact: {name} would still tell {kind}")
+                            raise OSError(
+                                errno.EPERM, f"--redact: {name} would still reveal {kind}"
+                            )
 
 
 def _overlapping(member: IO[bytes], overlap: int) -> Iterator[bytes]:

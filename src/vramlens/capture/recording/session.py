@@ -168,7 +168,7 @@ class Session:
             self._open_blocks -= 1
             gpu = self.recorder.gpu
             if gpu is None or not gpu.is_initialized():
-                say("the block used no GPU: nothing was recorded")
+                say("the block did not use a GPU, so nothing was recorded")
             elif is_outermost and not has_recording:
                 self._write_block(self.recorder.places.next(), since_us=0)
             elif not has_recording:
@@ -265,16 +265,16 @@ class Session:
             return
         count, steps = self.recorder.steps.count, f"{self.plan.first_step}:{self.plan.last_step}"
         if loaded_torch() is None:
-            say("the program did not import torch: no trace")
+            say("the program did not import torch, so there is no trace")
         elif count <= (self.plan.first_step or 0):
             say(
-                f"the program ended after {counted(count, 'step')}: the steps {steps} never"
-                " came, so there is no trace"
+                f"the program ended after {counted(count, 'step')} and never reached steps "
+                f"{steps}, so there is no trace"
             )
         else:
             say(
-                f"the program ended after {counted(count, 'step')}, before the steps {steps}"
-                " were over"
+                f"the program ended after {counted(count, 'step')}, before steps {steps} were "
+                "complete"
             )
             self._trace.stop()
 
@@ -354,15 +354,17 @@ class Session:
 
 def _why_nothing(is_visible: bool, *, leaks: bool) -> str:
     if loaded_torch() is None:
-        return "the program did not import torch: nothing was recorded"
+        return "the program did not import torch, so nothing was recorded"
     if leaks:
         return (
-            "no GPU was used: the leaks above are of tensors on the CPU, and there is no"
-            " recording to write"
+            "no GPU was used: the leaks above are tensors on the CPU, and there is no "
+            "recording to write"
         )
     if is_visible:
-        return "the program did not use the GPU: nothing was recorded"
-    return "no GPU that PyTorch can use here: nothing was recorded ('vramlens doctor' says why)"
+        return "the program did not use the GPU, so nothing was recorded"
+    return (
+        "PyTorch cannot use a GPU here, so nothing was recorded (run 'vramlens doctor' to see why)"
+    )
 
 
 _current: Session | None = None

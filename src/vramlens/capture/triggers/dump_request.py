@@ -41,9 +41,9 @@ def ask(pid: int, request: dict[str, Any]) -> dict[str, str]:
         InputError: there is no such program, or it does not answer as one would.
     """
     if not hasattr(socket, "AF_UNIX"):
-        raise InputError("this system has no Unix sockets: a running program cannot be asked")
+        raise InputError("this system has no Unix sockets, so a running program cannot be reached")
     if not _is_there(pid):
-        raise InputError(f"there is no process {pid}: it has ended")
+        raise InputError(f"process {pid} does not exist (it may have ended)")
     deadline = time.monotonic() + _ANSWER_WITHIN_S
     with _connected(pid) as client:
         try:
@@ -55,7 +55,7 @@ def ask(pid: int, request: dict[str, Any]) -> dict[str, str]:
             ) from None
     answer = _checked(line)
     if not answer:
-        raise InputError(f"process {pid} gave no answer that makes sense")
+        raise InputError(f"process {pid} gave an invalid answer")
     return answer
 
 

@@ -107,7 +107,8 @@ class OutOfMemoryWatch:
                 lines.insert(0, self._verdict(failure.path, str(exception)).strip("\n"))
             except Exception as error:
                 lines.append(
-                    f"vramlens: no verdict here ({error}): vramlens explain {failure.path}"
+                    f"vramlens: the failure could not be explained here ({error}); run vramlens "
+                    f"explain {failure.path}"
                 )
         note = "\n".join(lines)
         if hasattr(exception, "add_note"):

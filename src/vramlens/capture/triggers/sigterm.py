@@ -102,7 +102,7 @@ class Termination:
                 self._write(name, where)
             is_over = True
         if not is_over:
-            say(f"{name}: no recording, it takes longer than {_WITHIN_S:g} s")
+            say(f"{name}: no recording, because it would take longer than {_WITHIN_S:g} s")
             for partial in glob.glob(
                 os.path.join(glob.escape(self._folder()), f".*.{os.getpid()}.partial")
             ):

@@ -32,7 +32,7 @@ def prepared_folder() -> str:
     folder for temporary files, where readers look too.
 
     Raises:
-        OSError: it cannot be made, or is open to others.
+        OSError: it cannot be made, or is accessible to other users.
     """
     folder = os.path.abspath(own_folder())
     if not os.path.isdir(os.path.dirname(folder)):
@@ -40,7 +40,7 @@ def prepared_folder() -> str:
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     if not _is_private(folder, os.getuid()):
-        raise PermissionError(f"{folder} is open to others")
+        raise PermissionError(f"{folder} is accessible to other users")
     return folder
 
 

@@ -11,7 +11,7 @@ from vramlens.errors import UsageError
 
 HELP = "Look into a running program that was not started under vramlens."
 EXAMPLES = (
-    ("vramlens attach 4242", "who holds its memory now"),
+    ("vramlens attach 4242", "what uses its memory now"),
     ("vramlens attach 4242 --steps 20 -o now.vram", "what grows with its steps"),
 )
 _NOTE = """\

@@ -13,12 +13,13 @@ from vramlens.cli.arguments import add_device, add_output, positive, size
 from vramlens.cli.message import say
 from vramlens.cli.output import as_json, as_text, goes_to_file, write_answer
 from vramlens.cli.standard_input import has_input
-from vramlens.errors import InputError, UsageError, VramlensError
+from vramlens.errors import InputError, NotARecording, UsageError, VramlensError
 
 if TYPE_CHECKING:
     from vramlens.analyses.explanation import Explanation
     from vramlens.analyses.finding import Finding
     from vramlens.analyses.profile.profile import Profile
+    from vramlens.ranks import Comparison
 
 HELP = "Explain what uses the memory, why it ran out and what to change."
 EXAMPLES = (
@@ -47,7 +48,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=_moment,
         metavar="MOMENT",
         help="the moment to show: peak, oom, end or an event number (default: the failure, "
-        "else the peak); not for a trace",
+        "else the peak)",
     )
     parser.add_argument(
         "--by",
@@ -135,9 +136,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("standard input can be used for FILE or for --log, not for both")
     # To a person a failure is about the moment it happened; data keep to the peak unless told
     # otherwise.
-    explanation = _explained(
-        path, arguments, arguments.at or ("peak" if arguments.format == "json" else None)
-    )
+    moment = arguments.at or ("peak" if arguments.format == "json" else None)
+    try:
+        explanation = _explained(path, arguments, moment)
+    except NotARecording:
+        hang = _hang_in(path)
+        if hang is None:
+            raise
+        _write_comparison(hang, arguments)
+        return 0
     inputs = [path] if arguments.log is None else [path, arguments.log]
     write_answer(_drawn(explanation, arguments), arguments.output, inputs)
     return 0
@@ -190,20 +197,22 @@ def _why_no_flight_record(file: str) -> str:
 
 def _instead_of(files: list[str]) -> str:
     """What to do with several files: a command that takes them."""
-    from vramlens.fleet.rank_files import examine
+    from vramlens.fleet.rank_files import RECORDING, CandidateFile, examine
 
-    candidates = []
+    candidates: list[CandidateFile] = []
     for file in files:
         with contextlib.suppress(VramlensError, OSError):
-            candidates.append(examine(file))
-    is_job = len(candidates) == len(files) and all(candidates)
-    if not is_job:  # logs, or files that are not there
+            candidate = examine(file)
+            candidates += [] if candidate is None else [candidate]
+    if len(candidates) < len(files):  # logs, or files that are not there
         first = next((file for file in files if os.path.isfile(file)), "FILE")
         return f"one at a time: {shlex.join(['vramlens', 'explain', first])}"
     named = shlex.join(files[:_MOST_NAMED]) + (" ..." if len(files) > _MOST_NAMED else "")
-    if len(files) == 2:
-        return f"compare before and after: vramlens diff {named}; or ranks: vramlens ranks {named}"
-    return f"ranks are compared by: vramlens ranks {named}"
+    if len(files) != 2 or any(candidate.kind != RECORDING for candidate in candidates):
+        return f"ranks are compared by: vramlens ranks {named}"
+    if candidates[0].is_profiler_trace != candidates[1].is_profiler_trace:
+        return f"a recording and a trace of the same run are shown together: vramlens view {named}"
+    return f"compare before and after: vramlens diff {named}; or ranks: vramlens ranks {named}"
 
 
 def _explain_flights(arguments: argparse.Namespace) -> int:
@@ -213,22 +222,43 @@ def _explain_flights(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"--{option} is only for recordings; {arguments.files[0]} is a flight record"
             )
+    from vramlens.fleet import compare_files
+
+    _refuse_annotations(arguments)
+    _write_comparison(compare_files(arguments.files), arguments)
+    return 0
+
+
+def _refuse_annotations(arguments: argparse.Namespace) -> None:
     if arguments.format in _ANNOTATIONS:
         raise UsageError(
             f"--format {arguments.format} is for recordings, logs and traces;"
             f" {arguments.files[0]} is a flight record"
         )
-    from vramlens.cli.verbs.ranks import comparison_drawn
-    from vramlens.fleet import compare_files
 
-    comparison = compare_files(arguments.files)
+
+def _hang_in(path: str) -> Comparison | None:
+    """What a log tells of a hang by NCCL's watchdog; None where it does not."""
+    from vramlens.ranks import compare
+    from vramlens.read.watchdog_log import read_watchdog_lines
+
+    try:
+        with open(path, encoding="utf-8", errors="replace") as log:
+            flights = read_watchdog_lines(log, path)
+    except OSError:  # standard input, which is read already, or a file that is compressed
+        return None
+    return compare((), flights) if flights else None
+
+
+def _write_comparison(comparison: Comparison, arguments: argparse.Namespace) -> None:
+    from vramlens.cli.verbs.ranks import comparison_drawn
+
     is_markdown = arguments.format == "markdown"
     to_file = goes_to_file(arguments.output) or is_markdown
     text = comparison_drawn(comparison, json=arguments.format == "json", to_file=to_file)
     if is_markdown:
         text = f"```\n{text.rstrip()}\n```\n"
     write_answer(text, arguments.output, arguments.files)
-    return 0
 
 
 def _explained(path: str, arguments: argparse.Namespace, at: str | None) -> Explanation | Profile:
@@ -288,8 +318,6 @@ def _profile_drawn(profile: Profile, arguments: argparse.Namespace) -> str:
     if arguments.format in _ANNOTATIONS:
         return _annotated(profile.source, profile.findings, arguments)
     source = profile.source
-    if arguments.at is not None:
-        raise UsageError(f"--at is only for recordings; {source} is a PyTorch profiler trace")
     if arguments.by is not None and arguments.by not in _OF_TRACES:
         raise UsageError(
             f"--by {arguments.by} is only for recordings; {source} is a PyTorch profiler trace: "

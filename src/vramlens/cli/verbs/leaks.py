@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         at_least_bytes=arguments.at_least,
     )
     text = _drawn(report, arguments)
-    if recording.profile is not None and not arguments.json:
+    if recording.is_profiler_trace and not arguments.json:
         text += _remains_drawn(recording, arguments)
     write_answer(text, arguments.output, [arguments.file])
     return _FOUND if arguments.fail and report.found else 0

@@ -45,7 +45,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=1800,
         metavar="SECONDS",
-        help="give up on a script that has not ended by then (default: 1800)",
+        help="stop a script that has not ended by then (default: 1800)",
     )
     parser.add_argument(
         "--cards",

@@ -34,7 +34,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="a recording or a PyTorch memory snapshot; two are compared, more are shown side "
+        help="a recording, a PyTorch memory snapshot or a profiler trace; two are compared, more are shown side "
         "by side (rank*.vram); NCCL flight records of the ranks can be added, or a folder with "
         "all of them",
     )
@@ -78,6 +78,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the page, or serves it until it is interrupted."""
     from vramlens.report.progress import reading_progress
+    from vramlens.view.joined import joined
     from vramlens.view.page import Choices, data_of, one_file, title_of
 
     files: list[str] = arguments.files
@@ -86,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
     with reading_progress("reading") as progress:
         files, ranks, flights = _of_a_job(files)
         recordings = _loaded(files, progress)
+    if not ranks:
+        recordings = joined(recordings)
     choices = Choices(
         device=arguments.device,
         confs=tuple(arguments.conf),
@@ -155,6 +158,7 @@ def _loaded(files: list[str], progress: object) -> list[Trace]:
 
 def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
     from vramlens.view.server import LocalPage
+    from vramlens.view.tunnel import tunnel_command
 
     release()
     try:
@@ -166,6 +170,9 @@ def _serve(data: bytes, title: str, arguments: argparse.Namespace) -> int:
     with server:
         write_stdout(f"{server.url}\n")
         say("the page is available until Ctrl-C; -o run.html writes a file instead")
+        command = tunnel_command(os.environ, server.server_port)
+        if command is not None:
+            say(f"to open it on your own machine, run there: {command}")
         if not arguments.no_browser and _has_desktop():
             _open(server)
         interruption.leave()  # Ctrl-C is how it is ended

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from vramlens.errors import InputError
@@ -24,7 +23,7 @@ from vramlens.fleet.lake.parquet import (
 from vramlens.fleet.lake.rows import Columns, moment
 from vramlens.fleet.lake.store import Store, store_of, told
 from vramlens.fleet.lake.tables import OF_A_RANK, SCHEMA_VERSION, TABLES, Table
-from vramlens.fleet.workers import Progress, for_each
+from vramlens.fleet.workers import ExecutorLike, Progress, for_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def commit_attempt(
     root: str,
     run: str,
     attempt: int,
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Puts an attempt's staged ranks in their files, and empties its staging area.

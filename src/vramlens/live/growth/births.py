@@ -64,10 +64,14 @@ class Births:
             self._look(gc.get_objects(), BEFORE)
         self._whole_seconds = thread_time() - began  # that is what looking at everything takes
         self._sum_seconds, self._next_sum = 0.0, _FIRST_SUM
-        _follow_collections(self)
+        self._told_of_collections = _follow_collections(self)
         self.spent_seconds = 0.0  # before the first step: no step has waited for it
         self._began = perf_counter()
         self._mark()
+
+    def close(self) -> None:
+        """Hears of collections no longer."""
+        _forget(self._told_of_collections)
 
     def step_ended(self) -> None:
         """Notes what the step that ends now leaves behind."""
@@ -229,8 +233,10 @@ class Births:
         self.sizes[step] = sorted(sizes, reverse=True)[:_MOST_SIZES]
 
 
-def _follow_collections(births: Births) -> None:
-    """Has births hear of collections of the older generations, for as long as they live."""
+def _follow_collections(births: Births) -> Any:
+    """Has births hear of collections of the older generations, for as long as they live; gives the
+    callback.
+    """
     listening = weakref.ref(births, lambda _: _forget(tell))
 
     def tell(phase: str, facts: dict[str, int]) -> None:
@@ -240,6 +246,7 @@ def _follow_collections(births: Births) -> None:
                 alive.collection_begins()
 
     gc.callbacks.append(tell)
+    return tell
 
 
 def _sum_after(step: int) -> int:

@@ -47,7 +47,7 @@ def retained_by(search: Search, top: int) -> list[Retained]:
     order = sorted(above or ())
     dominator = None if above is None else _dominators(order, above, search, end)
     if dominator is None or above is None:
-        search.skipped.append("who holds the most: the heap is too large to work that out in time")
+        search.skipped.append("the largest owners (the heap is too large to compute them in time)")
         return []
     return _largest(search, order, dominator, top)
 

@@ -31,7 +31,7 @@ _MOST_BYTES = GIB
 _BYTES_AN_OBJECT = 112  # its places in ``order`` and ``seen``, and its id
 _BYTES_A_REFERENCE = 16
 _DEPTH_CHECK = 64
-_GIANTS = "what some very large containers hold: there was no memory to look into them"
+_GIANTS = "the contents of some very large containers (not enough memory to search them)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def _stack_objects(search: Search) -> Iterator[tuple[str, Any]]:
     held_ids: set[int] = set()
     for low in range(0, len(unreached), _CHUNK):
         if search.is_over:
-            search.skipped.append("iterators of running loops: there was no time to look for them")
+            search.skipped.append("iterators of running loops (not searched: the time ran out)")
             return
         held_ids.update(map(id, search.referents.of(unreached[low : low + _CHUNK])))
     iterates: dict[int, bool] = {}
@@ -107,7 +107,7 @@ def _look_behind_arrays(search: Search, array: type) -> None:
         high = min(low + _CHUNK, len(search.order))
         if search.is_over:
             search.skipped.append(
-                "tensors behind NumPy arrays: there was no time to look for all of them"
+                "tensors behind NumPy arrays (not all searched: the time ran out)"
             )
             return
         if any(type(value) is array for value in search.referents.of(search.order[low:high])):

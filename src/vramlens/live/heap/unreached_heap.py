@@ -94,7 +94,7 @@ def read_unreached(search: Search, births: Births) -> UnreachedHeap:
     while place < len(objects):  # autograd nodes are added on the way
         candidate = objects[place]
         if place % _LOOK_AT_THE_CLOCK == 0 and search.is_over:
-            search.skipped.append("what no root reaches: there was no time to look at all of it")
+            search.skipped.append("unreachable objects (not all searched: the time ran out)")
             return UnreachedHeap()
         referents = map(id, search.referents.of_one(candidate))
         children = [index[identity] for identity in referents if identity in index]

@@ -44,7 +44,7 @@ _LONGEST_EDGE = 5  # objects, with both ends
 _LABELS = {".grad_fn": "grad_fn", ".next": "next", ".grad": "gradient", "._base": "base"}
 _CONTEXT_NODES = ("hamt", "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node")
 _ROOT_TEXTS = {
-    "hidden": "held by the interpreter, where nobody can look",
+    "hidden": "held by the interpreter itself",
     "class": "classes",
     "context": "context variables",
 }

@@ -120,7 +120,8 @@ def fix_of(kind: str, keeper: Keeper | None, owner: Owner, kept: Kept | None = N
     facts = kept or Kept()
     name, source = owner.name, stored_source(keeper)
     if kind == "graph":
-        if not facts.pinned_size and facts.graph_share < WORTH_DETACHING:
+        keeps_results = not facts.pinned_size and facts.graph_share < WORTH_DETACHING
+        if keeps_results and not _is_carried_on(keeper):
             return _result_fix(owner, source, is_on_cpu=facts.is_on_cpu)
         return _graph_fix(keeper, name, source, facts)
     if facts.pinned_size and facts.is_number:
@@ -151,6 +152,11 @@ def _scalar_fix(source: str, kept_size: str) -> str:
         f"keep {number}: the scalar, detached too, keeps the whole {kept_size} that it was computed"
         " in, as F.mse_loss and F.smooth_l1_loss return it"
     )
+
+
+def _is_carried_on(keeper: Keeper | None) -> bool:
+    """Whether each step's value is made from the last one's: detached, only the newest stays."""
+    return keeper is not None and keeper.store is not None and keeper.store.refers_to_itself
 
 
 def _graph_fix(keeper: Keeper | None, name: str, source: str, kept: Kept) -> str:

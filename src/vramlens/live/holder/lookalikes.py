@@ -30,8 +30,9 @@ from vramlens.live.source.expressions import (
     receiver_of,
     text_of,
 )
-from vramlens.live.source.source import Store, read_source
+from vramlens.live.source.source import Module, Store, read_source
 from vramlens.live.source.statement_scores import is_removal
+from vramlens.live.source.stored_values import is_converted
 from vramlens.units import format_size
 
 POSSIBLE, NONE = Verdict.POSSIBLE, Verdict.NOT_A_PROBLEM
@@ -102,11 +103,12 @@ def are_numbers(leak: LiveLeak) -> str:
 
 def made_of_itself(store: Store) -> bool:
     """Whether what is stored is made from what was there, also by way of variables: ``y =
-    cat((self.x, new))``.
+    cat((self.x, new))``. ``x = x.detach()`` is as large as before: other statements decide.
     """
-    if store.refers_to_itself:
-        return True
     module = read_source(store.file)
+    if store.refers_to_itself:
+        elsewhere = [] if module is None or not is_converted(store) else _elsewhere(store, module)
+        return not elsewhere or any(made_of_itself(other) for other in elsewhere)
     constants = [part for part in store.arguments if isinstance(part, ast.Constant)]
     names = {store.name, *(str(constant.value) for constant in constants)}
     waiting = [*store.arguments]
@@ -126,6 +128,15 @@ def made_of_itself(store: Store) -> bool:
             if other.value is not None and _assigns_beside(other, store)
         ]
     return False
+
+
+def _elsewhere(store: Store, module: Module) -> list[Store]:
+    """The other statements that make anew what a statement only converts."""
+    return [
+        other
+        for other in module.stores.get(store.name, ())
+        if other.line != store.line and other.base == store.base and not is_converted(other)
+    ]
 
 
 def _is_that_name(base: str, name: str, store: Store, names: set[str]) -> bool:

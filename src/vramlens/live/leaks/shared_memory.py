@@ -82,7 +82,7 @@ def handed_over_leak(
             " process, which no other process has fetched",
         ),
         fix=f"let the receiver read from {'the queue' if owner is None else owner.name}, or "
-        "limit it (Queue(maxsize=...)) and stop sending when nobody listens",
+        "limit it (Queue(maxsize=...)) and stop sending when there is no receiver",
         device="cpu",
     )
 

@@ -275,3 +275,24 @@ def _seems_instance(called: ast.expr, owner: str) -> bool:
     """Whether what is called has the name of a class, more or less."""
     receiver = receiver_of(called)
     return receiver is not None and receiver[0].lower() in owner.lower()
+
+
+_CONVERSIONS = frozenset(
+    (
+        *("detach", "detach_", "clone", "cpu", "cuda", "to", "contiguous", "requires_grad_"),
+        *("float", "half", "bfloat16", "double", "type"),
+    )
+)
+"""Methods of a tensor whose result has as many elements."""
+
+
+def is_converted(store: Store) -> bool:
+    """Whether a statement stores what was there, converted: ``x = x.detach().cpu()``."""
+    value = store.value
+    while isinstance(value, ast.Call):
+        method = value.func
+        if not isinstance(method, ast.Attribute) or method.attr not in _CONVERSIONS:
+            return False
+        value = method.value
+    receiver = None if value is None else receiver_of(value)
+    return value is not store.value and receiver is not None and receiver[0] == store.name

@@ -99,7 +99,7 @@ class Actions:
             self._waiting.put_nowait(alert)
         except queue.Full:
             say_once(
-                "alerts come faster than their command or webhook takes them: some are left out"
+                "alerts arrive faster than their command or webhook can handle; some are dropped"
             )
 
     def _run(self) -> None:
@@ -169,7 +169,7 @@ def _webhook(url: str | None) -> str | None:
     except ValueError:
         is_one = False
     if not is_one or not (url.isascii() and url.isprintable()) or " " in url:
-        raise UsageError(f"the webhook {url!r} is no http or https address")
+        raise UsageError(f"the webhook {url!r} is not an http or https address")
     return url
 
 
@@ -188,6 +188,6 @@ def _command(command: str | Sequence[str] | None) -> list[str]:
     program = shutil.which(words[0]) or shutil.which(os.path.join(os.curdir, words[0]))
     if program is None:
         raise UsageError(
-            f"the alert's command {words[0]!r} is not there or cannot be executed (chmod +x?)"
+            f"the alert's command {words[0]!r} does not exist or cannot be executed (chmod +x?)"
         )
     return [os.path.abspath(program), *words[1:]]

@@ -17,7 +17,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 SIZES = {
     "used": "used on the GPU, by everybody",
     "free": "free on the GPU",
-    "allocated": "live in PyTorch",
+    "allocated": "in use by PyTorch",
     "reserved": "reserved by PyTorch",
     "cached": "cached by PyTorch",
     "host": "used on the host, by everybody",
@@ -27,7 +27,7 @@ SIZES = {
 LABELS = {
     "host": "used",
     "rss": "this process",
-    "allocated": "live in PyTorch",
+    "allocated": "in use by PyTorch",
     "steps_left": "steps left",
     "gpu": "busy",
     "reserved": "reserved by PyTorch",
@@ -51,7 +51,7 @@ NUMBERS = {
     "gpu": ("%", "of the time a kernel runs"),
     "temperature": ("C", "of the GPU"),
     "power": ("W", "drawn by the GPU"),
-    "retries": ("", "times that PyTorch emptied its cache to go on"),
+    "retries": ("", "times that PyTorch emptied its cache to continue"),
     "failures": ("", "requests that failed"),
 }
 
@@ -122,14 +122,14 @@ def parse_rule(text: str) -> Rule:
     match = _RULE.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"{text!r} is no alert:"
-            " write 'used > 92%', 'free < 2GiB for 30s' or 'growth > 5MiB/step'"
+            f"{text!r} is not an alert: write 'used > 92%', 'free < 2GiB for 30s' or 'growth > "
+            "5MiB/step'"
         )
     metric, sign, number, unit = match[1].lower(), match[2], match[3], (match[4] or "").strip()
     metric = _SHORT_NAMES.get(metric, metric)
     if metric not in SIZES and metric not in NUMBERS:
         raise UsageError(
-            f"{text!r}: {match[1]!r} is not watched; there are {', '.join([*SIZES, *NUMBERS])}"
+            f"{text!r}: {match[1]!r} is not available; use one of {', '.join([*SIZES, *NUMBERS])}"
         )
     limit, is_share = _limit(text, metric, number, unit)
     seconds = float(match[5]) * _SECONDS[match[6].lower()] if match[5] else 0.0
@@ -148,7 +148,7 @@ def _limit(text: str, metric: str, number: str, unit: str) -> tuple[float, bool]
     if metric == "growth":
         size, slash, per = unit.partition("/")
         if not slash or per.strip().lower() not in ("step", "steps"):
-            raise UsageError(f"{text!r}: growth is measured by step: write growth > 5MiB/step")
+            raise UsageError(f"{text!r}: growth is measured per step: write growth > 5MiB/step")
         return _size(text, number + size), False
     if metric in SIZES:
         if unit != "%":
@@ -176,4 +176,4 @@ def _number(text: str, number: str) -> float:
     try:
         return float(number)
     except ValueError:
-        raise UsageError(f"{text!r}: {number!r} is no number") from None
+        raise UsageError(f"{text!r}: {number!r} is not a number") from None

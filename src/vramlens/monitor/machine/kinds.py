@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from vramlens.monitor.machine.inside import InsideDevice
 
 KINDS = {
-    "pytorch_allocated": "live in PyTorch, in programs under vramlens",
+    "pytorch_allocated": "in use by PyTorch, in programs under vramlens",
     "pytorch_cached": "cached by PyTorch, in programs under vramlens",
     "nccl": "NCCL, in programs under vramlens",
     "outside_pytorch": "programs under vramlens outside PyTorch: CUDA contexts, kernels, libraries",
     "other_processes": "all other processes",
     "driver_reserved": "driver and firmware",
-    "unknown": "used by nobody whom the driver names",
+    "unknown": "used, but by no process that the driver lists",
     "free": "free",
 }
 _GIVES_WAY = (

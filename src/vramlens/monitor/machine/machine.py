@@ -372,15 +372,14 @@ def _instances(api: Any, parent: Any) -> list[Any]:
 def _why_none(api: Any, gpu: Gpu) -> str:
     if gpu.handle is None:
         return (
-            "The driver does not open this GPU:"
-            " it has fallen off the bus, or that is not permitted."
+            "The driver cannot open this GPU: it has fallen off the bus, or permission is missing."
         )
     try:
         api.nvmlDeviceGetMemoryInfo(gpu.handle)
     except Exception as error:
         reason = (str(error) or type(error).__name__).rstrip(".")
-        return f"The driver gives no figures for this GPU ({reason})."
-    return "The driver gives figures for this GPU that cannot be true."
+        return f"The driver reports no numbers for this GPU ({reason})."
+    return "The driver reports impossible numbers for this GPU."
 
 
 def _ask(api: Any, name: str, *args: Any) -> Any:

@@ -58,7 +58,7 @@ def headline(now: MachineNow) -> str:
     if not now.devices:
         return f"No GPU to show. {' '.join(now.notes)}".rstrip()
     if not sized:
-        return f"{counted(len(now.devices), 'GPU')}, and the driver gives no figures for any."
+        return f"{counted(len(now.devices), 'GPU')}, and the driver reports no numbers for any."
     soonest = _soonest(now)
     if soonest is not None:
         process, device, steps_left = soonest
@@ -142,7 +142,7 @@ def process_cells(
         or_nothing(step or None, "{:,}"),
         NOTHING if growth is None else f"+{format_size(growth)}",
         trend_words(change),
-        printable(process.command or "(not to be seen from here)"),
+        printable(process.command or "(not visible from here)"),
     )
 
 
@@ -163,19 +163,19 @@ def next_lines(now: MachineNow) -> list[str]:
     if soonest is not None:
         pid = soonest[0].pid
         return [
-            "Next, who keeps it:",
+            "Next, find out what keeps it:",
             f"  vramlens dump {pid} -o now.vram && vramlens leaks now.vram",
         ]
     if not now.devices:
         return [
-            "Next, why: vramlens doctor",
+            "Next, find out why: vramlens doctor",
             "Leaks on the CPU: vramlens run --leaks YOUR_SCRIPT.py",
         ]
     programs = [process for process, _ in now.rows() if process.inside is not None]
     if programs:
         return [f"Next, one program in detail: vramlens top {programs[0].pid}"]
     if now.rows():
-        return ["Next, to see what a program holds inside PyTorch:", "  vramlens run train.py"]
+        return ["Next, see what a program uses inside PyTorch:", "  vramlens run train.py"]
     return []
 
 

@@ -38,10 +38,10 @@ HELP = (
     ("left, right", "move along the command"),
     ("enter", "what the chosen process holds; again, or esc: back"),
     (", and .", "sort by the column before or after"),
-    ("/", "turn the order round"),
+    ("/", "reverse the order"),
     ("[ and ]", "charts of a shorter or longer time"),
-    ("c, f, a", "compact (no charts), full, or as there is room"),
-    ("I, T, K", "send SIGINT, SIGTERM or SIGKILL to the chosen process, after a question"),
+    ("c, f, a", "compact (no charts), full, or automatic"),
+    ("I, T, K", "send SIGINT, SIGTERM or SIGKILL to the chosen process (asks first)"),
     ("r, F5", "look now"),
     ("?, h", "this list"),
 )
@@ -112,9 +112,9 @@ def _help_lines(width: int) -> list[Line]:
         for key, effect in HELP
     ]
     notes = (
-        "Bars: █ live in PyTorch and ▓ cached by it, in programs under vramlens; ▒ all other"
-        " use; · free.",
-        "Sizes are in GiB where no unit stands. nccl is counted by PyTorch 2.12 and newer.",
+        "Bars: █ in use by PyTorch and ▓ cached by it, in programs under vramlens; ▒ other "
+        "use; · free.",
+        "Sizes without a unit are in GiB. nccl is counted by PyTorch 2.12 and newer.",
     )
     return [*lines, (), *(((cut(note, width), "dim"),) for note in notes)]
 
@@ -126,7 +126,12 @@ def _screen(now: MachineNow, history: History, view: View, width: int, height: i
     lines += [_gpu_line(device, history, width) for device in shown]
     if len(shown) < len(now.devices):
         lines.append(
-            ((f"and {len(now.devices) - len(shown)} more GPUs: a higher window shows them", "dim"),)
+            (
+                (
+                    f"and {len(now.devices) - len(shown)} more GPUs (make the window taller to see them)",
+                    "dim",
+                ),
+            )
         )
     lines += [
         ((cut(f"  GPU {device.name}: {note}", width), "warn"),)
@@ -153,7 +158,7 @@ def _gpu_line(device: DeviceNow, history: History, width: int) -> Line:
     if used is None or not total:
         return (
             (f"{device.name:>4}  ", "plain"),
-            (cut(device.product or "no figures", width - 6), "dim"),
+            (cut(device.product or "no numbers", width - 6), "dim"),
         )
     share = used / total
     figures = _gpu_figures(device, history, width)

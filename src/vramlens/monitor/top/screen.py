@@ -207,7 +207,7 @@ class Screen(App[None]):
         processes = {(process.pid, device.name): process for process, device in self._rows()}
         process = processes.get(view.chosen)
         if process is None or process.command is None or process.is_inferred:
-            view.message = f"Process {pid} is not to be seen from here: nothing was sent."
+            view.message = f"Process {pid} is not visible from here: nothing was sent."
             return
         try:
             os.kill(pid, getattr(signal, self._signal))

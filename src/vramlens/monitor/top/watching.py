@@ -245,5 +245,5 @@ def _why_not(now: MachineNow, pid: int) -> str:
         reason = " ".join(now.notes) or "there is no GPU here."
         return f"process {pid} cannot be watched: {reason}".rstrip(".")
     if not _is_alive(pid):
-        return f"there is no process {pid}: 'vramlens top --once' lists those on the GPUs"
-    return f"process {pid} is not on any GPU: 'vramlens top --once' lists those that are"
+        return f"there is no process {pid}: 'vramlens top --once' lists the processes on the GPUs"
+    return f"process {pid} is not on any GPU: 'vramlens top --once' lists the processes that are"

@@ -1,21 +1,29 @@
-"""The common factor of the ranks that differ: all ranks of one host, or of one process group."""
+"""The common factor of the ranks that differ: all ranks of one host, one local rank, one model of
+GPU, or one process group.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
 from vramlens.ranks.difference import Difference
 from vramlens.ranks.rank_summary import RankSummary, Span, ranks_of_span
 
+_FACTORS: tuple[tuple[str, Callable[[RankSummary], object]], ...] = (
+    ("local rank", lambda rank: rank.local_rank),
+    ("GPU model", lambda rank: rank.device_name),
+    ("host", lambda rank: rank.host),
+)
+
 
 def with_common_factors(
     differences: Iterable[Difference], ranks: Sequence[RankSummary]
 ) -> tuple[Difference, ...]:
-    """The differences, each that touches exactly the ranks of one host or group saying so in its
-    evidence.
+    """The differences, each that touches exactly the ranks of one host, local rank, GPU model or
+    group saying so in its evidence.
     """
     names = _names_of_sets(ranks)
     return tuple(
@@ -37,18 +45,22 @@ def _with_factor(difference: Difference, name: str | None) -> Difference:
 
 
 def _names_of_sets(ranks: Sequence[RankSummary]) -> dict[frozenset[int], str]:
-    """The names of sets of two ranks and more, but not all; a host's name before a group's."""
+    """The names of sets of two ranks and more, but not all; of one set with several names the
+    last: a host's before a card's, that before a local rank's, and all of them before a group's.
+    """
     present = {rank.rank for rank in ranks}
     names: dict[frozenset[int], str] = {}
     groups = {group for rank in ranks for group in rank.groups}
     for description, spans in groups:
         members = present & _ranks_in(spans, len(present))
         names[frozenset(members)] = f"group {description}"
-    by_host: dict[str, set[int]] = defaultdict(set)
-    for rank in ranks:
-        if rank.host is not None:
-            by_host[rank.host].add(rank.rank)
-    names |= {frozenset(members): f"host {name}" for name, members in by_host.items()}
+    for words, key_of in _FACTORS:
+        by_key: dict[object, set[int]] = defaultdict(set)
+        for rank in ranks:
+            key = key_of(rank)
+            if key is not None:
+                by_key[key].add(rank.rank)
+        names |= {frozenset(members): f"{words} {key}" for key, members in by_key.items()}
     return {members: name for members, name in names.items() if 1 < len(members) < len(present)}
 
 

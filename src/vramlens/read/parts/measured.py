@@ -44,8 +44,8 @@ def ledgers_of(part: dict[str, Any], missing: list[str]) -> Ledgers:
             device: _ledger(as_dict(rows)) for device, rows in by_device(entry.get("devices"))
         }
         missing += [
-            f"device {device}: its measured ledger ({moment}) does not add up to the device's"
-            " memory, and is left out"
+            f"device {device}: its measured ledger ({moment}) does not add up to the device's "
+            "memory, and is skipped"
             for device, ledger in ledgers.items()
             if ledger is None
         ]

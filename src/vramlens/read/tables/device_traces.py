@@ -200,7 +200,7 @@ def _refuse_impossible(lifetimes: Lifetimes) -> None:
             continue
         largest, total = int(sizes.max()), float(sizes.sum(dtype=np.float64))
         if largest > _LARGEST_BLOCK or total > 2.0**62:
-            raise UnsafeInput(f"it claims a block of {largest:,} bytes: no device has that")
+            raise UnsafeInput(f"it claims a block of {largest:,} bytes, more than any device has")
 
 
 def _refuse_many_devices(count: int) -> None:

@@ -24,7 +24,7 @@ def missing_parts(
             if not trace.whole:
                 yield f"device {device}: events after the first {len(trace.events):,}"
     if not len(snapshot["final.rows"]) and "segments" not in top and len(snapshot["traces.count"]):
-        yield "the final state (segments): memory from before the recording cannot be known"
+        yield "the final state (segments), so memory from before the recording is unknown"
     overwritten = settings.get("trace_alloc_overflowed") is True
     for device, trace in devices.items():
         wrapped = meta.wrapped.get(device) if meta is not None else None
@@ -36,8 +36,8 @@ def _reason(overwritten: bool, wrapped: bool | None) -> str:
     if wrapped is False:
         return "before recording began"
     if overwritten or wrapped:
-        return "overwritten by later ones"
-    return "before recording began or overwritten by later ones"
+        return "overwritten by later events"
+    return "before recording began or overwritten by later events"
 
 
 def _missing_of_device(device: int, trace: DeviceTrace, reason: str) -> Iterator[str]:
@@ -52,4 +52,4 @@ def _missing_of_device(device: int, trace: DeviceTrace, reason: str) -> Iterator
         )
     if trace.orphan_events and trace.whole:
         contradicted = counted(trace.orphan_events, "event")
-        yield f"device {device}: the rest contradicts {contradicted}; figures are estimates"
+        yield f"device {device}: the rest contradicts {contradicted}; numbers are estimates"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from vramlens.argument_types import flag, number_given, optional, takes
 from vramlens.errors import UsageError
 
 _WINDOW_STEPS = 64
@@ -43,6 +44,15 @@ class BalancedBatchSampler:
         UsageError: there are no samples, or sizes and ranks make no sense.
     """
 
+    @takes(
+        batch_size=number_given,
+        packed=flag,
+        num_replicas=optional(number_given),
+        rank=optional(number_given),
+        shuffle=flag,
+        seed=number_given,
+        drop_last=flag,
+    )
     def __init__(
         self,
         lengths: Sequence[int],

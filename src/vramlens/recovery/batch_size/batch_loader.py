@@ -8,6 +8,15 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vramlens.argument_types import (
+    flag,
+    function_given,
+    module,
+    number_given,
+    optional,
+    required_size,
+    takes,
+)
 from vramlens.errors import UsageError
 from vramlens.recovery.batch_size.batch_size_answer import BatchSize
 from vramlens.recovery.batch_size.largest_batch import find_batch_size, likely_size
@@ -133,6 +142,16 @@ class AdaptiveBatchLoader:
         UsageError: nothing to fit with, or not even one sample fits.
     """
 
+    @takes(
+        max_memory=required_size,
+        model=optional(module),
+        make_batch=function_given,
+        loss_fn=function_given,
+        length_fn=function_given,
+        longest=optional(number_given),
+        shuffle=flag,
+        seed=number_given,
+    )
     def __init__(
         self,
         dataset: Any,

@@ -8,12 +8,21 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from vramlens.argument_types import (
+    module,
+    number_given,
+    optional,
+    required_function,
+    size_given,
+    takes,
+    text,
+)
 from vramlens.errors import UsageError
 from vramlens.recovery.batch_size.batch_size_answer import BatchSize
 from vramlens.recovery.batch_size.peak_fit import PeakFit, Probe
 from vramlens.recovery.batch_size.probe import MakeBatch, Prober
 from vramlens.recovery.losses.part_losses import LossFunction
-from vramlens.recovery.meters import Meter, meter_of, not_counted
+from vramlens.recovery.meters import Meter, device_of, meter_of, not_counted
 from vramlens.units import parse_size
 
 if TYPE_CHECKING:
@@ -42,6 +51,15 @@ _VERIFIED = 0.85
 """Of the answer: a probe so large verifies it."""
 
 
+@takes(
+    model=module,
+    make_batch=required_function,
+    loss_fn=required_function,
+    limit=size_given,
+    largest=optional(number_given),
+    start=number_given,
+    device=optional(text),
+)
 def find_batch_size(
     model: torch.nn.Module,
     make_batch: MakeBatch,
@@ -82,14 +100,15 @@ def find_batch_size(
     """
     if device == "predicted":
         return _predicted(model, make_batch, loss_fn, optimizer, limit, largest, start)
-    meter = meter or meter_of(next(model.parameters()).device)
+    trained_on = device_of(model, "find_batch_size")
+    meter = meter or meter_of(trained_on)
     if start < 1 or (largest is not None and largest < start):
         raise UsageError(
             f"find_batch_size: start={start}, largest={largest}: start must be between 1 and "
             "largest"
         )
     if meter.kind == "none":
-        raise not_counted("find_batch_size", next(model.parameters()).device.type)
+        raise not_counted("find_batch_size", trained_on.type)
     limit_bytes, limited_by = _limit(limit, meter)
     prober = Prober(model, loss_fn, optimizer, meter)
     try:

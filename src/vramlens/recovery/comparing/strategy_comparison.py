@@ -9,6 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from vramlens.argument_types import (
+    function_given,
+    number_given,
+    optional,
+    required_function,
+    size_given,
+    takes,
+    text,
+    texts,
+)
 from vramlens.errors import UsageError
 from vramlens.recovery.comparing.strategy_kinds import COMBINATIONS, STRATEGIES, Program, parts_of
 from vramlens.recovery.comparing.strategy_run import run_strategy
@@ -23,6 +33,19 @@ else:
 _PATIENCE_S = 600
 
 
+@takes(
+    model_fn=required_function,
+    make_batch=required_function,
+    loss_fn=required_function,
+    optimizer_fn=required_function,
+    batch=number_given,
+    budget=size_given,
+    names=optional(texts),
+    repeats=number_given,
+    steps=number_given,
+    device=optional(text),
+    progress=function_given,
+)
 def strategies(
     model_fn: Callable[[], Any],
     make_batch: Callable[[int], Any],

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from vramlens.argument_types import flag, function_given, number_given, optional, takes
 from vramlens.recovery.failures import OUT_OF_MEMORY, failure_of, kind_of, let_go
 from vramlens.recovery.splitting.batch_parts import CannotSplit, Samples, ranges
 
@@ -27,6 +28,7 @@ def retry(function: Function) -> Function: ...
 def retry(*, chunk: int | None = None, pool: bool = False) -> Callable[[Function], Function]: ...
 
 
+@takes(function=function_given, chunk=optional(number_given), pool=flag)
 def retry(function: Any = None, *, chunk: int | None = None, pool: bool = False) -> Any:
     """A function that survives out of memory: its first argument is split along dimension 0, the
     results joined.

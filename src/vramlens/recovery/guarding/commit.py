@@ -301,9 +301,8 @@ def _half_updated(text: str) -> RuntimeError:
 def _perhaps_updated(text: str, optimizer: str) -> RuntimeError:
     return step_failed(
         "vramlens guard: the optimizer's step ran out of memory, and it is unknown whether "
-        "this {optimizer} had started to change the model: parameters may be partly updated. "
-        "Go back to your last"
-        " checkpoint;"
+        f"this {optimizer} had started to change the model: parameters may be partly updated. "
+        "Go back to your last checkpoint;"
         f" guard(..., step_backup=True) can undo this\nPyTorch: {text}"
     )
 

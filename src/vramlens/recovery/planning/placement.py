@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from vramlens.argument_types import flag, module, takes
 from vramlens.errors import UsageError
 from vramlens.recovery.planning.shape_run import ShapeRun, run_with_shapes, weights_of
 from vramlens.units import format_size, parse_size
@@ -97,6 +98,7 @@ class Placement:
         )
 
 
+@takes(model=module, dispatch=flag)
 def place(
     model: torch.nn.Module,
     batch: Any,

@@ -10,11 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramlens.analyses.finding import Finding
+from vramlens.argument_types import (
+    module,
+    number_given,
+    required_function,
+    required_size,
+    takes,
+)
 from vramlens.errors import UsageError
 from vramlens.ground.verdict import Verdict
 from vramlens.recovery.failures import OUT_OF_MEMORY, kind_of, let_go
 from vramlens.recovery.losses.part_losses import LossFunction, loss_of
-from vramlens.recovery.meters import Meter, NoMeter, meter_of, not_counted
+from vramlens.recovery.meters import Meter, NoMeter, device_of, meter_of, not_counted
 from vramlens.recovery.training.recompute import (
     Unit,
     checkpoint_module,
@@ -159,6 +166,13 @@ class Plan:
         return "plan.apply(model)"
 
 
+@takes(
+    model=module,
+    make_batch=required_function,
+    loss_fn=required_function,
+    budget=required_size,
+    batch=number_given,
+)
 def plan(
     model: torch.nn.Module,
     make_batch: Any,
@@ -184,9 +198,10 @@ def plan(
     Raises:
         UsageError: no counter of bytes on this device, or the model has no blocks.
     """
-    counter = meter or meter_of(next(model.parameters()).device)
+    trained_on = device_of(model, "plan")
+    counter = meter or meter_of(trained_on)
     if isinstance(counter, NoMeter):
-        raise not_counted("plan", next(model.parameters()).device.type)
+        raise not_counted("plan", trained_on.type)
     budget_bytes = parse_size(budget) if isinstance(budget, str) else int(budget)
     units = units_of(model)
     if not units:

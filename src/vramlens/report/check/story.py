@@ -18,6 +18,7 @@ from vramlens.report.document import (
     Part,
     Sentences,
     Table,
+    Tone,
 )
 from vramlens.report.markdown import markdown_of
 from vramlens.report.text import print_document
@@ -87,7 +88,8 @@ def check_document(check: Check) -> Document:
     """The answer, each limit, and what broke it; on a screen the worst of it comes first."""
     badge = "✅" if check.passed else "❌"
     why, command = next_step(check)
-    parts: list[Part] = [Heading(headline(check), badge=badge)]
+    tone = Tone.GOOD if check.passed else Tone.BAD if _over(check) else Tone.OPEN
+    parts: list[Part] = [Heading(headline(check), badge=badge, tone=tone)]
     for finding in check.findings[:1]:
         parts += _evidence(finding)
     parts += [Blank(), _table(check)]

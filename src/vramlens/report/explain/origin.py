@@ -21,9 +21,9 @@ _TRIGGERS = {
     "sighup": "when SIGHUP ended the program",
     "signal": "on a signal",
     "exit": "when the program ended",
-    "steps": "after the steps that were asked for",
+    "steps": "after the requested steps",
     "every": "at a regular interval",
-    "api": "where the program asked for it",
+    "api": "at the program's request",
 }
 
 
@@ -62,8 +62,9 @@ def higher_before(facts: RecordingFacts, peak: Peak) -> str:
     if counted_peak <= peak.allocated_bytes:
         return ""
     return (
-        f"It was higher at another time, of which no events are left: {format_size(counted_peak)} allocated at most "
-        f"(torch.cuda.memory_stats), {format_size(peak.allocated_bytes)} in what is recorded here"
+        "Memory use was higher at a time whose events were overwritten: "
+        f"{format_size(counted_peak)} allocated at most "
+        f"(torch.cuda.memory_stats), {format_size(peak.allocated_bytes)} in this recording"
     )
 
 
@@ -79,9 +80,12 @@ def _ring(ring: Overwritten, max_events: int | None, devices: int) -> str:
     lost = (
         f"the first {duration(ring.lost_us)}"
         if ring.lost_us
-        else "what came before its first event"
+        else "everything before its first event"
     )
-    return f"The ring{size}{where} was full and wrapped: {lost} is overwritten, and only what was alive then is known"
+    return (
+        f"The ring{size}{where} was full: {lost} is overwritten, and only memory that was still "
+        "in use is known"
+    )
 
 
 def duration(time_us: int) -> str:

@@ -11,10 +11,12 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from vramlens.ground.verdict import Verdict
+from vramlens.report.document import Tone
 from vramlens.report.explain.story import Claim, Figure, Story, story_of
 from vramlens.report.explain.tables import DEFAULT_TOP, Row, Table
 from vramlens.report.layout import Layout, left, right
 from vramlens.report.screen import layout_of, room_of, show
+from vramlens.report.text import TONES
 from vramlens.report.wording import capitalized, place_name, share, with_stake
 from vramlens.units import format_size
 
@@ -135,7 +137,8 @@ class _Report:
 
     def _composed(self, detail: _Detail) -> list[Text]:
         story, layout = self.story, self.layout
-        opening = [Text(line, style=_TITLE) for line in layout.wrap(story.headline)]
+        headline_style = TONES[Tone.BAD] if story.failed else _TITLE
+        opening = [Text(line, style=headline_style) for line in layout.wrap(story.headline)]
         opening += self._each(
             (" ".join(story.sentences),) if story.failed and story.sentences else story.sentences
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramlens.ground.verdict import Verdict
+from vramlens.report.document import Tone
 from vramlens.report.wording import place_name, visible
 from vramlens.units import counted, format_size
 
@@ -26,6 +27,7 @@ class LeakClaim:
     keeper: str
     fix: str
     notes: tuple[str, ...]
+    tone: Tone = Tone.OPEN
 
 
 def claim_of(report: LeakReport, leak: Leak) -> LeakClaim:
@@ -44,6 +46,7 @@ def claim_of(report: LeakReport, leak: Leak) -> LeakClaim:
         keeper=_keeper(leak),
         fix=visible(leak.fix or ""),
         notes=tuple(map(visible, _notes(leak))),
+        tone=Tone.BAD if leak.sure else Tone.OPEN,
     )
 
 
@@ -74,6 +77,7 @@ def sampled_claim(finding: Finding) -> LeakClaim:
         keeper=keeper,
         fix=visible(finding.fix or ""),
         notes=tuple(map(visible, finding.evidence)),
+        tone=Tone.BAD if is_likely else Tone.OPEN,
     )
 
 

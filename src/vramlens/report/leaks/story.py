@@ -146,7 +146,7 @@ def _claim_parts(story: LeakStory) -> Iterator[Part]:
         cuts = gone(_CLAIMS_GO + from_the_end) if index else ()
         if index or story.headline is not None:
             yield Blank(cuts=cuts)
-        yield Heading(claim.headline, level=2, cuts=cuts)
+        yield Heading(claim.headline, level=2, tone=claim.tone, cuts=cuts)
         yield Sentences((claim.keeper,), cuts=cuts)
         if claim.fix:
             yield Sentences((claim.fix,), "Fix: ", cuts=cuts)

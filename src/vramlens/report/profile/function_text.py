@@ -51,7 +51,7 @@ def _text(profile: FunctionProfile) -> Iterator[str]:
         f"device {use.device}: {_answer(use)}" if has_several else _answer(use)
         for use in profile.devices
     ]
-    answer = "; ".join(answers) or "no GPU memory asked for or freed"
+    answer = "; ".join(answers) or "no GPU memory requested or freed"
     yield f"{profile.function}{place}: {answer}, {_duration_words(profile)}"
     for use in profile.devices:
         yield from _device_lines(use, f", device {use.device}" if has_several else "")
@@ -68,8 +68,8 @@ def _duration_words(profile: FunctionProfile) -> str:
 
 def _device_lines(use: DeviceUse, device: str) -> Iterator[str]:
     """Yields what is behind a device's numbers, and the lines of the function."""
-    yield from _behind(f"behind the peak{device}:", use.at_peak, use.freed_at_peak_bytes)
-    yield from _behind(f"behind what stayed{device}:", use.stayed, use.freed_bytes)
+    yield from _behind(f"what makes up the peak{device}:", use.at_peak, use.freed_at_peak_bytes)
+    yield from _behind(f"what remained{device}:", use.stayed, use.freed_bytes)
     if use.lines:
         yield f"  {'line':>6} {'hits':>8} {'change':>12} {'peak':>12}  source{device}"
     for line in use.lines:
@@ -83,7 +83,7 @@ def _answer(use: DeviceUse) -> str:
     kept = (
         f"{_signed(use.kept_bytes)} kept"
         if use.kept_bytes >= 0
-        else f"{format_size(-use.kept_bytes)} given back"
+        else f"{format_size(-use.kept_bytes)} freed"
     )
     about = "" if use.exact else "about "
     peak = (
@@ -110,7 +110,7 @@ def _behind(title: str, shares: tuple[LineShare, ...], freed_bytes: int) -> Iter
         yield _share_row(size, allocations, counted(len(more), "other line"))
     if freed_bytes:
         freed = format_size(-freed_bytes)
-        yield f"    {freed:>12}  {'':>18}  freed of what was there before the call"
+        yield f"    {freed:>12}  {'':>18}  freed from before the call"
 
 
 def _share_row(size_bytes: int, allocations: int, words: str) -> str:
@@ -125,4 +125,4 @@ def _share_words(share: LineShare) -> str:
     if not share.inferred_bytes:
         return where
     part = format_size(share.inferred_bytes)
-    return f"{where} ({part} likely: asked for by its backward pass)"
+    return f"{where} ({part} likely: requested by its backward pass)"

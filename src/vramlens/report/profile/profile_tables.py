@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vramlens.analyses.profile.overview import CpuActivity, DeviceUse, Gap
     from vramlens.analyses.profile.profile import Profile
 
-_BEGINS = "lines are those at which the function begins"
+_BEGINS = "lines are where the function begins"
 _MOST_GROUPS = 4
 _HOLDER_COLUMNS = ("size", "share", "count")
 # How many rows stay, by the step of a cut.
@@ -47,7 +47,7 @@ def tables_of(profile: Profile) -> Iterator[Table]:
 
 
 def gap_words(gap: Gap) -> str:
-    """Where a gap is, and what the CPU did meanwhile."""
+    """Where a gap is, and what the CPU did during them."""
     moments = {"before": "before the first kernel, ", "after": "after the last kernel, "}
     place = f" ({visible(short_place_name(gap.place))})" if gap.place else ""
     return f"{moments.get(gap.where, '')}{_cpu_words(gap.cpu, gap.ns)}{place}"
@@ -89,7 +89,7 @@ def _row_cuts(rows_by_step: Mapping[int, int]) -> tuple[Cut, ...]:
 
 def _operators(profile: Profile) -> Table:
     has_gpu = profile.use is not None
-    names = ["self CPU", "CPU in all", *(["on GPU"] if has_gpu else []), "calls"]
+    names = ["self CPU", "CPU total", *(["on GPU"] if has_gpu else []), "calls"]
     rows = [_operator_row(row, has_gpu=has_gpu) for row in profile.operators]
     table = titled_table("Operators by CPU time", names, rows, "operator")
     return replace(table, cuts=_row_cuts(_FIRST_ROWS))
@@ -132,12 +132,9 @@ def _kernels(profile: Profile, use: DeviceUse) -> Table:
 
 
 def _alive_at_peak(memory: MemoryReport) -> Table:
-    title = f"Alive at the peak on {memory.device}"
+    title = f"In use at the peak on {memory.device}"
     if not memory.paired:
-        empty = (
-            "Who held it is not known: this trace names no addresses"
-            " (PyTorch before 1.11 wrote none)."
-        )
+        empty = "It is unknown what used it: this trace has no addresses (PyTorch before 1.11)."
         return replace(titled_table(title, _HOLDER_COLUMNS, (), "holder"), empty=empty)
     rows = [_holder_row(holder, memory.allocated_bytes) for holder in memory.at_peak]
     if memory.before_bytes:
@@ -145,7 +142,7 @@ def _alive_at_peak(memory: MemoryReport) -> Table:
             format_size(memory.before_bytes),
             share(memory.before_bytes, memory.allocated_bytes),
             "",
-            "(there before the trace began)",
+            "(allocated before the trace began)",
         )
         larger = [holder for holder in memory.at_peak if holder.bytes >= memory.before_bytes]
         rows.insert(len(larger), before)
@@ -180,7 +177,7 @@ def _kept(memory: MemoryReport) -> Table:
         *figures, words = _holder_row(holder, total_bytes)
         steps = f", in {holder.steps} steps" if holder.steps > 1 else ""
         rows.append((*figures, words + steps))
-    title = f"Not given back before the trace ends: {format_size(total_bytes)} on {memory.device}"
+    title = f"Not freed before the end of the trace: {format_size(total_bytes)} on {memory.device}"
     table = titled_table(title, _HOLDER_COLUMNS, rows, "holder")
     return replace(table, cuts=_row_cuts(_KEPT_ROWS))
 
@@ -196,8 +193,8 @@ def _allocating_operators(operators: Sequence[OperatorRow], memory: MemoryReport
         )
         for row in by_size
     ]
-    title = f"Operators by memory asked for on {memory.device}"
-    return titled_table(title, ("asked for", "net", "calls"), rows, "operator")
+    title = f"Operators by requested memory on {memory.device}"
+    return titled_table(title, ("requested", "net", "calls"), rows, "operator")
 
 
 def _timeline(memory: MemoryReport, profile: Profile) -> Table:
@@ -233,5 +230,5 @@ def _gaps(use: DeviceUse, profile: Profile) -> Table:
         )
         for gap in use.longest
     ]
-    title = f"Longest gaps on GPU {use.device}, and what the CPU did meanwhile"
+    title = f"Longest gaps on GPU {use.device}, and what the CPU did during them"
     return titled_table(title, ("gap", "at"), rows, "gap")

@@ -165,7 +165,7 @@ def _memory_sentence(profile: Profile) -> str:
     if memory.reserved_bytes is not None:
         text += f"; at most {format_size(memory.reserved_bytes)} reserved"
     if not memory.exact:
-        text += "; counted from the trace's beginning: what was there before is not known"
+        text += "; counted from the start of the trace; earlier memory is unknown"
     if memory.grouped_by == "category" and memory.by_group:
         groups = [
             f"{plain(name)} {format_size(size)}" for name, size in list(memory.by_group.items())[:4]
@@ -188,7 +188,7 @@ def _trace_sentence(profile: Profile) -> str:
     memory = profile.memory
     if memory is not None and len(set(memory.step_peaks)) > 1:
         first, last = memory.step_peaks[0], memory.step_peaks[-1]
-        text += f"; their peaks go from {format_size(first)} to {format_size(last)}"
+        text += f"; peaks from {format_size(first)} to {format_size(last)}"
     return text + "."
 
 
@@ -227,22 +227,22 @@ def _next(profile: Profile) -> NextStep:
     """What tells more than this trace did."""
     memory = profile.memory
     if memory is None:
-        return NextStep("profile the memory too", (_ASK,))
+        return NextStep("profile memory, too", (_ASK,))
     if not memory.is_cpu and "run" in VERBS:
         size = format_size(memory.allocated_bytes)
         return NextStep(
-            f"which lines hold the {size}, to the byte",
+            f"see which lines use the {size}",
             ("vramlens run -o run.vram YOUR_SCRIPT.py",),
         )
     if not profile.with_stack:
         return NextStep(
-            f"which functions ask for the {format_size(memory.allocated_bytes)}", (_ASK,)
+            f"see which functions request the {format_size(memory.allocated_bytes)}", (_ASK,)
         )
     source = profile.source
     if source == "-":
-        return NextStep("more of each table", ("vramlens explain - --top 30 < FILE",))
+        return NextStep("show more of each table", ("vramlens explain - --top 30 < FILE",))
     name = shlex.quote(f"./{source}" if source.startswith("-") else source)
     size = format_size(memory.allocated_bytes)
     return NextStep(
-        f"more of each table, and the {size} over time", (f"vramlens explain {name} --top 30",)
+        f"show more of each table, and the {size} over time", (f"vramlens explain {name} --top 30",)
     )
