@@ -8,6 +8,8 @@ interpreter, as cloudpickle or pickle writes them.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -107,10 +109,9 @@ def _in_a_fresh_interpreter(run: Callable[[], Any]) -> tuple[str, Any]:
 
 def _written(run: Callable[[], Any]) -> bytes:
     """A function and where its modules are found, as bytes."""
-    try:
-        import cloudpickle as pickler
-    except ImportError:
-        pickler = pickle
+    pickler: Any = pickle
+    with contextlib.suppress(ImportError):
+        pickler = importlib.import_module("cloudpickle")
     try:
         return pickle.dumps((sys.path, pickler.dumps(run)))
     except Exception as error:

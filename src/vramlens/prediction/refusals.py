@@ -30,7 +30,8 @@ def put_refusals() -> None:
     """
     import torch.utils.cpp_extension as cpp_extension
 
-    start = multiprocessing.process.BaseProcess.start
+    process_class: Any = multiprocessing.process.BaseProcess
+    start = process_class.start
 
     def start_worker(process: Any) -> None:
         target = getattr(process, "_target", None)
@@ -46,7 +47,7 @@ def put_refusals() -> None:
 
     for name in ("load", "load_inline"):
         setattr(cpp_extension, name, refuse_extension)
-    multiprocessing.process.BaseProcess.start = start_worker  # type: ignore[method-assign]
+    process_class.start = start_worker
 
 
 def _name_of(target: Any) -> str:

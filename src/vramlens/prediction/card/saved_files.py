@@ -5,6 +5,7 @@ A predicted program has no weights: a file of it would take the place of a check
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def put_saved_files(runner: Runner) -> None:
             return _copied(saved[path], lambda tensor: tensor.to(map_location))
         return _copied(saved[path], lambda tensor: tensor)
 
-    torch.save, torch.load = save, load_saved  # type: ignore[assignment]
+    torch.save, torch.load = save, load_saved
     _put_safetensors(save, load_saved)
     _put_distributed_checkpoints()
 
@@ -56,8 +57,7 @@ def put_saved_files(runner: Runner) -> None:
 def _put_safetensors(save: Callable[..., None], load: Callable[..., Any]) -> None:
     if importlib.util.find_spec("safetensors") is None:
         return
-    import safetensors.torch as safetensors
-
+    safetensors: Any = importlib.import_module("safetensors.torch")
     load_file = safetensors.load_file
 
     def save_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
@@ -78,8 +78,7 @@ def _put_safetensors(save: Callable[..., None], load: Callable[..., Any]) -> Non
 def _put_distributed_checkpoints() -> None:
     if not torch.distributed.is_available():
         return
-    import torch.distributed.checkpoint as checkpoint
-
+    checkpoint: Any = importlib.import_module("torch.distributed.checkpoint")
     checkpoint.save = lambda *args, **options: None
     checkpoint.async_save = lambda *args, **options: None
 

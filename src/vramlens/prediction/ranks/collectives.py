@@ -81,8 +81,9 @@ class Collectives:
 
     def _returned(self, operator: Operator, args: Any) -> Any:
         """A work that is done, after the tensors where the schema returns them."""
-        from torch._C import _distributed_c10d as c10d
+        import torch._C._distributed_c10d as distributed
 
+        c10d: Any = distributed
         returns = operator.function._schema.returns
         if not returns:
             return None

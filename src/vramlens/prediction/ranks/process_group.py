@@ -66,9 +66,10 @@ def put_process_group(place: Place | None) -> None:
     Args:
         place: the rank; None: the program is one process, and wanting ranks is refused.
     """
-    torch._C._get_accelerator = lambda: torch.device("cuda")  # type: ignore[assignment]
-    torch.multiprocessing.spawn = _refuse_spawn
-    torch.multiprocessing.start_processes = _refuse_spawn
+    core: Any = torch._C
+    core._get_accelerator = lambda: torch.device("cuda")
+    workers: Any = torch.multiprocessing
+    workers.spawn = workers.start_processes = _refuse_spawn
     if not torch.distributed.is_available():
         return
     from torch.distributed import distributed_c10d as c10d
@@ -156,7 +157,8 @@ def note_bucket_views(notes: dict[str, int | None]) -> None:
         return
     from torch.nn.parallel import DistributedDataParallel
 
-    begin = DistributedDataParallel.__init__
+    wrapper: Any = DistributedDataParallel
+    begin = wrapper.__init__
 
     @functools.wraps(begin)
     def begun(model: Any, *args: Any, **options: Any) -> None:
@@ -166,7 +168,7 @@ def note_bucket_views(notes: dict[str, int | None]) -> None:
             size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
             notes["DDP's first bucket, while its reduction is under way"] = size
 
-    DistributedDataParallel.__init__ = begun  # type: ignore[method-assign]
+    wrapper.__init__ = begun
 
 
 def _stop_timers() -> None:
@@ -175,10 +177,11 @@ def _stop_timers() -> None:
     It begins to count its forwards, and with them to time, in ``prepare_for_forward``
     (reducer.cpp); a build without CUDA has no timer, and goes on without.
     """
-    reducer: Any = torch.distributed.Reducer
-    logger: Any = torch.distributed.Logger
+    distributed: Any = torch.distributed
+    reducer, logger = distributed.Reducer, distributed.Logger
+    cuda: Any = torch.backends.cuda
     logger.set_runtime_stats_and_log = lambda logger: None
-    if torch.backends.cuda.is_built():
+    if cuda.is_built():
         reducer.prepare_for_forward = lambda reducer: None
 
 
