@@ -48,7 +48,7 @@ def test_a_line_that_ends_says_where_and_why():
     failed = trace.devices[0].out_of_memory[-1].event
     unsure, sooner, same = lines
     assert (unsure["oom"], unsure["died"]) == (None, failed)
-    assert "cannot be told" in unsure["words"]
+    assert "It is unknown whether" in unsure["words"]
     assert "Conditional: 2.84 to 3.09 GiB reserved at its peak; " in unsure["words"]
     assert (sooner["oom"], sooner["died"]) == (True, failed - 1)
     assert f"fails (event {failed - 1:,}). Bounded: " in sooner["words"]
