@@ -1,7 +1,7 @@
 """Runs a script as it is and notes what PyTorch's allocator says at its end, one file a rank.
 
-    python measure.py FOLDER NAME SCRIPT [ARGUMENTS...]
-    torchrun --nproc-per-node 2 measure.py FOLDER NAME SCRIPT [ARGUMENTS...]
+python measure.py FOLDER NAME SCRIPT [ARGUMENTS...]
+torchrun --nproc-per-node 2 measure.py FOLDER NAME SCRIPT [ARGUMENTS...]
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def convolution(dtype: Any, inputs: int, outputs: int, size: int, kernel: int, s
     y = forward()
     gradient = torch.randn_like(y)
     backward = torch.ops.aten.convolution_backward
-    row = {
+    return {
         "dtype": str(dtype), "inputs": inputs, "outputs": outputs, "size": size, "kernel": kernel,
         "stride": stride, "last": last, "transposed": transposed,
         "x": x.nbytes, "weight": weight.nbytes, "y": y.nbytes,
@@ -56,16 +57,20 @@ def convolution(dtype: Any, inputs: int, outputs: int, size: int, kernel: int, s
         "to_input": beyond(lambda: backward(gradient, x, weight, None, *options, [True, False, False])[0]),
         "to_weight": beyond(lambda: backward(gradient, x, weight, None, *options, [False, True, False])[1]),
     }  # fmt: skip
-    return row
 
 
 def convolutions() -> list[dict[str, Any]]:
     rows = []
     for dtype, last, transposed in itertools.product(TYPES, (False, True), (False, True)):
-        for (inputs, outputs), size, (kernel, stride) in itertools.product(CHANNELS, SIZES, KERNELS):
+        for (inputs, outputs), size, (kernel, stride) in itertools.product(
+            CHANNELS, SIZES, KERNELS
+        ):
             if transposed and (kernel, stride) not in ((3, 2), (5, 1)):
                 continue
-            if BATCH * max(inputs, outputs) * size * size * (4 if transposed else 1) > MOST_ELEMENTS:
+            if (
+                BATCH * max(inputs, outputs) * size * size * (4 if transposed else 1)
+                > MOST_ELEMENTS
+            ):
                 continue
             try:
                 rows.append(
@@ -80,7 +85,9 @@ def convolutions() -> list[dict[str, Any]]:
 def recurrent() -> list[dict[str, Any]]:
     rows = []
     kinds = (nn.LSTM, nn.GRU, nn.RNN)
-    grid = itertools.product(kinds, (48, 200), (7, 40), (96, 320), (1, 3), (False, True), (0.0, 0.2))
+    grid = itertools.product(
+        kinds, (48, 200), (7, 40), (96, 320), (1, 3), (False, True), (0.0, 0.2)
+    )
     for kind, steps, batch, units, layers, both, dropout in grid:
         layer = kind(64, units, layers, bidirectional=both, dropout=dropout if layers > 1 else 0.0)
         layer = layer.cuda()
@@ -95,7 +102,7 @@ def recurrent() -> list[dict[str, Any]]:
         rows.append({
             "kind": kind.__name__, "steps": steps, "batch": batch, "units": units,
             "layers": layers, "both": both, "dropout": dropout, "out": out.nbytes,
-            "kept": saved, "forward": beyond(lambda: layer(x)),
+            "kept": saved, "forward": beyond(partial(layer, x)),
             "backward": torch.cuda.max_memory_allocated() - before,
             "weights": sum(weight.nbytes for weight in layer.parameters()),
         })  # fmt: skip
@@ -111,14 +118,14 @@ def factorizations() -> list[dict[str, Any]]:
         b = torch.randn(size, 5, device="cuda", dtype=dtype)
         factor = torch.linalg.cholesky(a)
         operators = {
-            "cholesky": lambda: torch.linalg.cholesky(a),
-            "cholesky_solve": lambda: torch.cholesky_solve(b, factor),
-            "triangular": lambda: torch.linalg.solve_triangular(factor, b, upper=False),
-            "solve": lambda: torch.linalg.solve(a, b),
-            "inverse": lambda: torch.linalg.inv(a),
-            "qr": lambda: torch.linalg.qr(a),
-            "eigh": lambda: torch.linalg.eigh(a),
-            "svd": lambda: torch.linalg.svd(a),
+            "cholesky": partial(torch.linalg.cholesky, a),
+            "cholesky_solve": partial(torch.cholesky_solve, b, factor),
+            "triangular": partial(torch.linalg.solve_triangular, factor, b, upper=False),
+            "solve": partial(torch.linalg.solve, a, b),
+            "inverse": partial(torch.linalg.inv, a),
+            "qr": partial(torch.linalg.qr, a),
+            "eigh": partial(torch.linalg.eigh, a),
+            "svd": partial(torch.linalg.svd, a),
         }
         for name, function in operators.items():
             if size > 1000 and name in ("eigh", "svd"):
