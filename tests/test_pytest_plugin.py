@@ -233,8 +233,8 @@ def test_back():
     [
         ("limit_gpu_memory", 'write @pytest.mark.limit_gpu_memory("2 GB")'),
         ("limit_gpu_memory()", 'write @pytest.mark.limit_gpu_memory("2 GB")'),
-        ('limit_gpu_memory("2 GX")', "'2 GX') is no size"),
-        ("limit_gpu_memory(1.5)", "1.5) is no size"),
+        ('limit_gpu_memory("2 GX")', "'2 GX') is not a size"),
+        ("limit_gpu_memory(1.5)", "1.5) is not a size"),
         ('limit_gpu_memory("1 MB", 3)', "write @pytest.mark.limit_gpu_memory"),
         ('limit_gpu_memory("1 MB", warmup=-1)', "use a number of runs from 0 to 100"),
         ('no_gpu_leaks("1 MB")', "write @pytest.mark.no_gpu_leaks"),
@@ -252,7 +252,7 @@ def test_a_refused_marker_is_told_in_one_line(bed):
         bed, "--vramlens", tests='@pytest.mark.limit_gpu_memory("2 bananas")\ndef test_it(): pass\n'
     )
     out = done.stdout.str()
-    assert "('2 bananas') is no size" in out
+    assert "('2 bananas') is not a size" in out
     assert "marks.py" not in out
     assert "raise " not in out
     assert "Traceback" not in out

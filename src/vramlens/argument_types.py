@@ -54,6 +54,19 @@ def size_given(name: str, value: Any) -> int | None:
     return number_given(name, value, 'a number of bytes or a size such as "24GiB"')
 
 
+def limit_given(name: str, value: Any) -> int | str | None:
+    """Bytes, from a number or a text such as "24GiB", or a name, which whoever takes it knows;
+    None stays.
+
+    Raises:
+        TypeError: it is neither.
+        UsageError: the text begins with a digit and is no size.
+    """
+    if isinstance(value, str) and not value[:1].isdigit():
+        return value
+    return size_given(name, value)
+
+
 def number_given(name: str, value: Any, wanted: str = "a whole number") -> int:
     """A whole number, NumPy's too; True and False are none.
 

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -157,8 +158,7 @@ def test_watched_steps_name_the_leaking_line(trained: dict[str, Any]) -> None:
 def test_the_program_does_what_it_does_alone(trained: dict[str, Any]) -> None:
     import torch
 
-    from attach.gpu_program import Trainer
-
+    trainer_class = runpy.run_path(str(FOLDER / "gpu_program.py"))["Trainer"]
     seen = trained["run"]["losses"]
     threads = torch.get_num_threads()
     state = random.getstate()
@@ -167,7 +167,7 @@ def test_the_program_does_what_it_does_alone(trained: dict[str, Any]) -> None:
             torch.set_num_threads(1)
             torch.manual_seed(0)
             random.seed(0)
-            trainer = Trainer("cpu")
+            trainer = trainer_class("cpu")
             alone = [[trainer.step(), random.random()] for _ in seen]
     finally:
         torch.set_num_threads(threads)

@@ -39,7 +39,7 @@ def test_what_pytorch_takes(text: str) -> None:
         ("roundup_power2_divisions:[256:3]", "powers of two"),
         ("roundup_power2_divisions:[256:2", "powers of two"),
         ("backend:mine", "native"),
-        ("bogus:1", "no setting"),
+        ("bogus:1", "not a setting"),
         ("max_split_size_mb:40;expandable_segments:True", "refused"),
     ],
 )

@@ -127,7 +127,7 @@ def test_dump_does_not_wait_for_a_forked_child(tmp_path: Path) -> None:
         began = time.monotonic()
         done = python(tmp_path, "-m", "vramlens", "dump", pid)
         assert (done.returncode, done.stderr.count("\n")) == (3, 1)
-        assert "it has ended" in done.stderr
+        assert "it may have ended" in done.stderr
         assert time.monotonic() - began < 60
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -56,7 +56,11 @@ def test_the_victim_leaves_a_recording(tmp_path: Path) -> None:
     )
     assert answer.returncode == 1
     assert "exitcode  : -15" in answer.stderr
-    assert recordings(tmp_path / "runs") == ["rank00000.vram", "rank00001.vram"]
+    assert recordings(tmp_path / "runs") == [
+        "rank00000.vram",  # a victim has no time for its summary
+        "rank00001.vram",
+        "rank00001.vram.summary",
+    ]
     assert meta_of(tmp_path / "runs/rank00000.vram")["trigger"] == "sigterm"
     found = compare_files([tmp_path / "runs"])
     assert [one.rank for one in found.failures.failed] == [1]

@@ -81,7 +81,7 @@ def test_a_line_of_a_log_is_no_json(
     log = tmp_path / "train.log"
     log.write_text(f"{first}\n")
     assert main(["explain", str(log)]) == 3
-    assert "is a text with no out-of-memory error" in capsys.readouterr().err
+    assert "is text without an out-of-memory error" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[]", "[ 1, 2]", "[-1.5e3]", '["a"]', "[null]", "{}", "[\n{}]"])

@@ -9,6 +9,7 @@ import vramlens.trace
 
 ALLOWED = (
     "vramlens.trace",
+    "vramlens.ground",
     "numpy",
     "__future__",
     "collections",

@@ -10,7 +10,8 @@ import numpy as np
 
 from vramlens.analyses.attribution.attribution import Attribution
 from vramlens.analyses.explanation import Explanation
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
 from vramlens.report.explain.story import story_of
 from vramlens.view.columns import Columns
 from vramlens.view.findings import finding_data, words

@@ -89,7 +89,7 @@ def test_nobody_is_asked_in_a_folder_that_is_open_to_others(
 def test_whoever_has_ended_is_not_asked() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    with pytest.raises(InputError, match=f"there is no process {ended.pid}"):
+    with pytest.raises(InputError, match=f"process {ended.pid}"):
         ask(ended.pid, {})
 
 

@@ -58,7 +58,7 @@ def test_parquet_is_written(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     pytest.importorskip("duckdb")
     assert main(["export", str(run), "--to", "parquet", "-o", "it's.parquet"]) == 0
     assert Path("it's.parquet").read_bytes()[:4] == b"PAR1"
-    assert "135 allocations of GPU 0, one a row" in capsys.readouterr().err
+    assert "135 allocations of GPU 0, one per row" in capsys.readouterr().err
 
 
 def test_tensorboard_is_a_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from support.recordings import DATA
 from vramlens.cli.main import main
 from vramlens.fleet import Lake, compare_files, export_lake, is_lake
+from vramlens.ranks.difference import Difference
 
 pytest.importorskip("duckdb")
 OLD = DATA / "lakes/version1"
@@ -18,9 +20,14 @@ OLD = DATA / "lakes/version1"
 def test_an_old_lake_answers_as_its_recordings_do() -> None:
     assert is_lake(OLD)
     old, new = compare_files([OLD]), compare_files([DATA / "ranks/leak_rank1"])
-    assert old.differences == new.differences
+    assert _without_words(old.differences) == _without_words(new.differences)
     assert old.flights.keys() == new.flights.keys()
     assert not any("did not come to its end" in note for note in old.notes)
+
+
+def _without_words(differences: tuple[Difference, ...]) -> list[Difference]:
+    """The differences but for their sentences, which a lake keeps as they were written."""
+    return [replace(difference, title="", evidence=(), fix="") for difference in differences]
 
 
 def test_an_old_lake_has_the_tables_of_today() -> None:

@@ -20,7 +20,7 @@ _JSON = {"summary", "record"}
 @cache
 def _real_lake() -> Path:
     """A lake that vramlens wrote, of two ranks with flight records and an error file."""
-    from vramlens.fleet.job import export_lake
+    from vramlens.fleet.lake_export import export_lake
 
     job, root = Path(mkdtemp(prefix="vramlens-job-")), Path(mkdtemp(prefix="vramlens-lake-"))
     for rank, name in enumerate(("ddp-rank0", "ddp-rank1")):

@@ -149,7 +149,7 @@ def test_one_process(capsys: pytest.CaptureFixture[str]) -> None:
         (["1"], 3, "is not on any GPU"),
         (["--interval", "0"], 2, "is not a number of seconds"),
         (["--interval", "x"], 2, "is not a number of seconds"),
-        (["--alert", "used"], 2, "no alert"),
+        (["--alert", "used"], 2, "not an alert"),
         (["--exec", "true"], 2, "need an alert"),
         (
             ["--alert", "used > 1%", "--exec", "/nothing/here"],

@@ -262,7 +262,7 @@ def test_what_is_no_optimizer_is_refused_and_a_foreign_one_told(
 ) -> None:
     model = linear()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(UsageError, match="several, guard\\(model, None\\)"):
+    with pytest.raises(UsageError, match="several optimizers, use guard\\(model, None\\)"):
         guard(model, [optimizer, optimizer])  # type: ignore[arg-type]
     watch = guard(linear(), optimizer)
     assert "none of the model's parameters" in capsys.readouterr().err

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vramlens.analyses.extent import Extent
 from vramlens.analyses.failure import allocator_retry as retries
 from vramlens.analyses.failure import unconsumed_forward as forwards
 from vramlens.analyses.failure.oom import Failure, Outside
 from vramlens.analyses.failure.settings_hint import expandable_finding
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.memory.fragmentation import Pin
 from vramlens.analyses.scene import Scene
 from vramlens.ground.failure import Cause, Wall

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.leaks.leak import Leak
 from vramlens.analyses.leaks.leaks import leak_finding
 from vramlens.analyses.leaks.sampled_growth import sampled_growth

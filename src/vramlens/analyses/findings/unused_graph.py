@@ -8,7 +8,8 @@ import numpy as np
 
 from vramlens.analyses.attribution.phases import Phase
 from vramlens.analyses.evaluation_passes import curve_without_graph, keeping_passes
-from vramlens.analyses.finding import Extent, Finding
+from vramlens.analyses.extent import Extent
+from vramlens.analyses.finding import Finding
 from vramlens.analyses.scene import Scene
 from vramlens.ground.verdict import Verdict
 from vramlens.units import format_size

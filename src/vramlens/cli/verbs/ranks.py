@@ -129,7 +129,7 @@ def _inputs(paths: Sequence[str], output: str | None) -> list[str]:
         return inputs
     for folder in map(Path, filter(os.path.isdir, paths)):
         if is_lake(folder):
-            inputs += map(str, folder.rglob("*"))
+            inputs += map(str, folder.rglob("run=*/**/*"))
             continue
         with contextlib.suppress(VramlensError):
             find_ranks([output])  # raises where it is neither a recording nor a flight record

@@ -9,11 +9,11 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from vramlens.argument_types import (
+    limit_given,
     module,
     number_given,
     optional,
     required_function,
-    size_given,
     takes,
     text,
 )
@@ -55,7 +55,7 @@ _VERIFIED = 0.85
     model=module,
     make_batch=required_function,
     loss_fn=required_function,
-    limit=size_given,
+    limit=limit_given,
     largest=optional(number_given),
     start=number_given,
     device=optional(text),
