@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ _SPEC = importlib.util.spec_from_file_location("prose", ROOT / "benchmarks/prose
 assert _SPEC is not None
 assert _SPEC.loader is not None
 prose = importlib.util.module_from_spec(_SPEC)
+sys.modules["prose"] = prose  # its dataclasses look there
 _SPEC.loader.exec_module(prose)
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,7 +50,7 @@ def test_lines_fit_an_editor(page: Path) -> None:
     prose = [
         number for number in prose.read(page).long_lines if not lines[number - 1].startswith("|")
     ]
-    assert prose == [], f"over {prose.LONGEST_LINE} characters"
+    assert long_lines == [], f"over {prose.LONGEST_LINE} characters"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
