@@ -188,7 +188,7 @@ def test_progress_ends_at_one(tmp_path: Path) -> None:
     ("content", "error", "said"),
     [
         (b"", InputError, "is empty"),
-        (b"just a log\n", NotARecording, "is a text"),
+        (b"just a log\n", NotARecording, "is text"),
         (b'{"a": 1}', NotARecording, "is JSON"),
     ],
 )

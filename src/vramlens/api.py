@@ -332,7 +332,7 @@ def explain(
 
 
 _NO_RECORDING = {
-    "text": "is a text, not a recording; `vramlens explain` reads logs",
+    "text": "is text, not a recording; `vramlens explain` reads logs",
     "json": "is JSON, not a recording; `vramlens explain` reads profiler traces",
     "binary": "is neither a recording nor a text",
 }

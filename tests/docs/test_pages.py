@@ -47,7 +47,7 @@ def test_lines_fit_an_editor(page: Path) -> None:
     if page.parent.name == "docs" and page.name in NOT_YET_NARROW:
         pytest.skip("not yet")
     lines = page.read_text(encoding="utf-8").splitlines()
-    prose = [
+    long_lines = [
         number for number in prose.read(page).long_lines if not lines[number - 1].startswith("|")
     ]
     assert long_lines == [], f"over {prose.LONGEST_LINE} characters"
