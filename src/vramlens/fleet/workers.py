@@ -31,7 +31,7 @@ class FutureLike(Protocol):
 
 class ExecutorLike(Protocol):
     """Whatever runs a function elsewhere as ``concurrent.futures`` does: a pool of processes or
-    threads, Dask's client or its executor, Ray's (``vramlens.integrations.ray.executor``).
+    threads, Dask's client or its executor.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> FutureLike:
