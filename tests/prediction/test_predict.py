@@ -165,6 +165,11 @@ assert probabilities.log_prob(probabilities.sample()).shape == (8,)
     done = predict(script(tmp_path, text))
     assert done.returncode == 0, done.stderr
     assert "torch.compile: predicted as eager" in done.stdout
+    assert "Predicted for NVIDIA H200" in done.stdout
+    assert "this input does not show" not in done.stdout  # no GPU had this memory
+    assert (
+        done.stdout.rstrip().rpartition("\n")[2].startswith("  vramlens predict -o predicted.vram ")
+    )
 
 
 def test_a_routers_choices_are_taken_as_even_and_rows_as_the_kernel_wants_them(

@@ -38,7 +38,7 @@ class RecordingFacts:
     """What was read.
 
     Attributes:
-        source: the file's name as given.
+        source: the file's name as given; "" of a prediction that was written nowhere.
         torch, device: version and name of the GPU, where the recording says so.
         events, allocations: how many, over all devices.
         complete, missing: whether something is missing, and what.

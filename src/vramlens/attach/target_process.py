@@ -101,8 +101,8 @@ def permission_remedy(pid: int) -> str:
             f"sudo vramlens attach {pid}, or sysctl kernel.yama.ptrace_scope=0"
         )
     return (
-        f"the system does not let vramlens attach to process {pid}: in a container it needs "
-        "--cap-add SYS_PTRACE; else attach as root"
+        f"the system does not let vramlens attach to process {pid}: run as root, or start the "
+        "container with `docker run --cap-add SYS_PTRACE`"
     )
 
 

@@ -107,10 +107,11 @@ class Prediction:
     def __str__(self) -> str:
         low, high = format_size(self.low_bytes), format_size(self.high_bytes)
         lines = [
-            f"Predicted peak: {format_size(self.reserved_bytes)} reserved ({low} to {high}),"
-            f" {format_size(self.allocated_bytes)} allocated, without a GPU",
-            f"  for {self.gpu}, PyTorch {self.torch}, {self.steps} optimizer steps, in"
-            f" {self.seconds:.1f} s",
+            f"Predicted peak: {format_size(self.reserved_bytes)} reserved"
+            f" (between {low} and {high})",
+            f"  {format_size(self.allocated_bytes)} of it allocated; {self.steps} optimizer steps",
+            f"  on {self.gpu} with PyTorch {self.torch}, predicted in {self.seconds:.1f} s without"
+            " a GPU",
         ]
         for fits, words in ((True, "fits"), (None, "may fit"), (False, "does not fit")):
             sizes = [format_size(card.total_bytes) for card in self.cards if card.fits is fits]

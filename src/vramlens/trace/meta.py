@@ -132,3 +132,8 @@ class Meta:
     job: str | None = None
     attempt: int | None = None
     launcher_pid: int | None = None
+
+    @property
+    def is_prediction(self) -> bool:
+        """True if ``vramlens predict`` wrote it: no GPU had this memory."""
+        return self.command[:2] == ("vramlens", "predict") or self.command == ("vramlens.predict",)

@@ -124,7 +124,7 @@ def test_holes_of_one_size() -> None:
     oom = verdict("found/oom_holes")
     assert (oom.cause, oom.largest_free_bytes) == ("fragmentation", 192 * MIB)
     assert oom.headline == (
-        "Out of memory: tried to allocate 600.00 MiB. PyTorch's cache had 1.31 GiB free, in blocks of at most 192.00 MiB. In one block, this free memory would be enough."
+        "Out of memory: tried to allocate 600.00 MiB. PyTorch's cache had 1.31 GiB free, in blocks of at most 192.00 MiB. In one piece, that would be enough."
     )
     assert expandable("found/oom_holes") == "possible"
 

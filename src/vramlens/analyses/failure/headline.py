@@ -96,7 +96,7 @@ def _would_fit(facts: HeadlineFacts) -> str:
     """What would fit in one piece."""
     need, capacity = facts.need, facts.capacity_bytes
     if facts.failure.usable_free_bytes >= facts.failure.request.size_bytes:
-        return "In one block, this free memory would be enough"
+        return "In one piece, that would be enough"
     if need is None or need.floor_bytes is None or capacity is None:
         return ""
     floor, limit = format_size(need.floor_bytes), format_size(capacity)

@@ -142,7 +142,8 @@ def ledger_rows(
         return tuple(
             LedgerRow(part.kind, part.bytes, part.confidence, part.note) for part in measured.parts
         )
-    if outside.total_bytes is None:
+    is_prediction = view.trace.meta is not None and view.trace.meta.is_prediction
+    if outside.total_bytes is None or is_prediction:
         return ()
     if message is not None and message.total_bytes is not None:
         verdict = explain_message(replace(message, total_bytes=outside.total_bytes))

@@ -36,7 +36,7 @@ def fragmented_request(scene: Scene) -> Iterator[Finding]:
         evidence=tuple(_kept_apart(pin) for pin in pins if pin.held_bytes),
         fix="allocate long-lived tensors before short-lived ones, or allocate this large one "
         "first; "
-        f"then {format_size(verdict.requested_bytes or 0)} fit in the space that gaps take up now",
+        f"then {format_size(verdict.requested_bytes or 0)} fit in space that is now lost to fragmentation",
         extent=Extent(failure.request.event, holes=failure.usable_ranges),
     )
 

@@ -46,7 +46,7 @@ def activations(scene: Scene) -> Iterator[Finding]:
         bytes=size,
         place=line.place if line else None,
         evidence=("they are proportional to the batch size and to the size of each input",),
-        fix=f"half the batch saves about {format_size(size // 2)}; or use torch.utils.checkpoint "
+        fix=f"halving the batch saves about {format_size(size // 2)}; or use torch.utils.checkpoint "
         "around the repeated blocks, or autocast to bfloat16",
         extent=_extent_of(scene, Category.ACTIVATIONS, unwanted=_unwanted_rows(scene)),
     )

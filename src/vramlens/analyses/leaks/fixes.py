@@ -86,7 +86,7 @@ def fix_of(leak: Leak, *, graph: bool = False, result_bytes: int = 0, scalar_los
             f" {_saved(max(0, leak.bytes_per_step - result_bytes), at_least=True)}"
         )
     return (
-        f"free what {line} creates at the end of each step. If a list, attribute, cache or hook "
+        f"at the end of each step, release what {line} allocated. If a list, attribute, cache or hook "
         "keeps it, clear or"
         f" limit it, or keep `.detach().cpu()`. If it is in a reference cycle, break the cycle"
         f" {_saved(leak.bytes_per_step)}"

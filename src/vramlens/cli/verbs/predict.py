@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramlens.cli.arguments import limit_size, positive
@@ -106,6 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}; nothing was written") from None
         explanation = _explained(path)
+        if arguments.output is None:
+            unwritten = replace(explanation.recording, source="")
+            explanation = replace(explanation, recording=unwritten)
         write_stdout(_drawn(prediction, explanation, arguments))
     return 0
 

@@ -64,7 +64,7 @@ def _lines(report: LeakReport) -> Iterator[str]:
         yield ""
         place = _edit_place(leaks[0])
         yield from _wrapped(
-            f"Next: change {place} and run again; this leak is then gone from the report."
+            f"Next: change {place} and run again; this leak should no longer appear."
         )
     elif possible and not report.missing_steps:
         yield ""

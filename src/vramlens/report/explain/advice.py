@@ -58,13 +58,17 @@ def next_step(explanation: Explanation) -> NextStep:
         return _ask_the_host(explanation)
     if explanation.peak is None:
         return _record(explanation)
+    if not source:
+        return _keep_prediction(explanation)
     options = (
         f" --device {explanation.peak.device}" if len(explanation.recording.devices) > 1 else ""
     )
     if oom is not None and not oom.survived:
         size = format_size(oom.requested_bytes or oom.tried_bytes or 0)
         if oom.cause == "fragmentation":
-            return _command(f"find the settings that make the {size} fit", "tune", source, options)
+            return _command(
+                f"compare the settings that make the {size} fit", "tune", source, options
+            )
         if oom.cause == "leak":
             return _command(
                 "find out what keeps the memory of earlier steps", "leaks", source, options
@@ -74,6 +78,16 @@ def next_step(explanation: Explanation) -> NextStep:
         return _command(f"find out what keeps the {growth} per step", "leaks", source, options)
     high = format_size(explanation.peak.requested_bytes)
     return _command(f"see the whole run on a timeline (peak: {high})", "view", source, options)
+
+
+def _keep_prediction(explanation: Explanation) -> NextStep:
+    """How to get the recording of a prediction that was written nowhere."""
+    meta = explanation.recording.meta
+    script = shlex.join(meta.command[2:]) if meta is not None else ""
+    return NextStep(
+        "keep the prediction as a recording, which view, tune and diff read",
+        (f"vramlens predict -o predicted.vram {script or 'YOUR_SCRIPT.py'}",),
+    )
 
 
 def _command(why: str, verb: str, source: str, options: str = "") -> NextStep:

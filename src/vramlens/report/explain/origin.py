@@ -32,17 +32,18 @@ def origin_of(facts: RecordingFacts) -> tuple[str, ...]:
     meta = facts.meta
     if meta is None:
         return ()
-    said = [
-        meta.device_name or "",
+    parts = [
+        (meta.device_name or "").removesuffix(" (predicted)"),
         f"torch {meta.torch}" if meta.torch else "",
         _rank(meta.rank, meta.world_size),
     ]
     sentences = []
-    if any(said):
+    if any(parts):
         written = _TRIGGERS.get(meta.trigger or "", "")
         at_step = f" at step {meta.step:,}" if meta.step else ""
         sentences.append(
-            f"Recorded on {', '.join(filter(None, said))}"
+            f"{'Predicted for' if meta.is_prediction else 'Recorded on'}"
+            f" {', '.join(filter(None, parts))}"
             + (f"; written {written}{at_step}" if written else "")
         )
     if meta.command:

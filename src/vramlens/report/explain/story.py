@@ -314,7 +314,7 @@ def _figures(oom: OomVerdict, *, holders_known: bool) -> tuple[Figure, ...]:
         found.append(Figure(oom.allocated_bytes, "allocated by PyTorch"))
     if oom.largest_free_bytes is not None:
         largest = "largest free block" if oom.largest_free_bytes else "free in the cache"
-        found.append(Figure(oom.largest_free_bytes, f"{largest} that the request could use"))
+        found.append(Figure(oom.largest_free_bytes, f"{largest} for this request"))
     if oom.free_bytes is not None:
         found.append(Figure(oom.free_bytes, "free on the GPU"))
     return tuple(found)

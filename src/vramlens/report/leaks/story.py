@@ -321,11 +321,10 @@ def _next(report: LeakReport, growing: Sequence[Leak]) -> tuple[str, str]:
 
 def program_words(recording: RecordingFacts) -> str:
     """The program that was recorded and its arguments, as ``vramlens run`` takes them."""
-    words = list(recording.meta.command) if recording.meta is not None else []
+    meta = recording.meta
+    words = list(meta.command) if meta is not None else []
     if words and words[0].rsplit("/", 1)[-1].startswith("python"):
         words = words[1:]
-    if words[:2] == ["vramlens", "predict"]:
-        words = words[2:]
-    if words == ["vramlens.predict"]:  # a call in a program that the recording does not name
-        words = []
+    if meta is not None and meta.is_prediction:
+        words = words[2:]  # none where a program that the recording does not name called predict
     return visible(shlex.join(words)) if words else "YOUR_SCRIPT.py"

@@ -154,15 +154,24 @@ def recorded_cells(answer: Answer) -> list[str]:
 
 def row_cells(row: WhatIf, recorded_bytes: int) -> list[str]:
     """Peak, change, retries, failed requests, outcome and confidence of one row."""
-    change = row.peak_reserved_bytes - recorded_bytes
     return [
         size_range(row),
-        f"{'+' if change > 0 else ''}{format_size(change)}" if change else "none",
+        _change_words(row, recorded_bytes),
         f"{row.retries:,}",
         f"{row.failed_requests:,}",
         outcome_words(row),
         row.confidence,
     ]
+
+
+def _change_words(row: WhatIf, recorded_bytes: int) -> str:
+    """The change of the peak; nothing where the program died, since a lower peak saves nothing."""
+    change = row.peak_reserved_bytes - recorded_bytes
+    if not change:
+        return "none"
+    if row.oom and not row.past_failure:
+        return ""
+    return f"{'+' if change > 0 else ''}{format_size(change)}"
 
 
 def outcome_words(row: WhatIf) -> str:
