@@ -56,7 +56,7 @@ def state() -> dict[str, Any]:
         "path": list(sys.path),
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "modules": sorted(name for name in sys.modules if name.startswith("vramlens")),
+        "modules": sorted(name for name in list(sys.modules) if name.startswith("vramlens")),
         "optimizer_hooks": len(_global_optimizer_post_hooks),
         "forward_hooks": len(torch.nn.modules.module._global_forward_pre_hooks),
         "history": torch.cuda.is_available() and bool(torch._C._cuda_isHistoryEnabled()),
@@ -64,7 +64,7 @@ def state() -> dict[str, Any]:
         "collects": gc.isenabled(),
         "switch_interval": sys.getswitchinterval(),
         "meta_path": len(sys.meta_path),
-        "main_names": sorted(name for name in sys.modules["__main__"].__dict__),
+        "main_names": sorted(sys.modules["__main__"].__dict__),
     }
 
 
