@@ -196,6 +196,12 @@ def names_in(path: Path) -> Iterator[str]:
             yield node.value
 
 
+def test_no_folder_hides_a_module() -> None:
+    """Of ``lake.py`` and ``lake/`` Python imports the folder: nobody would run the module."""
+    hidden = [path for path in ROOT.rglob("*.py") if path.with_suffix("").is_dir()]
+    assert hidden == []
+
+
 def test_one_module_names_pytorchs_counters() -> None:
     for path in MODULES:
         place = path.relative_to(ROOT).as_posix()

@@ -45,6 +45,7 @@ class RankFile:
         error: its error file; None where there is none.
         process: what wrote the recording, where that tells.
         summary: what lies beside the recording; None where it is to be read.
+        is_profiler_trace: the recording is a trace of PyTorch's profiler.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class RankFile:
     error: str | None = None
     process: Process | None = None
     summary: RankSummary | None = None
+    is_profiler_trace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +171,7 @@ def _attempt_of_other(file: CandidateFile, numbers: Sequence[int], starts_us: Se
     match = _ATTEMPT_FOLDER.search(file.path)
     if match is not None and int(match[1]) in numbers:
         return numbers.index(int(match[1]))
-    written_us = file.worth[1]
-    begun = [index for index, start_us in enumerate(starts_us) if start_us <= written_us]
+    begun = [index for index, start_us in enumerate(starts_us) if start_us <= file.written_us]
     return begun[-1] if begun and len(numbers) > 1 else len(numbers) - 1
 
 
@@ -207,6 +208,7 @@ def _files_of_attempt(candidates: Sequence[CandidateFile], notes: list[str]) -> 
                 error=paths_of[ERROR_FILE].get(rank),
                 process=recordings[rank].process if rank in recordings else None,
                 summary=recordings[rank].summary if rank in recordings else None,
+                is_profiler_trace=rank in recordings and recordings[rank].is_profiler_trace,
             )
             for rank in sorted(set().union(*by_kind.values()))
         ),

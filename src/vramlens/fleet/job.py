@@ -13,7 +13,7 @@ from vramlens.errors import InputError
 from vramlens.fleet.files import JobFiles, find_ranks
 from vramlens.fleet.lake import Lake, is_lake
 from vramlens.fleet.lake.staging import summary_of as summary_of_recording
-from vramlens.fleet.trace_notes import trace_notes
+from vramlens.fleet.trace_notes import times_of_trace, trace_notes
 from vramlens.fleet.workers import ExecutorLike, Progress, for_each, workers, worth_workers
 from vramlens.ranks import Comparison, RankSummary, compare, summarise
 from vramlens.read.error_file import read_error_file
@@ -138,8 +138,10 @@ def read_job(
         {file.rank: (file.flight,) for file in files.ranks if file.flight is not None},
         read_flight_record,
     )
+    traces = {file.rank: (recordings[file.rank],) for file in files.ranks if file.is_profiler_trace}
+    times, _unreadable = for_each(traces, times_of_trace, executor)  # told where memory is read
     reasons = [*unread.items(), *unread_errors.items(), *unread_flights.items()]
-    notes = (*files.notes, *notes_of_ranks(reasons), *trace_notes(recordings))
+    notes = (*files.notes, *notes_of_ranks(reasons), *trace_notes(times))
     if not summaries and not flights and not errors:
         reason = notes[-1].partition(": ")[2] if notes else "there is none"
         raise InputError(f"no file of any rank can be read: {reason}")

@@ -59,16 +59,23 @@ class CandidateFile:
         return folder or os.curdir
 
     @property
+    def written_us(self) -> int:
+        """When it was written, as it says itself or as the file system does; 0 where it has gone
+        since.
+        """
+        if self.process is not None and self.process.written_us is not None:
+            return self.process.written_us
+        with contextlib.suppress(OSError):
+            return int(os.path.getmtime(self.path) * 1e6)
+        return 0
+
+    @property
     def worth(self) -> tuple[bool, bool, int, str]:
         """The order of several files of a rank: that of its failure is best, then a recording
         before a profiler's trace, else the latest.
         """
-        written_us = None if self.process is None else self.process.written_us
-        if written_us is None:
-            with contextlib.suppress(OSError):  # it has gone since
-                written_us = int(os.path.getmtime(self.path) * 1e6)
         is_of_failure = self.process is not None and self.process.trigger == "oom"
-        return is_of_failure, not self.is_profiler_trace, written_us or 0, self.path
+        return is_of_failure, not self.is_profiler_trace, self.written_us, self.path
 
 
 def may_be_of_rank(name: str) -> bool:

@@ -8,10 +8,9 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vramlens.analyses.profile.profile import Profile, explain_profile
+from vramlens.analyses.profile.profile import explain_profile
 from vramlens.api import load
-from vramlens.errors import VramlensError
-from vramlens.fleet.rank_files import examine
+from vramlens.errors import InputError
 from vramlens.foreign_text import visible
 from vramlens.units import format_duration, listed
 
@@ -36,27 +35,23 @@ class RankTimes:
     own_ns: Mapping[str, int]
 
 
-def trace_notes(recordings: Mapping[int, str]) -> tuple[str, ...]:
-    """Sentences on those of some ranks' files that are traces of PyTorch's profiler, at least two.
-
-    Args:
-        recordings: by rank, its file.
-    """
-    times: dict[int, RankTimes] = {}
-    for rank, path in recordings.items():
-        try:
-            file = examine(path)
-            profile = load(path).profile if file is not None and file.is_profiler_trace else None
-        except VramlensError:  # told where its memory is read
-            continue
-        if profile is not None:
-            times[rank] = _times(explain_profile(profile))
+def trace_notes(times: Mapping[int, RankTimes]) -> tuple[str, ...]:
+    """Sentences on the ranks' times; none on fewer than two ranks."""
     if len(times) < 2:
         return ()
     return (_busy_note(times), *_operator_notes(times))
 
 
-def _times(profile: Profile) -> RankTimes:
+def times_of_trace(path: str) -> RankTimes:
+    """The times that a trace of PyTorch's profiler has.
+
+    Raises:
+        VramlensError: it cannot be read, or is no such trace.
+    """
+    trace = load(path).profile
+    if trace is None:
+        raise InputError(f"{path}: is not a profiler trace")
+    profile = explain_profile(trace)
     use = profile.use
     busy_ns = profile.cpu_use.busy_ns if use is None else use.busy_ns
     own = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -90,6 +91,22 @@ def test_attempts_without_a_launchers_count_are_told_by_their_times(
     attempts = find_attempts([job])
     assert [len(files.ranks) for files in attempts] == [4, world]
     assert all("-2" in str(file.recording) for file in attempts[1].ranks)
+
+
+@pytest.mark.parametrize(("after_us", "attempt"), [(61_000_000, 0), (2 * 10**9, 1)])
+def test_a_flight_record_is_of_the_attempt_that_had_begun_when_it_was_written(
+    tmp_path: Path, after_us: int, attempt: int
+) -> None:
+    from support.recordings import DATA
+
+    job = write_job(tmp_path / "job", 2, trigger="sigterm", attempt=0)
+    write_job(job, 2, start_us=START_US + 10**9, attempt=1)
+    flight = job / "rank0.nccl.pickle.xz"
+    shutil.copy(DATA / "ranks/desync/desync.rank0.nccl.pickle.xz", flight)
+    written_s = (START_US + after_us) / 1e6
+    os.utime(flight, (written_s, written_s))
+    attempts = find_attempts([job])
+    assert [files.ranks[0].flight is not None for files in attempts].index(True) == attempt
 
 
 def test_an_attempt_that_is_exported_later_joins_its_job(tmp_path: Path) -> None:
